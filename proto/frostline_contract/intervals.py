@@ -1,0 +1,50 @@
+"""When statistics are read and when decisions take effect, in step numbers (PROTOCOLS 6).
+
+Steps are numbered from 1. Interval k covers the steps (k-1) * length + 1 .. k * length; decision k reads interval k
+and takes effect at step k * length + lag, that is: the first step computed under it has that number.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DecisionCalendar:
+    """Maps steps to the decisions that are due.
+
+    interval_steps: steps an interval; lag_steps: from an interval's last step to the first step under its decision;
+    total_steps: the run's length. A decision that would take effect after the last step does not exist.
+    """
+
+    interval_steps: int
+    lag_steps: int
+    total_steps: int
+
+    def __post_init__(self) -> None:
+        if self.lag_steps < 3:
+            raise ValueError(f"decisions.lag_steps is {self.lag_steps}; it must be at least 3, since statistics leave when stable")
+        if self.interval_steps <= self.lag_steps:
+            raise ValueError(
+                f"freeze.interval_steps is {self.interval_steps} and decisions.lag_steps is {self.lag_steps}; "
+                "an interval must be longer than the lag, so that decisions take effect in order"
+            )
+
+    def interval_of(self, step: int) -> int:
+        """The number of the interval that contains `step`."""
+        return (step - 1) // self.interval_steps + 1
+
+    def ends_interval(self, step: int) -> bool:
+        """True where `step` is the last of its interval."""
+        return step % self.interval_steps == 0
+
+    def effective_step(self, number: int) -> int:
+        """The first step computed under decision `number`."""
+        return number * self.interval_steps + self.lag_steps
+
+    def due_before(self, step: int) -> int:
+        """The number of the newest decision that must be known before `step` is computed; 0 where none is."""
+        return max(0, (min(step, self.total_steps) - self.lag_steps) // self.interval_steps)
+
+    def takes_effect_at(self, step: int) -> int | None:
+        """The decision whose first step is `step`, or None."""
+        number = self.due_before(step)
+        return number if number > 0 and self.effective_step(number) == step else None

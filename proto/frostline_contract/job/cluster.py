@@ -1,0 +1,72 @@
+"""Where the run lives: the job file's `placement`, `cache`, `controller` and `faults` sections."""
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from frostline_contract.job.section import Section, fixed, live
+
+
+class PlacementSection(Section):
+    """What the planner may choose. Changes no bit of any result."""
+
+    workers: int = live(4, ge=1, le=65536, doc="Workers wanted (pods times GPUs a pod).")
+    min_workers: int = live(1, ge=1, doc="Below this many the run waits, saying so.")
+    workers_per_pod: int = fixed(1, ge=1, doc="Workers an agent starts: one a GPU.")
+    pp_degree: int | None = live(None, ge=1, doc="Pins the pipeline's depth for the whole run; null: the planner's choice.")
+    dp_degree: int | None = live(None, ge=1, doc="Pins the number of replicas; null: the planner's choice.")
+    initial_pp_degree: int | None = fixed(None, ge=1, doc="The pipeline's depth at the start (the paper's K0); later the planner's choice.")
+    schedule: str = live("auto", doc="gpipe, 1f1b, interleaved_1f1b, an entry point's of frostline.schedules, or auto.")
+    virtual_stages: int = live(1, ge=1, le=8, doc="Stages a rank with interleaved_1f1b.")
+    planner: Literal["optimal", "paper_greedy"] = live("optimal", doc="paper_greedy: the paper's partitioner and compression rule.")
+    objective: Literal["throughput", "cost"] = live("throughput", doc="throughput: freed workers become replicas. cost: they go back.")
+    worker_memory_bytes: int | None = live(None, ge=1, doc="Memory a worker may use; null: what it measures.")
+    hysteresis: float = live(0.05, ge=0.0, doc="A reshape must save this share of the remaining time beyond its cost.")
+    reshape_every_freeze: bool = live(False, doc="Reshape at every freeze, worth it or not (for demonstrations and tests).")
+    failure_domain_label: str = fixed("kubernetes.io/hostname", doc="Node label whose values are failure domains.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "PlacementSection":
+        if self.min_workers > self.workers:
+            raise ValueError(f"min_workers {self.min_workers} exceeds workers {self.workers}; lower min_workers or raise workers")
+        pinned = (self.pp_degree or 1) * (self.dp_degree or 1)
+        if pinned > self.workers:
+            raise ValueError(f"pp_degree x dp_degree = {pinned} exceeds workers {self.workers}; raise workers or lower a degree")
+        return self
+
+
+class CacheSection(Section):
+    use: Literal["auto", "always", "never"] = live("auto", doc="auto: where the measured fetch beats the measured recompute.")
+    shards: int = live(1, ge=1, le=256, doc="Redis servers, one single-threaded process each.")
+    addresses: tuple[str, ...] = live((), doc="host:port of external Redis servers; empty: started with the run.")
+    memory_bytes: int = live(1 << 30, ge=1 << 20, doc="Memory of all shards together; admission follows from it.")
+    codec: Literal["none", "bfloat16", "int8"] = fixed("none", doc="none: the compute type's bytes. A lossy codec is part of the function.")
+    shadow_audit_fraction: float = live(0.01, ge=0.0, le=1.0, doc="Share of hits computed again and compared.")
+    prefetch_steps: int = live(2, ge=0, le=64, doc="Steps whose samples are fetched ahead.")
+
+
+class ControllerSection(Section):
+    heartbeat_seconds: float = live(0.5, gt=0.0, doc="Interval of a worker's liveness and progress messages.")
+    dead_after_seconds: float = live(10.0, gt=0.0, doc="Silence after which a worker counts as gone.")
+    hang_floor_seconds: float = live(60.0, gt=0.0, doc="Least deadline of a phase; the deadline is max(floor, 5 x rolling p99).")
+    reshape_deadline_seconds: float = live(120.0, gt=0.0, doc="A prepared reshape that no vote has switched by then is abandoned.")
+    start_timeout_seconds: float = live(120.0, gt=0.0, doc="How long the first plan waits for all workers before it takes those there are.")
+    log_level: Literal["debug", "info", "warning", "error"] = live("info", doc="Least level of the structured logs.")
+
+
+class ScheduledReshape(Section):
+    """A reshape by command at a step: how tests and demonstrations move a run through shapes."""
+
+    step: int = fixed(ge=1, doc="First step whose vote may switch.")
+    pp_degree: int = fixed(ge=1, doc="Pipeline depth.")
+    dp_degree: int = fixed(ge=1, doc="Replicas.")
+    schedule: str = fixed("1f1b", doc="Schedule.")
+    virtual_stages: int = fixed(1, ge=1, doc="Stages a rank.")
+
+
+class Fault(Section):
+    """A planned fault: what happens to whom, when, so that a run can demonstrate a preemption."""
+
+    kind: Literal["kill_worker", "kill_redis", "kill_controller"] = fixed(doc="What happens.")
+    step: int = fixed(ge=1, doc="At this step.")
+    worker: int = fixed(0, ge=0, doc="Pod ordinal of the worker, for kill_worker.")

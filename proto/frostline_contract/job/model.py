@@ -1,0 +1,50 @@
+"""The whole job file."""
+
+from pydantic import model_validator
+
+from frostline_contract.job.cluster import CacheSection, ControllerSection, Fault, PlacementSection, ScheduledReshape
+from frostline_contract.job.data import DataSection, ModelSection, TaskSection
+from frostline_contract.job.freezing import DecisionsSection, ElasticSection, FreezeSection
+from frostline_contract.job.section import Section, fixed, live
+from frostline_contract.job.training import CheckpointSection, EvaluationSection, TrainingSection
+
+
+class Job(Section):
+    """A training run. The same file runs locally (`frostline run -f`) and on a cluster (`helm install -f`)."""
+
+    name: str = fixed("run", pattern=r"^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$", doc="Name of the run: lower case, digits, dashes.")
+    seed: int = fixed(0, ge=0, lt=2**63, doc="Every random number of the run follows from it.")
+    model: ModelSection = fixed(doc="Which transformer.")
+    task: TaskSection = fixed(doc="What is learnt.")
+    data: DataSection = fixed(doc="From which samples.")
+    training: TrainingSection = fixed(doc="How.")
+    evaluation: EvaluationSection = fixed(EvaluationSection(), doc="When the guard and test splits are scored.")
+    freeze: FreezeSection = fixed(FreezeSection(), doc="When layers freeze.")
+    decisions: DecisionsSection = fixed(DecisionsSection(), doc="How decisions meet steps.")
+    elastic: ElasticSection = fixed(ElasticSection(), doc="Which parts of the elasticity are on.")
+    placement: PlacementSection = fixed(PlacementSection(), doc="Who computes.")
+    cache: CacheSection = fixed(CacheSection(), doc="The activation cache.")
+    checkpoint: CheckpointSection = fixed(CheckpointSection(), doc="What is kept.")
+    controller: ControllerSection = fixed(ControllerSection(), doc="Clocks of the control plane.")
+    reshapes: tuple[ScheduledReshape, ...] = live((), doc="Reshapes by command at given steps.")
+    faults: tuple[Fault, ...] = live((), doc="Planned faults.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Job":
+        pinned = self.placement.dp_degree or 1
+        if pinned > self.training.reduction_leaves:
+            raise ValueError(
+                f"placement.dp_degree {pinned} exceeds training.reduction_leaves {self.training.reduction_leaves}; "
+                "raise reduction_leaves (and, where needed, lower micro_batch_size)"
+            )
+        if self.training.precision == "mixed_bfloat16" and self.training.device == "cpu":
+            raise ValueError("training.precision is mixed_bfloat16 and training.device is cpu; use bfloat16 or float32 on a CPU")
+        return self
+
+    def interval_steps(self, steps_per_epoch: int) -> int:
+        """Steps an interval: the job's number, or one epoch, but always longer than the decision lag."""
+        return self.freeze.interval_steps or max(steps_per_epoch, self.decisions.lag_steps + 1)
+
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """The run's length in steps."""
+        return self.training.steps or max(1, round((self.training.epochs or 0) * steps_per_epoch))

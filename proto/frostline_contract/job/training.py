@@ -1,0 +1,85 @@
+"""How the model is trained: the job file's `training`, `evaluation` and `checkpoint` sections."""
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from frostline_contract.job.section import Section, fixed, live
+
+
+class OptimizerSection(Section):
+    name: Literal["adamw", "sgd"] = fixed("adamw", doc="adamw or sgd.")
+    learning_rate: float = fixed(1e-3, gt=0.0, doc="Peak learning rate.")
+    weight_decay: float = fixed(0.01, ge=0.0, doc="Decoupled (adamw) or L2 (sgd); never on biases and normalisation weights.")
+    beta1: float = fixed(0.9, ge=0.0, lt=1.0, doc="adamw.")
+    beta2: float = fixed(0.999, ge=0.0, lt=1.0, doc="adamw.")
+    epsilon: float = fixed(1e-8, gt=0.0, doc="adamw.")
+    momentum: float = fixed(0.9, ge=0.0, lt=1.0, doc="sgd.")
+
+
+class ScheduleSection(Section):
+    name: Literal["constant", "cosine", "linear"] = fixed("cosine", doc="Learning-rate decay after the warm-up.")
+    warmup_fraction: float = fixed(0.06, ge=0.0, lt=1.0, doc="Share of the steps in which the rate rises linearly from 0.")
+    final_fraction: float = fixed(0.0, ge=0.0, le=1.0, doc="Rate at the end, as a share of the peak.")
+
+
+class TrainingSection(Section):
+    """The numerics of a step. Everything here fixes bits; nothing here says who computes them."""
+
+    epochs: float | None = fixed(None, gt=0.0, doc="Passes over the training data; give this or steps.")
+    steps: int | None = fixed(None, ge=1, doc="Global batches; give this or epochs.")
+    batch_size: int = fixed(32, ge=1, doc="Samples a step: the global batch, or each replica's with batch: per_replica.")
+    micro_batch_size: int = fixed(8, ge=1, doc="Samples a micro-batch; `frostline plan` advises on it.")
+    reduction_leaves: int = fixed(
+        8, ge=1, le=1024, doc="Leaves of the summation tree, a power of two: the largest dp_degree that the run can reach."
+    )
+    batch: Literal["global", "per_replica"] = fixed(
+        "global", doc="global: the batch never changes. per_replica: the paper's mode, the global batch grows with dp_degree."
+    )
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = fixed("none", doc="With batch: per_replica, by dp_degree.")
+    optimizer: OptimizerSection = fixed(OptimizerSection(), doc="Optimizer.")
+    schedule: ScheduleSection = fixed(ScheduleSection(), doc="Learning-rate schedule, by accepted steps.")
+    clip_norm: float | None = fixed(1.0, gt=0.0, doc="Largest total gradient norm; null never clips.")
+    precision: Literal["float32", "float64", "bfloat16", "mixed_bfloat16"] = fixed(
+        "float32", doc="Type of weights and arithmetic; mixed_bfloat16 keeps float32 weights and computes in bfloat16 (CUDA)."
+    )
+    activation_checkpointing: bool = fixed(False, doc="Keep only each unit's input and compute it again in the backward.")
+    numerics: Literal["exact", "fast"] = fixed(
+        "exact", doc="exact: placement changes no bit (PROTOCOLS 1). fast: the library's all-reduce, equal to rounding."
+    )
+    threads: int = fixed(1, ge=1, doc="CPU threads a worker; part of the numerics.")
+    device: Literal["auto", "cpu", "cuda"] = fixed("auto", doc="auto: cuda where there is one.")
+    refused_steps_max: int = fixed(10, ge=0, doc="Steps refused for non-finite values before the run stops.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TrainingSection":
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}; give exactly one of them")
+        if self.reduction_leaves & (self.reduction_leaves - 1):
+            raise ValueError(f"reduction_leaves is {self.reduction_leaves}; it must be a power of two")
+        if self.batch_size < self.micro_batch_size:
+            raise ValueError(
+                f"batch_size {self.batch_size} is smaller than micro_batch_size {self.micro_batch_size}; lower micro_batch_size"
+            )
+        if self.num_microbatches < self.reduction_leaves:
+            raise ValueError(
+                f"{self.num_microbatches} micro-batches (batch_size {self.batch_size} / micro_batch_size {self.micro_batch_size}) are "
+                f"fewer than reduction_leaves {self.reduction_leaves}; lower reduction_leaves to a power of two <= {self.num_microbatches}"
+            )
+        return self
+
+    @property
+    def num_microbatches(self) -> int:
+        """M: micro-batches a step; the last are padded with items of weight 0."""
+        return -(-self.batch_size // self.micro_batch_size)
+
+
+class EvaluationSection(Section):
+    every_intervals: int = fixed(1, ge=0, doc="Evaluate the guard split at the end of every this many intervals; 0 never.")
+    test_at_end: bool = fixed(True, doc="Score the test split when the run ends; nothing that steers the run reads it.")
+
+
+class CheckpointSection(Section):
+    every_steps: int = live(0, ge=0, doc="Steps between checkpoints; 0: only at the end, on drain and where the guard needs one.")
+    keep_last: int = live(2, ge=1, doc="Complete checkpoints kept, beside the best one and those the guard may roll back to.")
+    uri: str | None = fixed(None, doc="Where checkpoints go; null: checkpoints/ in the run's folder.")

@@ -1,0 +1,16 @@
+"""Seeded randomness: every random number of a run is named, never drawn from shared state.
+
+A seed is the first 8 bytes of the SHA-256 of its name (PROTOCOLS 1), so that it depends on what is computed
+and never on who computes it or in which order.
+"""
+
+import hashlib
+
+
+def seed_of(*name: int | str) -> int:
+    """The seed that belongs to `name`, e.g. `seed_of("dropout", seed, step, micro_batch, unit)`.
+
+    Returns an integer in [0, 2**63): torch's CPU and CUDA generators accept the whole range.
+    """
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in name)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,103 @@
+"""What workers measure and the controller reads. Everything here but timings is the same on any placement."""
+
+from frostline_contract.plan import Frozen
+
+
+class GuardReading(Frozen):
+    """The guard split, evaluated at an interval's last step: one loss a sample, in sample order, so that two readings pair."""
+
+    losses: tuple[float, ...]
+    metrics: dict[str, float] = {}
+
+
+class IntervalStatistics(Frozen):
+    """What decisions read (PROTOCOLS 6): nothing measured by a clock, nothing that depends on the placement.
+
+    unit_gradient_norms: root mean square over the interval's accepted steps of each unit's gradient L2 norm, before
+    clipping; 0.0 for frozen units (facts: pipetransformer, Eq. (1)). unit_parameters: parameter count of each unit.
+    unit_forward_flops: forward FLOPs of one sample through each unit. learning_rate: at the last step.
+    learning_rate_peak: the highest so far, so that a drop shows. accepted_steps: steps not refused as non-finite.
+    """
+
+    number: int
+    lineage: int
+    first_step: int
+    last_step: int
+    freeze_point: int
+    unit_gradient_norms: tuple[float, ...]
+    unit_parameters: tuple[int, ...]
+    unit_forward_flops: tuple[int, ...] = ()
+    learning_rate: float
+    learning_rate_peak: float
+    loss_mean: float
+    accepted_steps: int
+    guard: GuardReading | None = None
+
+
+class UnitProfile(Frozen):
+    """Measured cost of one unit at the job's micro-batch size (DESIGN 7).
+
+    forward_seconds, backward_seconds: a micro-batch. parameter_bytes: weights. optimizer_bytes: moments.
+    activation_bytes: what one micro-batch keeps for its backward. output_bytes: what crosses to the next unit.
+    """
+
+    forward_seconds: float
+    backward_seconds: float
+    parameter_bytes: int
+    optimizer_bytes: int
+    activation_bytes: int
+    output_bytes: int
+
+
+class WorkerProfile(Frozen):
+    """One worker's measurements at registration: its units' costs, and the machine they were taken on."""
+
+    micro_batch_size: int
+    units: tuple[UnitProfile, ...]
+    device: str = "cpu"
+    memory_bytes: int = 0
+
+
+class LinkProfile(Frozen):
+    """Measured communication: p2p and all-reduce, each as latency (seconds) and bandwidth (bytes a second)."""
+
+    latency_seconds: float = 1e-4
+    bandwidth_bytes_per_second: float = 1e9
+    reduce_latency_seconds: float = 3e-4
+    reduce_bandwidth_bytes_per_second: float = 5e8
+
+
+class CacheProfile(Frozen):
+    """Measured cache traffic of one worker: seconds to fetch one sample's boundary activation, and hit fraction."""
+
+    fetch_seconds_per_sample: float = 0.0
+    fill_seconds_per_sample: float = 0.0
+    hit_fraction: float = 0.0
+
+
+class StepRecord(Frozen):
+    """One committed (or refused) step: a line of metrics.jsonl, unique by (lineage, step).
+
+    step_seconds and its parts, samples_per_second, the shape and the cache counts depend on placement and clock;
+    the other fields have the same bits on any placement. numerics_hash chains all numerics up to this step.
+    """
+
+    lineage: int
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    unit_gradient_norms: tuple[float, ...] = ()
+    freeze_point: int
+    refused: bool = False
+    pp_degree: int
+    dp_degree: int
+    generation: str
+    step_seconds: float
+    step_parts: dict[str, float] = {}
+    samples_per_second: float = 0.0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    time_seconds: float = 0.0
+    numerics_hash: str = ""
+    evaluation: dict[str, float] = {}

@@ -1,0 +1,1 @@
+"""Server and channel conventions that all services share: authentication, status codes, keepalive, retries, conversion."""

@@ -1,0 +1,75 @@
+"""Who may call what. Every call carries `authorization: Bearer <token>`; a token stands for one role.
+
+Locally a run has one random token a role, kept in a file that only its user can read. On a cluster the same interface is
+served by projected service-account tokens.
+"""
+
+import hmac
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from frostline_rpc.errors import PermissionDenied, Unauthenticated
+
+WORKER, OPERATOR, CONTROLLER = "worker", "operator", "controller"
+
+ALLOWED = {
+    "Register": {WORKER},
+    "Heartbeat": {WORKER},
+    "ReportStatistics": {WORKER},
+    "ReportRecords": {WORKER},
+    "WatchPlan": {WORKER},
+    "Ready": {WORKER},
+    "ReportRecovery": {WORKER},
+    "Leave": {WORKER},
+    "Command": {OPERATOR},
+    "Status": {OPERATOR, WORKER, CONTROLLER},
+    "DescribeShards": {WORKER, CONTROLLER, OPERATOR},
+    "Admit": {WORKER},
+    "AdvanceBoundary": {WORKER},
+    "Lease": {WORKER},
+    "ReportUse": {WORKER},
+    "Statistics": {CONTROLLER, OPERATOR, WORKER},
+    "Check": {WORKER, OPERATOR, CONTROLLER},
+    "Watch": {WORKER, OPERATOR, CONTROLLER},
+}
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One token a role."""
+
+    by_role: dict[str, str]
+
+    @staticmethod
+    def create() -> "Tokens":
+        return Tokens({role: secrets.token_urlsafe(24) for role in (WORKER, OPERATOR, CONTROLLER)})
+
+    def write(self, path: Path) -> None:
+        """Write to a new file that only its user can read."""
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+            json.dump(self.by_role, file)
+
+    @staticmethod
+    def read(path: Path) -> "Tokens":
+        return Tokens(json.loads(path.read_text()))
+
+    def role_of(self, token: str) -> str | None:
+        for role, known in self.by_role.items():
+            if hmac.compare_digest(known, token):
+                return role
+        return None
+
+
+def authorise(tokens: Tokens, method: str, metadata: dict[str, str]) -> str:
+    """The caller's role. Raises Unauthenticated for a wrong token, PermissionDenied for a role that may not call `method`."""
+    scheme, _, token = metadata.get("authorization", "").partition(" ")
+    role = tokens.role_of(token) if scheme == "Bearer" else None
+    if role is None:
+        raise Unauthenticated(f"{method}: wrong or missing token; send 'authorization: Bearer <token>' of this run")
+    if role not in ALLOWED.get(method, set()):
+        raise PermissionDenied(f"{method}: role {role} may not call it; allowed: {', '.join(sorted(ALLOWED.get(method, set())))}")
+    return role

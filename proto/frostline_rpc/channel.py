@@ -1,0 +1,65 @@
+"""Client channels by the house's conventions: token on every call, keepalive, retry of UNAVAILABLE on idempotent calls only."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from frostline_rpc.server import MESSAGE_BYTES_MAX
+
+IDEMPOTENT = ["Register", "Heartbeat", "ReportStatistics", "ReportRecords", "Ready", "ReportRecovery", "Status", "DescribeShards"]
+SERVICES = ("frostline.v1.Control", "frostline.v1.CacheControl")
+
+_RETRY = {
+    "methodConfig": [
+        {
+            "name": [{"service": service, "method": method} for service in SERVICES for method in IDEMPOTENT],
+            "retryPolicy": {
+                "maxAttempts": 4,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "1s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ]
+}
+
+OPTIONS = [
+    ("grpc.service_config", json.dumps(_RETRY)),
+    ("grpc.enable_retries", 1),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    def __init__(self, token: str) -> None:
+        self._header = ("authorization", f"Bearer {token}")
+
+    def _with_token(self, details: Any) -> Any:
+        return details._replace(metadata=[*(details.metadata or []), self._header])
+
+    def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return continuation(self._with_token(details), request)
+
+    def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return continuation(self._with_token(details), request)
+
+
+def open_channel(address: str, token: str) -> grpc.Channel:
+    """A blocking channel to host:port that sends `token` with every call. The caller closes it."""
+    return grpc.intercept_channel(grpc.insecure_channel(address, OPTIONS), _Token(token))
+
+
+def error_text(error: grpc.RpcError) -> str:
+    """One line for people: code and detail."""
+    return f"{error.code().name}: {error.details()}"
