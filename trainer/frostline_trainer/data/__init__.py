@@ -1,0 +1,1 @@
+"""Data sets: what is read, how it is split, and which samples a step takes."""

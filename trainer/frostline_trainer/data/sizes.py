@@ -1,0 +1,19 @@
+"""What a data set says about the model that is to read it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DataSizes:
+    """Sizes that the data fixes and a model's config follows; 0 where a size does not apply.
+
+    num_labels: classes (1: regression). vocabulary_size: token ids are below it. sequence_length: tokens a sample.
+    image_size: pixels a side. channels: colour channels. regression: the single label is a number, not a class.
+    """
+
+    num_labels: int = 0
+    vocabulary_size: int = 0
+    sequence_length: int = 0
+    image_size: int = 0
+    channels: int = 0
+    regression: bool = False
