@@ -1,0 +1,73 @@
+# Frostline: what one can do here. `make help` lists it.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+JOB ?= examples/image_classification/digits.yaml
+ARGS ?=
+PY := .venv/bin/python
+PROTOC_PY := .venv-proto/bin/python
+STAMP := .venv/.frostline-ready
+PROTO_STAMP := .venv-proto/.frostline-ready
+SOURCES := proto controller trainer cache_server tests tools examples
+TESTS := $(wildcard tests/unit tests/integration tests/e2e)
+
+export TORCH_INDEX_URL PYTHON
+# One thread a process: numerics need it, and several processes share the cores.
+export OMP_NUM_THREADS := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: help setup run test lint format proto verify bench mutants clean
+
+help: ## list these targets
+	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## install everything into .venv (once; run and test do it too). TORCH_INDEX_URL=... takes torch from there
+
+$(STAMP): requirements.txt requirements-torch.txt $(wildcard */pyproject.toml) tools/setup.sh
+	@tools/setup.sh
+	@touch $@
+
+run: $(STAMP) ## train: make run [JOB=examples/.../job.yaml] [ARGS="--workers 2 --set training.epochs=3"]
+	@.venv/bin/frostline run -f $(JOB) $(ARGS)
+
+test: $(STAMP) ## unit, integration and end-to-end tests that this machine can run; says what it skips and why
+	$(PY) -m pytest $(TESTS) -q -ra -m "not wide" $(ARGS)
+
+lint: $(STAMP) ## ruff, import boundaries, house rules
+	.venv/bin/ruff check $(SOURCES)
+	.venv/bin/ruff format --check $(SOURCES)
+	.venv/bin/lint-imports --no-cache
+	$(PY) tools/house_rules.py $(SOURCES)
+
+format: $(STAMP) ## let ruff rewrite what it can
+	.venv/bin/ruff check --fix $(SOURCES)
+	.venv/bin/ruff format $(SOURCES)
+
+proto: $(STAMP) $(PROTO_STAMP) ## regenerate stubs and other generated files
+	tools/generate.sh .
+
+$(PROTO_STAMP): requirements-proto.txt
+	@printf 'installing the stub generator into .venv-proto: about 10 MB\n'
+	@.venv/bin/python -m venv --clear .venv-proto
+	@$(PROTOC_PY) -m pip --disable-pip-version-check install --quiet -r requirements-proto.txt
+	@touch $@
+
+$(PROTO_STAMP): | $(STAMP)
+
+verify: $(STAMP) $(PROTO_STAMP) ## regenerate into a temporary folder and fail on any difference
+	tools/verify.sh
+
+bench: $(STAMP) ## benchmarks (long); results go to docs/
+	@for script in tests/benchmarks/*.py; do printf '== %s\n' "$$script"; $(PY) "$$script" $(ARGS); done
+
+mutants: $(STAMP) ## plant each known bug in a copy and show that the tests catch it
+	$(PY) -m tests.mutants $(ARGS)
+
+clean: ## remove environments, caches and run folders
+	rm -rf .venv .venv-proto build dist runs .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+	find . -name '*.egg-info' -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Write every generated file below the folder given: protobuf stubs and the job file's reference.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=$(cd "${1:?usage: tools/generate.sh FOLDER}" && pwd)
+
+mkdir -p "$target/proto/gen" "$target/docs"
+(
+    cd proto
+    ../.venv-proto/bin/python -m grpc_tools.protoc -I. \
+        --python_out="$target/proto/gen" --grpc_python_out="$target/proto/gen" --pyi_out="$target/proto/gen" \
+        frostline_proto/v1/*.proto
+)
+.venv/bin/python -m frostline_contract.job.reference > "$target/docs/job-reference.md"
