@@ -1,0 +1,239 @@
+"""The pictures of a run, each a pure function of the run's data; None where the run has nothing to show of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from frostline_contract.statistics import StepRecord
+from frostline_controller.report.data import RunData
+from frostline_controller.report.svg import COLOURS, STYLE, inline_svg, mpl, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+POINTS_MAX = 600
+"""Points a line at most: more than a screen shows only makes the page heavy."""
+
+MARK_KINDS = ("failure", "guard")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One picture: inline SVG with a heading and a sentence that says what it shows."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+
+
+def build_charts(run: RunData) -> list[Chart]:
+    """All pictures that the run's data allows, in the page's order."""
+    makers: list[Callable[[RunData], Chart | None]] = [
+        shape_chart, freeze_chart, gradient_chart, loss_chart, metric_chart, throughput_chart, step_parts_chart, cache_chart
+    ]  # fmt: skip
+    with mpl.rc_context(STYLE):
+        charts = [make(run) for make in makers] if run.records else []
+    return [chart for chart in charts if chart is not None]
+
+
+def thin(records: Sequence[StepRecord], count: int = POINTS_MAX) -> list[list[StepRecord]]:
+    """Consecutive groups of about equal size, at most `count` of them, that cover all records in order."""
+    groups = min(count, len(records))
+    cuts = [round(i * len(records) / groups) for i in range(groups + 1)] if groups else []
+    return [list(records[low:high]) for low, high in zip(cuts, cuts[1:], strict=False)]
+
+
+def shape_chart(run: RunData) -> Chart:
+    figure, axes = new_figure(9, 2.5)
+    steps = _edges(run)
+    pipeline = [record.pp_degree for record in run.records]
+    replicas = [record.dp_degree for record in run.records]
+    axes.stairs(replicas, steps, baseline=None, color=COLOURS["learn"], linewidth=2.4, label="replicas (dp degree)")
+    axes.stairs(pipeline, steps, baseline=None, color=COLOURS["second"], linewidth=2.4, label="pipeline depth (pp degree)", linestyle=(0, (4, 1.4)))  # fmt: skip
+    _whole_numbers(axes, max([*pipeline, *replicas]))
+    _finish(axes, run, "workers")
+    shapes = _runs([(record.pp_degree, record.dp_degree) for record in run.records])
+    walk = " → ".join(f"{pp} × {dp}" for pp, dp in shapes)
+    return Chart(
+        "shape", "Shape over time", f"Pipeline depth × replicas: {walk}.", _svg(figure, "shape", "Shape over time", walk)
+    )
+
+
+def freeze_chart(run: RunData) -> Chart:
+    figure, axes = new_figure(9, 2.5)
+    points = [record.freeze_point for record in run.records]
+    units = run.num_units or max(points) + 1
+    axes.stairs(points, _edges(run), fill=True, color=COLOURS["ice"], alpha=0.75)
+    axes.stairs(points, _edges(run), baseline=None, color=COLOURS["second"], linewidth=2.0)
+    axes.axhline(units, color=COLOURS["muted"], linewidth=0.9, linestyle=":")
+    _whole_numbers(axes, units)
+    _finish(axes, run, "frozen units", legend=False)
+    text = f"{points[-1]} of {units} units are frozen at step {run.records[-1].step}; everything below the line no longer learns."
+    return Chart("freeze", "Freeze point", text, _svg(figure, "freeze", "Freeze point", text))
+
+
+def gradient_chart(run: RunData) -> Chart | None:
+    """Each unit's gradient norm over the run, as a heat map; frozen units have none and stay empty."""
+    with_norms = [record for record in run.records if record.unit_gradient_norms and not record.refused]
+    if not with_norms:
+        return None
+    groups = thin(with_norms, 160)
+    norms = np.array([np.sqrt(np.mean(np.square([record.unit_gradient_norms for record in group]), axis=0)) for group in groups])
+    norms[~(norms > 0) | ~np.isfinite(norms)] = np.nan
+    figure, axes = new_figure(9, 3.1)
+    axes.grid(visible=False)
+    first, last = with_norms[0].step - 0.5, with_norms[-1].step + 0.5
+    image = axes.imshow(
+        np.log10(norms).T, aspect="auto", origin="lower", interpolation="nearest", cmap="inferno",
+        extent=(first, last, -0.5, norms.shape[1] - 0.5),
+    )  # fmt: skip
+    axes.stairs([r.freeze_point - 0.5 for r in run.records], _edges(run), baseline=None, color=COLOURS["ice"], linewidth=2.2)
+    bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=16)
+    bar.set_label("log₁₀ of the norm", color=COLOURS["muted"])
+    bar.outline.set_visible(False)
+    _whole_numbers(axes, norms.shape[1] - 1, bottom=-0.5, top=norms.shape[1] - 0.5)
+    _finish(axes, run, "unit", legend=False, marks=False)
+    text = "L2 norm of each unit's gradient (unit 0 is the embedding, the last the head). Frozen units have none."
+    return Chart("gradients", "Gradient norms by unit", text, _svg(figure, "gradients", "Gradient norms by unit", text))
+
+
+def loss_chart(run: RunData) -> Chart:
+    figure, axes = new_figure(9, 2.7)
+    groups = thin([record for record in run.records if np.isfinite(record.loss)])
+    steps = [group[-1].step for group in groups]
+    losses = np.array([np.mean([record.loss for record in group]) for group in groups])
+    axes.plot(steps, losses, color=COLOURS["learn"], linewidth=0.9, alpha=0.45, label="each step")
+    window = max(1, len(losses) // 40)
+    axes.plot(steps, _smooth(losses, window), color=COLOURS["learn"], linewidth=2.2, label="running mean")
+    guard = [(record.step, record.evaluation["loss"]) for record in run.records if "loss" in record.evaluation]
+    if guard:
+        axes.plot(*zip(*guard, strict=True), color=COLOURS["second"], marker="o", markersize=3.5, label="guard split")
+    refused = [record.step for record in run.records if record.refused]
+    if refused:
+        axes.plot(refused, [np.nanmax(losses)] * len(refused), "x", color=COLOURS["bad"], label="refused (not finite)")
+    _finish(axes, run, "loss")
+    text = f"Training loss, from {losses[0]:.4g} to {losses[-1]:.4g}." if len(losses) else "No finite loss."
+    return Chart("loss", "Loss", text, _svg(figure, "loss", "Loss", text))
+
+
+def metric_chart(run: RunData) -> Chart | None:
+    names = sorted({name for record in run.records for name in record.evaluation if name != "loss"})
+    if not names:
+        return None
+    figure, axes = new_figure(9, 2.5)
+    said = []
+    colours = [COLOURS[name] for name in ("good", "second", "learn", "bad")]
+    for name, colour in zip(names, colours * len(names), strict=False):
+        points = [(record.step, record.evaluation[name]) for record in run.records if name in record.evaluation]
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, color=colour, label=f"guard {name}")
+        final = run.result.get("final", {}).get(name)
+        if final is not None:
+            axes.axhline(final, color=colour, linewidth=1.2, linestyle="--", label=f"final {name} (test split)")
+        said.append(f"guard {name} ends at {points[-1][1]:.4g}" + (f", test {name} is {final:.4g}" if final is not None else ""))
+    _finish(axes, run, "metric")
+    text = "; ".join(said) + "."
+    return Chart(
+        "metric", "Guard and final metrics", text[0].upper() + text[1:], _svg(figure, "metric", "Guard and final metrics", text)
+    )
+
+
+def throughput_chart(run: RunData) -> Chart | None:
+    if not any(record.samples_per_second for record in run.records):
+        return None
+    figure, axes = new_figure(9, 2.5)
+    groups = thin(run.records)
+    steps = [group[-1].step for group in groups]
+    rates = np.array([np.median([record.samples_per_second for record in group]) for group in groups])
+    axes.plot(steps, rates, color=COLOURS["good"], linewidth=0.8, alpha=0.4)
+    axes.plot(steps, _smooth(rates, max(1, len(rates) // 40)), color=COLOURS["good"], linewidth=2.2)
+    axes.set_ylim(bottom=0)
+    _finish(axes, run, "samples / s", legend=False)
+    text = f"Samples a second: median {np.median([record.samples_per_second for record in run.records]):,.0f}."
+    return Chart("throughput", "Throughput", text, _svg(figure, "throughput", "Throughput", text))
+
+
+def step_parts_chart(run: RunData) -> Chart | None:
+    """Where a step's time goes, stacked; one band a part that the workers timed."""
+    names = sorted({name for record in run.records for name in record.step_parts})
+    if not names:
+        return None
+    groups = thin(run.records, 120)
+    bands = np.array([[np.median([r.step_parts.get(name, 0.0) for r in group]) for group in groups] for name in names]) * 1e3
+    order = np.argsort(-bands.mean(axis=1), kind="stable")
+    figure, axes = new_figure(9, 2.7)
+    steps = [group[-1].step for group in groups]
+    palette = ["#3b7dd8", "#e0833f", "#3aa17e", "#b05cc6", "#d1495b", "#8d99ae", "#c9a227", "#5f6caf", "#7fb069", "#a26769"]
+    axes.stackplot(
+        steps, bands[order], labels=[names[i].replace("_", " ") for i in order], colors=palette, step="pre", linewidth=0, alpha=0.85
+    )  # fmt: skip
+    axes.set_ylim(bottom=0)
+    _finish(axes, run, "ms a step")
+    text = (
+        "Parts of a step: " + ", ".join(f"{names[i].replace('_', ' ')} {bands[i].mean():.3g} ms" for i in order) + " on average."
+    )
+    return Chart("parts", "Where a step's time goes", text, _svg(figure, "parts", "Where a step's time goes", text))
+
+
+def cache_chart(run: RunData) -> Chart | None:
+    if not any(record.cache_hits or record.cache_misses for record in run.records):
+        return None
+    figure, axes = new_figure(9, 2.5)
+    groups = thin(run.records, 200)
+    steps = [group[-1].step for group in groups]
+    hits = np.array([sum(record.cache_hits for record in group) for group in groups], float)
+    misses = np.array([sum(record.cache_misses for record in group) for group in groups], float)
+    asked = hits + misses
+    share = np.divide(100 * hits, asked, out=np.full_like(hits, np.nan), where=asked > 0)
+    axes.fill_between(steps, share, color=COLOURS["ice"], alpha=0.75, step="pre", linewidth=0)
+    axes.step(steps, share, color=COLOURS["second"], linewidth=1.6)
+    axes.set_ylim(0, 104)
+    _finish(axes, run, "% read from cache", legend=False)
+    total, found = int(asked.sum()), int(hits.sum())
+    text = f"{found:,} of {total:,} boundary activations came from the cache ({100 * found / total:.0f} %)."
+    return Chart("cache", "Cache hits", text, _svg(figure, "cache", "Cache hits", text))
+
+
+def _svg(figure: object, name: str, title: str, description: str) -> str:
+    return inline_svg(figure, f"chart-{name}", title, description)  # type: ignore[arg-type]
+
+
+def _edges(run: RunData) -> list[float]:
+    """Step edges for stairs: one more than there are records, half a step beside each."""
+    return [record.step - 0.5 for record in run.records] + [run.records[-1].step + 0.5]
+
+
+def _finish(axes: "Axes", run: RunData, label: str, *, legend: bool = True, marks: bool = True) -> None:
+    """What all pictures share: the step axis, and thin lines where the run failed or was rolled back."""
+    axes.set_xlim(run.records[0].step - 0.5, run.records[-1].step + 0.5)
+    axes.set_xlabel("step")
+    axes.set_ylabel(label)
+    if marks:
+        for event in run.events:
+            if event.kind in MARK_KINDS:
+                axes.axvline(event.step, color=COLOURS["bad"], linewidth=1.0, linestyle=(0, (2, 2)), zorder=1)
+    if legend and axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=6, borderaxespad=0.1, handlelength=1.6, columnspacing=1.4)
+
+
+def _whole_numbers(axes: "Axes", largest: float, bottom: float = 0.0, top: float | None = None) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.set_ylim(bottom, top if top is not None else largest * 1.08 + 0.2)
+
+
+def _smooth(values: np.ndarray, window: int) -> np.ndarray:
+    """Mean of each value and up to window - 1 before it; the first ones have fewer."""
+    sums = np.cumsum(np.insert(values, 0, 0.0))
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(0, ends - window)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def _runs(values: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The values without immediate repetition; the middle of a very long list is left out."""
+    changes = [value for i, value in enumerate(values) if i == 0 or value != values[i - 1]]
+    return changes if len(changes) <= 12 else [*changes[:6], *changes[-6:]]

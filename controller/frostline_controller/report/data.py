@@ -1,0 +1,196 @@
+"""What a run directory says, read into one immutable record (docs/run-directory.md has the schemas)."""
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel
+
+from frostline_contract.plan import Decision, Plan
+from frostline_contract.statistics import IntervalStatistics, StepRecord
+from frostline_controller.report.jsonl import read_jsonl
+
+Contract = TypeVar("Contract", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of events.jsonl: a transition of the run. time_seconds counts from the run's start, seconds is its duration."""
+
+    kind: str
+    time_seconds: float = 0.0
+    step: int = 0
+    generation: str = ""
+    freeze_point: int = 0
+    pp_degree: int = 0
+    dp_degree: int = 0
+    num_microbatches: int = 0
+    reason: str = ""
+    seconds: float = 0.0
+
+    @staticmethod
+    def parse(values: dict[str, Any]) -> "Event":
+        """The event that a line stands for; fields of later versions are ignored, null means the default."""
+        known = {field.name for field in fields(Event)}
+        return Event(**{key: value for key, value in values.items() if key in known and value is not None})
+
+
+@dataclass(frozen=True)
+class PlanSpan:
+    """A generation of plans.jsonl and the steps that it computed. last_step None: it is the last, or its end is not known."""
+
+    plan: Plan
+    first_step: int
+    last_step: int | None
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run directory as it stands, finished or not.
+
+    records: surviving steps by number, after the lineage cut. lost_records: steps that were computed and cut away.
+    lineage_starts: (lineage, step) of each cut. job, result: {} where the file is not there.
+    """
+
+    run_dir: Path
+    job: dict[str, Any]
+    records: tuple[StepRecord, ...]
+    lost_records: tuple[StepRecord, ...]
+    lineage_starts: tuple[tuple[int, int], ...]
+    statistics: tuple[IntervalStatistics, ...]
+    plans: tuple[PlanSpan, ...]
+    decisions: tuple[Decision, ...]
+    events: tuple[Event, ...]
+    result: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.job.get("name") or self.run_dir.name)
+
+    @property
+    def num_units(self) -> int:
+        """Units of the model, from whatever says so; 0 where nothing does yet."""
+        if self.plans:
+            return self.plans[-1].plan.placement.stage_bounds[-1]
+        return len(self.records[-1].unit_gradient_norms) if self.records else 0
+
+    def plan_of(self, generation: str) -> Plan | None:
+        """The newest plan with this id, or None where plans.jsonl does not hold it."""
+        return next((span.plan for span in reversed(self.plans) if str(span.plan.generation) == generation), None)
+
+    def wall_seconds(self) -> float:
+        """The run's length: the result's own, else the span of records and events."""
+        if "wall_seconds" in self.result:
+            return float(self.result["wall_seconds"])
+        times = [record.time_seconds for record in (*self.records, *self.lost_records) if record.time_seconds]
+        from_records = max(times) - min(times) if times else 0.0
+        return max([from_records, *(event.time_seconds for event in self.events)], default=0.0)
+
+
+def read_run(run_dir: str | Path) -> RunData:
+    """Read a run directory. Raises ValueError where it is none, or where a line in it is broken (naming file and line)."""
+    folder = Path(run_dir)
+    if not is_run_directory(folder):
+        raise ValueError(f"{folder} is no run directory: it has neither job.yaml nor metrics.jsonl")
+    survivors, lost, starts = cut_lineages(list(read_jsonl(folder / "metrics.jsonl")))
+    plans, decisions = _read_plans(folder / "plans.jsonl")
+    return RunData(
+        run_dir=folder,
+        job=_read_yaml(folder / "job.yaml"),
+        records=survivors,
+        lost_records=lost,
+        lineage_starts=starts,
+        statistics=_surviving_statistics(folder / "statistics.jsonl", starts),
+        plans=plans,
+        decisions=decisions,
+        events=tuple(Event.parse(line) for line in read_jsonl(folder / "events.jsonl")),
+        result=read_json(folder / "result.json"),
+    )
+
+
+def is_run_directory(folder: Path) -> bool:
+    return (folder / "job.yaml").exists() or (folder / "metrics.jsonl").exists()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object; {} where it does not exist. Raises ValueError where it is broken."""
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: no JSON ({error})") from None
+    return value if isinstance(value, dict) else {}
+
+
+def cut_lineages(
+    lines: list[dict[str, Any]],
+) -> tuple[tuple[StepRecord, ...], tuple[StepRecord, ...], tuple[tuple[int, int], ...]]:
+    """Split the lines of metrics.jsonl into the surviving records, the lost ones, and the (lineage, step) of each cut.
+
+    A line {"lineage": L, "starts_at_step": c} drops every record of an earlier lineage above step c (PROTOCOLS 4), wherever
+    the line stands in the file: late records of an old lineage may follow it. A second record of one (lineage, step) is
+    the same record and is ignored.
+    """
+    starts = tuple((int(line["lineage"]), int(line["starts_at_step"])) for line in lines if "starts_at_step" in line)
+    by_key: dict[tuple[int, int], StepRecord] = {}
+    for line in lines:
+        if "starts_at_step" not in line:
+            record = contract(StepRecord, line)
+            by_key.setdefault((record.lineage, record.step), record)
+    survivors = [record for record in by_key.values() if _survives(record.lineage, record.step, starts)]
+    lost = [record for record in by_key.values() if not _survives(record.lineage, record.step, starts)]
+    by_step = sorted(survivors, key=lambda record: record.step)
+    return tuple(by_step), tuple(sorted(lost, key=lambda record: (record.lineage, record.step))), starts
+
+
+def contract(record_type: type[Contract], values: dict[str, Any]) -> Contract:
+    """A contract record from a line; keys that this version does not know are left out."""
+    return record_type.model_validate({key: value for key, value in values.items() if key in record_type.model_fields})
+
+
+def _survives(lineage: int, step: int, starts: tuple[tuple[int, int], ...]) -> bool:
+    return all(lineage >= newer or step <= start for newer, start in starts)
+
+
+def _surviving_statistics(path: Path, starts: tuple[tuple[int, int], ...]) -> tuple[IntervalStatistics, ...]:
+    by_number: dict[int, IntervalStatistics] = {}
+    for line in read_jsonl(path):
+        if "starts_at_step" in line:
+            continue
+        statistics = contract(IntervalStatistics, line)
+        if _survives(statistics.lineage, statistics.last_step, starts):
+            by_number[statistics.number] = statistics
+    return tuple(by_number[number] for number in sorted(by_number))
+
+
+def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]:
+    """Generations that started, by their id, and decisions in the order in which they were made."""
+    spans: dict[tuple[int, int], PlanSpan] = {}
+    ends: dict[str, int] = {}
+    decisions: list[Decision] = []
+    for line in read_jsonl(path):
+        kind = line.get("kind")
+        if kind == "plan_end":
+            ends[str(line["generation"])] = int(line["last_step"])
+        elif kind == "plan":
+            plan = contract(Plan, line)
+            first_step = int(line.get("first_step") or plan.start_step + 1)
+            spans[plan.generation.incarnation, plan.generation.counter] = PlanSpan(plan, first_step, line.get("last_step"))
+        elif "effective_step" in line:
+            # A decision has a kind of its own (keep, freeze, ...), which either takes the line's `kind` or stands beside it.
+            verdict = line.get("decision") if isinstance(line.get("decision"), dict) else line
+            own_kind = verdict.get("decision_kind") or (kind if kind != "decision" else "keep")
+            decisions.append(contract(Decision, {**verdict, "kind": own_kind}))
+    ended = [
+        PlanSpan(span.plan, span.first_step, ends.get(str(span.plan.generation), span.last_step))
+        for _, span in sorted(spans.items(), key=lambda item: item[0])
+    ]
+    return tuple(ended), tuple(decisions)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    value = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,51 @@
+"""Reading append-only JSON-lines files that somebody may be writing, or was writing when it was killed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Every complete line of `path` as a mapping; nothing where the file does not exist.
+
+    A last line without its newline was torn by a killed writer and is left out; any other line that is no JSON object
+    raises ValueError with its number.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            if line.strip():
+                yield _parse(line, f"{path}, line {number}")
+
+
+class JsonlTail:
+    """Follows a growing JSON-lines file: each call of `new` returns the complete lines since the last one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new(self) -> list[dict[str, Any]]:
+        """The lines that were completed since the last call, oldest first."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        complete = data[: data.rfind(b"\n") + 1]
+        start, self._offset = self._offset, self._offset + len(complete)
+        return [_parse(line, f"{self._path}, after byte {start}") for line in complete.splitlines() if line.strip()]
+
+
+def _parse(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{place}: no JSON ({error}): {line[:80]!r}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{place}: holds {type(value).__name__}, expected an object: {line[:80]!r}")
+    return value

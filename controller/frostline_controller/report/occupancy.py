@@ -1,0 +1,74 @@
+"""Which worker held which units at each step: the data behind the slider of report.html."""
+
+from typing import Any
+
+from frostline_contract.plan import Plan
+from frostline_controller.report.charts import thin
+from frostline_controller.report.data import RunData
+
+
+def occupancy(run: RunData) -> dict[str, Any]:
+    """What the page's script draws, as plain JSON.
+
+    units: names by index. workers: {id, label} in order of first appearance. plans: the placements that computed surviving
+    steps. segments: [first step, last step, index of the plan or -1, freeze point], in order, together all surviving steps.
+    readings: [step, loss, samples a second, hits, hits + misses], thinned. events: those that changed numerics or placement.
+    """
+    workers: dict[str, int] = {}
+    plans: list[dict[str, Any]] = []
+    index_of: dict[str, int] = {}
+    segments: list[list[int]] = []
+    for record in run.records:
+        if record.generation not in index_of:
+            plan = run.plan_of(record.generation)
+            index_of[record.generation] = len(plans) if plan else -1
+            if plan:
+                plans.append(_drawn(plan, workers))
+        state = [index_of[record.generation], record.freeze_point]
+        if segments and segments[-1][2:] == state and segments[-1][1] + 1 == record.step:
+            segments[-1][1] = record.step
+        else:
+            segments.append([record.step, record.step, *state])
+    return {
+        "units": unit_names(run.num_units),
+        "workers": [{"id": worker_id, "label": f"W{index}"} for worker_id, index in workers.items()],
+        "plans": plans,
+        "segments": segments,
+        "readings": [_reading(group) for group in thin(run.records, 800)],
+        "events": [
+            {"step": event.step, "kind": event.kind, "reason": event.reason}
+            for event in run.events
+            if event.kind in ("freeze", "unfreeze", "reshape", "join", "leave", "failure", "guard", "cache")
+        ],
+    }
+
+
+def unit_names(num_units: int) -> list[str]:
+    """Names by index: the embedding, the blocks counted from 1, the head."""
+    if num_units < 2:
+        return ["model"] * num_units
+    return ["embedding", *(f"block {i}" for i in range(1, num_units - 1)), "head"]
+
+
+def _drawn(plan: Plan, workers: dict[str, int]) -> dict[str, Any]:
+    placement = plan.placement
+    for worker_id in placement.workers:
+        workers.setdefault(worker_id, len(workers))
+    return {
+        "generation": str(plan.generation),
+        "pp": placement.pp_degree,
+        "dp": placement.dp_degree,
+        "bounds": list(placement.stage_bounds),
+        "leaves": list(placement.leaf_bounds),
+        "schedule": placement.schedule,
+        "cache": placement.use_cache,
+        "workers": [workers[worker_id] for worker_id in placement.workers],
+        "reason": plan.reason,
+    }
+
+
+def _reading(group: list[Any]) -> list[float | None]:
+    last = group[-1]
+    asked = sum(record.cache_hits + record.cache_misses for record in group)
+    loss = last.loss if last.loss == last.loss and abs(last.loss) != float("inf") else None
+    return [last.step, loss, last.samples_per_second, sum(record.cache_hits for record in group), asked]

@@ -1,0 +1,95 @@
+"""The tables of report.html: numbers at the top, events, generations, decisions, settings."""
+
+from html import escape
+from typing import Any
+
+import yaml
+
+from frostline_controller.report.data import RunData
+
+NUMBER_COLUMNS = {"time", "step", "steps", "took", "freeze point", "lineage", "interval", "#"}
+
+
+def duration(seconds: float) -> str:
+    """A length of time as people write it: 0.42 s, 12.3 s, 4:05 min, 2:10:00 h."""
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
+
+
+def summary(run: RunData) -> list[tuple[str, str]]:
+    """The run in (name, value) pairs; what it does not know yet is left out."""
+    pairs = [("wall-clock time", duration(run.wall_seconds()))]
+    for name, value in run.result.get("final", {}).items():
+        shown = f"{100 * value:.2f} %" if name in ("accuracy", "f1", "exact_match") and 0 <= value <= 1 else f"{value:.4g}"
+        pairs.append((f"test {name.replace('_', ' ')}", shown))
+    if run.records:
+        last = run.records[-1]
+        shapes = len({(record.pp_degree, record.dp_degree) for record in run.records})
+        pairs += [
+            ("steps", f"{last.step:,}"),
+            ("frozen units", f"{last.freeze_point} of {run.num_units}"),
+            ("last shape (pp × dp)", f"{last.pp_degree} × {last.dp_degree}"),
+            ("shapes seen", str(shapes)),
+        ]
+        hits = sum(record.cache_hits for record in run.records)
+        asked = hits + sum(record.cache_misses for record in run.records)
+        if asked:
+            pairs.append(("cache hits", f"{100 * hits / asked:.0f} %"))
+    failures = sum(event.kind == "failure" for event in run.events)
+    if failures:
+        pairs.append(("failures survived", str(failures)))
+    if run.lost_records:
+        pairs.append(("steps computed again", str(len(run.lost_records))))
+    return pairs
+
+
+def events_table(run: RunData) -> str:
+    rows = [
+        [duration(e.time_seconds), e.step, e.generation, f'<span class="kind {escape(e.kind)}">{escape(e.kind.replace("_", " "))}</span>',
+         e.freeze_point, f"{e.pp_degree} × {e.dp_degree}" if e.pp_degree else "", duration(e.seconds) if e.seconds else "", escape(e.reason)]
+        for e in run.events
+    ]  # fmt: skip
+    return table(["time", "step", "generation", "event", "freeze point", "shape", "took", "reason"], rows)
+
+
+def generations_table(run: RunData) -> str:
+    rows = []
+    for span in run.plans:
+        placement = span.plan.placement
+        computed = f"{span.first_step}–{span.last_step}" if span.last_step is not None else f"{span.first_step}–"
+        cuts = " ".join(
+            f"[{low}–{high - 1}]" for low, high in zip(placement.stage_bounds, placement.stage_bounds[1:], strict=False)
+        )
+        rows.append([
+            str(span.plan.generation), span.plan.lineage, computed, f"{placement.pp_degree} × {placement.dp_degree}", cuts,
+            escape(placement.schedule), "yes" if placement.use_cache else "no", escape(span.plan.start), escape(span.plan.reason),
+        ])  # fmt: skip
+    return table(["generation", "lineage", "steps", "shape", "stages' units", "schedule", "cache", "state from", "reason"], rows)
+
+
+def decisions_table(run: RunData) -> str:
+    rows = [
+        [d.number, d.effective_step, "void" if d.void else d.kind, d.freeze_point, escape(d.policy), escape(d.reason)]
+        for d in run.decisions
+    ]  # fmt: skip
+    return table(["#", "step", "verdict", "freeze point", "policy", "reason"], rows)
+
+
+def settings_text(run: RunData) -> str:
+    """The resolved job file as YAML, escaped."""
+    return escape(yaml.safe_dump(run.job, sort_keys=False, allow_unicode=True))
+
+
+def table(head: list[str], rows: list[list[Any]]) -> str:
+    """An HTML table; cells are markup already (escape what came from elsewhere). Numbers stand to the right."""
+    cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    lines = []
+    for row in rows:
+        parts = []
+        for name, value in zip(head, row, strict=True):
+            kind = ' class="number"' if name in NUMBER_COLUMNS else ' class="reason"' if name == "reason" else ""
+            parts.append(f"<td{kind}>{value}</td>")
+        lines.append(f"<tr>{''.join(parts)}</tr>")
+    return f'<div class="scroll" tabindex="0"><table><thead><tr>{cells}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
