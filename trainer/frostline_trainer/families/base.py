@@ -1,0 +1,119 @@
+"""What a model family is: how a transformer is configured, built, and cut into units."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from frostline_contract.job.data import ModelSection, TaskSection
+from frostline_trainer.data.sizes import DataSizes
+
+
+class Unit(nn.Module):
+    """The smallest thing that is placed, frozen and stored: the embedding, one transformer block, or the head.
+
+    `forward(x, inputs)` takes the boundary activation of the unit before, (samples, tokens, width), or None in unit 0,
+    and the micro-batch's raw inputs by name (pixel_values, input_ids, token_type_ids, attention_mask: 1 = valid). It
+    returns the next boundary activation, or the logits in the last unit. Blocks build what else they need, masks and
+    rotary angles, from `inputs`, so that one hidden tensor alone crosses a cut.
+
+    A frozen unit stays in eval mode: `train()` on a container of units would otherwise switch its dropout on again.
+    """
+
+    frozen = False
+
+    def train(self, mode: bool = True) -> "Unit":
+        return super().train(mode and not self.frozen)
+
+
+@dataclass
+class CutModel:
+    """A Hugging Face model and its units, which are made of the model's own submodules.
+
+    units: embedding, blocks in order, head. unit_names: one readable name each, e.g. "embedding", "block 3", "head".
+    tied: (parameter name in unit 0, parameter name in the last unit) of a matrix used twice, or None. Both uses are
+    parameters of their own with equal values, so that each has its own gradient; whoever trains adds the two.
+    """
+
+    model: PreTrainedModel
+    units: list[nn.Module]
+    unit_names: list[str]
+    tied: tuple[str, str] | None = None
+
+    def tied_parameters(self) -> tuple[nn.Parameter, nn.Parameter] | None:
+        """(the embedding's, the head's) parameter of the tied matrix, or None."""
+        if self.tied is None:
+            return None
+        return self.units[0].get_parameter(self.tied[0]), self.units[-1].get_parameter(self.tied[1])
+
+
+class Family(Protocol):
+    """One kind of transformer. A new one is one file and one line: in the registry, or an entry point of frostline.families."""
+
+    name: str
+    tasks: frozenset[str]
+
+    def config(self, section: ModelSection, task: TaskSection, sizes: DataSizes) -> PretrainedConfig:
+        """The model's config from the job's `model` section, fitted to the task and to the data's sizes.
+
+        Raises ValueError where they do not fit each other, with field, value and remedy.
+        """
+        ...
+
+    def model(self, config: PretrainedConfig, task_kind: str, section: ModelSection) -> PreTrainedModel:
+        """The unsplit model on the CPU: from the checkpoint where the section names one, else freshly initialised.
+
+        Draws from torch's default CPU generator only. Raises ValueError for a checkpoint that cannot be used.
+        """
+        ...
+
+    def cut(self, model: PreTrainedModel, task_kind: str) -> CutModel:
+        """The model's units: embedding, one per block, head. A tied head gets its own copy of the matrix."""
+        ...
+
+    def hidden_shape(self, config: PretrainedConfig, sizes: DataSizes) -> tuple[int, int]:
+        """(tokens, width) of one sample's boundary activation: the same at every cut."""
+        ...
+
+    def forward_flops(self, config: PretrainedConfig, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
+        """FLOPs of one sample's forward in each unit: two for each multiply-add of matrix products and convolutions.
+
+        What is no matrix product (lookups, normalisation, softmax) counts nothing, so a text embedding has 0.
+        """
+        ...
+
+
+def assemble(
+    model: PreTrainedModel,
+    embedding: nn.Module,
+    blocks: Sequence[nn.Module],
+    head: nn.Module,
+    tied: tuple[str, str] | None = None,
+) -> CutModel:
+    """A CutModel from its parts; a matrix tied between embedding and head becomes two parameters of equal value."""
+    names = ["embedding", *(f"block {index}" for index in range(len(blocks))), "head"]
+    cut = CutModel(model, [embedding, *blocks, head], names, tied)
+    shared = cut.tied_parameters()
+    if tied is not None and shared is not None and shared[0] is shared[1]:
+        owner, _, leaf = tied[1].rpartition(".")
+        setattr(head.get_submodule(owner), leaf, nn.Parameter(shared[0].detach().clone(), requires_grad=shared[0].requires_grad))
+    return cut
+
+
+def first_tensor(output: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """A layer's hidden states: transformers 5 returns the tensor, 4.5x a tuple that starts with it."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def attention_block_flops(tokens: int, width: int, query: int, key_value: int, inner: int, inner_matrices: int = 2) -> int:
+    """FLOPs of one transformer block over `tokens` tokens.
+
+    query, key_value: width of all query heads and of all key (or value) heads together. Projections: query and output
+    2 T d q each, key and value 2 T d k each; scores and their product with the values 2 T^2 q each; feed-forward
+    2 T d f a matrix. A causal mask saves nothing here: the whole square is computed.
+    """
+    projections = 2 * tokens * width * (2 * query + 2 * key_value)
+    attention = 4 * tokens * tokens * query
+    return projections + attention + inner_matrices * 2 * tokens * width * inner

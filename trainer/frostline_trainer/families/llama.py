@@ -1,0 +1,79 @@
+"""Llama: causal language modeling with rotary positions and grouped key and value heads."""
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from frostline_trainer.data.sizes import DataSizes
+from frostline_trainer.families.base import CutModel, Unit, assemble, attention_block_flops, first_tensor
+from frostline_trainer.families.configuring import SizeFitter
+from frostline_trainer.families.hugging_face import HuggingFaceFamily, fit_text
+from frostline_trainer.families.masks import causal_mask
+
+
+class Embedding(Unit):
+    """input_ids (samples, tokens) to (samples, tokens, width)."""
+
+    def __init__(self, model: LlamaForCausalLM) -> None:
+        super().__init__()
+        self.embed_tokens = model.model.embed_tokens
+
+    def forward(self, x: Tensor | None, inputs: dict[str, Tensor]) -> Tensor:
+        return self.embed_tokens(inputs["input_ids"])
+
+
+class Block(Unit):
+    """One decoder layer under the causal and padding mask.
+
+    It computes its rotary angles itself, from positions and a table that is no state: any stage can run alone.
+    """
+
+    def __init__(self, layer: nn.Module, rotary: nn.Module, attention: str) -> None:
+        super().__init__()
+        self.layer = layer
+        self.rotary = rotary
+        self.attention = attention
+
+    def forward(self, x: Tensor | None, inputs: dict[str, Tensor]) -> Tensor:
+        positions = torch.arange(x.shape[1], device=x.device)[None]
+        mask = causal_mask(x, inputs.get("attention_mask"), self.attention)
+        angles = self.rotary(x, position_ids=positions)
+        return first_tensor(self.layer(x, attention_mask=mask, position_ids=positions, position_embeddings=angles))
+
+
+class Head(Unit):
+    """The final norm and the projection to the vocabulary: logits (samples, tokens, vocabulary)."""
+
+    def __init__(self, model: LlamaForCausalLM) -> None:
+        super().__init__()
+        self.norm = model.model.norm
+        self.lm_head = model.lm_head
+
+    def forward(self, x: Tensor | None, inputs: dict[str, Tensor]) -> Tensor:
+        return self.lm_head(self.norm(x))
+
+
+class Llama(HuggingFaceFamily):
+    name = "llama"
+    config_class = LlamaConfig
+    model_classes = {"language_modeling": LlamaForCausalLM}  # noqa: RUF012
+
+    def fit(self, fitter: SizeFitter, sizes: DataSizes) -> None:
+        fit_text(fitter, sizes)
+
+    def cut(self, model: PreTrainedModel, task_kind: str) -> CutModel:
+        self.check_task(task_kind)
+        attention = model.config._attn_implementation
+        blocks = [Block(layer, model.model.rotary_emb, attention) for layer in model.model.layers]
+        tied = ("embed_tokens.weight", "lm_head.weight") if model.config.tie_word_embeddings else None
+        return assemble(model, Embedding(model), blocks, Head(model), tied)
+
+    def hidden_shape(self, config: LlamaConfig, sizes: DataSizes) -> tuple[int, int]:
+        return sizes.sequence_length, config.hidden_size
+
+    def forward_flops(self, config: LlamaConfig, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
+        tokens, width = self.hidden_shape(config, sizes)
+        head_width = config.head_dim or width // config.num_attention_heads
+        query, key_value = config.num_attention_heads * head_width, config.num_key_value_heads * head_width
+        block = attention_block_flops(tokens, width, query, key_value, config.intermediate_size, inner_matrices=3)
+        return (0, *[block] * config.num_hidden_layers, 2 * tokens * width * config.vocab_size)

@@ -1,0 +1,49 @@
+"""Attention masks from the 2-D mask of valid tokens, in the form that transformers' own models build."""
+
+import torch
+from torch import Tensor
+
+
+def bidirectional_mask(x: Tensor, valid: Tensor | None, attention: str) -> Tensor | None:
+    """The mask of an encoder block: every token sees all valid tokens.
+
+    x: hidden states (samples, tokens, width). valid: (samples, tokens), 1 = valid, or None. attention: "sdpa" gets a
+    boolean mask (samples, 1, tokens, tokens), "eager" an additive one of x's type, None means that nothing is masked.
+    """
+    if valid is None or _all_valid(valid):
+        return None
+    tokens = x.shape[1]
+    return _in_form(valid.to(x.device, torch.bool)[:, None, None, :].expand(-1, 1, tokens, -1), x, attention)
+
+
+def causal_mask(x: Tensor, valid: Tensor | None, attention: str) -> Tensor | None:
+    """The mask of a decoder block: a token sees itself and the valid tokens before it.
+
+    As bidirectional_mask; None (sdpa only) means plain causality, which the kernel does by itself.
+    """
+    nothing_hidden = valid is None or _all_valid(valid)
+    if nothing_hidden and attention != "eager":
+        return None
+    samples, tokens = x.shape[:2]
+    allowed = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).tril()[None, None]
+    if valid is not None:
+        allowed = allowed & valid.to(x.device, torch.bool)[:, None, None, :]
+    return _in_form(allowed.expand(samples, 1, tokens, tokens), x, attention)
+
+
+def _all_valid(valid: Tensor) -> bool:
+    """Whether the mask hides nothing, looked up on the CPU only.
+
+    There the kernels with and without a mask give the same bits. On other devices they need not, and a sample's bits
+    must not depend on whether a neighbour is padded; looking would also make the device wait.
+    """
+    return valid.device.type == "cpu" and bool(valid.bool().all())
+
+
+def _in_form(allowed: Tensor, x: Tensor, attention: str) -> Tensor:
+    if attention != "eager":
+        return allowed
+    # float32's least number also for float64: some layers take the softmax in float32, where float64's would become -inf
+    # and a row that sees nothing (a padding item) NaN. What is added to any score is the same: all of it vanishes.
+    hidden = max(torch.finfo(x.dtype).min, torch.finfo(torch.float32).min)
+    return torch.where(allowed, torch.zeros((), dtype=x.dtype, device=x.device), hidden)

@@ -1,0 +1,44 @@
+"""Model families by name: the built-in ones, then those that installed packages add."""
+
+from importlib.metadata import EntryPoint, entry_points
+
+from frostline_trainer.families.base import Family
+from frostline_trainer.families.bert import Bert
+from frostline_trainer.families.gpt2 import GPT2
+from frostline_trainer.families.llama import Llama
+from frostline_trainer.families.vit import ViT
+
+ENTRY_POINT_GROUP = "frostline.families"
+BUILT_IN: dict[str, Family] = {family.name: family for family in (ViT(), Bert(), GPT2(), Llama())}
+
+
+def family_named(name: str) -> Family:
+    """The family that `model.family` names.
+
+    An entry point of the group frostline.families is a Family object, or a class or function that makes one without
+    arguments. Raises ValueError, listing the known names, where there is none.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    added = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if name not in added:
+        known = ", ".join(sorted({*BUILT_IN, *added}))
+        raise ValueError(f"model.family is {name!r}; known families: {known}. Add one by an entry point of {ENTRY_POINT_GROUP}")
+    return _load(added[name])
+
+
+def _load(point: EntryPoint) -> Family:
+    try:
+        found = point.load()
+        family = found if hasattr(found, "cut") and not isinstance(found, type) else found()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"model.family {point.name!r}: its entry point {point.value} cannot be loaded ({error}); repair it"
+        ) from error
+    parts = ("name", "tasks", "config", "model", "cut", "hidden_shape", "forward_flops")
+    missing = [part for part in parts if not hasattr(family, part)]
+    if missing:
+        raise ValueError(
+            f"model.family {point.name!r}: {point.value} lacks {', '.join(missing)}; see frostline_trainer.families.base.Family"
+        )
+    return family

@@ -1,0 +1,160 @@
+"""The model of a job, cut into units: built alike by every worker, its state by name, frozen and saved."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from frostline_contract.job import Job
+from frostline_contract.seeds import seed_of
+from frostline_trainer.data.sizes import DataSizes
+from frostline_trainer.families.base import CutModel, Unit
+from frostline_trainer.families.checkpoints import quiet
+from frostline_trainer.families.registry import family_named
+
+WEIGHT_TYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "mixed_bfloat16": torch.float32,
+}
+"""Type of the weights by training.precision; mixed_bfloat16 computes in bfloat16 over float32 weights."""
+
+
+def build_cut_model(job: Job, sizes: DataSizes, *, pretrained: bool = True) -> CutModel:
+    """The job's model on the CPU, in train mode, cut into units: the same bits in every worker.
+
+    Fresh weights are drawn in float32 from the seed ("model", job.seed), then cast, so that precisions start from the
+    same model; the process's own random state is left as it was. `pretrained=False` builds the structure with fresh
+    weights and reads no checkpoint: for a worker that gets the state from a peer. With model.untie_on_freeze a tied
+    head becomes an untied one that starts as the embedding's copy.
+    Raises ValueError where model, task, data and checkpoint do not fit.
+    """
+    family = family_named(job.model.family)
+    config = family.config(job.model, job.task, sizes)
+    section = job.model if pretrained else job.model.model_copy(update={"path": None, "hub": None})
+    with seeded_cpu(seed_of("model", job.seed)):
+        model = family.model(config, job.task.kind, section)
+    cast_weights(model, WEIGHT_TYPES[job.training.precision])
+    model.train()
+    cut = family.cut(model, job.task.kind)
+    if job.model.untie_on_freeze and cut.tied is not None:
+        cut.tied = None
+        model.config.tie_word_embeddings = False
+    return cut
+
+
+@contextmanager
+def seeded_cpu(seed: int) -> Iterator[None]:
+    """Torch's default CPU generator starts at `seed` inside, and afterwards goes on where it was. No device is touched."""
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
+
+
+def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:
+    """Cast parameters and persistent buffers in place; ties stay.
+
+    Tables that a model computes from its config (rotary frequencies: buffers that are no state) keep their type, as
+    they do when transformers loads a checkpoint in that type.
+    """
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_floating_point() and name not in module._non_persistent_buffers_set:
+                module._buffers[name] = buffer.to(dtype)
+
+
+def unit_state(unit: nn.Module) -> dict[str, Tensor]:
+    """All parameters and persistent buffers of a unit by name, in a fixed order. The tensors share the unit's memory."""
+    return {name: tensor.detach() for name, tensor in unit.state_dict().items()}
+
+
+def load_unit_state(unit: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy a state as unit_state gives it into the unit, in place; parameters stay the same objects.
+
+    Raises ValueError where names, shapes or types are not exactly the unit's; nothing is copied then.
+    """
+    own = unit_state(unit)
+    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    if missing or unknown:
+        lists = f"{len(missing)} missing {missing[:3]}, {len(unknown)} unknown {unknown[:3]}"
+        raise ValueError(f"a unit of {len(own)} tensors got {len(state)}: {lists}")
+    for name, tensor in own.items():
+        given = state[name]
+        if given.shape != tensor.shape or given.dtype != tensor.dtype:
+            raise ValueError(f"{name} is {tuple(tensor.shape)} {tensor.dtype}; the state has {tuple(given.shape)} {given.dtype}")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+
+
+def save_model(cut: CutModel, directory: str | Path, processor: Any = None) -> None:
+    """Write what plain transformers loads: config, safetensors weights, and tokenizer or image processor where given.
+
+    A tied head is written as tied, from unit 0; an untied one as its own matrix with tie_word_embeddings false. The
+    model is left as it was. Raises OSError where the directory cannot be written.
+    """
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    with retied(cut), quiet():
+        cut.model.save_pretrained(directory, safe_serialization=True)
+    if processor is not None:
+        processor.save_pretrained(directory)
+
+
+@contextmanager
+def retied(cut: CutModel) -> Iterator[PreTrainedModel]:
+    """The unsplit model with its tie in place: inside, the head uses the embedding's own parameter."""
+    pair = cut.tied_parameters()
+    if pair is None or cut.tied is None:
+        yield cut.model
+        return
+    embedding, own = pair
+    assert torch.equal(embedding, own), "the two uses of the tied matrix have parted"
+    module_name, _, leaf = cut.tied[1].rpartition(".")
+    head = cut.units[-1].get_submodule(module_name)
+    setattr(head, leaf, embedding)
+    try:
+        yield cut.model
+    finally:
+        setattr(head, leaf, own)
+
+
+def no_decay(unit: nn.Module, name: str, parameter: Tensor) -> bool:
+    """Whether a parameter is free of weight decay: biases and normalisation weights, all that has one dimension or none."""
+    return parameter.ndim <= 1
+
+
+def set_frozen(unit: nn.Module, frozen: bool) -> None:
+    """Freeze or unfreeze one unit: no gradients and eval mode, or both back.
+
+    `train()` on a unit or a container of units leaves a frozen Unit in eval mode; `train()` on the Hugging Face model
+    goes past the units and undoes it: do not call that.
+    """
+    if isinstance(unit, Unit):
+        unit.frozen = frozen
+    unit.requires_grad_(not frozen)
+    unit.train(not frozen)
+
+
+def set_freeze_point(cut: CutModel, freeze_point: int) -> None:
+    """Freeze units [0, freeze_point) and unfreeze the rest.
+
+    A tied matrix stops in the head too as soon as unit 0 is frozen. Raises ValueError where no trainable unit is left.
+    """
+    if not 0 <= freeze_point < len(cut.units):
+        raise ValueError(f"freeze point {freeze_point} of {len(cut.units)} units; it must be from 0 to {len(cut.units) - 1}")
+    for index, unit in enumerate(cut.units):
+        set_frozen(unit, index < freeze_point)
+    pair = cut.tied_parameters()
+    if pair is not None and freeze_point > 0:
+        pair[1].requires_grad_(False)
