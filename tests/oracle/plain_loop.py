@@ -1,0 +1,260 @@
+"""A plain PyTorch training loop over an unsplit Hugging Face model: what every run of the system must equal, bit for bit.
+
+It uses no code of the trainer and none of the contracts' arithmetic: micro-batches, summation tree, clipping, seeds and
+learning rate are written again here from PROTOCOLS 1. It is itself held to the gradient of the whole batch at once
+(`tests.oracle.whole_batch`).
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
+
+from tests.oracle.anatomy import Anatomy, anatomy_of
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is computed. freeze_points: first step under it -> index of the first trainable unit. total_steps: of the
+    schedule; 0 takes the number of batches. reduction_leaves: a power of two, at most the number of micro-batches.
+    untie_on_freeze: the head's matrix starts equal to the embedding's and learns on its own from the first step.
+    """
+
+    micro_batch_size: int
+    reduction_leaves: int = 8
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    momentum: float = 0.9
+    schedule: str = "cosine"
+    warmup_fraction: float = 0.06
+    final_fraction: float = 0.0
+    clip_norm: float | None = 1.0
+    total_steps: int = 0
+    seed: int = 0
+    freeze_points: dict[int, int] = field(default_factory=dict)
+    untie_on_freeze: bool = False
+
+
+@dataclass
+class Trace:
+    """What a run leaves. losses, learning_rates, gradient_norms: one a step; unit_gradient_norms: one tuple a step, L2,
+    before clipping, 0.0 where frozen. weights: per unit {parameter name: tensor}. moments: the same, {name: {slot: tensor}},
+    empty for parameters that were never trained. Tied matrices appear in unit 0 and, as their copy, in the head.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    learning_rates: list[float] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)
+    unit_gradient_norms: list[tuple[float, ...]] = field(default_factory=list)
+    weights: list[dict[str, Tensor]] = field(default_factory=list)
+    moments: list[dict[str, dict[str, Tensor]]] = field(default_factory=list)
+
+
+def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]], recipe: Recipe) -> Trace:
+    """Train `model` in place, one step a batch; step s, from 1, takes batches[s - 1].
+
+    A batch is a dict of tensors with equal first dimensions: model inputs, and labels under "labels" (causal models: already
+    shifted) or "start_positions" and "end_positions", -100 where ignored; "weights" for regression. Rows short of a whole
+    number of micro-batches must be padded by the caller with ignored labels. Raises ValueError where they are not.
+    """
+    anatomy = anatomy_of(model)
+    if recipe.untie_on_freeze:
+        anatomy.tied = None
+    position = {"step": 0, "micro_batch": 0}
+    hooks = seed_dropout(anatomy, recipe.seed, position)
+    optimizer = make_optimizer(anatomy, recipe)
+    total_steps = recipe.total_steps or len(batches)
+    trace = Trace()
+    freeze_point = 0
+    try:
+        for step, batch in enumerate(batches, 1):
+            freeze_point = recipe.freeze_points.get(step, freeze_point)
+            freeze(anatomy, freeze_point)
+            position["step"] = step
+            loss = accumulate(anatomy, batch, recipe, position)
+            rate = scheduled_rate(recipe, step, total_steps)
+            unit_norms, norm = clip(anatomy, recipe.clip_norm)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            trace.losses.append(loss)
+            trace.learning_rates.append(rate)
+            trace.gradient_norms.append(norm)
+            trace.unit_gradient_norms.append(unit_norms)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    collect(anatomy, optimizer, trace)
+    return trace
+
+
+def seed_of(*name: int | str) -> int:
+    """The first 8 bytes of the SHA-256 of the tuple's typed text, without the lowest bit (PROTOCOLS 1)."""
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in name)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def seed_dropout(anatomy: Anatomy, seed: int, position: dict[str, int]) -> list[RemovableHandle]:
+    """Before each unit's forward, seed the generator by (seed, step, micro-batch, unit). Returns the hooks' handles."""
+
+    def hook(unit: int) -> Callable[..., None]:
+        def before(*_: object) -> None:
+            torch.manual_seed(seed_of("dropout", seed, position["step"], position["micro_batch"], unit))
+
+        return before
+
+    return [modules[0].register_forward_pre_hook(hook(unit)) for unit, modules in enumerate(anatomy.units)]
+
+
+def make_optimizer(anatomy: Anatomy, recipe: Recipe) -> torch.optim.Optimizer:
+    """One optimizer over all parameters in unit order; a frozen parameter has no gradient, so its moments and its step stay."""
+    parameters = [parameter for unit in range(len(anatomy.units)) for parameter in anatomy.parameters(unit)]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.momentum, foreach=True)
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, eps=recipe.epsilon, foreach=True)
+
+
+def freeze(anatomy: Anatomy, freeze_point: int) -> None:
+    """Units below `freeze_point` get no gradient and no dropout; a matrix shared with unit 0 stops in the head too."""
+    for unit, modules in enumerate(anatomy.units):
+        for module in modules:
+            module.train(unit >= freeze_point)
+        for parameter in anatomy.parameters(unit):
+            parameter.requires_grad_(unit >= freeze_point)
+    if anatomy.tied and freeze_point > 0:
+        anatomy.tied[1].requires_grad_(False)
+
+
+def accumulate(anatomy: Anatomy, batch: dict[str, Tensor], recipe: Recipe, position: dict[str, int]) -> float:
+    """Leave the step's summed gradient in every trainable parameter's .grad; returns the step's loss.
+
+    Within a leaf gradients are added in order, leaves over the fixed binary tree, each parameter on its own.
+    """
+    size = recipe.micro_batch_size
+    rows = len(next(iter(batch.values())))
+    if rows % size:
+        raise ValueError(f"{rows} rows are no multiple of micro_batch_size {size}; pad the batch with ignored labels")
+    num_microbatches, leaves = rows // size, recipe.reduction_leaves
+    if leaves & (leaves - 1) or num_microbatches < leaves:
+        raise ValueError(f"reduction_leaves {leaves} must be a power of two, at most the {num_microbatches} micro-batches")
+    counts = valid_counts(anatomy, batch)
+    trainable = [p for unit in range(len(anatomy.units)) for p in anatomy.parameters(unit) if p.requires_grad]
+    sums: list[list[Tensor]] = []
+    losses: list[float] = []
+    for leaf in range(leaves):
+        total: list[Tensor] = []
+        for micro_batch in range(leaf * num_microbatches // leaves, (leaf + 1) * num_microbatches // leaves):
+            position["micro_batch"] = micro_batch
+            rows_of_it = {key: value[micro_batch * size : (micro_batch + 1) * size] for key, value in batch.items()}
+            loss = loss_of(anatomy, rows_of_it, counts)
+            gradients = torch.autograd.grad(loss, trainable, allow_unused=True)
+            gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(trainable, gradients, strict=True)]
+            total = [a + b for a, b in zip(total, gradients, strict=True)] if total else gradients
+            losses.append(loss.detach().double().item())
+        sums.append(total)
+    for index, parameter in enumerate(trainable):
+        parameter.grad = tree_sum([leaf[index] for leaf in sums])
+    join_tied(anatomy)
+    step_loss = 0.0
+    for value in losses:
+        step_loss += value
+    return step_loss
+
+
+def tree_sum(leaves: list[Tensor]) -> Tensor:
+    """((l0 + l1) + (l2 + l3)) + ... over a power of two of leaves."""
+    while len(leaves) > 1:
+        leaves = [leaves[i] + leaves[i + 1] for i in range(0, len(leaves), 2)]
+    return leaves[0]
+
+
+def join_tied(anatomy: Anatomy) -> None:
+    """Each use of a tied matrix has its own tree; then embedding + head, and both copies get the same bits."""
+    if anatomy.tied is None or anatomy.tied[0].grad is None or anatomy.tied[1].grad is None:
+        return
+    embedding, head = anatomy.tied
+    embedding.grad = embedding.grad + head.grad
+    head.grad = embedding.grad.clone()
+
+
+def valid_counts(anatomy: Anatomy, batch: dict[str, Tensor]) -> tuple[float, ...]:
+    """Valid items of the whole batch, per loss term, from its labels."""
+    if anatomy.regression:
+        return (float(batch["weights"].double().sum()),)
+    return tuple(float((batch[key] != IGNORED).sum()) for key in anatomy.loss_keys)
+
+
+def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...]) -> Tensor:
+    """Sum over valid items / global count, averaged over the terms. Half-precision logits are scored in float32."""
+    terms = []
+    for logits, key, count in zip(anatomy.forward(rows), anatomy.loss_keys, counts, strict=True):
+        scores = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+        if anatomy.regression:
+            weights, labels = rows["weights"].to(scores.dtype), rows[key].to(scores.dtype)
+            terms.append((weights * (scores.squeeze(-1) - labels).square()).sum() / max(count, 1.0))
+        else:
+            total = functional.cross_entropy(scores, rows[key].flatten(), ignore_index=IGNORED, reduction="sum")
+            terms.append(total / max(count, 1.0))
+    return terms[0] if len(terms) == 1 else sum(term / len(terms) for term in terms)
+
+
+def clip(anatomy: Anatomy, clip_norm: float | None) -> tuple[tuple[float, ...], float]:
+    """Scale all gradients by min(1, c / (norm + 1e-6)). Returns each unit's L2 norm and the total, both before scaling."""
+    squares = []
+    for unit in range(len(anatomy.units)):
+        square = torch.zeros((), dtype=torch.float64)
+        for parameter in anatomy.parameters(unit):
+            # A tied matrix counts once, in unit 0.
+            copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
+            if parameter.grad is not None and not copy_of_tied:
+                square = square + parameter.grad.double().square().sum()
+        squares.append(square.item())
+    total = 0.0
+    for value in squares:
+        total += value
+    norm = math.sqrt(total)
+    if clip_norm is not None:
+        factor = min(1.0, clip_norm / (norm + 1e-6))
+        for parameter in anatomy.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+    return tuple(math.sqrt(square) for square in squares), norm
+
+
+def scheduled_rate(recipe: Recipe, accepted_step: int, total_steps: int) -> float:
+    """Linear warm-up to the peak, then constant, linear or cosine decay to final_fraction of it."""
+    warm = round(recipe.warmup_fraction * total_steps)
+    if accepted_step <= warm:
+        return recipe.learning_rate * accepted_step / warm
+    if recipe.schedule == "constant":
+        return recipe.learning_rate
+    done = min(1.0, (accepted_step - warm) / max(1, total_steps - warm))
+    left = 1.0 - done if recipe.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+    return recipe.learning_rate * (recipe.final_fraction + (1.0 - recipe.final_fraction) * left)
+
+
+def collect(anatomy: Anatomy, optimizer: torch.optim.Optimizer, trace: Trace) -> None:
+    """Copy final weights and optimizer state, by unit and Hugging Face name."""
+    for unit in range(len(anatomy.units)):
+        named: dict[str, nn.Parameter] = {anatomy.name(p): p for p in anatomy.parameters(unit)}
+        trace.weights.append({name: p.detach().clone() for name, p in named.items()})
+        slots = {name: optimizer.state.get(p, {}) for name, p in named.items()}
+        trace.moments.append(
+            {name: {slot: v.clone() for slot, v in state.items() if isinstance(v, Tensor)} for name, state in slots.items()}
+        )
