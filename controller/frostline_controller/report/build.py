@@ -37,7 +37,8 @@ def page(run: RunData) -> str:
     wide = [charts.pop(name) for name in ("shape", "freeze", "gradients") if name in charts]
 
     def section(chart: Chart) -> str:
-        return f'<section id="{chart.name}"><h2>{escape(chart.title)}</h2><p class="caption">{escape(chart.caption)}</p>{chart.svg}</section>'
+        head = f'<h2>{escape(chart.title)}</h2><p class="caption">{escape(chart.caption)}</p>'
+        return f'<section id="{chart.name}">{head}{chart.svg}</section>'
 
     timeline = timeline_chart(run)
     body = [
@@ -53,9 +54,10 @@ def page(run: RunData) -> str:
     ]
     title = escape(f"Frostline run {run.name}")
     head = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,"><title>{title}</title>'
-        f"<style>{CSS}</style></head><body>"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{title}</title><style>{CSS}</style></head><body>"
     )
     # "</" would end the script element early if an event's reason held it.
     data = json.dumps(occupancy(run), separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
@@ -83,10 +85,12 @@ def _slider(run: RunData) -> str:
     first, last = run.records[0].step, run.records[-1].step
     return (
         '<section id="who"><h2>Which worker held which units</h2>'
-        '<p class="caption">Move the slider through the run. Each row is a replica, each box a unit; colours tell pipeline ranks apart.</p>'
+        '<p class="caption">Move the slider through the run. Each row is a replica, each box a unit; '
+        "colours tell pipeline ranks apart.</p>"
         '<div class="controls"><button id="play" type="button">Play</button>'
         '<button id="previous" type="button">Previous change</button><button id="next" type="button">Next change</button>'
-        f'<input id="step-slider" type="range" min="{first}" max="{last}" value="{first}" step="1" aria-label="Step of the run"></div>'
+        f'<input id="step-slider" type="range" min="{first}" max="{last}" value="{first}" step="1" '
+        'aria-label="Step of the run"></div>'
         '<div class="ticks" id="ticks" aria-hidden="true"></div>'
         '<div class="readout" id="readout" aria-live="off"></div>'
         '<svg id="occupancy" role="img" viewBox="0 0 1040 80" style="margin-top:10px" font-family="system-ui, sans-serif"></svg>'
@@ -103,19 +107,19 @@ def _tables(run: RunData) -> str:
     if run.plans:
         parts.append(f'<section id="generations"><h2>Generations</h2>{tables.generations_table(run)}</section>')
     if run.decisions:
-        parts.append(
-            f"<section><details><summary>Decisions ({len(run.decisions)})</summary>{tables.decisions_table(run)}</details></section>"
-        )
+        parts.append(_folded(f"Decisions ({len(run.decisions)})", tables.decisions_table(run)))
     workers = occupancy(run)["workers"]
     if workers:
         rows = [[escape(worker["label"]), f"<code>{escape(worker['id'])}</code>"] for worker in workers]
-        named = tables.table(["label", "worker id"], rows)
-        parts.append(f"<section><details><summary>Workers ({len(workers)})</summary>{named}</details></section>")
+        parts.append(_folded(f"Workers ({len(workers)})", tables.table(["label", "worker id"], rows)))
     if run.job:
-        parts.append(f"<section><details><summary>Settings</summary><pre>{tables.settings_text(run)}</pre></details></section>")
+        parts.append(_folded("Settings", f"<pre>{tables.settings_text(run)}</pre>"))
     if run.result.get("digest"):
-        parts.append(
-            "<section><h2>Digest</h2><p class='caption'>SHA-256 of the final weights and optimizer state, the same on any placement.</p>"
-            f"<code>{escape(str(run.result['digest']))}</code></section>"
-        )
+        says = "SHA-256 of the final weights and optimizer state, the same on any placement."
+        code = f"<code>{escape(str(run.result['digest']))}</code>"
+        parts.append(f'<section><h2>Digest</h2><p class="caption">{says}</p>{code}</section>')
     return "\n".join(parts)
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<section><details><summary>{title}</summary>{content}</details></section>"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,10 @@ from frostline_controller.report.svg import COLOURS, STYLE, inline_svg, mpl, new
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+WIDE, NARROW = 11.0, 6.0
+"""Inches: a picture over the whole page, and one of a pair."""
 
 POINTS_MAX = 600
 """Points a line at most: more than a screen shows only makes the page heavy."""
@@ -43,27 +48,28 @@ def thin(records: Sequence[StepRecord], count: int = POINTS_MAX) -> list[list[St
     """Consecutive groups of about equal size, at most `count` of them, that cover all records in order."""
     groups = min(count, len(records))
     cuts = [round(i * len(records) / groups) for i in range(groups + 1)] if groups else []
-    return [list(records[low:high]) for low, high in zip(cuts, cuts[1:], strict=False)]
+    return [list(records[low:high]) for low, high in pairwise(cuts)]
 
 
 def shape_chart(run: RunData) -> Chart:
-    figure, axes = new_figure(9, 2.5)
+    figure, axes = new_figure(WIDE, 2.4)
     steps = _edges(run)
     pipeline = [record.pp_degree for record in run.records]
     replicas = [record.dp_degree for record in run.records]
     axes.stairs(replicas, steps, baseline=None, color=COLOURS["learn"], linewidth=2.4, label="replicas (dp degree)")
-    axes.stairs(pipeline, steps, baseline=None, color=COLOURS["second"], linewidth=2.4, label="pipeline depth (pp degree)", linestyle=(0, (4, 1.4)))  # fmt: skip
+    dashed = {"linestyle": (0, (4, 1.4)), "label": "pipeline depth (pp degree)"}
+    axes.stairs(pipeline, steps, baseline=None, color=COLOURS["second"], linewidth=2.4, **dashed)
     _whole_numbers(axes, max([*pipeline, *replicas]))
     _finish(axes, run, "workers")
     shapes = _runs([(record.pp_degree, record.dp_degree) for record in run.records])
-    walk = " → ".join(f"{pp} × {dp}" for pp, dp in shapes)
+    walk = " → ".join(f"{pp} {TIMES} {dp}" for pp, dp in shapes)
     return Chart(
-        "shape", "Shape over time", f"Pipeline depth × replicas: {walk}.", _svg(figure, "shape", "Shape over time", walk)
+        "shape", "Shape over time", f"Pipeline depth {TIMES} replicas: {walk}.", _svg(figure, "shape", "Shape over time", walk)
     )
 
 
 def freeze_chart(run: RunData) -> Chart:
-    figure, axes = new_figure(9, 2.5)
+    figure, axes = new_figure(WIDE, 2.4)
     points = [record.freeze_point for record in run.records]
     units = run.num_units or max(points) + 1
     axes.stairs(points, _edges(run), fill=True, color=COLOURS["ice"], alpha=0.75)
@@ -83,7 +89,7 @@ def gradient_chart(run: RunData) -> Chart | None:
     groups = thin(with_norms, 160)
     norms = np.array([np.sqrt(np.mean(np.square([record.unit_gradient_norms for record in group]), axis=0)) for group in groups])
     norms[~(norms > 0) | ~np.isfinite(norms)] = np.nan
-    figure, axes = new_figure(9, 3.1)
+    figure, axes = new_figure(WIDE, 3.1)
     axes.grid(visible=False)
     first, last = with_norms[0].step - 0.5, with_norms[-1].step + 0.5
     image = axes.imshow(
@@ -101,7 +107,7 @@ def gradient_chart(run: RunData) -> Chart | None:
 
 
 def loss_chart(run: RunData) -> Chart:
-    figure, axes = new_figure(9, 2.7)
+    figure, axes = new_figure(NARROW, 2.9)
     groups = thin([record for record in run.records if np.isfinite(record.loss)])
     steps = [group[-1].step for group in groups]
     losses = np.array([np.mean([record.loss for record in group]) for group in groups])
@@ -123,7 +129,7 @@ def metric_chart(run: RunData) -> Chart | None:
     names = sorted({name for record in run.records for name in record.evaluation if name != "loss"})
     if not names:
         return None
-    figure, axes = new_figure(9, 2.5)
+    figure, axes = new_figure(NARROW, 2.9)
     said = []
     colours = [COLOURS[name] for name in ("good", "second", "learn", "bad")]
     for name, colour in zip(names, colours * len(names), strict=False):
@@ -143,7 +149,7 @@ def metric_chart(run: RunData) -> Chart | None:
 def throughput_chart(run: RunData) -> Chart | None:
     if not any(record.samples_per_second for record in run.records):
         return None
-    figure, axes = new_figure(9, 2.5)
+    figure, axes = new_figure(NARROW, 2.9)
     groups = thin(run.records)
     steps = [group[-1].step for group in groups]
     rates = np.array([np.median([record.samples_per_second for record in group]) for group in groups])
@@ -163,11 +169,11 @@ def step_parts_chart(run: RunData) -> Chart | None:
     groups = thin(run.records, 120)
     bands = np.array([[np.median([r.step_parts.get(name, 0.0) for r in group]) for group in groups] for name in names]) * 1e3
     order = np.argsort(-bands.mean(axis=1), kind="stable")
-    figure, axes = new_figure(9, 2.7)
+    figure, axes = new_figure(NARROW, 2.9)
     steps = [group[-1].step for group in groups]
     palette = ["#3b7dd8", "#e0833f", "#3aa17e", "#b05cc6", "#d1495b", "#8d99ae", "#c9a227", "#5f6caf", "#7fb069", "#a26769"]
     axes.stackplot(
-        steps, bands[order], labels=[names[i].replace("_", " ") for i in order], colors=palette, step="pre", linewidth=0, alpha=0.85
+        steps, bands[order], labels=[names[i].replace("_", " ") for i in order], colors=palette, step="pre", alpha=0.85
     )  # fmt: skip
     axes.set_ylim(bottom=0)
     _finish(axes, run, "ms a step")
@@ -180,7 +186,7 @@ def step_parts_chart(run: RunData) -> Chart | None:
 def cache_chart(run: RunData) -> Chart | None:
     if not any(record.cache_hits or record.cache_misses for record in run.records):
         return None
-    figure, axes = new_figure(9, 2.5)
+    figure, axes = new_figure(NARROW, 2.9)
     groups = thin(run.records, 200)
     steps = [group[-1].step for group in groups]
     hits = np.array([sum(record.cache_hits for record in group) for group in groups], float)

@@ -25,10 +25,12 @@ JAVASCRIPT = """
   const readingAt = (step) => data.readings.find((r) => step <= r[0]) || data.readings[data.readings.length - 1];
 
   function drawCell(box, unit, frozen, hue) {
-    const style = frozen ? "fill:var(--ice);stroke:var(--frost-line)" : `fill:hsl(${hue} 70% 56% / .30);stroke:hsl(${hue} 62% 52%)`;
+    const learning = `fill:hsl(${hue} 70% 56% / .30);stroke:hsl(${hue} 62% 52%)`;
+    const style = (frozen ? "fill:var(--ice);stroke:var(--frost-line)" : learning) + ";stroke-width:1.3";
     const group = make("g", {"class": frozen ? "unit frozen" : "unit"}, picture);
     make("title", {}, group, `${data.units[unit]} (unit ${unit}): ${frozen ? "frozen" : "learning"}`);
-    make("rect", {x: box.x + 1.5, y: box.y, width: Math.max(1, box.width - 3), height: box.height, rx: 5, style: style + ";stroke-width:1.3"}, group);
+    const body = {x: box.x + 1.5, y: box.y, width: Math.max(1, box.width - 3), height: box.height, rx: 5, style: style};
+    make("rect", body, group);
     if (box.width > 26) {
       const names = {0: "emb", [data.units.length - 1]: "head"};
       const place = {x: box.x + box.width / 2, y: box.y + box.height / 2 + 4, "text-anchor": "middle", "font-size": 11.5,
@@ -38,10 +40,10 @@ JAVASCRIPT = """
   }
 
   function drawReplica(plan, replica, top, freezePoint, geometry) {
-    const label = {x: 0, y: top + 31, "font-size": 12.5, style: "fill:var(--ink);font-weight:600"};
+    const label = {x: 0, y: top + geometry.row / 2, "font-size": 12.5, style: "fill:var(--ink);font-weight:600"};
     make("text", label, picture, `replica ${replica}`);
     const leaves = plan.leaves.length > replica + 1 ? `leaves ${plan.leaves[replica]}\\u2013${plan.leaves[replica + 1] - 1}` : "";
-    make("text", {x: 0, y: top + 46, "font-size": 10.5, style: "fill:var(--muted)"}, picture, leaves);
+    make("text", {x: 0, y: top + geometry.row / 2 + 15, "font-size": 10.5, style: "fill:var(--muted)"}, picture, leaves);
     for (let stage = 0; stage + 1 < plan.bounds.length; stage++) {
       const low = plan.bounds[stage], high = plan.bounds[stage + 1];
       const rank = stage % plan.pp;
@@ -50,11 +52,13 @@ JAVASCRIPT = """
       const hue = HUES[rank % HUES.length];
       const group = make("g", {"class": "stage"}, picture);
       make("title", {}, group, `${worker.label} = ${worker.id}: stage ${stage}, units ${low} to ${high - 1}`);
-      make("rect", {x: x, y: top + 2, width: width, height: 50, rx: 8, style: "fill:transparent"}, group);
+      make("rect", {x: x, y: top + 2, width: width, height: geometry.row - 12, rx: 8, style: "fill:transparent"}, group);
       make("text", {x: x + 3, y: top + 13, "font-size": 11, style: `fill:hsl(${hue} 62% 52%);font-weight:650`}, group,
         width > 60 ? `${worker.label} \\u00b7 stage ${stage}` : worker.label);
-      for (let unit = low; unit < high; unit++)
-        drawCell({x: geometry.left + unit * geometry.unit, y: top + 18, width: geometry.unit, height: 32}, unit, unit < freezePoint, hue);
+      for (let unit = low; unit < high; unit++) {
+        const box = {x: geometry.left + unit * geometry.unit, y: top + 18, width: geometry.unit, height: geometry.row - 30};
+        drawCell(box, unit, unit < freezePoint, hue);
+      }
     }
   }
 
@@ -65,20 +69,22 @@ JAVASCRIPT = """
     const width = 1040, left = 92;
     if (!plan) {
       picture.setAttribute("viewBox", `0 0 ${width} 40`);
-      make("text", {x: 0, y: 24, "font-size": 13, style: "fill:var(--muted)"}, picture, "plans.jsonl does not hold this generation");
+      const place = {x: 0, y: 24, "font-size": 13, style: "fill:var(--muted)"};
+      make("text", place, picture, "plans.jsonl does not hold this generation");
       return;
     }
     const shown = Math.min(plan.dp, REPLICAS_MAX);
     const outside = data.workers.filter((_, i) => !plan.workers.includes(i)).map((w) => w.label);
     const notes = [];
     if (plan.dp > shown) notes.push(`and ${plan.dp - shown} more replicas alike`);
-    if (outside.length) notes.push(`not in this generation: ${outside.slice(0, 24).join(", ")}${outside.length > 24 ? " \\u2026" : ""}`);
+    const more = outside.length > 24 ? " \\u2026" : "";
+    if (outside.length) notes.push(`not in this generation: ${outside.slice(0, 24).join(", ")}${more}`);
     // The tallest shape of the run sets the height, so that the page does not jump while the slider moves.
     const rows = Math.max(...data.plans.map((p) => Math.min(p.dp, REPLICAS_MAX)));
     picture.setAttribute("viewBox", `0 0 ${width} ${rows * 62 + 24}`);
-    const geometry = {left: left, unit: (width - left) / data.units.length};
-    for (let replica = 0; replica < shown; replica++) drawReplica(plan, replica, replica * 62, freezePoint, geometry);
-    make("text", {x: left, y: shown * 62 + 14, "font-size": 12, style: "fill:var(--muted)"}, picture, notes.join("; "));
+    const geometry = {left: left, unit: (width - left) / data.units.length, row: Math.min(104, rows * 62 / shown)};
+    for (let replica = 0; replica < shown; replica++) drawReplica(plan, replica, replica * geometry.row, freezePoint, geometry);
+    make("text", {x: left, y: shown * geometry.row + 14, "font-size": 12, style: "fill:var(--muted)"}, picture, notes.join("; "));
     picture.setAttribute("aria-label", `Step ${step}: ${plan.pp} pipeline ranks times ${plan.dp} replicas, ` +
       `${freezePoint} of ${data.units.length} units frozen`);
     tell(step, plan, freezePoint, from, to);

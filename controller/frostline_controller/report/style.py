@@ -19,7 +19,8 @@ p.caption { color:var(--muted); margin:0 0 10px; }
 .numbers { display:grid; grid-template-columns:repeat(auto-fit,minmax(128px,1fr)); gap:12px; margin:18px 0; padding:0; }
 .numbers div, section { background:var(--panel); border:1px solid var(--grid); border-radius:12px; box-shadow:var(--shadow); }
 .numbers div { padding:11px 15px; } .numbers dt { color:var(--muted); font-size:.82rem; }
-.numbers dd { margin:0; font-size:1.28rem; font-weight:650; font-variant-numeric:tabular-nums; letter-spacing:-.01em; overflow-wrap:anywhere; }
+.numbers dd { margin:0; font-size:1.28rem; font-weight:650; font-variant-numeric:tabular-nums; letter-spacing:-.01em;
+  overflow-wrap:anywhere; }
 section { padding:18px 20px; margin:0 0 16px; }
 section svg { display:block; width:100%; height:auto; }
 .pair { display:grid; grid-template-columns:repeat(auto-fit,minmax(min(100%,470px),1fr)); gap:16px; margin-bottom:16px; }
@@ -29,7 +30,8 @@ table { border-collapse:collapse; width:100%; font-size:.88rem; font-variant-num
 th { text-align:left; color:var(--muted); font-weight:600; position:sticky; top:0; background:var(--panel); white-space:nowrap; }
 th, td { padding:5px 12px 5px 0; border-bottom:1px solid var(--grid); vertical-align:top; }
 td.number { text-align:right; white-space:nowrap; } td.reason { min-width:16em; } tr:last-child td { border-bottom:0; }
-.kind { font-weight:600; } .kind.failure, .kind.guard, .kind.decision_void { color:var(--bad); } .kind.freeze { color:var(--second); }
+.kind { font-weight:600; } .kind.failure, .kind.guard, .kind.decision_void { color:var(--bad); }
+.kind.freeze { color:var(--second); }
 .kind.reshape { color:var(--learn); } .kind.join { color:var(--good); }
 details > summary { cursor:pointer; font-weight:650; font-size:1.05rem; }
 pre { overflow:auto; max-height:480px; font:12.5px/1.5 ui-monospace,Menlo,Consolas,monospace; margin:10px 0 0; }
@@ -47,8 +49,10 @@ code { font:12.5px ui-monospace,Menlo,Consolas,monospace; overflow-wrap:anywhere
 .ticks i.failure, .ticks i.guard { background:var(--bad); } .ticks i.reshape { background:var(--learn); }
 .news { min-height:1.6em; color:var(--muted); } .news b { color:var(--ink); }
 .legend { display:flex; gap:18px; color:var(--muted); font-size:.85rem; flex-wrap:wrap; margin-top:8px; }
-.legend span::before { content:""; display:inline-block; width:13px; height:13px; border-radius:3px; margin-right:6px; vertical-align:-2px;
+.legend span::before { content:"";
+  display:inline-block; width:13px; height:13px; border-radius:3px; margin-right:6px; vertical-align:-2px;
   border:1.4px solid var(--second); background:var(--swatch); }
 footer { color:var(--muted); font-size:.85rem; padding-top:4px; padding-bottom:40px; }
-@media print { body { background:none; } section { break-inside:avoid; box-shadow:none; } .controls { display:none; } .scroll { max-height:none; } }
+@media print { body { background:none; }
+  section { break-inside:avoid; box-shadow:none; } .controls { display:none; } .scroll { max-height:none; } }
 """

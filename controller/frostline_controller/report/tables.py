@@ -1,12 +1,14 @@
 """The tables of report.html: numbers at the top, events, generations, decisions, settings."""
 
 from html import escape
+from itertools import pairwise
 from typing import Any
 
 import yaml
 
 from frostline_controller.report.data import RunData
 
+TIMES = "\N{MULTIPLICATION SIGN}"
 NUMBER_COLUMNS = {"time", "step", "steps", "took", "freeze point", "lineage", "interval", "#"}
 
 
@@ -30,7 +32,7 @@ def summary(run: RunData) -> list[tuple[str, str]]:
         pairs += [
             ("steps", f"{last.step:,}"),
             ("frozen units", f"{last.freeze_point} of {run.num_units}"),
-            ("last shape (pp × dp)", f"{last.pp_degree} × {last.dp_degree}"),
+            ("last shape (pp, dp)", f"{last.pp_degree} {TIMES} {last.dp_degree}"),
             ("shapes seen", str(shapes)),
         ]
         hits = sum(record.cache_hits for record in run.records)
@@ -46,11 +48,13 @@ def summary(run: RunData) -> list[tuple[str, str]]:
 
 
 def events_table(run: RunData) -> str:
-    rows = [
-        [duration(e.time_seconds), e.step, e.generation, f'<span class="kind {escape(e.kind)}">{escape(e.kind.replace("_", " "))}</span>',
-         e.freeze_point, f"{e.pp_degree} × {e.dp_degree}" if e.pp_degree else "", duration(e.seconds) if e.seconds else "", escape(e.reason)]
-        for e in run.events
-    ]  # fmt: skip
+    rows = []
+    for event in run.events:
+        kind = f'<span class="kind {escape(event.kind)}">{escape(event.kind.replace("_", " "))}</span>'
+        shape = f"{event.pp_degree} {TIMES} {event.dp_degree}" if event.pp_degree else ""
+        took = duration(event.seconds) if event.seconds else ""
+        told = [duration(event.time_seconds), event.step, event.generation, kind, event.freeze_point, shape, took]
+        rows.append([*told, escape(event.reason)])
     return table(["time", "step", "generation", "event", "freeze point", "shape", "took", "reason"], rows)
 
 
@@ -58,12 +62,10 @@ def generations_table(run: RunData) -> str:
     rows = []
     for span in run.plans:
         placement = span.plan.placement
-        computed = f"{span.first_step}–{span.last_step}" if span.last_step is not None else f"{span.first_step}–"
-        cuts = " ".join(
-            f"[{low}–{high - 1}]" for low, high in zip(placement.stage_bounds, placement.stage_bounds[1:], strict=False)
-        )
+        computed = f"{span.first_step} to {span.last_step}" if span.last_step is not None else f"from {span.first_step}"
+        cuts = " ".join(f"{low}-{high - 1}" for low, high in pairwise(placement.stage_bounds))
         rows.append([
-            str(span.plan.generation), span.plan.lineage, computed, f"{placement.pp_degree} × {placement.dp_degree}", cuts,
+            str(span.plan.generation), span.plan.lineage, computed, f"{placement.pp_degree} {TIMES} {placement.dp_degree}", cuts,
             escape(placement.schedule), "yes" if placement.use_cache else "no", escape(span.plan.start), escape(span.plan.reason),
         ])  # fmt: skip
     return table(["generation", "lineage", "steps", "shape", "stages' units", "schedule", "cache", "state from", "reason"], rows)

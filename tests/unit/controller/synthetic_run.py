@@ -44,17 +44,21 @@ def write_run(folder: Path, finished: bool = True) -> Path:
 
 def result() -> dict[str, Any]:
     return {
-        "status": "completed", "steps": TOTAL, "wall_seconds": 42.5, "digest": "ab" * 32,
-        "final": {"loss": 0.2104, "accuracy": 0.9611}, "settings": {"numerics": "exact"}, "events": events(),
-    }  # fmt: skip
+        "status": "completed",
+        "steps": TOTAL,
+        "wall_seconds": 42.5,
+        "digest": "ab" * 32,
+        "final": {"loss": 0.2104, "accuracy": 0.9611},
+        "settings": {"numerics": "exact"},
+        "events": events(),
+    }
 
 
 def events() -> list[dict[str, Any]]:
-    def event(time_seconds: float, step: int, generation: str, kind: str, freeze_point: int, pp: int, dp: int, reason: str, seconds: float = 0.0) -> dict[str, Any]:  # fmt: skip
-        return {
-            "time_seconds": time_seconds, "step": step, "generation": generation, "kind": kind, "freeze_point": freeze_point,
-            "pp_degree": pp, "dp_degree": dp, "num_microbatches": 8, "reason": reason, "seconds": seconds,
-        }  # fmt: skip
+    names = ("time_seconds", "step", "generation", "kind", "freeze_point", "pp_degree", "dp_degree", "reason", "seconds")
+
+    def event(*values: Any) -> dict[str, Any]:
+        return {"num_microbatches": 8, "seconds": 0.0, **dict(zip(names, values, strict=False))}
 
     return [
         event(0.4, 0, "1.1", "start", 0, 4, 1, "4 workers registered"),
@@ -87,14 +91,24 @@ def record(step: int, lineage: int) -> StepRecord:
     )
     seconds = 0.5 / (dp_degree + 0.4 * pp_degree) * (1 - 0.06 * freeze_point)
     return StepRecord(
-        lineage=lineage, step=step, loss=2.3 * math.exp(-step / 45) + 0.12 * abs(math.sin(step)), learning_rate=1e-3 * (1 - step / 130),
-        gradient_norm=math.sqrt(sum(norm * norm for norm in norms)), unit_gradient_norms=norms, freeze_point=freeze_point,
-        pp_degree=pp_degree, dp_degree=dp_degree, generation=generation, step_seconds=seconds,
+        lineage=lineage,
+        step=step,
+        loss=2.3 * math.exp(-step / 45) + 0.12 * abs(math.sin(step)),
+        learning_rate=1e-3 * (1 - step / 130),
+        gradient_norm=math.sqrt(sum(norm * norm for norm in norms)),
+        unit_gradient_norms=norms,
+        freeze_point=freeze_point,
+        pp_degree=pp_degree,
+        dp_degree=dp_degree,
+        generation=generation,
+        step_seconds=seconds,
         step_parts={"forward": seconds * 0.3, "backward": seconds * 0.45, "exchange": seconds * 0.15, "vote": seconds * 0.1},
-        samples_per_second=64 / seconds, cache_hits=0 if step < 52 else min(64, step - 40), cache_misses=0 if step < 52 else max(0, 104 - step),
+        samples_per_second=64 / seconds,
+        cache_hits=0 if step < 52 else min(64, step - 40),
+        cache_misses=0 if step < 52 else max(0, 104 - step),
         time_seconds=STARTED + 0.33 * step + (5 if lineage else 0),
         evaluation={"loss": 2.2 * math.exp(-step / 45), "accuracy": 1 - 0.9 * math.exp(-step / 40)} if step % 20 == 0 else {},
-    )  # fmt: skip
+    )
 
 
 def _metrics() -> list[dict[str, Any]]:
@@ -107,28 +121,57 @@ def _metrics() -> list[dict[str, Any]]:
 def _statistics(number: int) -> IntervalStatistics:
     last = record(number * 20, 0 if number * 20 <= RESTORED_AT else 1)
     return IntervalStatistics(
-        number=number, lineage=last.lineage, first_step=number * 20 - 19, last_step=number * 20, freeze_point=last.freeze_point,
-        unit_gradient_norms=last.unit_gradient_norms, unit_parameters=(1000,) * UNITS, learning_rate=last.learning_rate,
-        learning_rate_peak=1e-3, loss_mean=last.loss, accepted_steps=20, guard=GuardReading(losses=(0.3, 0.4)),
-    )  # fmt: skip
+        number=number,
+        lineage=last.lineage,
+        first_step=number * 20 - 19,
+        last_step=number * 20,
+        freeze_point=last.freeze_point,
+        unit_gradient_norms=last.unit_gradient_norms,
+        unit_parameters=(1000,) * UNITS,
+        learning_rate=last.learning_rate,
+        learning_rate_peak=1e-3,
+        loss_mean=last.loss,
+        accepted_steps=20,
+        guard=GuardReading(losses=(0.3, 0.4)),
+    )
 
 
-def _plan(counter: int, lineage: int, freeze_point: int, bounds: tuple[int, ...], leaves: tuple[int, ...], workers: tuple[str, ...], reason: str) -> dict[str, Any]:  # fmt: skip
+Bounds = tuple[int, ...]
+
+
+def _plan(
+    counter: int, lineage: int, freeze_point: int, bounds: Bounds, leaves: Bounds, workers: tuple[str, ...], reason: str
+) -> dict[str, Any]:
     placement = Placement(
-        pp_degree=len(bounds) - 1, dp_degree=len(leaves) - 1, stage_bounds=bounds, leaf_bounds=leaves, workers=workers, use_cache=counter > 1
-    )  # fmt: skip
+        pp_degree=len(bounds) - 1,
+        dp_degree=len(leaves) - 1,
+        stage_bounds=bounds,
+        leaf_bounds=leaves,
+        workers=workers,
+        use_cache=counter > 1,
+    )
     plan = Plan(
-        generation=GenerationId(incarnation=1, counter=counter), lineage=lineage, start="fresh" if counter == 1 else "continue",
-        freeze_point=freeze_point, placement=placement, reason=reason,
-    )  # fmt: skip
+        generation=GenerationId(incarnation=1, counter=counter),
+        lineage=lineage,
+        start="fresh" if counter == 1 else "continue",
+        freeze_point=freeze_point,
+        placement=placement,
+        reason=reason,
+    )
     return {**plan.model_dump(), "kind": "plan"}
 
 
 def _plans() -> list[dict[str, Any]]:
     replaced = (*WORKERS[:3], REPLACEMENT)
     freeze = Decision(
-        number=2, interval=2, effective_step=43, freeze_point=2, kind="freeze", policy="gradient_argmin", reason="block 1 has the least norm"
-    )  # fmt: skip
+        number=2,
+        interval=2,
+        effective_step=43,
+        freeze_point=2,
+        kind="freeze",
+        policy="gradient_argmin",
+        reason="block 1 has the least norm",
+    )
     return [
         {**_plan(1, 0, 0, (0, 2, 4, 6, 8), (0, 8), WORKERS, "the first plan"), "first_step": 1, "last_step": None},
         {**freeze.model_dump(), "decision_kind": "freeze", "kind": "decision"},

@@ -1,0 +1,63 @@
+"""The command line's side of the Control service: Status and Command, with the run's operator token."""
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from frostline_controller.cli.errors import CommandError, NoRun
+from frostline_controller.cli.run_folder import finished_status
+from frostline_proto.v1 import control_pb2, control_pb2_grpc
+from frostline_rpc.auth import OPERATOR, Tokens
+from frostline_rpc.channel import error_text, open_channel
+
+DEADLINE_SECONDS = 5.0
+
+
+class ControlClient:
+    """Calls the controller of a run directory; finds its address anew when it has moved. Not thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._address = ""
+        self._channel: grpc.Channel | None = None
+
+    def status(self, deadline_seconds: float = DEADLINE_SECONDS) -> control_pb2.StatusResponse:
+        """Where the run stands. Raises NoRun where no controller answers."""
+        return self._call("Status", control_pb2.StatusRequest(), deadline_seconds)
+
+    def command(self, kind: str, **fields: int) -> str:
+        """Steer the run; returns the controller's answer. Raises NoRun, or CommandError with its refusal."""
+        return self._call("Command", control_pb2.CommandRequest(kind=kind, **fields), DEADLINE_SECONDS).answer
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _call(self, method: str, request: Any, deadline_seconds: float) -> Any:
+        stub = control_pb2_grpc.ControlStub(self._connect())
+        try:
+            return getattr(stub, method)(request, timeout=deadline_seconds)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise NoRun(f"{self._folder}: no controller answers at {self._address}; {_advice(self._folder)}") from None
+            raise CommandError(error_text(error)) from None
+
+    def _connect(self) -> grpc.Channel:
+        address_file, tokens_file = self._folder / "controller.address", self._folder / "tokens.json"
+        if not address_file.exists() or not tokens_file.exists():
+            raise NoRun(f"{self._folder}: no controller has been started here; {_advice(self._folder)}")
+        address = address_file.read_text().strip()
+        if self._channel is None or address != self._address:
+            self.close()
+            self._address = address
+            self._channel = open_channel(address, Tokens.read(tokens_file).by_role[OPERATOR])
+        return self._channel
+
+
+def _advice(folder: Path) -> str:
+    status = finished_status(folder)
+    if status in ("", "drained"):
+        return f"start it again with `frostline resume {folder}`"
+    return f"the run has ended ({status})"

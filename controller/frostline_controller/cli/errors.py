@@ -1,0 +1,17 @@
+"""How a command ends early: an exception that carries the exit status and the one line for the user."""
+
+from frostline_controller.cli import exit_codes
+
+
+class CommandError(Exception):
+    """Ends the command with `code`; its text goes to standard error, without a traceback."""
+
+    code = exit_codes.FAILED
+
+
+class UserMistake(CommandError):
+    code = exit_codes.USER_MISTAKE
+
+
+class NoRun(CommandError):
+    code = exit_codes.NO_RUN

@@ -1,0 +1,28 @@
+"""What the exit status of `frostline` means. Scripts rely on it; docs/run-directory.md has the same table."""
+
+DONE = 0
+"""The run completed, or the command was answered."""
+
+FAILED = 1
+"""The run failed, was cancelled, or a check found a difference."""
+
+USER_MISTAKE = 2
+"""Arguments, job file or data are wrong; one line says what and how to mend it. Nothing was started or changed."""
+
+DRAINED = 3
+"""The run stopped at a checkpoint and can go on: `frostline resume DIR`."""
+
+NO_RUN = 4
+"""The run is not finished and its controller does not answer."""
+
+INTERRUPTED = 130
+"""Ctrl-C twice: everything was stopped at once; the last checkpoint is what `frostline resume` starts from."""
+
+MEANING = {
+    DONE: "done",
+    FAILED: "the run failed, or a check found a difference",
+    USER_MISTAKE: "a mistake in arguments, job file or data",
+    DRAINED: "stopped at a checkpoint; `frostline resume DIR` goes on",
+    NO_RUN: "no controller of an unfinished run answers",
+    INTERRUPTED: "stopped at once (Ctrl-C twice)",
+}

@@ -1,0 +1,80 @@
+"""Where a run lives: choosing, making and finding run directories."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from frostline_contract.job import Job, JobError, dump_job, load_job
+from frostline_controller.cli.errors import UserMistake
+from frostline_controller.report.data import is_run_directory, read_json
+
+RUNS = Path("runs")
+SCHEMA_VERSION = 1
+"""Version of all schemas in a run directory (docs/run-directory.md); rises when a field changes its meaning or goes."""
+
+
+def new_run_folder(job_name: str, out: str | None) -> Path:
+    """Make the folder of a new run: `out`, or runs/<name>, runs/<name>-2, ... Raises UserMistake where `out` holds a run."""
+    if out is not None:
+        folder = Path(out)
+        if is_run_directory(folder):
+            raise UserMistake(f"{folder} holds another run; go on with it by `frostline resume {folder}`, or give another --out")
+        if folder.is_dir() and any(folder.iterdir()):
+            raise UserMistake(f"{folder} is not empty and holds no run; give an empty or new folder with --out")
+        _make(folder)
+        return folder.resolve()
+    for number in range(1, 10_000):
+        folder = RUNS / (job_name if number == 1 else f"{job_name}-{number}")
+        if not folder.exists():
+            _make(folder)
+            return folder.resolve()
+    raise UserMistake(f"{RUNS}/{job_name}-2 to -9999 all exist; remove some or give --out")
+
+
+def find_run_folder(given: str | None) -> Path:
+    """The run directory that a command speaks of: the one given, or the newest in runs/. Raises UserMistake."""
+    if given is not None:
+        folder = Path(given)
+        if not folder.is_dir():
+            raise UserMistake(f"{folder}: no such directory; give a run directory such as runs/digits")
+        if not is_run_directory(folder):
+            raise UserMistake(f"{folder} is no run directory: it has neither job.yaml nor metrics.jsonl")
+        return folder.resolve()
+    found = [folder for folder in RUNS.glob("*") if is_run_directory(folder)]
+    if not found:
+        raise UserMistake("no run in runs/; give a run directory, or start one with `frostline run -f JOB`")
+    return max(found, key=lambda folder: max(path.stat().st_mtime for path in folder.iterdir())).resolve()
+
+
+def write_run_folder(folder: Path, job: Job, facts: dict[str, Any]) -> None:
+    """Write the resolved job and run.json (what the command line knew), both whole or not at all."""
+    replace_text(folder / "job.yaml", dump_job(job))
+    replace_text(folder / "run.json", json.dumps({"schema_version": SCHEMA_VERSION, **facts}, indent=1) + "\n")
+
+
+def read_job(folder: Path) -> Job:
+    """The resolved job of a run directory. Raises UserMistake where it is missing or broken."""
+    try:
+        return load_job(folder / "job.yaml")
+    except JobError as error:
+        raise UserMistake(str(error)) from None
+
+
+def finished_status(folder: Path) -> str:
+    """The status of result.json: completed, failed, drained, ...; "" where the run has left none."""
+    return str(read_json(folder / "result.json").get("status", ""))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file by atomic replacement."""
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserMistake(f"{folder}: cannot be made ({error.strerror}); give another --out") from None

@@ -1,0 +1,153 @@
+"""`frostline status`: one JSON form for a running and for a finished run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from frostline_controller.cli.control import ControlClient
+from frostline_controller.cli.errors import NoRun
+from frostline_controller.cli.run_folder import replace_text
+from frostline_controller.report.data import RunData, read_json, read_run
+from frostline_controller.report.tables import duration
+from frostline_proto.v1.control_pb2 import StatusResponse
+
+
+def read_status(folder: Path, client: ControlClient) -> tuple[dict[str, Any], bool]:
+    """(status, reachable): from the controller where it answers, else from the files that it left."""
+    try:
+        return from_response(client.status()), True
+    except NoRun as error:
+        return from_files(folder, str(error)), False
+
+
+def from_response(response: StatusResponse) -> dict[str, Any]:
+    """The documented status of a running run."""
+    placement = response.placement
+    return {
+        "name": response.name,
+        "state": response.state,
+        "step": response.step,
+        "total_steps": response.total_steps,
+        "epoch": response.epoch,
+        "lineage": response.lineage,
+        "generation": f"{response.generation.incarnation}.{response.generation.counter}",
+        "freeze_point": response.freeze_point,
+        "num_units": response.num_units,
+        "shape": _shape(placement),
+        "loss": response.loss,
+        "metrics": dict(response.metrics),
+        "samples_per_second": response.samples_per_second,
+        "cache_hit_fraction": response.cache_hit_fraction,
+        "seconds_left": response.seconds_left if response.seconds_left >= 0 else None,
+        "message": response.message,
+        "controller": {"incarnation": response.incarnation, "resident_bytes": response.resident_bytes},
+        "workers": [
+            {
+                "worker_id": worker.worker_id,
+                "pod_name": worker.pod_name,
+                "process_id": worker.process_id or None,
+                "state": worker.state,
+                "global_rank": _member(worker.global_rank, worker.state),
+                "pp_rank": _member(worker.pp_rank, worker.state),
+                "dp_rank": _member(worker.dp_rank, worker.state),
+                "stages": list(worker.stages),
+                "units": list(worker.units),
+                "heartbeat_age_seconds": worker.heartbeat_age_seconds,
+                "step": worker.step,
+                "phase": worker.phase,
+                "resident_bytes": worker.resident_bytes,
+            }
+            for worker in response.workers
+        ],
+    }
+
+
+def from_files(folder: Path, why: str) -> dict[str, Any]:
+    """The same status from a run directory alone: of a finished run, or as far as an unreachable one had come.
+
+    Workers are those of status.json, which `frostline run` leaves behind, else of the last plan; all of them are gone.
+    """
+    run = read_run(folder)
+    last_seen = read_json(folder / "status.json")
+    ended = run.result.get("status")
+    status = {**_empty(run), **{key: value for key, value in last_seen.items() if key not in ("schema_version", "saved_at")}}
+    if run.records:
+        last = run.records[-1]
+        status |= {
+            "step": last.step,
+            "lineage": last.lineage,
+            "generation": last.generation,
+            "freeze_point": last.freeze_point,
+            "loss": last.loss,
+            "samples_per_second": last.samples_per_second,
+        }
+    status["state"] = str(ended) if ended else "unreachable"
+    status["message"] = str(run.result.get("message", "")) if ended else why
+    status["seconds_left"] = 0.0 if ended == "completed" else None
+    status["metrics"] = run.result.get("final") or status["metrics"]
+    status["workers"] = [{**worker, "state": "gone", "heartbeat_age_seconds": None} for worker in status["workers"]]
+    return status
+
+
+def save_status(folder: Path, status: dict[str, Any], saved_at: float) -> None:
+    """Keep the last status seen, so that a finished run can still say who its workers were. saved_at: Unix seconds."""
+    replace_text(folder / "status.json", json.dumps({"schema_version": 1, "saved_at": saved_at, **status}) + "\n")
+
+
+def status_text(status: dict[str, Any]) -> str:
+    """The status for people."""
+    shape = status["shape"]
+    lines = [
+        f"{status['name']}: {status['state']}" + (f" ({status['message']})" if status["message"] else ""),
+        f"step {status['step']} of {status['total_steps'] or '?'}, generation {status['generation'] or '-'}, "
+        f"freeze point {status['freeze_point']} of {status['num_units']} units, shape {shape['pp_degree']} x {shape['dp_degree']} "
+        f"(pp x dp, {shape['schedule'] or 'no schedule'})",
+    ]
+    known = [f"{name} {value:.4g}" for name, value in {"loss": status["loss"], **status["metrics"]}.items() if value is not None]
+    if status["seconds_left"]:
+        known.append(f"{duration(status['seconds_left'])} left")
+    lines += [", ".join(known)] if known else []
+    if status["workers"]:
+        lines.append(f"{'worker':<34}{'process':>9}  {'state':<9}{'stages':<8}{'dp rank':<9}{'units':<10}{'heartbeat':<11}phase")
+    for worker in status["workers"]:
+        age = worker["heartbeat_age_seconds"]
+        units = f"{worker['units'][0]}-{worker['units'][-1]}" if worker["units"] else "-"
+        lines.append(
+            f"{worker['pod_name'] or '-':<14} {worker['worker_id'][-18:]:<19}{worker['process_id'] or '-':>9}  {worker['state']:<9}"
+            f"{','.join(map(str, worker['stages'])) or '-':<8}{'-' if worker['dp_rank'] is None else worker['dp_rank']:<9}{units:<10}"
+            f"{'-' if age is None else f'{age:.1f} s':<11}{worker['phase'] or ''}"
+        )
+    return "\n".join(lines)
+
+
+def _empty(run: RunData) -> dict[str, Any]:
+    placement = run.plans[-1].plan.placement if run.plans else None
+    training = run.job.get("training", {})
+    workers = []
+    for global_rank, worker_id in enumerate(placement.workers if placement else ()):
+        shape = placement.shape
+        pp_rank = shape.pp_rank(global_rank)
+        workers.append({
+            "worker_id": worker_id, "pod_name": "", "process_id": None, "state": "gone", "global_rank": global_rank, "pp_rank": pp_rank,
+            "dp_rank": shape.dp_rank(global_rank), "stages": shape.stages_of(pp_rank), "units": placement.units_of(worker_id),
+            "heartbeat_age_seconds": None, "step": 0, "phase": "", "resident_bytes": 0,
+        })  # fmt: skip
+    return {
+        "name": run.name, "state": "", "step": 0, "total_steps": training.get("steps") or 0, "epoch": 0.0, "lineage": 0, "generation": "",
+        "freeze_point": 0, "num_units": run.num_units, "shape": _shape(placement), "loss": None, "metrics": {},
+        "samples_per_second": 0.0, "cache_hit_fraction": 0.0, "seconds_left": None, "message": "",
+        "controller": {"incarnation": 0, "resident_bytes": 0}, "workers": workers,
+    }  # fmt: skip
+
+
+def _shape(placement: Any) -> dict[str, Any]:
+    """Shape of a placement, contract record or message alike; zeros where there is none yet."""
+    names = ("pp_degree", "dp_degree", "virtual_stages", "schedule", "use_cache")
+    empty = {"pp_degree": 0, "dp_degree": 0, "virtual_stages": 0, "schedule": "", "use_cache": False}
+    values = {name: getattr(placement, name) for name in names} if placement is not None else empty
+    return {**values, "stage_bounds": list(placement.stage_bounds) if placement is not None else []}
+
+
+def _member(value: int, state: str) -> int | None:
+    """A rank, or None for who has none: proto3 cannot leave a 0 out, so the worker's state decides as well."""
+    return value if value >= 0 and state in ("member", "leaving") else None
