@@ -108,14 +108,15 @@ def status_text(status: dict[str, Any]) -> str:
         known.append(f"{duration(status['seconds_left'])} left")
     lines += [", ".join(known)] if known else []
     if status["workers"]:
-        lines.append(f"{'worker':<34}{'process':>9}  {'state':<9}{'stages':<8}{'dp rank':<9}{'units':<10}{'heartbeat':<11}phase")
+        lines.append(f"{'worker':<34}{'process':>9}  {'state':<9}{'stages':<8}{'dp':<4}{'units':<8}{'heartbeat':<11}phase")
     for worker in status["workers"]:
         age = worker["heartbeat_age_seconds"]
         units = f"{worker['units'][0]}-{worker['units'][-1]}" if worker["units"] else "-"
+        stages = ",".join(map(str, worker["stages"])) or "-"
+        dp_rank = "-" if worker["dp_rank"] is None else worker["dp_rank"]
         lines.append(
-            f"{worker['pod_name'] or '-':<14} {worker['worker_id'][-18:]:<19}{worker['process_id'] or '-':>9}  {worker['state']:<9}"
-            f"{','.join(map(str, worker['stages'])) or '-':<8}{'-' if worker['dp_rank'] is None else worker['dp_rank']:<9}{units:<10}"
-            f"{'-' if age is None else f'{age:.1f} s':<11}{worker['phase'] or ''}"
+            f"{worker['pod_name'] or '-':<14} {worker['worker_id'][-18:]:<19}{worker['process_id'] or '-':>9}  "
+            f"{worker['state']:<9}{stages:<8}{dp_rank:<4}{units:<8}{'-' if age is None else f'{age:.1f} s':<11}{worker['phase']}"
         )
     return "\n".join(lines)
 
@@ -128,13 +129,13 @@ def _empty(run: RunData) -> dict[str, Any]:
         shape = placement.shape
         pp_rank = shape.pp_rank(global_rank)
         workers.append({
-            "worker_id": worker_id, "pod_name": "", "process_id": None, "state": "gone", "global_rank": global_rank, "pp_rank": pp_rank,
-            "dp_rank": shape.dp_rank(global_rank), "stages": shape.stages_of(pp_rank), "units": placement.units_of(worker_id),
-            "heartbeat_age_seconds": None, "step": 0, "phase": "", "resident_bytes": 0,
+            "worker_id": worker_id, "pod_name": "", "process_id": None, "state": "gone", "global_rank": global_rank,
+            "pp_rank": pp_rank, "dp_rank": shape.dp_rank(global_rank), "stages": shape.stages_of(pp_rank),
+            "units": placement.units_of(worker_id), "heartbeat_age_seconds": None, "step": 0, "phase": "", "resident_bytes": 0,
         })  # fmt: skip
     return {
-        "name": run.name, "state": "", "step": 0, "total_steps": training.get("steps") or 0, "epoch": 0.0, "lineage": 0, "generation": "",
-        "freeze_point": 0, "num_units": run.num_units, "shape": _shape(placement), "loss": None, "metrics": {},
+        "name": run.name, "state": "", "step": 0, "total_steps": training.get("steps") or 0, "epoch": 0.0, "lineage": 0,
+        "generation": "", "freeze_point": 0, "num_units": run.num_units, "shape": _shape(placement), "loss": None, "metrics": {},
         "samples_per_second": 0.0, "cache_hit_fraction": 0.0, "seconds_left": None, "message": "",
         "controller": {"incarnation": 0, "resident_bytes": 0}, "workers": workers,
     }  # fmt: skip

@@ -1,0 +1,103 @@
+"""Where a run stands, gathered from its files and its controller: what the terminal shows."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from frostline_controller.cli.control import ControlClient
+from frostline_controller.cli.errors import CommandError
+from frostline_controller.cli.status import from_response
+from frostline_controller.report.data import Event, read_json
+from frostline_controller.report.jsonl import JsonlTail
+
+RECENT_STEPS = 20
+"""Steps over which rates are told: enough to be steady, few enough to follow a reshape."""
+
+
+@dataclass
+class Progress:
+    """The newest numbers of a run. Fractions are 0 to 1, None is unknown; `new_events` are those since the last poll."""
+
+    name: str = ""
+    state: str = "starting"
+    step: int = 0
+    total_steps: int = 0
+    generation: str = ""
+    freeze_point: int = 0
+    num_units: int = 0
+    pp_degree: int = 0
+    dp_degree: int = 0
+    loss: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    samples_per_second: float = 0.0
+    cache_hit_fraction: float | None = None
+    seconds_left: float | None = None
+    message: str = ""
+    workers: list[dict[str, Any]] = field(default_factory=list)
+    new_events: list[Event] = field(default_factory=list)
+    intervals: int = 0
+
+
+class ProgressReader:
+    """Follows a run directory: each `poll` reads the new lines and asks the controller once."""
+
+    def __init__(self, folder: Path, client: ControlClient) -> None:
+        self._folder = folder
+        self._client = client
+        self._metrics = JsonlTail(folder / "metrics.jsonl")
+        self._events = JsonlTail(folder / "events.jsonl")
+        self._statistics = JsonlTail(folder / "statistics.jsonl")
+        self._recent: list[dict[str, Any]] = []
+        self._progress = Progress(name=folder.name)
+        self.last_status: dict[str, Any] | None = None
+
+    def poll(self) -> Progress:
+        """The newest progress. An unreachable controller leaves the workers as they were; files tell the rest."""
+        progress = self._progress
+        self._ask_controller(progress)
+        records = [line for line in self._metrics.new() if "starts_at_step" not in line]
+        self._recent = [*self._recent, *records][-RECENT_STEPS:]
+        for record in records:
+            progress.metrics |= {name: value for name, value in record.get("evaluation", {}).items() if name != "loss"}
+        if self._recent:
+            self._take_records(progress)
+        progress.intervals += len(self._statistics.new())
+        progress.new_events = [Event.parse(line) for line in self._events.new()]
+        result = read_json(self._folder / "result.json")
+        if result:
+            progress.state = str(result.get("status", "ended"))
+            progress.message = str(result.get("message", ""))
+            progress.metrics = {
+                name: value for name, value in result.get("final", {}).items() if name != "loss"
+            } or progress.metrics
+        return progress
+
+    def _ask_controller(self, progress: Progress) -> None:
+        try:
+            status = from_response(self._client.status(deadline_seconds=1.0))
+        except CommandError as error:
+            # A controller that restarts is no news for the reader: training goes on, and the files tell its progress.
+            progress.message = "" if progress.step else str(error)
+            return
+        self.last_status = status
+        progress.name, progress.state, progress.message = status["name"], status["state"], status["message"]
+        progress.step, progress.total_steps = max(progress.step, status["step"]), status["total_steps"]
+        progress.generation, progress.workers = status["generation"], status["workers"]
+        progress.freeze_point, progress.num_units = status["freeze_point"], status["num_units"]
+        progress.pp_degree, progress.dp_degree = status["shape"]["pp_degree"], status["shape"]["dp_degree"]
+        progress.seconds_left = status["seconds_left"]
+
+    def _take_records(self, progress: Progress) -> None:
+        last = self._recent[-1]
+        progress.step, progress.loss, progress.generation = last["step"], last["loss"], last["generation"]
+        progress.freeze_point = last["freeze_point"]
+        progress.pp_degree, progress.dp_degree = last["pp_degree"], last["dp_degree"]
+        progress.num_units = progress.num_units or len(last.get("unit_gradient_norms", ()))
+        progress.samples_per_second = median(record.get("samples_per_second", 0.0) for record in self._recent)
+        hits = sum(record.get("cache_hits", 0) for record in self._recent)
+        asked = hits + sum(record.get("cache_misses", 0) for record in self._recent)
+        progress.cache_hit_fraction = hits / asked if asked else None
+        if progress.seconds_left is None and progress.total_steps:
+            step_seconds = median(record["step_seconds"] for record in self._recent)
+            progress.seconds_left = max(0, progress.total_steps - progress.step) * step_seconds
