@@ -1,0 +1,39 @@
+"""From a job to its data: read, cut into splits, turned into tensors on demand."""
+
+from frostline_contract.job import Job
+from frostline_trainer.data.augment import check_augmentation
+from frostline_trainer.data.images import build_image_data
+from frostline_trainer.data.language import build_language_data
+from frostline_trainer.data.questions import build_question_data
+from frostline_trainer.data.records import Documents, Images, Questions, Texts
+from frostline_trainer.data.sources import source_named
+from frostline_trainer.data.split import TaskData
+from frostline_trainer.data.texts import build_text_data
+
+BUILDERS = {
+    "image_classification": (Images, build_image_data),
+    "text_classification": (Texts, build_text_data),
+    "question_answering": (Questions, build_question_data),
+    "language_modeling": (Documents, build_language_data),
+}
+"""For each task the kind of records it learns from, and what cuts them into splits."""
+
+
+def load_data(job: Job) -> TaskData:
+    """Read a job's data and cut it into train, guard and test; a pure function of the job and the files.
+
+    Raises ValueError, one line that names place, value and remedy, for missing or malformed input, labels out of range,
+    an empty split, undeclared randomness, and a source that does not serve the task.
+    """
+    check_augmentation(job)
+    read = source_named(job.data.source)
+    kind, build = BUILDERS[job.task.kind]
+    train = read(job, job.data.path, "train")
+    test = read(job, job.data.test_path, "test") if job.data.test_path is not None else None
+    for records in (train, test):
+        if records is not None and not isinstance(records, kind):
+            raise ValueError(
+                f"data.source {job.data.source} gives {type(records).__name__.lower()}, task.kind {job.task.kind} learns from "
+                f"{kind.__name__.lower()}; choose another source or task"
+            )
+    return build(job, train, test)

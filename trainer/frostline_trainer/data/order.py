@@ -1,0 +1,78 @@
+"""Which samples a step takes: a pure function of the seed and the step, so that any worker can say it of any step."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from frostline_contract.seeds import seed_of
+
+PADDING = -1
+"""The index of an item of weight 0 that fills a batch up to its size; it counts in no loss, metric or cache."""
+
+EPOCHS_KEPT = 2
+"""Permutations kept in memory: the running epoch's, and the next one's for whoever reads ahead."""
+
+
+def permutation(seed: int, num_items: int) -> np.ndarray:
+    """A permutation of range(num_items), int64.
+
+    It sorts PCG64's raw 64-bit words, because numpy promises that bit stream for ever and its `shuffle` for no longer than
+    a release: a run resumed under another numpy must see the same batches.
+    """
+    words = np.random.PCG64(seed).random_raw(num_items)
+    return np.argsort(words, kind="stable")
+
+
+@dataclass(frozen=True)
+class BatchOrder:
+    """Global batches by step number. Steps count from 1, epochs from 0.
+
+    Every epoch visits every sample once; its last batch is filled up with PADDING. Raises ValueError for sizes below 1.
+    """
+
+    seed: int
+    num_samples: int
+    batch_size: int
+    _permutations: OrderedDict[int, np.ndarray] = field(default_factory=OrderedDict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("num_samples", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; an epoch needs at least 1")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.num_samples // self.batch_size)
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch, from 0, that `step` (from 1) belongs to."""
+        assert step >= 1, f"step {step}: steps count from 1"
+        return (step - 1) // self.steps_per_epoch
+
+    def indices(self, step: int) -> list[int]:
+        """The `batch_size` sample indices of a step, PADDING at the end of an epoch's last batch."""
+        first = (step - 1) % self.steps_per_epoch * self.batch_size
+        taken = self._epoch(self.epoch_of(step))[first : first + self.batch_size].tolist()
+        return taken + [PADDING] * (self.batch_size - len(taken))
+
+    def variants(self, step: int, indices: Sequence[int], mode: str, k: int) -> list[int]:
+        """The augmentation variant of each sample in a step (PROTOCOLS 1, "Randomness").
+
+        mode: one of data.augmentation.mode. k: data.augmentation.variants. The choice depends on (seed, step, sample);
+        what a variant looks like depends on (seed, sample, variant), see `augment`. Padding has variant 0.
+        """
+        if mode == "k-variants":
+            return [0 if index < 0 else seed_of("variant", self.seed, step, index) % k for index in indices]
+        if mode == "recompute":
+            return [0 if index < 0 else step for index in indices]
+        assert mode in ("off", "deterministic", "pointwise-feature"), f"unknown augmentation mode {mode!r}"
+        return [0] * len(indices)
+
+    def _epoch(self, epoch: int) -> np.ndarray:
+        if epoch not in self._permutations:
+            self._permutations[epoch] = permutation(seed_of("order", self.seed, epoch), self.num_samples)
+            while len(self._permutations) > EPOCHS_KEPT:
+                self._permutations.popitem(last=False)
+        return self._permutations[epoch]

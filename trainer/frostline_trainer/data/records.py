@@ -1,0 +1,124 @@
+"""What a source reads, before it is cut into splits and turned into tensors: one record type a kind of task."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+import numpy as np
+
+Part = Literal["train", "test"]
+"""Which of the job's two inputs a source reads: the one that train and guard come from, or the test data."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Labelled images.
+
+    pixels: sample number -> float32 [channels, size, size] with values in 0..1, before normalisation. labels: int64 [N].
+    label_names: class names by number, empty where classes are bare numbers. rescale_factor: what a raw pixel value was
+    multiplied with to come to 0..1. where: sample number -> place for error messages. digest: hex SHA-256 of the content.
+    """
+
+    pixels: Callable[[int], np.ndarray]
+    labels: np.ndarray
+    image_size: int
+    channels: int
+    digest: str
+    where: Callable[[int], str]
+    label_names: tuple[str, ...] = ()
+    rescale_factor: float = 1 / 255
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Labelled texts or pairs of texts. labels: int64 [N], or float64 [N] for regression. second: empty, or one a text."""
+
+    first: list[str]
+    second: list[str]
+    labels: np.ndarray
+    digest: str
+    where: Callable[[int], str]
+    label_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One SQuAD question. answers: (text, first character in the context) of each reference answer, at least one."""
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Questions:
+    items: list[Question]
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Running texts for language modelling, in reading order."""
+
+    texts: list[str]
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+Records = Images | Texts | Questions | Documents
+
+R = TypeVar("R", Images, Texts)
+
+
+def check_labels(records: Images | Texts, num_labels: int, remedy: str) -> None:
+    """Raise ValueError with the first record whose label is outside 0 .. num_labels - 1, its place and a remedy."""
+    wrong = np.flatnonzero((records.labels < 0) | (records.labels >= num_labels))
+    if wrong.size:
+        index = int(wrong[0])
+        raise ValueError(
+            f"{records.where(index)}: label {records.labels[index]} is outside 0..{num_labels - 1} "
+            f"({wrong.size} such record(s)); {remedy}"
+        )
+
+
+def resolve_labels(train: R, test: R | None, wanted: int | None) -> tuple[int, R | None]:
+    """Settle the classes of both record sets.
+
+    wanted: task.num_labels. Returns the number of classes and the test records with labels numbered as in `train`
+    (an image folder's test tree may lack a class). Raises ValueError where labels do not fit.
+    """
+    found = len(train.label_names) or int(train.labels.max()) + 1
+    num_labels = wanted or found
+    if wanted and train.label_names and wanted < len(train.label_names):
+        raise ValueError(f"task.num_labels is {wanted}, the data has {found} classes; raise it to {found} or leave it out")
+    remedy = "correct the label or raise task.num_labels" if wanted else "number the classes from 0"
+    check_labels(train, num_labels, remedy)
+    if num_labels < 2:
+        raise ValueError(
+            f"{train.where(0)}: all {len(train)} labels are {train.labels[0]}; a classifier needs at least 2 classes"
+        )
+    if test is not None:
+        if test.label_names != train.label_names:
+            test = _renumber(test, train.label_names)
+        check_labels(test, num_labels, f"the training data has classes 0..{num_labels - 1}")
+    return num_labels, test
+
+
+def _renumber(test: R, names: tuple[str, ...]) -> R:
+    unknown = sorted(set(test.label_names) - set(names))
+    if unknown:
+        raise ValueError(f"{test.where(0)}: test class {unknown[0]!r} is not in the training data (classes: {', '.join(names)})")
+    table = np.array([names.index(name) for name in test.label_names], dtype=np.int64)
+    return replace(test, labels=table[test.labels], label_names=names)

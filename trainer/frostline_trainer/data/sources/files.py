@@ -1,0 +1,40 @@
+"""Finding and reading input files, with errors that say which job field to correct."""
+
+import hashlib
+from pathlib import Path
+
+
+def required_path(path: str | None, source: str, what: str) -> Path:
+    """The path as given by the job. Raises ValueError where it is not given or not there."""
+    if path is None:
+        raise ValueError(f"data.path is not set; data.source {source} needs {what}")
+    place = Path(path)
+    if not place.exists():
+        raise ValueError(f"{place}: not found; set data.path (or data.test_path) to {what}")
+    return place
+
+
+def file_in(place: Path, names: tuple[str, ...], what: str) -> Path:
+    """`place` itself, or the first of `names` in it where it is a folder. Raises ValueError where there is none."""
+    if place.is_file():
+        return place
+    for name in names:
+        if (place / name).is_file():
+            return place / name
+    raise ValueError(f"{place}: a folder without {' or '.join(names)}; give {what}")
+
+
+def read_text_file(file: Path) -> str:
+    """The file as UTF-8. Raises ValueError that names the offending byte."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: byte {error.start} is no UTF-8 ({error.reason}); convert the file to UTF-8") from error
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error.strerror})") from error
+
+
+def file_digest(file: Path) -> str:
+    """Hex SHA-256 of a file's content."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,94 @@
+"""Images in one folder a class, as ImageNet and CIFAR exports lay them out."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from frostline_contract.job import Job
+from frostline_trainer.data.records import Images, Part
+from frostline_trainer.data.sources.files import required_path
+from frostline_trainer.data.split import digest_of
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".ppm", ".tif", ".tiff")
+
+CHECKED_BYTES = 256 * 1024 * 1024
+"""Trees up to this size are read whole at the start: each image is verified and enters the digest with its content.
+In larger ones names and sizes stand for the content, and a broken image is reported when its turn comes."""
+
+
+def read_image_folder(job: Job, path: str | None, part: Part) -> Images:
+    """Every image below `path`/<class>/, classes by name. Pixels are decoded when asked for.
+
+    Raises ValueError for a folder without classes or images, an unreadable image, and an unknown target size.
+    """
+    place = required_path(path, "image-folder", "a folder with one subfolder of images a class")
+    classes = sorted(folder.name for folder in place.iterdir() if folder.is_dir()) if place.is_dir() else []
+    files: list[Path] = []
+    labels: list[int] = []
+    for number, name in enumerate(classes):
+        found = sorted(file for file in (place / name).rglob("*") if file.suffix.lower() in SUFFIXES)
+        files += found
+        labels += [number] * len(found)
+    if not files:
+        raise ValueError(
+            f"{place}: no images; give a folder with one subfolder of images ({', '.join(SUFFIXES[:3])}, ...) a class"
+        )
+    size, channels = _target(job, place)
+    return Images(
+        pixels=lambda index: _decode(files[index], size, channels),
+        labels=np.array(labels, dtype=np.int64),
+        image_size=size,
+        channels=channels,
+        digest=digest_of("image-folder", _tree_digest(place, files), size, channels),
+        where=lambda index: str(files[index]),
+        label_names=tuple(classes),
+    )
+
+
+def _target(job: Job, place: Path) -> tuple[int, int]:
+    size, channels = job.data.image_size or job.model.config.get("image_size"), job.model.config.get("num_channels")
+    if (size is None or channels is None) and (job.model.path or job.model.hub):
+        from frostline_trainer.data.images import checkpoint_config
+
+        config = checkpoint_config(job)
+        size, channels = size or config.get("image_size"), channels or config.get("num_channels")
+    if not isinstance(size, int):
+        raise ValueError(f"{place}: to which size shall images be brought? set data.image_size (the model's config names none)")
+    if channels not in (None, 1, 3):
+        raise ValueError(f"model.config.num_channels is {channels}; data.source image-folder gives 1 (grey) or 3 (colour)")
+    return size, channels or 3
+
+
+def _tree_digest(place: Path, files: list[Path]) -> str:
+    sizes = [file.stat().st_size for file in files]
+    digest = hashlib.sha256()
+    for file, size in zip(files, sizes, strict=True):
+        digest.update(f"{file.relative_to(place)}\0{size}\0".encode())
+        if sum(sizes) <= CHECKED_BYTES:
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+            _verify(file)
+    return digest.hexdigest()
+
+
+def _verify(file: Path) -> None:
+    try:
+        with Image.open(file) as image:
+            image.verify()
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        raise _unreadable(file, error) from error
+
+
+def _decode(file: Path, size: int, channels: int) -> np.ndarray:
+    try:
+        with Image.open(file) as image:
+            small = image.convert("L" if channels == 1 else "RGB").resize((size, size), Image.Resampling.BILINEAR)
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        raise _unreadable(file, error) from error
+    pixels = np.asarray(small, dtype=np.float32) / 255
+    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _unreadable(file: Path, error: Exception) -> ValueError:
+    return ValueError(f"{file}: no readable image ({type(error).__name__}); replace or remove the file")

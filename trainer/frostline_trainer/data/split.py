@@ -1,0 +1,72 @@
+"""What a split of the data is to the engine, and what loading a job's data yields."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from frostline_trainer.data.sizes import DataSizes
+
+IGNORED = -100
+"""A label that counts in no loss (the `ignore_index` of torch's and transformers' cross entropy)."""
+
+
+class Split(Protocol):
+    """Samples 0 .. len - 1 of one split (train, guard or test).
+
+    name: "train", "guard" or "test". digest: hex SHA-256 of all that decides what sample i looks like, so that a cache
+    key may name (digest, name, i).
+    """
+
+    name: str
+    digest: str
+
+    def __len__(self) -> int: ...
+
+    def collate(self, indices: Sequence[int], variants: Sequence[int]) -> dict[str, Tensor]:
+        """Model inputs and labels of the samples, in order, as CPU tensors whose shapes depend on len(indices) alone.
+
+        indices: sample numbers; -1 gives a padding item, valid to compute with, its labels all ignored.
+        variants: one augmentation variant a sample. Floating tensors are float32.
+        """
+        ...
+
+    def valid_counts(self, indices: Sequence[int]) -> tuple[int, ...]:
+        """Valid items of each loss term of the task among the samples, from the labels alone (no inputs are built)."""
+        ...
+
+    def references(self) -> Any:
+        """What the task's metrics compare predictions with; its type is the task's affair."""
+        ...
+
+
+class Processor(Protocol):
+    """A tokenizer or image processor, as far as a run needs it: it is saved beside the model."""
+
+    def save_pretrained(self, directory: str) -> Any: ...
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A job's data: the three splits, what they say about the model, and the tokenizer or image processor.
+
+    digest: hex SHA-256 over the splits' digests and the sizes; equal on every worker of a run. augmentation_note: how
+    samples vary between epochs, in words, for logs and the report.
+    """
+
+    train: Split
+    guard: Split
+    test: Split
+    sizes: DataSizes
+    processor: Processor | None
+    digest: str
+    augmentation_note: str
+
+
+def digest_of(*parts: Any) -> str:
+    """Hex SHA-256 of JSON-serialisable parts; bytes enter by their own SHA-256."""
+    plain = [hashlib.sha256(part).hexdigest() if isinstance(part, (bytes, memoryview)) else part for part in parts]
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
