@@ -1,0 +1,31 @@
+"""A real redis-server for tests: fixtures that a conftest imports."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from frostline_controller.local.redis_process import RedisProcess, start_redis
+
+
+@pytest.fixture
+def start_shard(tmp_path: Path) -> Iterator[Callable[..., RedisProcess]]:
+    """Starts Redis servers that end with the test: start_shard(memory_bytes=..., port=...)."""
+    started: list[RedisProcess] = []
+
+    def start(memory_bytes: int = 64 << 20, port: int = 0, password: str | None = None) -> RedisProcess:
+        started.append(start_redis(tmp_path / "redis", memory_bytes, port, password))
+        return started[-1]
+
+    yield start
+    for redis in started:
+        redis.stop()
+
+
+@pytest.fixture
+def redis_server(start_shard: Callable[..., RedisProcess]) -> RedisProcess:
+    """One Redis of 64 MiB for one test."""
+    return start_shard()
+
+
+__all__ = ["redis_server", "start_shard"]

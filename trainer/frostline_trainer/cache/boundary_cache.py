@@ -1,0 +1,277 @@
+"""What the trainer calls: boundary activations by sample, read where they are there, filled where they are not."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from frostline_contract.cache_identity import CacheIdentity, admitted
+from frostline_contract.job.cluster import CacheSection
+from frostline_contract.seeds import seed_of
+from frostline_trainer.cache.codec import Codec, as_bytes, make_codec
+from frostline_trainer.cache.control import Control
+from frostline_trainer.cache.counts import CacheCounts, CacheProfile, Meter
+from frostline_trainer.cache.lane import Lane, Shard
+from frostline_trainer.cache.layout import ValueLayout
+from frostline_trainer.cache.prefetch import Prefetcher
+from frostline_trainer.cache.reader import ReadResult, read_values
+from frostline_trainer.cache.writer import Writer
+
+log = logging.getLogger(__name__)
+
+
+class BoundaryCache:
+    """The activation cache of one worker. Nothing here raises because of Redis or the cache server.
+
+    Threads: every method may be called from any thread. `read` and `read_previous` are serialised by a lock and block at most
+    READ_SECONDS_MAX + one shard's silence (2 s; a dead shard costs one silence of 0.5 s, then its keys miss at once), plus at
+    most WAIT_SECONDS_MAX (2 s) for a prefetch on its way. `fill` costs one copy. Everything else returns at once, except
+    `close` and `flush`.
+
+    `samples` and `variants` are equally long; variant 0 is the sample without augmentation.
+    """
+
+    def __init__(
+        self,
+        cache_address: str,
+        token: str,
+        worker_id: str,
+        section: CacheSection,
+        value_shape: tuple[int, int],
+        dtype: torch.dtype,
+        run_dir: Path,
+        pin_memory: bool = False,
+    ) -> None:
+        self.codec: Codec = make_codec(section.codec, value_shape, dtype)
+        self._layout = ValueLayout(self.codec)
+        self._audit_fraction = section.shadow_audit_fraction
+        self._pin_memory = pin_memory
+        self._meter = Meter()
+        self._distrusted: set[CacheIdentity] = set()
+        self._staging = torch.empty(0, self.codec.payload_bytes, dtype=torch.uint8)
+        self._control = Control(cache_address, token, worker_id, run_dir, self._layout.value_bytes, self._meter)
+        self._read_lock = threading.Lock()
+        self._lane = Lane(self._shards)
+        self._writer = Writer(Lane(self._shards), self._layout, self.codec, self._meter, self._may_write)
+        self._prefetcher = Prefetcher(Lane(self._shards), self._layout, pin_memory, self._count_read)
+
+    @classmethod
+    def connect(
+        cls,
+        cache_address: str,
+        token: str,
+        worker_id: str,
+        section: CacheSection,
+        value_shape: tuple[int, int],
+        dtype: torch.dtype,
+        run_dir: Path,
+        pin_memory: bool = False,
+    ) -> "BoundaryCache":
+        """A cache that uses what it can reach, now or later; until then it always misses.
+
+        cache_address: host:port of the cache server; `<run_dir>/cache.address` is preferred where it exists, because a
+        restarted cache server writes it. value_shape: (tokens, width) of one sample's boundary activation. dtype: the
+        compute type. pin_memory: for rows that go to a GPU. Raises ValueError for a codec, shape or dtype that cannot be.
+        """
+        return cls(cache_address, token, worker_id, section, value_shape, dtype, run_dir, pin_memory)
+
+    # The boundary -----------------------------------------------------------------------------------------------------
+
+    def set_boundary(self, identity: CacheIdentity, previous: CacheIdentity | None, num_values: int) -> None:
+        """Use the cache for `identity` from now on; `previous` stays readable by `read_previous`.
+
+        num_values: samples x variants that the identity can have; admission follows from it. Returns at once: reads may hit
+        from now on (another worker or run may have filled), fills start when the cache server has said what fits.
+        """
+        self._control.set_boundary(identity, previous, num_values)
+        self._prefetcher.forget_all()
+
+    def clear_boundary(self) -> None:
+        """Nothing is frozen, or the use decision went against the cache: reads miss, fills go nowhere."""
+        self._control.clear_boundary()
+        self._prefetcher.forget_all()
+
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    def read(self, samples: Sequence[int], variants: Sequence[int], out: Tensor) -> list[bool]:
+        """Fill out[i] with sample i's boundary activation; False: it is not there, and out[i] holds undefined values.
+
+        out: (n, tokens, width) of the compute type, on any device; received into directly where it is a contiguous host
+        tensor and the codec is `none`.
+        """
+        boundary = self._control.boundary
+        if boundary is None or boundary.identity in self._distrusted:
+            self._meter.add(misses=len(samples))
+            return [False] * len(samples)
+        started = time.monotonic()
+        hits = self._read_identity(boundary.identity, samples, variants, out, take_prefetched=True)
+        self._meter.add(hits=sum(hits), misses=len(hits) - sum(hits), exposed_seconds=time.monotonic() - started)
+        self._meter.time("exposed", time.monotonic() - started, sum(hits))
+        return hits
+
+    def read_previous(self, samples: Sequence[int], variants: Sequence[int], out: Tensor) -> list[bool]:
+        """As `read`, at the boundary before: what is found is advanced by the caller through the newly frozen units."""
+        boundary = self._control.boundary
+        if boundary is None or boundary.previous is None or boundary.previous in self._distrusted:
+            return [False] * len(samples)
+        started = time.monotonic()
+        hits = self._read_identity(boundary.previous, samples, variants, out, take_prefetched=False)
+        if any(hits):
+            self._control.previous_used_at = time.monotonic()
+        self._meter.add(previous_hits=sum(hits), exposed_seconds=time.monotonic() - started)
+        return hits
+
+    def prefetch(self, samples: Sequence[int], variants: Sequence[int]) -> None:
+        """Read these in the background for a later `read`. What is missing then is missing for that read too."""
+        boundary = self._control.boundary
+        if boundary is not None and boundary.identity not in self._distrusted:
+            self._prefetcher.ask(boundary.identity, samples, variants)
+
+    # Writing ----------------------------------------------------------------------------------------------------------
+
+    def fill(self, samples: Sequence[int], variants: Sequence[int], rows: Tensor) -> None:
+        """Store computed activations in the background; only the admitted share, only while the queue has room.
+
+        rows: (n, tokens, width), the prefix's own output, NOT its round trip: encoding twice may change bits. Copied.
+        """
+        boundary = self._control.boundary
+        if boundary is None or boundary.fraction <= 0.0 or boundary.identity in self._distrusted:
+            return
+        pairs = zip(samples, variants, strict=True)
+        chosen = [i for i, (sample, variant) in enumerate(pairs) if admitted(sample, variant, boundary.fraction)]
+        room = self._writer.room_for(
+            len(chosen), self.codec.value_shape[0] * self.codec.value_shape[1] * self.codec.dtype.itemsize
+        )
+        self._meter.add(dropped_fills=len(chosen) - room)
+        chosen = chosen[:room]
+        if not chosen:
+            return
+        on_host = rows.device.type == "cpu"
+        wanted = rows.detach()[torch.tensor(chosen, device=rows.device)]
+        # Rows on a GPU are encoded there, where the round trip was made, so that both have the same bits.
+        copied = wanted if on_host else self.codec.encode(wanted).cpu()
+        self._writer.fill(boundary.identity, [samples[i] for i in chosen], [variants[i] for i in chosen], copied, not on_host)
+
+    def drop_previous(self, samples: Sequence[int], variants: Sequence[int]) -> None:
+        """Remove samples from the boundary before, in the background, behind the fills queued so far."""
+        boundary = self._control.boundary
+        if boundary is not None and boundary.previous is not None:
+            self._writer.drop(boundary.previous, samples, variants)
+
+    def flush(self, seconds: float = 10.0) -> bool:
+        """Wait until queued fills and drops are done. Returns whether that was within `seconds`."""
+        return self._writer.flush(seconds)
+
+    # Audit and accounts -----------------------------------------------------------------------------------------------
+
+    def audit_due(self, samples: Sequence[int], step: int) -> list[bool]:
+        """Which of a step's hits are to be computed again: a fixed share by hash, the same whoever asks."""
+        return [seed_of("audit", step, sample) < self._audit_fraction * 2**63 for sample in samples]
+
+    def report_audit(self, ok: bool, sample: int = -1) -> None:
+        """A hit was computed again. Where it differs this boundary's values are not used any more by this worker."""
+        self._meter.add(audited=1, audit_failures=int(not ok))
+        boundary = self._control.boundary
+        if not ok and boundary is not None:
+            self._distrusted.add(boundary.identity)
+            self._prefetcher.forget_all()
+            log.error("sample %d of boundary %d differs from its cached value: the boundary is not read any more", sample,
+                      boundary.identity.boundary)  # fmt: skip
+
+    @property
+    def admitted_fraction(self) -> float:
+        """Share of the current boundary's values that may be stored; 0 until the cache server has answered."""
+        boundary = self._control.boundary
+        return boundary.fraction if boundary is not None else 0.0
+
+    @property
+    def usable(self) -> bool:
+        """Whether any shard is there now."""
+        return any(shard.up for shard in self._shards())
+
+    def take_counts(self) -> CacheCounts:
+        """What happened since the last call."""
+        return self._meter.since_last("take")
+
+    def profile(self) -> CacheProfile:
+        """Measured seconds per sample, for the use decision."""
+        return self._meter.profile()
+
+    def close(self) -> None:
+        """Stop the threads; what is still queued is dropped."""
+        self._writer.close()
+        self._prefetcher.close()
+        self._control.close()
+        with self._read_lock:
+            self._lane.close()
+
+    # Inside -----------------------------------------------------------------------------------------------------------
+
+    def _shards(self) -> tuple[Shard, ...]:
+        return self._control.shards
+
+    def _may_write(self, identity: CacheIdentity) -> bool:
+        boundary = self._control.boundary
+        return boundary is not None and boundary.identity == identity and identity not in self._distrusted
+
+    def _count_read(self, result: ReadResult) -> None:
+        self._meter.add(corrupt=result.corrupt, bytes_read=result.bytes_read, read_seconds=result.seconds)
+        self._meter.time("fetch", result.seconds, sum(result.hits))
+
+    def _read_identity(
+        self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int], out: Tensor, take_prefetched: bool
+    ) -> list[bool]:
+        """Payloads of prefetched and of fetched samples into one place, decoded into `out`."""
+        assert tuple(out.shape) == (len(samples), *self.codec.value_shape), f"out {tuple(out.shape)} for {len(samples)} samples"
+        if not samples:
+            return []
+        with self._read_lock:
+            direct = self.codec.name == "none" and out.device.type == "cpu" and out.is_contiguous()
+            payloads = as_bytes(out.detach()) if direct else self._staging_rows(len(samples))
+            hits = [False] * len(samples)
+            taken = self._prefetcher.take(identity, samples, variants) if take_prefetched else [None] * len(samples)
+            for index, prefetched in enumerate(taken):
+                if prefetched is not None and prefetched.payload is not None:
+                    payloads[index].copy_(prefetched.payload)
+                    hits[index] = True
+            for index, hit in self._fetch(identity, samples, variants, payloads, [i for i, t in enumerate(taken) if t is None]):
+                hits[index] = hit
+            if not direct:
+                self._decode(payloads, hits, out)
+            return hits
+
+    def _fetch(
+        self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int], payloads: Tensor, wanted: list[int]
+    ) -> list[tuple[int, bool]]:
+        """Fetch samples[i] into payloads[i] for i in wanted."""
+        if not wanted:
+            return []
+        result = read_values(
+            self._lane,
+            self._layout,
+            identity,
+            [samples[i] for i in wanted],
+            [variants[i] for i in wanted],
+            memoryview(payloads.view(-1).numpy()),
+            wanted,
+        )
+        self._count_read(result)
+        return list(zip(wanted, result.hits, strict=True))
+
+    def _decode(self, payloads: Tensor, hits: list[bool], out: Tensor) -> None:
+        """Only what was hit: bytes of a torn value are not numbers."""
+        rows = [index for index, hit in enumerate(hits) if hit]
+        if len(rows) == len(hits):
+            self.codec.decode_into(payloads.to(out.device), out)
+        elif rows:
+            chosen = torch.tensor(rows)
+            out[chosen.to(out.device)] = self.codec.decode(payloads[chosen].to(out.device))
+
+    def _staging_rows(self, rows: int) -> Tensor:
+        if self._staging.shape[0] < rows:
+            self._staging = torch.empty(rows, self.codec.payload_bytes, dtype=torch.uint8, pin_memory=self._pin_memory)
+        return self._staging[:rows]

@@ -1,0 +1,230 @@
+"""The worker's talk with the cache server, in one background thread: shard map, admission, leases, use.
+
+Nothing here is awaited by a step. Without a cache server the shards that are known go on being used, and nothing new is admitted.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from frostline_contract.cache_identity import CacheIdentity
+from frostline_proto.v1 import cache_pb2, cache_pb2_grpc
+from frostline_rpc.channel import error_text, open_channel
+from frostline_trainer.cache.counts import CacheCounts, Meter
+from frostline_trainer.cache.lane import Shard
+
+CALL_SECONDS = 2.0
+LEASE_SECONDS = 60.0
+RENEW_SECONDS = 20.0
+REPORT_SECONDS = 3.0
+REFRESH_SECONDS = 5.0
+RETRY_SECONDS = 1.0
+PREVIOUS_IDLE_SECONDS = 600.0
+"""The old boundary's lease is renewed only while something is still read there."""
+
+PASSWORD_VARIABLE = "FROSTLINE_REDIS_PASSWORD"
+PASSWORD_FILE = "redis.password"
+ADDRESS_FILE = "cache.address"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """What the cache is used for now. fraction: admitted share of (sample, variant) pairs; 0 until the cache server answered."""
+
+    identity: CacheIdentity
+    previous: CacheIdentity | None
+    num_values: int
+    fraction: float = 0.0
+
+
+class Control:
+    """Owns the shard list and the current boundary's admission; other threads only read them."""
+
+    def __init__(self, address: str, token: str, worker_id: str, run_dir: Path, value_bytes: int, meter: Meter) -> None:
+        self._address, self._token, self._worker_id, self._run_dir = address, token, worker_id, run_dir
+        self._value_bytes, self._meter = value_bytes, meter
+        self.shards: tuple[Shard, ...] = ()
+        self.boundary: Boundary | None = None
+        self.previous_used_at = 0.0
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = False
+        self._channel: grpc.Channel | None = None
+        self._channel_address = ""
+        self._reachable: bool | None = None
+        self._due = {"refresh": 0.0, "renew": 0.0, "report": time.monotonic() + REPORT_SECONDS}
+        self._thread = threading.Thread(target=self._run, name="cache-control", daemon=True)
+        self._thread.start()
+
+    def set_boundary(self, identity: CacheIdentity, previous: CacheIdentity | None, num_values: int) -> None:
+        with self._lock:
+            self.boundary = Boundary(identity, previous, num_values)
+            self.previous_used_at = time.monotonic()
+            self._due["renew"] = 0.0
+        self._wake.set()
+
+    def clear_boundary(self) -> None:
+        """Nothing is cached any more; leases run out by themselves."""
+        with self._lock:
+            self.boundary = None
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stop, with a last report where the cache server answers within CALL_SECONDS."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join()
+
+    # The thread -------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            now = time.monotonic()
+            for name, period, task in (
+                ("refresh", REFRESH_SECONDS, self._refresh_shards),
+                ("renew", RENEW_SECONDS, self._renew),
+                ("report", REPORT_SECONDS, self._report),
+            ):
+                if self._due[name] <= now and not self._closed:
+                    self._due[name] = now + period
+                    if not self._attempt(task):
+                        self._due[name] = now + RETRY_SECONDS
+            for shard in self.shards:
+                shard.probe()
+            self._wake.wait(self._idle_seconds())
+            self._wake.clear()
+        self._attempt(self._report)
+        self._close_channel()
+
+    def _idle_seconds(self) -> float:
+        moments = [*self._due.values(), *(shard.retry_at for shard in self.shards if not shard.up)]
+        return min(REFRESH_SECONDS, max(0.02, min(moments) - time.monotonic()))
+
+    def _attempt(self, task: Callable[[cache_pb2_grpc.CacheControlStub], None]) -> bool:
+        """Run one task; a cache server that does not answer is noted once and asked again later."""
+        address = self._current_address()
+        if not address:
+            return False
+        if address != self._channel_address or self._channel is None:
+            self._close_channel()
+            self._channel, self._channel_address = open_channel(address, self._token), address
+        try:
+            task(cache_pb2_grpc.CacheControlStub(self._channel))
+        except grpc.RpcError as error:
+            if self._reachable is not False:
+                log.warning("cache server %s: %s; training goes on without its answers", address, error_text(error))
+            self._reachable = False
+            return False
+        if self._reachable is not True:
+            log.info("cache server %s answers", address)
+        self._reachable = True
+        return True
+
+    def _current_address(self) -> str:
+        """The file that the cache server writes when it starts is newer than any address we were told."""
+        file = self._run_dir / ADDRESS_FILE
+        try:
+            return file.read_text().strip() or self._address
+        except OSError:
+            return self._address
+
+    def _close_channel(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _refresh_shards(self, stub: cache_pb2_grpc.CacheControlStub) -> None:
+        response = stub.DescribeShards(cache_pb2.DescribeShardsRequest(), timeout=CALL_SECONDS)
+        password = self._password()
+        known = list(self.shards)
+        shards = []
+        for entry in response.shards:
+            same = [s for s in known if s.describes(entry.host, entry.port, entry.database, password)]
+            shard = same[0] if same else Shard(entry.host, entry.port, entry.database, password, self._wake.set)
+            shard.run_id = shard.run_id or entry.run_id
+            shards.append(shard)
+        self.shards = tuple(shards)
+
+    def _password(self) -> str | None:
+        if PASSWORD_VARIABLE in os.environ:
+            return os.environ[PASSWORD_VARIABLE]
+        file = self._run_dir / PASSWORD_FILE
+        return file.read_text().strip() if file.exists() else None
+
+    def _renew(self, stub: cache_pb2_grpc.CacheControlStub) -> None:
+        """Announce the move, admit, lease. Repeated as a whole: a restarted cache server knows all of it again."""
+        boundary = self.boundary
+        if boundary is None:
+            return
+        identity = _message(boundary.identity)
+        request = cache_pb2.AdmitRequest(identity=identity, samples=boundary.num_values, value_bytes=self._value_bytes)
+        if boundary.previous is not None:
+            move = cache_pb2.AdvanceBoundaryRequest(old_identity=_message(boundary.previous), new_identity=identity)
+            stub.AdvanceBoundary(move, timeout=CALL_SECONDS)
+        admitted = stub.Admit(request, timeout=CALL_SECONDS)
+        self._lease(stub, identity)
+        if boundary.previous is not None and time.monotonic() - self.previous_used_at < PREVIOUS_IDLE_SECONDS:
+            self._lease(stub, _message(boundary.previous))
+        with self._lock:
+            current = self.boundary
+            if current is None or current.identity != boundary.identity:
+                return
+            if current.fraction != admitted.fraction:
+                log.info(
+                    "boundary %d admits %.3f of its values: %s", boundary.identity.boundary, admitted.fraction, admitted.reason
+                )
+            self.boundary = Boundary(current.identity, current.previous, current.num_values, admitted.fraction)
+
+    def _lease(self, stub: cache_pb2_grpc.CacheControlStub, identity: cache_pb2.Identity) -> None:
+        request = cache_pb2.LeaseRequest(identity=identity, holder=self._worker_id, seconds=LEASE_SECONDS)
+        stub.Lease(request, timeout=CALL_SECONDS)
+
+    def _report(self, stub: cache_pb2_grpc.CacheControlStub) -> None:
+        boundary = self.boundary
+        counts = self._meter.since_last("report")
+        if counts == CacheCounts():
+            return
+        request = cache_pb2.ReportUseRequest(
+            worker_id=self._worker_id,
+            identity=_message(boundary.identity) if boundary else None,
+            **{name: getattr(counts, name) for name in _REPORTED},
+        )
+        try:
+            stub.ReportUse(request, timeout=CALL_SECONDS)
+        except grpc.RpcError:
+            self._meter.give_back("report", counts)
+            raise
+
+
+_REPORTED = (
+    "hits",
+    "misses",
+    "fills",
+    "dropped_fills",
+    "refused_fills",
+    "corrupt",
+    "bytes_read",
+    "bytes_written",
+    "read_seconds",
+    "write_seconds",
+    "audited",
+    "audit_failures",
+)
+
+
+def _message(identity: CacheIdentity) -> cache_pb2.Identity:
+    return cache_pb2.Identity(
+        prefix_revision=identity.prefix_revision,
+        dataset_digest=identity.dataset_digest,
+        split=identity.split,
+        boundary=identity.boundary,
+    )

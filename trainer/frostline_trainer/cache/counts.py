@@ -1,0 +1,95 @@
+"""What the cache did for a worker, counted by samples, and how long it took."""
+
+import dataclasses
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CacheCounts:
+    """Sums over some stretch of time; the names are those of ReportUse on the wire."""
+
+    hits: int = 0
+    misses: int = 0
+    previous_hits: int = 0
+    """Samples found at the previous boundary; each of them is a miss of the current one too."""
+    fills: int = 0
+    dropped_fills: int = 0
+    refused_fills: int = 0
+    corrupt: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    read_seconds: float = 0.0
+    """Seconds spent fetching, by the training thread or by prefetch."""
+    write_seconds: float = 0.0
+    exposed_seconds: float = 0.0
+    """Seconds that reads kept the training thread waiting."""
+    audited: int = 0
+    audit_failures: int = 0
+
+    def minus(self, earlier: "CacheCounts") -> "CacheCounts":
+        return CacheCounts(
+            **{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in dataclasses.fields(self)}
+        )
+
+
+@dataclass(frozen=True)
+class CacheProfile:
+    """Measured seconds per sample, recent ones weighing most; None where nothing was measured yet."""
+
+    fetch_seconds_per_sample: float | None
+    fill_seconds_per_sample: float | None
+    exposed_seconds_per_sample: float | None
+
+
+class Meter:
+    """Adds up counts from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals = CacheCounts()
+        self._marks: dict[str, CacheCounts] = {}
+        self._rates = {"fetch": _Rate(), "fill": _Rate(), "exposed": _Rate()}
+
+    def add(self, **amounts: float) -> None:
+        with self._lock:
+            values = {name: getattr(self._totals, name) + amount for name, amount in amounts.items()}
+            self._totals = dataclasses.replace(self._totals, **values)
+
+    def since_last(self, reader: str) -> CacheCounts:
+        """What was added since `reader` asked last."""
+        with self._lock:
+            before = self._marks.get(reader, CacheCounts())
+            self._marks[reader] = self._totals
+            return self._totals.minus(before)
+
+    def give_back(self, reader: str, counts: CacheCounts) -> None:
+        """`reader` could not deliver `counts`: they belong to its next answer."""
+        with self._lock:
+            self._marks[reader] = self._marks.get(reader, CacheCounts()).minus(counts)
+
+    def time(self, what: str, seconds: float, samples: int) -> None:
+        if samples > 0:
+            with self._lock:
+                self._rates[what].add(seconds, samples)
+
+    def profile(self) -> CacheProfile:
+        with self._lock:
+            return CacheProfile(*(self._rates[what].value() for what in ("fetch", "fill", "exposed")))
+
+
+class _Rate:
+    """Seconds per sample over about the last thousand samples."""
+
+    MEMORY_SAMPLES = 1000.0
+
+    def __init__(self) -> None:
+        self._seconds = self._samples = 0.0
+
+    def add(self, seconds: float, samples: int) -> None:
+        keep = max(0.0, 1.0 - samples / self.MEMORY_SAMPLES)
+        self._seconds = self._seconds * keep + seconds
+        self._samples = self._samples * keep + samples
+
+    def value(self) -> float | None:
+        return self._seconds / self._samples if self._samples else None

@@ -1,0 +1,186 @@
+"""Requests spread over the shards, each shard in a thread of its own, and what is known of each shard's health.
+
+A lane belongs to one thread at a time and has its own connections; the shards' health is shared by all lanes, so that a dead
+shard costs one short timeout once, and then its keys miss at once until a background probe has seen it answer.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from frostline_contract.cache_identity import shard_of
+from frostline_trainer.cache.resp import Buffer, Connection, ConnectionFault, Outcome
+
+SILENCE_SECONDS = 0.5
+"""Longest wait for the next bytes of a shard."""
+
+BACK_OFF_SECONDS_MIN = 0.5
+BACK_OFF_SECONDS_MAX = 8.0
+Result = TypeVar("Result")
+log = logging.getLogger(__name__)
+
+
+class Shard:
+    """One Redis server and whether it is worth asking. Any thread may call any method."""
+
+    def __init__(self, host: str, port: int, database: int, password: str | None, on_down: Callable[[], None]) -> None:
+        self.host, self.port, self.database = host, port, database
+        self._password = password
+        self._on_down = on_down
+        self._lock = threading.Lock()
+        self._failures = 0
+        self.up = True
+        self.life = 0
+        self.retry_at = 0.0
+        self.run_id = ""
+
+    def describes(self, host: str, port: int, database: int, password: str | None) -> bool:
+        return (self.host, self.port, self.database, self._password) == (host, port, database, password)
+
+    def open(self) -> Connection:
+        return Connection(self.host, self.port, self._password, self.database, SILENCE_SECONDS)
+
+    def mark_down(self, life: int, reason: str) -> None:
+        """A connection of the shard's life `life` failed: nobody asks it until a probe has seen it answer."""
+        with self._lock:
+            if life != self.life:
+                return
+            self.life += 1
+            self._failures += 1
+            back_off = min(BACK_OFF_SECONDS_MAX, BACK_OFF_SECONDS_MIN * 2 ** (self._failures - 1))
+            self.up, self.retry_at = False, time.monotonic() + back_off
+        log.warning("cache shard %s:%d is down for %.1f s: %s", self.host, self.port, back_off, reason)
+        self._on_down()
+
+    def mark_useful(self) -> None:
+        """Values came or went: the next failure starts with the shortest back-off again."""
+        self._failures = 0
+
+    def probe(self) -> None:
+        """Ask a shard that is down, once its back-off is over. For a background thread."""
+        if self.up or time.monotonic() < self.retry_at:
+            return
+        try:
+            connection = self.open()
+            try:
+                connection.ping(time.monotonic() + SILENCE_SECONDS)
+                run_id = connection.run_id(time.monotonic() + SILENCE_SECONDS)
+            finally:
+                connection.close()
+        except ConnectionFault as error:
+            self.mark_down(self.life, str(error))
+            return
+        restarted = bool(self.run_id) and run_id != self.run_id
+        self.run_id, self.up = run_id, True
+        log.info("cache shard %s:%d answers again%s", self.host, self.port, ", restarted and empty" if restarted else "")
+
+
+class Lane:
+    """One thread's connections to all shards. Not thread-safe: a lane has one user at a time."""
+
+    def __init__(self, shards: Callable[[], Sequence[Shard]]) -> None:
+        self._shards = shards
+        self._connections: dict[Shard, tuple[int, Connection]] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    def fetch(
+        self,
+        keys: Sequence[bytes],
+        targets: Sequence[Sequence[memoryview]],
+        deadline: float,
+        check: Callable[[int], None],
+    ) -> list[Outcome | None]:
+        """Fetch keys[i] into targets[i]; `check(i)` runs for each that came, in the shard's thread. None: shard down.
+
+        Ends at `deadline` (time.monotonic()) plus one SILENCE_SECONDS at the latest, plus the checks.
+        """
+
+        def work(connection: Connection, indices: list[int]) -> list[Outcome]:
+            outcomes = connection.get_many([keys[i] for i in indices], [targets[i] for i in indices], deadline)
+            for index, outcome in zip(indices, outcomes, strict=True):
+                if outcome is Outcome.DONE:
+                    check(index)
+            return outcomes
+
+        return self._on_shards(keys, work)
+
+    def store(self, items: Sequence[tuple[bytes, Sequence[Buffer]]], deadline: float) -> list[Outcome | None]:
+        """Store (key, value parts). None: shard down."""
+
+        def work(connection: Connection, indices: list[int]) -> list[Outcome]:
+            return connection.set_many([items[i] for i in indices], deadline)
+
+        return self._on_shards([key for key, _ in items], work)
+
+    def unlink(self, keys: Sequence[bytes], deadline: float) -> None:
+        def work(connection: Connection, indices: list[int]) -> list[Outcome]:
+            connection.unlink([keys[i] for i in indices], deadline)
+            return [Outcome.DONE] * len(indices)
+
+        self._on_shards(keys, work)
+
+    def close(self) -> None:
+        for _, connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        if self._threads is not None:
+            self._threads.shutdown(wait=True)
+            self._threads = None
+
+    def _on_shards(self, keys: Sequence[bytes], work: Callable[[Connection, list[int]], list[Outcome]]) -> list[Outcome | None]:
+        """Run `work` on each shard's part of the keys, side by side; results in the keys' order."""
+        shards = tuple(self._shards())
+        results: list[Outcome | None] = [None] * len(keys)
+        parts: dict[Shard, list[int]] = {}
+        for index, key in enumerate(keys):
+            if shards and (shard := shards[shard_of(key, len(shards))]).up:
+                parts.setdefault(shard, []).append(index)
+        self._forget_all_but(shards)
+
+        def run(shard: Shard) -> None:
+            for index, outcome in zip(parts[shard], self._on_shard(shard, parts[shard], work), strict=True):
+                results[index] = outcome
+
+        busy = list(parts)
+        if len(busy) > 1 and self._threads is None:
+            self._threads = ThreadPoolExecutor(len(shards), thread_name_prefix="cache-shard")
+        others = [self._threads.submit(run, shard) for shard in busy[1:]] if self._threads is not None else []
+        for shard in busy[:1]:
+            run(shard)
+        for other in others:
+            other.result()
+        return results
+
+    def _on_shard(
+        self, shard: Shard, indices: list[int], work: Callable[[Connection, list[int]], list[Outcome]]
+    ) -> list[Outcome] | list[None]:
+        life = shard.life
+        try:
+            outcomes = work(self._connection(shard, life), indices)
+        except ConnectionFault as error:
+            # What was under way on this connection is unknown, so nothing of it counts and it is never used again.
+            _, connection = self._connections.pop(shard, (0, None))
+            if connection is not None:
+                connection.close()
+            shard.mark_down(life, str(error))
+            return [None] * len(indices)
+        shard.mark_useful()
+        return outcomes
+
+    def _connection(self, shard: Shard, life: int) -> Connection:
+        known = self._connections.get(shard)
+        if known is not None and known[0] == life:
+            return known[1]
+        if known is not None:
+            known[1].close()
+            del self._connections[shard]
+        connection = shard.open()
+        self._connections[shard] = (life, connection)
+        return connection
+
+    def _forget_all_but(self, shards: Sequence[Shard]) -> None:
+        for shard in [known for known in self._connections if known not in shards]:
+            self._connections.pop(shard)[1].close()

@@ -1,0 +1,138 @@
+"""Values fetched before they are asked for: a thread reads the coming steps' samples into buffers of its own."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from frostline_contract.cache_identity import CacheIdentity
+from frostline_trainer.cache.lane import Lane
+from frostline_trainer.cache.layout import ValueLayout
+from frostline_trainer.cache.reader import ReadResult, read_values
+
+PREFETCH_BYTES_MAX = 256 << 20
+"""Fetched and not yet taken: older batches give way to newer ones, because after a rollback nobody comes for them."""
+
+WAIT_SECONDS_MAX = 2.0
+"""How long `take` waits for a batch that is on its way."""
+
+
+@dataclass
+class _Batch:
+    identity: CacheIdentity
+    samples: list[int]
+    variants: list[int]
+    payloads: Tensor
+    done: threading.Event = field(default_factory=threading.Event)
+    hits: list[bool] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return self.payloads.numel()
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A prefetched sample: its payload (payload_bytes,) uint8, or None where it was missing."""
+
+    payload: Tensor | None
+
+
+class Prefetcher:
+    """`ask` from the training thread, `take` from it later; the reading happens in between, in the prefetch thread."""
+
+    def __init__(self, lane: Lane, layout: ValueLayout, pin_memory: bool, on_read: Callable[[ReadResult], None]) -> None:
+        self._lane, self._layout, self._pin = lane, layout, pin_memory
+        self._on_read = on_read
+        self._changed = threading.Condition()
+        self._waiting: deque[_Batch] = deque()
+        self._kept: deque[_Batch] = deque()
+        self._places: dict[tuple[CacheIdentity, int, int], tuple[_Batch, int]] = {}
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="cache-prefetch", daemon=True)
+        self._thread.start()
+
+    def ask(self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int]) -> None:
+        """Have these samples read in the background; those already asked for are not asked again. Never blocks."""
+        with self._changed:
+            new = [pair for pair in zip(samples, variants, strict=True) if (identity, *pair) not in self._places]
+            size = len(new) * self._layout.payload_bytes
+            if not new or size > PREFETCH_BYTES_MAX or self._closed:
+                return
+            while self._kept and sum(batch.size for batch in self._kept) + size > PREFETCH_BYTES_MAX:
+                self._forget(self._kept.popleft())
+            payloads = torch.empty(len(new), self._layout.payload_bytes, dtype=torch.uint8, pin_memory=self._pin)
+            batch = _Batch(identity, [s for s, _ in new], [v for _, v in new], payloads)
+            for row, pair in enumerate(new):
+                self._places[identity, *pair] = (batch, row)
+            self._kept.append(batch)
+            self._waiting.append(batch)
+            self._changed.notify()
+
+    def take(self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int]) -> list[Taken | None]:
+        """What was prefetched, each sample once; None for samples that nobody asked for. Waits at most WAIT_SECONDS_MAX."""
+        with self._changed:
+            places = [self._places.pop((identity, *pair), None) for pair in zip(samples, variants, strict=True)]
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        taken: list[Taken | None] = []
+        for place in places:
+            if place is None:
+                taken.append(None)
+                continue
+            batch, row = place
+            there = batch.done.wait(max(0.0, deadline - time.monotonic())) and batch.hits[row]
+            taken.append(Taken(batch.payloads[row] if there else None))
+        return taken
+
+    def forget_all(self) -> None:
+        """The boundary moved: nobody will ask for what is here."""
+        with self._changed:
+            self._waiting.clear()
+            while self._kept:
+                self._forget(self._kept.popleft())
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+        self._lane.close()
+
+    def _forget(self, batch: _Batch) -> None:
+        for pair in zip(batch.samples, batch.variants, strict=True):
+            if self._places.get((batch.identity, *pair), (None, 0))[0] is batch:
+                del self._places[batch.identity, *pair]
+        if not batch.done.is_set() and batch in self._waiting:
+            self._waiting.remove(batch)
+            batch.hits = [False] * len(batch.samples)
+            batch.done.set()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._waiting)
+                if self._closed:
+                    return
+                batch = self._waiting.popleft()
+            result = read_values(
+                self._lane,
+                self._layout,
+                batch.identity,
+                batch.samples,
+                batch.variants,
+                memoryview(batch.payloads.view(-1).numpy()),
+            )
+            self._on_read(result)
+            batch.hits = result.hits
+            batch.done.set()
+            with self._changed:
+                self._trim()
+
+    def _trim(self) -> None:
+        """Let go of batches whose every sample was taken."""
+        wanted = {id(batch) for batch, _ in self._places.values()}
+        self._kept = deque(batch for batch in self._kept if id(batch) in wanted)
