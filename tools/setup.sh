@@ -51,7 +51,7 @@ if [ "$(.venv/bin/python -c "$same" 2>/dev/null)" = "$("$python" -c "$same")" ];
 "$python" -m venv "${clear[@]}" .venv
 done_
 
-begin 3 "installing requirements.txt: about 0.2 GB to download, 0.8 GB on disk, one minute"
+begin 3 "installing requirements.txt: about 0.2 GB to download, 0.8 GB on disk, one to two minutes"
 install -r requirements.txt
 done_
 

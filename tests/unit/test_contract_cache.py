@@ -1,0 +1,124 @@
+"""What a cached value is: keys that tell everything apart, headers that see every kind of damage."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frostline_contract.cache_identity import (
+    CHUNK_BYTES,
+    HEADER,
+    WHOLE_VALUE_BYTES,
+    CacheIdentity,
+    admitted,
+    chunk_sizes,
+    header_fault,
+    pack_header,
+    shard_of,
+)
+
+IDENTITY = CacheIdentity("ab" * 32, "cd" * 32, "train", 3)
+PAYLOAD = bytes(range(256)) * 8
+SHAPE = (16, 32)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        CacheIdentity("ac" * 32, "cd" * 32, "train", 3),
+        CacheIdentity("ab" * 32, "ce" * 32, "train", 3),
+        CacheIdentity("ab" * 32, "cd" * 32, "guard", 3),
+        CacheIdentity("ab" * 32, "cd" * 32, "train", 4),
+    ],
+    ids=["prefix revision", "data set", "split", "boundary"],
+)
+def test_each_part_of_the_identity_changes_the_key(other: CacheIdentity) -> None:
+    assert other.key(7, 0) != IDENTITY.key(7, 0)
+
+
+def test_parts_do_not_run_into_each_other() -> None:
+    assert CacheIdentity("a", "bc", "train", 1).namespace() != CacheIdentity("ab", "c", "train", 1).namespace()
+
+
+places = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+
+
+@given(places, places)
+def test_keys_are_equal_only_for_equal_places(one: tuple[int, int, int], two: tuple[int, int, int]) -> None:
+    assert (IDENTITY.key(*one) == IDENTITY.key(*two)) == (one == two)
+    assert len(IDENTITY.key(*one)) == 3 + 32
+
+
+def test_a_key_is_the_same_for_ever() -> None:
+    assert IDENTITY.key(7, 1, 2).hex() == "666c3a488e5f4fa5be5ec304943cd8de63fa7f00000000000000070000000100000002"
+
+
+@given(st.integers(0, 64 * 1024 * 1024))
+def test_chunks_cover_the_value(value_bytes: int) -> None:
+    sizes = chunk_sizes(value_bytes)
+    assert sum(sizes) == value_bytes
+    assert len(sizes) == 1 or max(sizes) == CHUNK_BYTES
+    assert (len(sizes) == 1) == (value_bytes <= WHOLE_VALUE_BYTES)
+
+
+def test_a_whole_header_has_no_fault() -> None:
+    header = pack_header("float32", SHAPE, 16, PAYLOAD)
+    assert len(header) == HEADER.size == 32
+    assert header_fault(header, "float32", SHAPE, PAYLOAD) is None
+    assert header_fault(header, "float32", SHAPE, memoryview(PAYLOAD)) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "payload", "words"),
+    [
+        ("bfloat16", SHAPE, PAYLOAD, "dtype code 1 or shape"),
+        ("float32", (32, 16), PAYLOAD, "shape differs"),
+        ("float32", (512,), PAYLOAD, "shape differs"),
+        ("float32", SHAPE, PAYLOAD[:-1], "payload of 2047 bytes, header says 2048"),
+        ("float32", SHAPE, PAYLOAD[:-1] + b"x", "checksum differs"),
+        ("complex128", SHAPE, PAYLOAD, "dtype code 1"),
+    ],
+)
+def test_foreign_or_torn_values_are_named(dtype: str, shape: tuple[int, ...], payload: bytes, words: str) -> None:
+    fault = header_fault(pack_header("float32", SHAPE, 16, PAYLOAD), dtype, shape, payload)
+    assert fault is not None
+    assert words in fault
+
+
+@given(st.binary(max_size=48))
+def test_junk_is_never_taken_for_a_header(junk: bytes) -> None:
+    assert header_fault(junk, "float32", SHAPE, PAYLOAD) is not None
+
+
+@given(st.integers(0, len(PAYLOAD) - 1), st.integers(1, 255))
+def test_any_changed_byte_of_the_payload_is_seen(place: int, change: int) -> None:
+    torn = bytearray(PAYLOAD)
+    torn[place] ^= change
+    assert header_fault(pack_header("float32", SHAPE, 16, PAYLOAD), "float32", SHAPE, bytes(torn)) == "checksum differs"
+
+
+def test_another_version_is_a_miss() -> None:
+    header = bytearray(pack_header("float32", SHAPE, 16, PAYLOAD))
+    header[4] = 2
+    assert header_fault(bytes(header), "float32", SHAPE, PAYLOAD) == "magic b'FLAC' version 2"
+
+
+def test_admission_is_by_hash_close_to_its_share_and_only_grows() -> None:
+    few = {sample for sample in range(4000) if admitted(sample, 0, 0.25)}
+    more = {sample for sample in range(4000) if admitted(sample, 0, 0.5)}
+    assert few < more
+    assert abs(len(few) / 4000 - 0.25) < 0.03
+    assert all(admitted(sample, 3, 1.0) for sample in range(100))
+    assert not any(admitted(sample, 3, 0.0) for sample in range(100))
+
+
+def test_shards_share_the_keys() -> None:
+    counts = [0, 0, 0]
+    for sample in range(3000):
+        counts[shard_of(IDENTITY.key(sample, 0), 3)] += 1
+    assert min(counts) > 800, counts
+
+
+def test_sample_order_is_big_endian() -> None:
+    assert IDENTITY.key(1, 0)[19:27] == struct.pack(">Q", 1)
