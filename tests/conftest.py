@@ -10,5 +10,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from hypothesis import settings
 
+from tests.redis_fixture import redis_server, start_shard
+
 settings.register_profile("frostline", deadline=None, print_blob=True)
 settings.load_profile("frostline")
+
+__all__ = ["redis_server", "start_shard"]

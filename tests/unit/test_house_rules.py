@@ -1,0 +1,50 @@
+"""The house-rule check sees what it is there to see."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.house_rules import check, main
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "words"),
+    [
+        ("a.py", '"""Doc."""\nx = 1  # TODO later\n', "'TODO': unfinished work"),
+        ("a.py", '"""Doc."""\nimport pickle\n', "no pickle"),
+        ("a.py", '"""Doc."""\nimport torch\nw = torch.load("x")\n', "use safetensors"),
+        ("a.py", '"""Doc."""\ntry:\n    f()\nexcept OSError:\n    pass\n', "exception swallowed"),
+        ("a.py", '"""Doc."""\ndef f(rank):\n    return 1\n', "bare 'rank'"),
+        ("a.py", '"""Doc."""\nrank = 1\n', "bare 'rank'"),
+        ("a.py", '"""Doc."""\n' + "x = 1\n" * 330, "331 lines"),
+        ("a.py", '"""Doc."""\ndef f():\n' + "    x = 1\n" * 80, "f has 81 lines"),
+        ("utils.py", '"""Doc."""\n', "module name utils"),
+        ("a.py", "x = 1\n", "no module docstring"),
+        ("test_a.py", "def test_a():\n    f()\n", "test_a asserts nothing"),
+        ("test_a.py", "class A:\n    def test_a(self):\n        f()\n", "test_a asserts nothing"),
+    ],
+)
+def test_each_rule_is_seen(name: str, source: str, words: str) -> None:
+    assert [text for _, text in check(Path(name), source) if words in text], check(Path(name), source)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("a.py", '"""Doc."""\nimport torch.distributed as dist\ndist.init_process_group(rank=global_rank)\n'),
+        ("a.py", '"""Doc."""\ntry:\n    f()\nexcept OSError as error:\n    log(error)\n'),
+        ("test_a.py", "def test_a():\n    assert f() == 1\n"),
+        ("test_a.py", "def test_a():\n    with pytest.raises(ValueError):\n        f()\n"),
+    ],
+)
+def test_what_is_allowed_passes(name: str, source: str) -> None:
+    assert check(Path(name), source) == []
+
+
+def test_a_fault_fails_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "good.py").write_text('"""Doc."""\n')
+    assert main([str(tmp_path)]) == 0
+    (tmp_path / "bad.py").write_text('"""Doc."""\nimport pickle\n')
+    assert main([str(tmp_path)]) == 1
+    assert "bad.py:2" in capsys.readouterr().out
+    assert main([]) == 2

@@ -1,0 +1,115 @@
+"""Checks the house rules that no other tool checks: python tools/house_rules.py FOLDER... Exit status 1 where one is broken."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+FILE_LINES_MAX = 320
+FUNCTION_LINES_MAX = 75
+VAGUE_MODULES = {"utils", "util", "common", "manager", "helper", "helpers", "misc"}
+GENERATED = ("proto/gen/",)
+
+FORBIDDEN = {
+    r"\b(TODO|FIXME|XXX|HACK)\b": "unfinished work belongs into an issue",
+    r"\bNotImplementedError\b": "a part that is not there is no part",
+    r"^\s*(import|from) (pickle|cloudpickle|dill)\b": "wire and file formats are typed; no pickle",
+    r"\btorch\.(load|save)\(": "use safetensors",
+    r"\byaml\.(load|unsafe_load|full_load)\(": "use yaml.safe_load",
+    r"\bshell=True\b": "pass a list of arguments",
+    r"\b(all_gather|broadcast|gather|scatter)_object(_list)?\(": "object collectives are pickle",
+    r"\bpytest\.mark\.(xfail|flaky)\b": "a test passes or it does not exist",
+}
+"""What a line of Python may not hold, and why."""
+
+Fault = tuple[int, str]
+
+
+def main(folders: list[str]) -> int:
+    """Check every Python file below `folders`; print one line a fault."""
+    if not folders:
+        print("usage: house_rules.py FOLDER...", file=sys.stderr)
+        return 2
+    files = [file for folder in folders for file in sorted(Path(folder).rglob("*.py")) if _is_ours(file)]
+    faults = [f"{file}:{line}: {text}" for file in files for line, text in check(file, file.read_text(encoding="utf-8"))]
+    print("\n".join(faults) if faults else f"house rules: {len(files)} files, no fault")
+    return 1 if faults else 0
+
+
+def check(file: Path, source: str) -> list[Fault]:
+    """The faults of one file, as (line, text)."""
+    lines = source.splitlines()
+    tree = ast.parse(source, str(file))
+    faults = list(_forbidden(file, lines)) + list(_functions(tree)) + list(_swallowed(tree)) + list(_bare_rank(tree))
+    if len(lines) > FILE_LINES_MAX:
+        faults.append((len(lines), f"{len(lines)} lines; a file holds one idea in about 300"))
+    if file.stem in VAGUE_MODULES:
+        faults.append((1, f"module name {file.stem} says nothing; name what it does"))
+    if file.name.startswith("test_"):
+        faults += _tests_without_assertion(tree)
+    elif source.strip() and ast.get_docstring(tree) is None:
+        faults.append((1, "no module docstring"))
+    return sorted(faults)
+
+
+def _is_ours(file: Path) -> bool:
+    text = file.as_posix()
+    hidden = any(part.startswith(".") or part in ("__pycache__", "build") for part in file.parts)
+    return not hidden and not any(text.startswith(prefix) for prefix in GENERATED)
+
+
+def _forbidden(file: Path, lines: list[str]) -> Iterator[Fault]:
+    if file.name in ("house_rules.py", "test_house_rules.py"):
+        return
+    for number, line in enumerate(lines, 1):
+        for pattern, why in FORBIDDEN.items():
+            if re.search(pattern, line):
+                yield number, f"{re.search(pattern, line).group().strip()!r}: {why}"
+
+
+def _functions(tree: ast.AST) -> Iterator[Fault]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > FUNCTION_LINES_MAX:
+                yield node.lineno, f"{node.name} has {length} lines; a function reads top to bottom in about 60"
+
+
+def _swallowed(tree: ast.AST) -> Iterator[Fault]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler) and all(_says_nothing(statement) for statement in node.body):
+            yield node.lineno, "exception swallowed; handle it, log it, or use contextlib.suppress with its reason"
+
+
+def _says_nothing(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Pass):
+        return True
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and statement.value.value is ...
+
+
+def _bare_rank(tree: ast.AST) -> Iterator[Fault]:
+    """global_rank, pp_rank, dp_rank or local_rank; torch's own keyword arguments are not ours to name."""
+    for node in ast.walk(tree):
+        named = (node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else "") == "rank"
+        if named:
+            yield node.lineno, "bare 'rank'; say global_rank, pp_rank, dp_rank or local_rank"
+
+
+def _tests_without_assertion(tree: ast.AST) -> Iterator[Fault]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_") and not _asserts(node):
+            yield node.lineno, f"{node.name} asserts nothing"
+
+
+def _asserts(function: ast.AST) -> bool:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("raises", "warns", "fail"):
+            return True
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
