@@ -74,12 +74,15 @@ def _check_complete(
             else "give a whole checkpoint"
         )
         raise ValueError(f"{_named(section)}: {len(missing)} weights are missing, e.g. {missing[0]}; {remedy}")
-    wrong = sorted((entry for entry in found["mismatched_keys"] if not entry[0].startswith(fresh)), key=lambda entry: entry[0])
+    # transformers 5 gives (name, stored shape, expected shape), 4.5x the name alone
+    mismatched = sorted((entry, "", "") if isinstance(entry, str) else entry for entry in found["mismatched_keys"])
+    wrong = [entry for entry in mismatched if not entry[0].startswith(fresh)]
     if wrong:
         name, stored, wanted = wrong[0]
+        shapes = f" has {tuple(stored)}, expected {tuple(wanted)}" if stored else ""
         raise ValueError(
-            f"{_named(section)}: {len(wrong)} weights have another shape than the config says, e.g. {name} has {tuple(stored)}, "
-            f"expected {tuple(wanted)}; remove the override from model.config"
+            f"{_named(section)}: {len(wrong)} weights have another shape than the config says, e.g. {name}{shapes}; "
+            "remove the override from model.config"
         )
 
 

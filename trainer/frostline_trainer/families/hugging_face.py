@@ -5,7 +5,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from frostline_contract.job.data import ModelSection, TaskSection
 from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.families.checkpoints import load_checkpoint
-from frostline_trainer.families.configuring import SizeFitter, read_config
+from frostline_trainer.families.configuring import SizeFitter, one_line, read_config
 
 
 class HuggingFaceFamily:
@@ -29,6 +29,8 @@ class HuggingFaceFamily:
         """See Family.config."""
         self.check_task(task.kind)
         config = read_config(section, self.config_class, self.name)
+        if config.num_hidden_layers < 1:
+            raise ValueError(f"the model has {config.num_hidden_layers} blocks (num_hidden_layers); it needs at least 1")
         fitter = SizeFitter(config, section)
         self.fit(fitter, sizes)
         if task.kind == "question_answering":
@@ -43,7 +45,10 @@ class HuggingFaceFamily:
         model_class = self.model_classes[task_kind]
         if section.path or section.hub:
             return load_checkpoint(model_class, config, section, self.fresh)
-        return model_class(config)
+        try:
+            return model_class(config)
+        except (ValueError, KeyError, RuntimeError) as error:
+            raise ValueError(f"model.config makes no {self.name}: {one_line(error)}; correct the field") from error
 
     def fit(self, fitter: SizeFitter, sizes: DataSizes) -> None:
         """Fit the config to images or text; ValueError where a fixed size does not suffice."""
