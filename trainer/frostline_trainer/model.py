@@ -50,7 +50,10 @@ def build_cut_model(job: Job, sizes: DataSizes, *, pretrained: bool = True) -> C
 
 @contextmanager
 def seeded_cpu(seed: int) -> Iterator[None]:
-    """Torch's default CPU generator starts at `seed` inside, and afterwards goes on where it was. No device is touched."""
+    """Torch's default CPU generator starts at `seed` inside, and afterwards goes on where it was. No device is touched.
+
+    The generator is the process's: nothing else may draw from it meanwhile, so build no model beside a training step.
+    """
     before = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
     try:
