@@ -1,0 +1,91 @@
+"""`python -m frostline_controller --run-dir DIR`: one controller of one run, until it is told to stop."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from frostline_contract.job import load_job
+from frostline_controller.cluster.backend import Conflict
+from frostline_controller.cluster.local_backend import LocalBackend, replace_durably
+from frostline_controller.deciding import read_replay
+from frostline_controller.service.controller import Controller
+from frostline_controller.service.run import Run
+from frostline_controller.service.servicer import add_control
+from frostline_controller.state.durable import DurableStore
+from frostline_rpc.auth import Tokens
+from frostline_rpc.server import start_server
+
+SUPERSEDED = 4
+"""Exit code of a controller that another one has replaced."""
+
+log = logging.getLogger("frostline_controller")
+
+
+def arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m frostline_controller", description="The controller of one run.")
+    parser.add_argument("--run-dir", required=True, type=Path, help="folder of the run; holds job.yaml and tokens.json")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", default=0, type=int, help="TCP port; 0 chooses a free one")
+    parser.add_argument("--replay", type=Path, help="folder of a run whose freeze history is followed")
+    parser.add_argument("--resume", action="store_true", help="go on with a run that was suspended, failed or cancelled")
+    return parser.parse_args(argv)
+
+
+async def serve(options: argparse.Namespace) -> int:
+    """Lead the run until SIGTERM or SIGINT (0), or until another controller has taken over (SUPERSEDED)."""
+    folder: Path = options.run_dir
+    job = load_job(folder / "job.yaml")
+    logging.getLogger().setLevel(job.controller.log_level.upper())
+    replayed = read_replay(options.replay) if options.replay else None
+    backend = LocalBackend(folder / "cluster")
+    store = DurableStore(backend)
+    state, cluster = await asyncio.to_thread(store.take_over)
+    run = Run(job, folder, backend, store, state, cluster)
+    checkpoint_root = Path(job.checkpoint.uri) if job.checkpoint.uri else folder / "checkpoints"
+    controller = Controller(run, replayed, checkpoint_root.absolute())
+    await controller.start()
+    if options.resume and run.state.state in ("suspended", "failed", "cancelled"):
+        await controller.commands.resume("resumed")
+    tokens = Tokens.read(folder / "tokens.json")
+    server, port = await start_server(lambda server: add_control(server, controller), options.host, options.port, tokens)
+    await asyncio.to_thread(replace_durably, folder / "controller.address", f"{options.host}:{port}\n")
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    reconciling = asyncio.create_task(controller.serve())
+    stopping = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait({reconciling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    run.streams.close_all()
+    await server.stop(0.5)
+    code = 0
+    if reconciling in done:
+        error = reconciling.exception()
+        if not isinstance(error, Conflict):
+            raise error or AssertionError("the reconciler ended by itself")
+        log.error("another controller leads, leaving error=%s", error)
+        code = SUPERSEDED
+    else:
+        reconciling.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reconciling
+    stopping.cancel()
+    run.close()
+    return code
+
+
+def main(argv: list[str] | None = None) -> int:
+    logging.basicConfig(format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s", stream=sys.stderr)
+    options = arguments(sys.argv[1:] if argv is None else argv)
+    try:
+        return asyncio.run(serve(options))
+    except (ValueError, OSError) as error:
+        print(f"frostline controller: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The laptop's API server: one JSON file, changed under a lock by atomic replacement, so that any process may use it."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from frostline_controller.cluster.backend import ClusterState, Conflict, PodInfo
+
+EMPTY: dict[str, Any] = {
+    "metadata": {"resource_version": 0, "annotations": {}},
+    "spec": {"replicas": 0, "deletions": []},
+    "status": {"pods": []},
+}
+
+
+class LocalBackend:
+    """ClusterBackend over `<folder>/statefulset.json` and `<folder>/events.jsonl`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._file = self._folder / "statefulset.json"
+        self._seen: tuple[int, int, int] | None = None
+        self._object: dict[str, Any] = EMPTY
+
+    def read(self) -> ClusterState:
+        found = self.read_object()
+        return ClusterState(
+            annotations=dict(found["metadata"]["annotations"]),
+            spec_replicas=found["spec"]["replicas"],
+            resource_version=found["metadata"]["resource_version"],
+            pods=[PodInfo(**pod) for pod in found["status"]["pods"]],
+        )
+
+    def patch_annotations(self, changes: dict[str, str | None], test: dict[str, str | None]) -> None:
+        def patch(found: dict[str, Any]) -> None:
+            annotations = found["metadata"]["annotations"]
+            for key, expected in test.items():
+                if annotations.get(key) != expected:
+                    raise Conflict(f"{key} is {annotations.get(key)!r}, expected {expected!r}")
+            for key, value in changes.items():
+                if value is None:
+                    annotations.pop(key, None)
+                else:
+                    annotations[key] = value
+
+        self.change(patch)
+
+    def scale(self, replicas: int) -> None:
+        if replicas < 0:
+            raise ValueError(f"replicas is {replicas}; it must be at least 0")
+        self.change(lambda found: found["spec"].update(replicas=replicas))
+
+    def delete_pod(self, name: str, grace_seconds: float) -> None:
+        def ask(found: dict[str, Any]) -> None:
+            uid = next((pod["uid"] for pod in found["status"]["pods"] if pod["name"] == name), "")
+            found["spec"]["deletions"].append({"name": name, "uid": uid, "grace_seconds": grace_seconds})
+
+        self.change(ask)
+
+    def emit_event(self, kind: str, reason: str, message: str) -> None:
+        line = {"time_seconds": time.time(), "kind": kind, "reason": reason, "message": message}
+        with open(self._folder / "events.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def read_object(self) -> dict[str, Any]:
+        """The whole object; parsed again only when the file was replaced. Callers do not change it."""
+        try:
+            status = os.stat(self._file)
+        except FileNotFoundError:
+            return EMPTY
+        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if stamp != self._seen:
+            self._object = json.loads(self._file.read_text(encoding="utf-8"))
+            self._seen = stamp
+        return self._object
+
+    def change(self, edit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        """Apply `edit` to the object under the lock, durably. An exception of `edit` leaves everything as it was."""
+        with self._locked():
+            found = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else json.loads(json.dumps(EMPTY))
+            edit(found)
+            found["metadata"]["resource_version"] += 1
+            replace_durably(self._file, json.dumps(found))
+        return found
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with open(self._folder / "statefulset.lock", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def replace_durably(path: Path, text: str) -> None:
+    """Replace a file's content atomically; it is on disk when this returns."""
+    path = Path(path)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(fresh, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

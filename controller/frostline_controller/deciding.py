@@ -1,0 +1,70 @@
+"""The freeze policy's adapter: from what the controller knows to the next numbered decision. Pure but for reading a replay."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.job import Job
+from frostline_contract.plan import Decision
+from frostline_contract.statistics import IntervalStatistics
+from frostline_controller.freezing.decide import decide
+from frostline_controller.freezing.inputs import FreezeInputs
+from frostline_controller.history import next_number, remembered_decisions, surviving_decisions, surviving_statistics
+from frostline_controller.state.durable import DurableState
+
+
+def due_statistics(
+    statistics: list[IntervalStatistics], state: DurableState, calendar: DecisionCalendar
+) -> list[IntervalStatistics] | None:
+    """The surviving statistics up to the interval whose decision comes next; None where that one is not there yet."""
+    number = next_number(surviving_decisions(state.decisions, state.lineages, calendar))
+    kept = [one for one in surviving_statistics(statistics, state.lineages) if one.number <= number]
+    return kept if kept and kept[-1].number == number else None
+
+
+def next_decision(
+    job: Job,
+    num_units: int,
+    statistics: list[IntervalStatistics],
+    state: DurableState,
+    calendar: DecisionCalendar,
+    replayed: tuple[Decision, ...] | None,
+) -> Decision:
+    """The verdict on the last of `statistics` (of `due_statistics`)."""
+    remembered = remembered_decisions(state.decisions, state.lineages, calendar)
+    inputs = FreezeInputs.of_job(job, num_units, calendar, statistics, remembered, tied=is_tied(job))
+    requested = state.forced_freeze_point if state.forced_freeze_point >= 0 else None
+    inputs = dataclasses.replace(inputs, requested=requested, highest_lineage=state.max_lineage)
+    if replayed is not None:
+        policy = job.freeze.policy.model_copy(update={"name": "replay"})
+        inputs = dataclasses.replace(inputs, freeze=job.freeze.model_copy(update={"policy": policy}), replayed=replayed)
+    return decide(inputs)
+
+
+def is_tied(job: Job) -> bool:
+    """Whether head and embedding share a matrix, as far as the job file says."""
+    if job.task.kind != "language_modeling" or job.model.untie_on_freeze:
+        return False
+    return bool(job.model.config.get("tie_word_embeddings", job.model.family == "gpt2"))
+
+
+def read_replay(run_dir: Path) -> tuple[Decision, ...]:
+    """The decisions of another run's plans.jsonl, oldest first. Raises ValueError where it holds none that can be read."""
+    path = Path(run_dir) / "plans.jsonl"
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return tuple(decision_of_line(line) for line in lines if "decision_kind" in line)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--replay {run_dir}: {path} cannot be read ({error}); give the folder of a run") from error
+
+
+def decision_line(decision: Decision) -> dict[str, object]:
+    """A decision as a line of plans.jsonl; its own kind is `decision_kind`, since `kind` says what the line is."""
+    values = decision.model_dump(mode="json")
+    return {"kind": "decision", "decision_kind": values.pop("kind"), **values}
+
+
+def decision_of_line(line: dict[str, object]) -> Decision:
+    values = {key: value for key, value in line.items() if key != "decision_kind"}
+    return Decision.model_validate({**values, "kind": line["decision_kind"]})

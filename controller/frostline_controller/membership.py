@@ -1,0 +1,123 @@
+"""Who is there: every worker that registered, what it last said, and whether it still counts as alive.
+
+Facts only. Nothing here decides anything; times are of the controller's monotonic clock, in seconds.
+"""
+
+from dataclasses import dataclass, field
+
+from frostline_contract.plan import GenerationId
+from frostline_contract.statistics import CacheProfile, LinkProfile, WorkerProfile
+
+ALIVE, LEAVING, GONE = "alive", "leaving", "gone"
+
+
+@dataclass
+class Worker:
+    """One worker process. worker_id: "<pod uid>/<process nonce>". presence: alive, leaving (it asked to go) or gone.
+
+    watching: its WatchPlan stream is open. unwatched_since: since when it is not. step: last committed one it told of.
+    """
+
+    worker_id: str
+    pod_name: str
+    failure_domain: str
+    process_id: int
+    store_host: str
+    store_port: int
+    profile: WorkerProfile
+    registered_at: float
+    last_heard: float
+    presence: str = ALIVE
+    generation: GenerationId | None = None
+    step: int = 0
+    phase: str = "start"
+    phase_seconds: float = 0.0
+    resident_bytes: int = 0
+    link: LinkProfile | None = None
+    cache: CacheProfile | None = None
+    step_parts: dict[str, float] = field(default_factory=dict)
+    watching: bool = False
+    unwatched_since: float = 0.0
+    why_gone: str = ""
+
+    @property
+    def pod_uid(self) -> str:
+        return self.worker_id.rpartition("/")[0]
+
+    @property
+    def ordinal(self) -> int:
+        tail = self.pod_name.rpartition("-")[2]
+        return int(tail) if tail.isdigit() else 0
+
+
+class Membership:
+    """All workers by id, those that went included for a while so that status can show them."""
+
+    def __init__(self, dead_after_seconds: float, heartbeat_seconds: float) -> None:
+        self.dead_after_seconds = dead_after_seconds
+        self.lost_after_seconds = min(dead_after_seconds, 1.0 + 3 * heartbeat_seconds)
+        self._workers: dict[str, Worker] = {}
+
+    def __iter__(self):
+        return iter(self._workers.values())
+
+    def get(self, worker_id: str) -> Worker | None:
+        return self._workers.get(worker_id)
+
+    def add(self, worker: Worker) -> bool:
+        """Register; idempotent for one id. True where the worker is new (or had been given up)."""
+        known = self._workers.get(worker.worker_id)
+        if known is not None and known.presence != GONE:
+            for name in ("step", "phase", "watching", "unwatched_since", "presence"):
+                setattr(worker, name, getattr(known, name))
+            worker.step = max(worker.step, known.step)
+        self._workers[worker.worker_id] = worker
+        return known is None or known.presence == GONE
+
+    def displaced_by(self, worker: Worker, workers_per_pod: int) -> list[Worker]:
+        """Earlier processes of the same place: a pod's uid with another nonce, where a pod has one worker."""
+        if workers_per_pod != 1:
+            return []
+        return [
+            other
+            for other in self._workers.values()
+            if other.pod_uid == worker.pod_uid and other.worker_id != worker.worker_id and other.presence != GONE
+        ]
+
+    def remove(self, worker_id: str, why: str) -> bool:
+        """Mark as gone. True where it was not yet."""
+        worker = self._workers.get(worker_id)
+        if worker is None or worker.presence == GONE:
+            return False
+        worker.presence, worker.why_gone = GONE, why
+        return True
+
+    def is_alive(self, worker_id: str) -> bool:
+        worker = self._workers.get(worker_id)
+        return worker is not None and worker.presence != GONE
+
+    def available(self) -> list[Worker]:
+        """Workers that a plan may name, by pod ordinal and id: alive and not leaving."""
+        found = [worker for worker in self._workers.values() if worker.presence == ALIVE]
+        return sorted(found, key=lambda worker: (worker.ordinal, worker.pod_name, worker.registered_at, worker.worker_id))
+
+    def reachable(self, worker_id: str, now: float) -> bool:
+        """False where its stream is broken and it has been silent for a few heartbeats: it will not answer."""
+        worker = self._workers.get(worker_id)
+        if worker is None or worker.presence == GONE:
+            return False
+        return worker.watching or now - max(worker.last_heard, worker.unwatched_since) < self.lost_after_seconds
+
+    def overdue(self, now: float) -> list[Worker]:
+        """Workers that have been silent for dead_after_seconds."""
+        return [
+            worker
+            for worker in self._workers.values()
+            if worker.presence != GONE and now - worker.last_heard > self.dead_after_seconds
+        ]
+
+    def forget_old(self, keep: set[str], limit: int = 64) -> None:
+        """Keep at most `limit` workers that are gone, beside those in `keep`."""
+        gone = [worker.worker_id for worker in self._workers.values() if worker.presence == GONE and worker.worker_id not in keep]
+        for worker_id in gone[: max(0, len(gone) - limit)]:
+            del self._workers[worker_id]

@@ -1,0 +1,1 @@
+"""The controller's service: facts arrive by RPC, one reconciler acts on them."""

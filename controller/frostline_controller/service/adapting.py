@@ -1,0 +1,114 @@
+"""When to ask the planner again, and what is urgent: decisions, joins, leaves, commands and scheduled reshapes."""
+
+import logging
+
+from frostline_contract.job.cluster import ScheduledReshape
+from frostline_contract.plan import Placement
+from frostline_controller.planning import Choice
+from frostline_controller.service.choosing import Choosing
+from frostline_controller.service.reshaping import Reshaping
+from frostline_controller.service.run import Run
+from frostline_controller.state.durable import PinnedShape
+
+log = logging.getLogger(__name__)
+
+MARGIN_STEPS = 2
+"""Steps between the newest progress that the controller knows and what the workers may have reached meanwhile."""
+
+
+class Adapting:
+    """Keeps the wish for a new placement until a plan that answers it was switched to, or the planner says that none pays."""
+
+    def __init__(self, run: Run, choosing: Choosing, reshaping: Reshaping) -> None:
+        self._run, self._choosing, self._reshaping = run, choosing, reshaping
+        self.wish = ""
+        self._cause = "reshape"
+        self._deferred_to = 0
+        self._frozen_at = run.freeze_point() if run.current else 0
+
+    def ask(self, wish: str, cause: str = "reshape") -> None:
+        """The planner is to be asked (again). cause: the kind of the event that a switch becomes."""
+        if not self.wish or cause != "reshape":
+            self._cause = cause
+        self.wish = wish
+        self._deferred_to = 0
+
+    async def advance(self) -> None:
+        """Prepare a plan where one is wanted, nothing else is prepared, and its window is still open long enough."""
+        run = self._run
+        await self._take_scheduled()
+        if not self.wish or self._reshaping.busy or run.current is None or run.step < self._deferred_to:
+            return
+        if self._rollback_pending():
+            return
+        not_before = run.state.pinned.from_step if run.state.pinned else 0
+        freeze_point, _, first, until = self._reshaping.window(not_before)
+        if run.step + MARGIN_STEPS >= run.total_steps:
+            self.wish = ""
+            return
+        if until < max(first, run.step + MARGIN_STEPS):
+            self._deferred_to = until + 1
+            return
+        choice = await self._choice(freeze_point, first)
+        if choice is None or not choice.pays:
+            if choice is not None:
+                log.info("no reshape wish=%r reason=%r", self.wish, choice.reason)
+            self.wish = ""
+            return
+        wish, self.wish = self.wish, ""
+        choice = Choice(choice.placement, True, f"{wish}; {choice.reason}")
+        if not await self._reshaping.prepare(choice, not_before, self._cause):
+            self.wish, self._deferred_to = wish, until + 1
+
+    async def _choice(self, freeze_point: int, step: int) -> Choice | None:
+        """The planner's answer; what must happen (a command, a member that leaves, reshape_every_freeze) pays in any case."""
+        run = self._run
+        current = run.current
+        assert current is not None
+        workers = run.members.available()
+        try:
+            choice = await self._choosing.choose(workers, freeze_point, current.placement, step)
+        except ValueError as error:
+            log.warning("no placement wish=%r reason=%s", self.wish, error)
+            run.message = str(error)
+            return None
+        there = {worker.worker_id for worker in workers}
+        leaving = [worker for worker in current.placement.workers if worker not in there]
+        pinned = run.state.pinned
+        commanded = pinned is not None and (pinned.pp_degree, pinned.dp_degree) == _degrees(choice.placement)
+        frozen = run.job.placement.reshape_every_freeze and freeze_point != current.freeze_point
+        differs = _computed(choice.placement) != _computed(current.placement)
+        due = bool(leaving) or frozen or (commanded and differs)
+        return Choice(choice.placement, (choice.pays and differs) or due, choice.reason)
+
+    async def _take_scheduled(self) -> None:
+        """The next of the job's reshapes becomes the pinned shape as soon as the decision in force at its step is known."""
+        run = self._run
+        done = run.state.reshapes_done
+        scheduled = sorted(run.job.reshapes, key=lambda one: one.step)
+        if done >= len(scheduled) or run.calendar is None or run.current is None or self._reshaping.busy:
+            return
+        one: ScheduledReshape = scheduled[done]
+        known = max((decision.number for decision in run.surviving()), default=0)
+        if run.calendar.due_before(one.step) > known:
+            return
+        pinned = PinnedShape(
+            pp_degree=one.pp_degree, dp_degree=one.dp_degree, schedule=one.schedule, virtual_stages=one.virtual_stages,
+            from_step=one.step, freeze_point=self._reshaping.window(one.step)[0],
+        )  # fmt: skip
+        await run.commit(pinned=pinned, reshapes_done=done + 1)
+        self.ask(f"reshape to {one.pp_degree} x {one.dp_degree} scheduled at step {one.step}")
+
+    def _rollback_pending(self) -> bool:
+        """Between a rollback's decision and the first record of the lineage that it opens, nothing can switch."""
+        start = self._run.state.lineages[-1]
+        return start.kind == "rollback" and self._run.records.lineage < start.lineage
+
+
+def _degrees(placement: Placement) -> tuple[int, int]:
+    return placement.pp_degree, placement.dp_degree
+
+
+def _computed(placement: Placement) -> dict[str, object]:
+    """What makes two placements different: everything but the prediction."""
+    return placement.model_dump(exclude={"predicted_step_seconds"})

@@ -1,0 +1,33 @@
+"""What a worker needs to hear when it connects, and what all hear when something changes."""
+
+from frostline_contract.plan import Decision
+from frostline_controller.service.run import Run
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import plan_pb2
+from frostline_rpc.convert import to_message
+
+RECENT_DECISIONS = 4
+"""Decisions sent one by one to a worker that connects: it may run the plan already and read no more of it."""
+
+
+def welcome(run: Run, ready_announced: bool, draining: str, end: str) -> list[pb.WatchPlanResponse]:
+    """Everything that is in force, for a worker whose stream has just opened."""
+    if end:
+        return [pb.WatchPlanResponse(end=pb.EndNotice(reason=end))]
+    messages = []
+    if run.current is not None:
+        messages.append(run.plan_message(run.current))
+    messages += [decision_message(decision) for decision in run.state.decisions[-RECENT_DECISIONS:]]
+    prepared = run.state.prepared
+    if prepared is not None:
+        messages.append(run.plan_message(prepared))
+        if ready_announced:
+            generation = to_message(prepared.generation, plan_pb2.GenerationId)
+            messages.append(pb.WatchPlanResponse(ready=pb.ReadyNotice(generation=generation)))
+    if draining:
+        messages.append(pb.WatchPlanResponse(drain=pb.DrainNotice(reason=draining)))
+    return messages
+
+
+def decision_message(decision: Decision) -> pb.WatchPlanResponse:
+    return pb.WatchPlanResponse(decision=to_message(decision, plan_pb2.Decision))

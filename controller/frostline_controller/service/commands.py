@@ -1,0 +1,176 @@
+"""What people ask for: commands by RPC or by annotation, and scale requests (PROTOCOLS 10)."""
+
+import asyncio
+import logging
+
+from frostline_contract.annotations import COMMAND, REQUESTED_WORKERS
+from frostline_controller.cluster.backend import ClusterState, Conflict
+from frostline_controller.service.adapting import Adapting
+from frostline_controller.service.choosing import Choosing
+from frostline_controller.service.ending import Ending
+from frostline_controller.service.entering import Entering
+from frostline_controller.service.run import Run
+from frostline_controller.state.durable import PinnedShape
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_rpc.errors import InvalidRequest, Refused
+
+log = logging.getLogger(__name__)
+
+
+class Commands:
+    """Each command is checked when it arrives, carried out by the reconciler, and answered by an event."""
+
+    def __init__(self, run: Run, choosing: Choosing, adapting: Adapting, entering: Entering, ending: Ending) -> None:
+        self._run, self._choosing, self._adapting, self._entering, self._ending = run, choosing, adapting, entering, ending
+        self._queue: list[pb.CommandRequest] = []
+
+    def accept(self, request: pb.CommandRequest) -> str:
+        """Check and queue. Returns what will happen; raises InvalidRequest or Refused."""
+        run = self._run
+        units = run.identity.num_units if run.identity else 0
+        kind = request.kind
+        if kind == "resume":
+            if run.state.state not in ("suspended", "failed", "cancelled"):
+                raise Refused(f"resume: the run is {run.state.state}; only a suspended, failed or cancelled run resumes")
+            answer = "resuming from the newest checkpoint"
+        elif kind in ("freeze", "unfreeze", "suspend", "cancel", "checkpoint", "reshape", "resize"):
+            if run.ended:
+                raise Refused(f"{kind}: the run is {run.state.state}; resume it first")
+            answer = self._check(request, units)
+        else:
+            raise InvalidRequest(
+                f"kind is {kind!r}; known are freeze, unfreeze, suspend, resume, resize, checkpoint, cancel, reshape"
+            )
+        self._queue.append(request)
+        run.wake.set()
+        return answer
+
+    def _check(self, request: pb.CommandRequest, units: int) -> str:
+        run, kind = self._run, request.kind
+        if kind in ("freeze", "reshape", "checkpoint", "unfreeze") and run.current is None:
+            raise Refused(f"{kind}: the run has not started yet")
+        if kind == "freeze":
+            if not 0 <= request.freeze_point < units:
+                raise InvalidRequest(
+                    f"freeze_point is {request.freeze_point}; it must be 0 to {units - 1} (units before it freeze)"
+                )
+            return f"freeze point {request.freeze_point} with the next decision"
+        if kind == "unfreeze":
+            return "everything learns again from the next decision on"
+        if kind == "reshape":
+            pp_degree, dp_degree = request.pp_degree, request.dp_degree
+            there = len(run.members.available())
+            if pp_degree < 1 or dp_degree < 1 or pp_degree * dp_degree > there:
+                raise InvalidRequest(f"shape {pp_degree} x {dp_degree} needs {pp_degree * dp_degree} workers, {there} are there")
+            if dp_degree > run.job.training.reduction_leaves:
+                raise InvalidRequest(
+                    f"dp_degree {dp_degree} exceeds training.reduction_leaves {run.job.training.reduction_leaves}"
+                )
+            if pp_degree > units - run.freeze_point():
+                raise InvalidRequest(f"pp_degree {pp_degree} exceeds the {units - run.freeze_point()} trainable units")
+            return f"reshape to {pp_degree} x {dp_degree} when it is prepared"
+        if kind == "resize" and request.workers < 1:
+            raise InvalidRequest(f"workers is {request.workers}; it must be at least 1 (suspend stops the run)")
+        return {"suspend": "draining to a checkpoint", "cancel": "cancelling", "checkpoint": "a checkpoint after this step"}.get(
+            kind, f"at most {request.workers} workers"
+        )
+
+    async def advance(self) -> None:
+        """Carry out what was asked for."""
+        await self._take_annotation()
+        await self._take_scale_request()
+        while self._queue:
+            request = self._queue.pop(0)
+            await self._carry_out(request)
+
+    async def _carry_out(self, request: pb.CommandRequest) -> None:
+        run, kind = self._run, request.kind
+        log.info("command kind=%s step=%s", kind, run.step)
+        reason = f"{kind} by command"
+        if kind in ("freeze", "unfreeze"):
+            await run.commit(forced_freeze_point=request.freeze_point if kind == "freeze" else 0)
+            reason += f": freeze point {run.state.forced_freeze_point} with the next decision"
+        elif kind == "reshape":
+            pinned = PinnedShape(pp_degree=request.pp_degree, dp_degree=request.dp_degree, freeze_point=run.freeze_point())
+            await run.commit(pinned=pinned)
+            reason += f": {request.pp_degree} x {request.dp_degree}"
+            self._adapting.ask(reason)
+        elif kind == "checkpoint":
+            run.streams.send_all(pb.WatchPlanResponse(checkpoint=pb.CheckpointNotice(reason=reason)))
+        elif kind == "resize":
+            await self._request_workers(request.workers)
+            reason += f": at most {request.workers} workers"
+        elif kind == "suspend":
+            await self._ending.drain(reason)
+        elif kind == "cancel":
+            await self._ending.drain(reason, cancelled=True)
+        elif kind == "resume":
+            await self.resume(reason)
+        await run.event("command", reason)
+
+    async def resume(self, reason: str) -> None:
+        """A run that was stopped waits for workers again; the first plan starts from the newest checkpoint."""
+        run = self._run
+        self._ending.reopen()
+        await run.commit(state="waiting", message="", prepared=None, replicas=-1)
+        self._entering.resuming = run.current is not None
+        await self.start_pods()
+        log.info("resuming reason=%r", reason)
+
+    async def start_pods(self) -> None:
+        """Ask for the pods that the run wants, where nobody has yet."""
+        run = self._run
+        if run.state.replicas >= 0 or run.ended:
+            return
+        await self._scale(self._wanted_pods())
+
+    async def _take_annotation(self) -> None:
+        """`kubectl annotate`: the command is removed when it is taken."""
+        run = self._run
+        text = run.cluster.annotations.get(COMMAND)
+        if not text:
+            return
+        try:
+            await asyncio.to_thread(run.backend.patch_annotations, {COMMAND: None}, {COMMAND: text})
+        except Conflict:
+            return  # it was changed meanwhile: read again at the next round
+        kind, _, number = text.strip().partition(" ")
+        request = pb.CommandRequest(kind=kind)
+        try:
+            if number and kind in ("freeze", "resize"):
+                setattr(request, "freeze_point" if kind == "freeze" else "workers", int(number))
+            self.accept(request)
+        except (ValueError, InvalidRequest, Refused) as error:
+            await run.event("command", f"refused: {error}")
+
+    async def _take_scale_request(self) -> None:
+        """spec.replicas that the controller did not write is a person's wish: taken once, answered by one correction."""
+        run = self._run
+        cluster: ClusterState = run.cluster
+        if run.state.replicas < 0 or cluster.spec_replicas == run.state.replicas or run.ended:
+            return
+        asked = cluster.spec_replicas * run.job.placement.workers_per_pod
+        if asked == 0:
+            await run.commit(replicas=0)
+            await run.event("command", "scaled to 0: suspend")
+            await self._ending.drain("suspended by a scale request to 0")
+            return
+        await self._request_workers(asked)
+        await run.event("command", f"scale request for {asked} workers, answered by {self._choosing.wanted_workers()}")
+
+    async def _request_workers(self, workers: int) -> None:
+        run = self._run
+        await run.commit(requested_workers=workers)
+        await asyncio.to_thread(run.backend.patch_annotations, {REQUESTED_WORKERS: str(workers)}, {})
+        await self._scale(self._wanted_pods())
+        self._adapting.ask(f"at most {workers} workers by request")
+
+    async def _scale(self, pods: int) -> None:
+        run = self._run
+        await run.commit(replicas=pods)
+        await asyncio.to_thread(run.backend.scale, pods)
+        run.cluster = await asyncio.to_thread(run.backend.read)  # so that the old number is no new request
+        log.info("scaled pods=%s", pods)
+
+    def _wanted_pods(self) -> int:
+        return -(-self._choosing.wanted_workers() // self._run.job.placement.workers_per_pod)

@@ -1,0 +1,214 @@
+"""The reconciler: one task that gathers what arrived by RPC and from the cluster, and acts on it in a fixed order."""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+
+from frostline_contract.annotations import PROGRESS
+from frostline_contract.plan import Decision
+from frostline_controller.cluster.backend import Conflict
+from frostline_controller.membership import GONE, LEAVING, Worker
+from frostline_controller.service.adapting import Adapting
+from frostline_controller.service.choosing import Choosing
+from frostline_controller.service.commands import Commands
+from frostline_controller.service.ending import Ending
+from frostline_controller.service.entering import Entering
+from frostline_controller.service.freezing import Deciding
+from frostline_controller.service.reshaping import Reshaping, plan_line
+from frostline_controller.service.run import Run
+from frostline_controller.service.status import progress_text
+from frostline_proto.v1 import control_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+CLUSTER_READ_SECONDS = 0.5
+PROGRESS_SECONDS = 10.0
+COALESCE_SECONDS = 0.005
+"""Least time between two rounds, so that a thousand heartbeats a second do not become as many rounds."""
+TICK_SECONDS = 0.25
+"""Longest time between two rounds: deadlines are judged at least this often."""
+
+
+class Controller:
+    """All parts of one leading controller, and the loop that runs them."""
+
+    def __init__(self, run: Run, replayed: tuple[Decision, ...] | None, checkpoint_root: Path) -> None:
+        self.run = run
+        self.checkpoint_root = checkpoint_root
+        self.choosing = Choosing(run)
+        self.reshaping = Reshaping(run)
+        self.entering = Entering(run, self.choosing, checkpoint_root)
+        self.deciding = Deciding(run, replayed)
+        self.adapting = Adapting(run, self.choosing, self.reshaping)
+        self.ending = Ending(run)
+        self.commands = Commands(run, self.choosing, self.adapting, self.entering, self.ending)
+        self._cluster_read_at = -1.0
+        self._progress_at = -PROGRESS_SECONDS
+        self._departures: list[tuple[str, str, str]] = []
+        self._worker_events: list[pb.RunEvent] = []
+
+    async def start(self) -> None:
+        """Take over what was found: complete plans.jsonl, say when the run began, ask for pods."""
+        run = self.run
+        if not run.state.started_at:
+            await run.commit(started_at=time.time())
+        await self.deciding.restore()
+        if run.current is not None:
+            written = {
+                (line["generation"]["incarnation"], line["generation"]["counter"])
+                for line in run.plans.lines()
+                if line["kind"] == "plan"
+            }
+            generation = run.current.generation
+            if (generation.incarnation, generation.counter) not in written:
+                await run.plans.append([plan_line(run.current, run.current.start_step + 1)])
+        await self.commands.start_pods()
+        log.info("controller leads incarnation=%s state=%s generation=%s", run.state.incarnation, run.state.state,
+                 run.current.generation if run.current else "none")  # fmt: skip
+
+    async def serve(self) -> None:
+        """Run until cancelled. Raises Conflict where another controller has taken over."""
+        while True:
+            self.run.wake.clear()
+            try:
+                await self._round()
+            except OSError as error:
+                log.error("the state cannot be written, trying again error=%s", error)
+                await asyncio.sleep(TICK_SECONDS)
+            except ValueError as error:  # what the job asks for cannot be done: the text says what and why
+                self.ending.fail(str(error))
+            await asyncio.sleep(COALESCE_SECONDS)
+            try:
+                await asyncio.wait_for(self.run.wake.wait(), TICK_SECONDS)
+            except TimeoutError:
+                continue
+
+    def note_departure(self, worker_id: str, why: str, kind: str) -> None:
+        """A worker went (kind "gone"), wants to (kind "leaving"), or has been replaced in its place."""
+        self._departures.append((worker_id, why, kind))
+        self.run.wake.set()
+
+    def note_worker_event(self, event: pb.RunEvent) -> None:
+        self._worker_events.append(event)
+        if event.kind == "decision_void":
+            self.deciding.note_void(event)
+        self.run.wake.set()
+
+    async def note_joined(self, worker: Worker) -> None:
+        """A worker registered that was not there before."""
+        run = self.run
+        log.info("worker joined worker=%s pod=%s node=%s", worker.worker_id, worker.pod_name, worker.failure_domain)
+        if run.current is not None and worker.worker_id not in run.current.placement.workers:
+            self.adapting.ask(f"{worker.pod_name} joined", "join")
+        run.wake.set()
+
+    async def _round(self) -> None:
+        run = self.run
+        now = run.clock()
+        await self._observe(now)
+        await self._take_departures(now)
+        await self._tell_worker_events()
+        if self.entering.crash_loop:
+            self.ending.fail(self.entering.crash_loop)
+        if await self.ending.settle(now):
+            await self.commands.advance()
+            return
+        await self.commands.advance()
+        if await self.deciding.advance():
+            self.adapting.ask(f"decision {run.state.decisions[-1].number}")
+        if await self.entering.advance(now):
+            self._forget_preparation()
+        elif not self.ending.draining:
+            if (plan := await self.reshaping.advance(now)) is not None:
+                self._release_leavers(set(plan.placement.workers))
+            await self.adapting.advance()
+        await self._plant_faults()
+        await self._publish(now)
+
+    async def _observe(self, now: float) -> None:
+        """Read the cluster; workers of a pod that is no longer there are gone."""
+        if now - self._cluster_read_at < CLUSTER_READ_SECONDS:
+            return
+        run = self.run
+        run.cluster = await asyncio.to_thread(run.backend.read)
+        self._cluster_read_at = now
+        if not run.cluster.pods:
+            return
+        uids = {pod.uid for pod in run.cluster.pods}
+        for worker in run.members:
+            if worker.presence != GONE and worker.pod_uid not in uids and now - worker.registered_at > 2 * CLUSTER_READ_SECONDS:
+                self._departures.append((worker.worker_id, f"pod {worker.pod_name} is gone", "gone"))
+
+    async def _take_departures(self, now: float) -> None:
+        run = self.run
+        for worker in run.members.overdue(now):
+            silence = f"no heartbeat for {run.members.dead_after_seconds:g} s"
+            self._departures.append((worker.worker_id, silence, "gone"))
+        departures, self._departures = self._departures, []
+        for worker_id, why, kind in departures:
+            worker = run.members.get(worker_id)
+            if worker is None or worker.presence == GONE:
+                continue
+            member = run.current is not None and worker_id in run.current.placement.workers
+            if kind == "gone":
+                run.members.remove(worker_id, why)
+                log.warning("worker gone worker=%s pod=%s step=%s reason=%r", worker_id, worker.pod_name, worker.step, why)
+                if not member:
+                    self.adapting.ask(f"{worker.pod_name} is gone", "leave")
+                continue
+            worker.presence = LEAVING
+            log.info("worker wants to leave worker=%s pod=%s reason=%r", worker_id, worker.pod_name, why)
+            if not member or run.ended:
+                self._release_leavers(set(run.current.placement.workers) if run.current else set())
+            elif len(run.members.available()) >= run.job.placement.min_workers:
+                self.adapting.ask(f"{worker.pod_name} leaves: {why}", "leave")
+            elif not self.ending.draining:
+                await self.ending.drain(f"too few workers stay: {why}")
+        run.members.forget_old(set(run.current.placement.workers) if run.current else set())
+
+    async def _tell_worker_events(self) -> None:
+        events, self._worker_events = self._worker_events, []
+        for event in events:
+            await self.run.worker_event(event)
+
+    def _release_leavers(self, members: set[str]) -> None:
+        """A worker that asked to go, and is needed no more, may exit."""
+        for worker in self.run.members:
+            if worker.presence == LEAVING and worker.worker_id not in members:
+                self.run.streams.send(worker.worker_id, pb.WatchPlanResponse(end=pb.EndNotice(reason="it may leave")))
+
+    def _forget_preparation(self) -> None:
+        """A plan that is entered without a vote supersedes the prepared one."""
+        if self.run.state.prepared is None and self.reshaping.preparation is not None:
+            self.reshaping.preparation = None
+            self.adapting.ask("after the recovery")
+
+    async def _plant_faults(self) -> None:
+        """The job's planned faults: what a preemption would do, at a step."""
+        run = self.run
+        faults = sorted(run.job.faults, key=lambda fault: fault.step)
+        if run.state.faults_done >= len(faults) or run.step < faults[run.state.faults_done].step:
+            return
+        fault = faults[run.state.faults_done]
+        await run.commit(faults_done=run.state.faults_done + 1)
+        log.warning("planned fault kind=%s step=%s worker=%s", fault.kind, run.step, fault.worker)
+        if fault.kind == "kill_worker":
+            name = next((pod.name for pod in run.cluster.pods if pod.ordinal == fault.worker), None)
+            if name is not None:
+                await asyncio.to_thread(run.backend.delete_pod, name, 0.0)
+        elif fault.kind == "kill_controller":
+            os.kill(os.getpid(), signal.SIGKILL)
+        else:
+            await asyncio.to_thread(run.backend.emit_event, "Warning", "FaultRequested", fault.kind)
+
+    async def _publish(self, now: float) -> None:
+        if now - self._progress_at < PROGRESS_SECONDS:
+            return
+        self._progress_at = now
+        try:
+            await asyncio.to_thread(self.run.backend.patch_annotations, {PROGRESS: progress_text(self.run)}, {})
+        except Conflict as error:  # it tests nothing, so this is a backend's own refusal
+            log.warning("progress not written error=%s", error)

@@ -1,0 +1,119 @@
+"""The end of a run: its outcome becomes result.json, everyone is told to exit, the cluster is scaled to nothing."""
+
+import asyncio
+import json
+import logging
+import time
+
+from frostline_controller.cluster.local_backend import replace_durably
+from frostline_controller.service.run import Run
+from frostline_proto.v1 import control_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+RESULT_VERSION = 1
+EXIT_WAIT_SECONDS = 5.0
+"""How long workers may take to exit after EndNotice before their pods are taken away."""
+
+STATES = {"completed": "completed", "drained": "suspended", "failed": "failed", "cancelled": "cancelled"}
+
+
+class Ending:
+    """Holds the outcome until it is durable, then ends the run. `draining` is why the run is asked to stop, or empty."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.outcome: pb.RunOutcome | None = None
+        self.draining = ""
+        self.cancelled = False
+        self.end_reason = f"the run is {run.state.state}" if run.ended else ""
+        self._told_at: float | None = None
+        self._scaled = False
+
+    def reopen(self) -> None:
+        """The run resumes: forget how it ended."""
+        self.outcome, self._told_at = None, None
+        self.draining, self.cancelled, self.end_reason, self._scaled = "", False, "", False
+
+    def note_outcome(self, outcome: pb.RunOutcome) -> None:
+        """The first outcome counts."""
+        if self.outcome is None and not self._run.ended:
+            self.outcome = outcome
+
+    def fail(self, message: str) -> None:
+        """The run cannot succeed: the user's mistake, a crash loop, results that differ."""
+        self.note_outcome(pb.RunOutcome(status="failed", message=message, steps=self._run.step))
+
+    async def drain(self, reason: str, cancelled: bool = False) -> None:
+        """Ask all members for a checkpoint at a step boundary; without members the run just stops where it is."""
+        run = self._run
+        self.cancelled = self.cancelled or cancelled
+        if run.current is None or not any(run.members.is_alive(worker) for worker in run.current.placement.workers):
+            self.note_outcome(pb.RunOutcome(status="drained", message=reason, steps=run.step))
+            return
+        self.draining = reason
+        await run.commit(state="draining", message=reason)
+        run.streams.send_all(pb.WatchPlanResponse(drain=pb.DrainNotice(reason=reason)))
+        log.info("draining step=%s reason=%r", run.step, reason)
+
+    async def settle(self, now: float) -> bool:
+        """True where the run is over: nothing else is to be done for it."""
+        run = self._run
+        if self.outcome is not None and not run.ended:
+            await self._end(self.outcome)
+            self._told_at = now
+        if not run.ended:
+            return False
+        if self._told_at is None:
+            self._told_at = now
+        alive = [worker for worker in run.members if worker.presence != "gone" and worker.watching]
+        if not self._scaled and (not alive or now - self._told_at > EXIT_WAIT_SECONDS):
+            self._scaled = True
+            await run.commit(replicas=0)
+            await asyncio.to_thread(run.backend.scale, 0)
+        return True
+
+    async def _end(self, outcome: pb.RunOutcome) -> None:
+        run = self._run
+        status = "cancelled" if self.cancelled and outcome.status == "drained" else outcome.status
+        state = STATES.get(status, "failed")
+        self.end_reason = outcome.message or f"the run is {state}"
+        await run.event("end", f"{status}: {outcome.message}" if outcome.message else status, step=outcome.steps)
+        if run.current is not None:
+            await run.plans.append([{"kind": "plan_end", "generation": str(run.current.generation), "last_step": outcome.steps}])
+        await asyncio.to_thread(replace_durably, run.folder / "result.json", json.dumps(self._result(outcome, status), indent=2))
+        await run.commit(state=state, message=outcome.message, prepared=None)
+        run.message = outcome.message
+        self.draining = ""
+        run.streams.send_all(pb.WatchPlanResponse(end=pb.EndNotice(reason=self.end_reason)))
+        log.info("run ended state=%s step=%s digest=%s message=%r", state, outcome.steps, outcome.digest, outcome.message)
+
+    def _result(self, outcome: pb.RunOutcome, status: str) -> dict[str, object]:
+        """The run's result (docs/run-directory.md has the schema)."""
+        run = self._run
+        job = run.job
+        known = run.identity
+        settings = {
+            "job_name": job.name, "seed": job.seed, "family": job.model.family, "task": job.task.kind,
+            "batch_size": job.training.batch_size, "micro_batch_size": job.training.micro_batch_size,
+            "num_microbatches": job.training.num_microbatches, "reduction_leaves": job.training.reduction_leaves,
+            "precision": job.training.precision, "numerics": job.training.numerics, "batch": job.training.batch,
+            "total_steps": run.total_steps, "freeze_policy": job.freeze.policy.name if job.elastic.freeze else "none",
+            "workers": job.placement.workers, "dataset_digest": known.dataset_digest if known else "",
+            "probe_digest": known.probe_digest if known else "", "probe_detail": known.probe_detail if known else "",
+            **dict(outcome.settings),
+        }  # fmt: skip
+        return {
+            "version": RESULT_VERSION,
+            "name": job.name,
+            "status": status,
+            "steps": outcome.steps,
+            "wall_seconds": round(time.time() - run.state.started_at, 3) if run.state.started_at else 0.0,
+            "digest": outcome.digest,
+            "final": dict(outcome.final),
+            "message": outcome.message,
+            "checkpoint_path": outcome.checkpoint_path,
+            "lineage": run.state.lineage,
+            "settings": settings,
+            "events": run.events.all(),
+        }

@@ -1,0 +1,239 @@
+"""The two-phase reshape (PROTOCOLS 3): prepare a plan while training goes on, let a vote switch to it, learn the outcome.
+
+At most one plan is prepared at a time. Whether it was switched to is decided by the workers' vote alone; the controller
+learns it from Ready(entered) and from heartbeats, and withdraws what comes too late.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+from frostline_contract.plan import GenerationId, Plan
+from frostline_controller.history import in_force
+from frostline_controller.plan_building import switching_plan
+from frostline_controller.planning import Choice
+from frostline_controller.service.run import Run
+from frostline_controller.state.durable import next_generation
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import plan_pb2
+from frostline_rpc.convert import to_message
+
+log = logging.getLogger(__name__)
+
+ENTERED_WAIT_SECONDS = 2.0
+"""After a heartbeat of the new generation, how long Ready(entered) with the exact step of the switch is waited for."""
+
+
+@dataclass
+class Preparation:
+    """What is known of the prepared plan. ready: preparation seconds by worker. taken_back: step of the worker then.
+
+    announced: ReadyNotice was sent, so that a vote may switch; true as well after a restart, since a predecessor may have.
+    told: this controller has sent it. cause: kind of the event that the switch becomes.
+    """
+
+    since: float
+    ready: dict[str, float] = field(default_factory=dict)
+    taken_back: dict[str, int] = field(default_factory=dict)
+    entered: dict[str, tuple[int, float]] = field(default_factory=dict)
+    entered_heard: float | None = None
+    announced: bool = False
+    told: bool = False
+    withdrawn: str = ""
+    cause: str = "reshape"
+
+
+class Reshaping:
+    """Drives the prepared plan. RPC handlers call the `note_` methods; the reconciler calls the others."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.preparation: Preparation | None = None
+        if run.state.prepared is not None:
+            self.preparation = Preparation(since=run.clock(), announced=True)
+
+    @property
+    def busy(self) -> bool:
+        return self._run.state.prepared is not None
+
+    def note_ready(self, worker_id: str, request: pb.ReadyRequest) -> None:
+        preparation = self.preparation
+        if preparation is None:
+            return
+        if request.entered:
+            preparation.entered[worker_id] = (request.step, request.seconds)
+        elif request.ready:
+            preparation.ready[worker_id] = request.seconds
+            preparation.taken_back.pop(worker_id, None)
+        else:
+            worker = self._run.members.get(worker_id)
+            preparation.ready.pop(worker_id, None)
+            preparation.taken_back[worker_id] = worker.step if worker else 0
+            log.info("ready taken back worker=%s generation=%s reason=%r", worker_id, _of(request.generation), request.reason)
+
+    def window(self, not_before: int = 0) -> tuple[int, int, int, int]:
+        """(freeze point, decision number, switch_from, switch_until) of a plan that is made now.
+
+        It names the newest decision; votes may switch from the step from which that is in force, until the vote before the
+        one that adopts the next decision, and never at the run's last step.
+        """
+        run = self._run
+        assert run.calendar is not None
+        timeline = [decision for decision in run.surviving() if not decision.void]
+        newest = timeline[-1] if timeline else None
+        number = newest.number if newest else 0
+        first = max(run.step + 1, newest.effective_step if newest else 1, not_before)
+        following = run.calendar.due_before(first) + 1
+        until = run.total_steps - 1
+        if run.calendar.effective_step(following) <= run.total_steps:
+            until = min(until, run.calendar.effective_step(following) - 2)
+        return (newest.freeze_point if newest else 0), number, first, until
+
+    async def prepare(self, choice: Choice, not_before: int, cause: str) -> bool:
+        """Write and announce a plan. False where the window is too short: the next decision brings the next chance."""
+        run = self._run
+        base = run.current
+        assert base is not None and not self.busy
+        freeze_point, number, first, until = self.window(not_before)
+        if until < first:
+            return False
+        store = run.members.get(choice.placement.workers[0])
+        assert store is not None, choice.placement.workers[0]
+        plan = switching_plan(
+            next_generation(run.state), base, run.state.lineage, choice.placement, store,
+            (freeze_point, number), (first, until), choice.reason,
+        )  # fmt: skip
+        await run.commit(prepared=plan, counter=plan.generation.counter)
+        self.preparation = Preparation(since=run.clock(), cause=cause)
+        run.streams.send_all(run.plan_message(plan))
+        log.info(
+            "plan prepared generation=%s shape=%sx%s freeze_point=%s switch=%s..%s reason=%r",
+            plan.generation, plan.placement.pp_degree, plan.placement.dp_degree, freeze_point, first, until, plan.reason,
+        )  # fmt: skip
+        return True
+
+    async def advance(self, now: float) -> Plan | None:
+        """Move the prepared plan on. Returns the plan that training has switched to, once, else None."""
+        run, plan, preparation = self._run, self._run.state.prepared, self.preparation
+        if plan is None or preparation is None:
+            return None
+        if (step := self._switched_at(plan, preparation, now)) is not None:
+            return await self._switched(plan, preparation, step, now)
+        if preparation.entered_heard is not None:
+            return None
+        if self._is_dead(plan, preparation):
+            await self.drop(preparation.withdrawn or f"no vote had switched to it by step {plan.switch_until}")
+            return None
+        late = now - preparation.since > run.job.controller.reshape_deadline_seconds
+        if not preparation.withdrawn and late:
+            missing = [worker for worker in plan.participants if worker not in preparation.ready]
+            self.withdraw(f"not switched within {run.job.controller.reshape_deadline_seconds:g} s; not ready: {missing}")
+        elif not preparation.withdrawn and (reason := self._overtaken(plan, preparation)):
+            self.withdraw(reason)
+        elif not preparation.withdrawn and all(worker in preparation.ready for worker in plan.participants):
+            self._announce_ready(plan, preparation)
+        return None
+
+    def withdraw(self, reason: str) -> None:
+        """Members vote for it no more; it is forgotten when it is known that no vote has switched to it."""
+        plan, preparation = self._run.state.prepared, self.preparation
+        assert plan is not None and preparation is not None
+        preparation.withdrawn = reason
+        notice = pb.WithdrawNotice(generation=to_message(plan.generation, plan_pb2.GenerationId), reason=reason)
+        self._run.streams.send_all(pb.WatchPlanResponse(withdraw=notice))
+        log.warning("plan withdrawn generation=%s reason=%r", plan.generation, reason)
+        self._run.wake.set()
+
+    async def drop(self, reason: str) -> None:
+        """Forget a plan that no vote can switch to any more. Its number is never used again."""
+        plan, preparation = self._run.state.prepared, self.preparation
+        assert plan is not None
+        if preparation is not None and not preparation.withdrawn:
+            self.withdraw(reason)
+        await self._run.commit(prepared=None)
+        self.preparation = None
+        log.info("plan dropped generation=%s reason=%r", plan.generation, reason)
+
+    def _announce_ready(self, plan: Plan, preparation: Preparation) -> None:
+        if preparation.told:
+            return
+        preparation.announced = preparation.told = True
+        notice = pb.ReadyNotice(generation=to_message(plan.generation, plan_pb2.GenerationId))
+        assert plan.base is not None and self._run.current is not None
+        for worker_id in {*self._run.current.placement.workers, *plan.participants}:
+            self._run.streams.send(worker_id, pb.WatchPlanResponse(ready=notice))
+        log.info("plan ready generation=%s seconds=%.3f", plan.generation, self._run.clock() - preparation.since)
+
+    def _switched_at(self, plan: Plan, preparation: Preparation, now: float) -> int | None:
+        """The step whose vote switched, or None while it is not known that one has."""
+        if preparation.entered:
+            return max(step for step, _ in preparation.entered.values())
+        inside = [
+            worker.step
+            for worker_id in plan.participants
+            if (worker := self._run.members.get(worker_id)) is not None and worker.generation == plan.generation
+        ]
+        if not inside:
+            return None
+        preparation.entered_heard = preparation.entered_heard or now
+        if now - preparation.entered_heard < ENTERED_WAIT_SECONDS:
+            return None
+        return max(plan.switch_from, min(plan.switch_until, min(inside)))
+
+    async def _switched(self, plan: Plan, preparation: Preparation, step: int, now: float) -> Plan:
+        run = self._run
+        base = run.current
+        assert base is not None
+        await run.plans.append([plan_end_line(base.generation, step), plan_line(plan, step + 1)])
+        await run.commit(current=plan, prepared=None)
+        run.entered = dict(preparation.entered)
+        seconds = max((seconds for _, seconds in preparation.entered.values()), default=0.0)
+        if preparation.ready:
+            run.reshape_seconds = max(0.05, seconds or now - preparation.since)
+        self.preparation = None
+        await run.event(preparation.cause, plan.reason, seconds, step=step)
+        return plan
+
+    def _overtaken(self, plan: Plan, preparation: Preparation) -> str:
+        """Why a plan that nobody may vote for yet should be made anew: a newer decision, or a participant that went."""
+        gone = [worker for worker in plan.participants if not self._run.members.is_alive(worker)]
+        if gone and self._run.clock() - self._run.started > self._run.members.lost_after_seconds:
+            return f"{gone[0]} is gone"
+        if preparation.announced:
+            return ""
+        newest = in_force(self._run.surviving(), self._run.total_steps + 1)
+        if newest is not None and newest.number != plan.decision_number:
+            return f"overtaken by decision {newest.number}"
+        if plan.lineage != self._run.state.lineage:
+            return f"overtaken by lineage {self._run.state.lineage}"
+        return ""
+
+    def _is_dead(self, plan: Plan, preparation: Preparation) -> bool:
+        """True where no vote has switched to it and none will (PROTOCOLS 4: its fate is known)."""
+        if preparation.withdrawn and not preparation.announced:
+            return True
+        base = self._run.current
+        assert base is not None
+        for worker_id in base.placement.workers:
+            worker = self._run.members.get(worker_id)
+            if worker is None or worker.generation != base.generation:
+                continue
+            if worker.step > plan.switch_until:
+                return True
+            taken_back = preparation.taken_back.get(worker_id)
+            if preparation.withdrawn and taken_back is not None and worker.step > taken_back + 1:
+                return True
+        return False
+
+
+def plan_line(plan: Plan, first_step: int) -> dict[str, object]:
+    """A plan as a line of plans.jsonl, without the decisions, which have lines of their own."""
+    values = plan.model_dump(mode="json", exclude={"decisions"})
+    return {"kind": "plan", **values, "first_step": first_step, "last_step": None}
+
+
+def plan_end_line(generation: GenerationId, last_step: int) -> dict[str, object]:
+    return {"kind": "plan_end", "generation": str(generation), "last_step": last_step}
+
+
+def _of(generation: plan_pb2.GenerationId) -> str:
+    return f"{generation.incarnation}.{generation.counter}"

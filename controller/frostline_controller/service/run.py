@@ -1,0 +1,159 @@
+"""One run as the controller holds it: job, durable state, members, logs. The parts of the service share it."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.job import Job
+from frostline_contract.plan import Decision, Plan
+from frostline_controller.cluster.backend import ClusterBackend, ClusterState
+from frostline_controller.history import in_force, surviving_decisions
+from frostline_controller.membership import Membership
+from frostline_controller.service.events import EventLog
+from frostline_controller.service.records import RecordLog, StatisticsLog
+from frostline_controller.service.streams import Streams
+from frostline_controller.state.durable import DurableState, DurableStore, with_decisions
+from frostline_controller.state.journal import Journal
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import plan_pb2
+from frostline_rpc.convert import to_message
+
+log = logging.getLogger(__name__)
+
+ENDED = ("completed", "failed", "cancelled", "suspended")
+
+
+class Run:
+    """Shared context. Only the reconciler's task calls `commit`, so of two changes none is lost.
+
+    entered: members that have entered the current generation, with the step of the switch and how long it took.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        folder: Path,
+        backend: ClusterBackend,
+        store: DurableStore,
+        state: DurableState,
+        cluster: ClusterState,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.job, self.folder, self.backend, self.clock = job, Path(folder), backend, clock
+        self._store = store
+        self.state = state
+        self.cluster = cluster
+        self.members = Membership(job.controller.dead_after_seconds, job.controller.heartbeat_seconds)
+        self.streams = Streams()
+        self.records = RecordLog(self.folder / "metrics.jsonl")
+        self.statistics = StatisticsLog(self.folder / "statistics.jsonl")
+        self.plans = Journal(self.folder / "plans.jsonl")
+        self.events = EventLog(self.folder / "events.jsonl")
+        self.wake = asyncio.Event()
+        self.identity = state.identity
+        self.calendar = self._calendar()
+        self.total_steps = job.total_steps(self.identity.steps_per_epoch) if self.identity else job.training.steps or 0
+        self.entered: dict[str, tuple[int, float]] = {}
+        self.reshape_seconds = 1.0
+        self.started = self.clock()
+        self.message = state.message
+        self._worker_events: set[tuple[str, int, int]] = set()
+
+    @property
+    def current(self) -> Plan | None:
+        return self.state.current
+
+    @property
+    def ended(self) -> bool:
+        return self.state.state in ENDED
+
+    def adopt_identity(self, identity: Any) -> None:
+        """The first worker's word on what the run is. Durable with the first plan."""
+        self.identity = identity
+        self.calendar = self._calendar()
+        self.total_steps = self.job.total_steps(identity.steps_per_epoch)
+
+    async def commit(self, **changes: Any) -> None:
+        """Change the durable state: written and tested before it is true here. Raises Conflict where another leads."""
+        fresh = self.state.model_copy(update={"identity": self.identity, **changes})
+        await asyncio.to_thread(self._store.write, self.state, fresh)
+        self.state = fresh
+
+    def surviving(self) -> list[Decision]:
+        if self.calendar is None:
+            return []
+        return surviving_decisions(self.state.decisions, self.state.lineages, self.calendar)
+
+    def freeze_point(self) -> int:
+        """In force at the step that is being computed."""
+        decision = in_force(self.surviving(), self.step + 1)
+        return decision.freeze_point if decision else 0
+
+    @property
+    def step(self) -> int:
+        """The last step that members of the running generation say is committed."""
+        plan = self.current
+        if plan is None:
+            return 0
+        told = [
+            worker.step
+            for worker_id in plan.placement.workers
+            if (worker := self.members.get(worker_id)) is not None and worker.generation == plan.generation
+        ]
+        durable = self.records.durable_step(self.state.lineage, self.state.starts_at(self.state.lineage))
+        return max([*told, durable, max(plan.start_step, 0)])
+
+    def step_seconds(self) -> float:
+        """Of the newest record; the plan's prediction before there is one."""
+        latest = self.records.latest
+        if latest is not None and latest.step_seconds > 0:
+            return latest.step_seconds
+        predicted = self.current.placement.predicted_step_seconds if self.current else 0.0
+        return predicted or 1.0
+
+    def plan_message(self, plan: Plan) -> pb.WatchPlanResponse:
+        return pb.WatchPlanResponse(plan=to_message(with_decisions(plan, self.state.decisions), plan_pb2.Plan))
+
+    async def event(self, kind: str, reason: str, seconds: float = 0.0, **fields: Any) -> None:
+        """Write an event of the run, stamped with generation, freeze point and shape, and tell the cluster."""
+        plan = self.current
+        line = {
+            "step": self.step,
+            "lineage": self.state.lineage,
+            "generation": str(plan.generation) if plan else "",
+            "freeze_point": self.freeze_point(),
+            "pp_degree": plan.placement.pp_degree if plan else 0,
+            "dp_degree": plan.placement.dp_degree if plan else 0,
+            "num_microbatches": self.job.training.num_microbatches,
+            "reason": reason,
+            **fields,
+        }
+        await self.events.add(kind, self.state.started_at, seconds if math.isfinite(seconds) else 0.0, **line)
+        log.info("event kind=%s step=%s generation=%s reason=%r", kind, line["step"], line["generation"], reason)
+        severity = "Warning" if kind in ("failure", "decision_void") else "Normal"
+        await asyncio.to_thread(self.backend.emit_event, severity, kind.title().replace("_", ""), reason)
+
+    async def worker_event(self, event: pb.RunEvent) -> bool:
+        """Write an event that a worker told of, once. True where it is new."""
+        key = (event.kind, event.step, event.lineage)
+        if key in self._worker_events or self.events.holds(*key):
+            return False
+        self._worker_events.add(key)
+        detail = {"detail": dict(event.detail)} if event.detail else {}
+        await self.event(event.kind, event.reason, event.seconds, step=event.step, lineage=event.lineage, **detail)
+        return True
+
+    def close(self) -> None:
+        for part in (self.records, self.statistics, self.plans, self.events):
+            part.close()
+
+    def _calendar(self) -> DecisionCalendar | None:
+        if self.identity is None:
+            return None
+        per_epoch = self.identity.steps_per_epoch
+        return DecisionCalendar(self.job.interval_steps(per_epoch), self.job.decisions.lag_steps, self.job.total_steps(per_epoch))

@@ -1,0 +1,123 @@
+"""Where the run stands, for people: the Status RPC and the progress annotation."""
+
+import json
+from typing import Any
+
+import psutil
+
+from frostline_controller.membership import GONE, LEAVING, Worker
+from frostline_controller.service.run import Run
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import plan_pb2
+from frostline_rpc.convert import to_message
+
+WORKERS_SHOWN_GONE = 16
+
+
+def run_state(run: Run) -> str:
+    """waiting, running, draining, suspended, completed, failed or cancelled."""
+    return run.state.state
+
+
+def status_of(run: Run) -> pb.StatusResponse:
+    """Every field of StatusResponse."""
+    plan, latest, identity = run.current, run.records.latest, run.identity
+    now = run.clock()
+    seen = (latest.cache_hits + latest.cache_misses) if latest else 0
+    response = pb.StatusResponse(
+        name=run.job.name,
+        state=run_state(run),
+        step=run.step,
+        total_steps=run.total_steps,
+        freeze_point=run.freeze_point(),
+        num_units=identity.num_units if identity else 0,
+        workers=[_worker_status(run, worker, now) for worker in _shown(run)],
+        loss=latest.loss if latest else 0.0,
+        metrics=_metrics(run),
+        samples_per_second=latest.samples_per_second if latest else 0.0,
+        cache_hit_fraction=latest.cache_hits / seen if latest and seen else 0.0,
+        seconds_left=_seconds_left(run),
+        message=run.message or run.state.message,
+        lineage=run.state.lineage,
+        epoch=run.step / identity.steps_per_epoch if identity and identity.steps_per_epoch else 0.0,
+        incarnation=run.state.incarnation,
+        resident_bytes=psutil.Process().memory_info().rss,
+    )
+    if plan is not None:
+        response.generation.CopyFrom(to_message(plan.generation, plan_pb2.GenerationId))
+        response.placement.CopyFrom(to_message(plan.placement, plan_pb2.Placement))
+    return response
+
+
+def progress_text(run: Run) -> str:
+    """The progress annotation: small JSON for people."""
+    plan, latest = run.current, run.records.latest
+    values: dict[str, Any] = {
+        "state": run_state(run),
+        "step": run.step,
+        "total_steps": run.total_steps,
+        "generation": str(plan.generation) if plan else "",
+        "freeze_point": run.freeze_point(),
+        "shape": f"{plan.placement.pp_degree}x{plan.placement.dp_degree}" if plan else "",
+        "loss": round(latest.loss, 6) if latest else None,
+        "message": run.message,
+    }
+    return json.dumps(values)
+
+
+def _shown(run: Run) -> list[Worker]:
+    gone = [worker for worker in run.members if worker.presence == GONE]
+    return [worker for worker in run.members if worker.presence != GONE] + gone[-WORKERS_SHOWN_GONE:]
+
+
+def _worker_status(run: Run, worker: Worker, now: float) -> pb.WorkerStatus:
+    placement = run.current.placement if run.current else None
+    member = placement is not None and worker.worker_id in placement.workers and worker.presence != GONE
+    status = pb.WorkerStatus(
+        worker_id=worker.worker_id,
+        pod_name=worker.pod_name,
+        process_id=worker.process_id,
+        state=_state(run, worker, member),
+        pp_rank=-1,
+        dp_rank=-1,
+        global_rank=-1,
+        heartbeat_age_seconds=max(0.0, now - worker.last_heard),
+        step=worker.step,
+        phase=worker.phase,
+        resident_bytes=worker.resident_bytes,
+    )
+    if member and placement is not None:
+        global_rank = placement.workers.index(worker.worker_id)
+        status.global_rank = global_rank
+        status.pp_rank = placement.shape.pp_rank(global_rank)
+        status.dp_rank = placement.shape.dp_rank(global_rank)
+        status.stages.extend(placement.shape.stages_of(status.pp_rank))
+        status.units.extend(placement.units_of(worker.worker_id))
+    return status
+
+
+def _state(run: Run, worker: Worker, member: bool) -> str:
+    if worker.presence == GONE:
+        return "gone"
+    if worker.presence == LEAVING:
+        return "leaving"
+    if member:
+        return "member"
+    prepared = run.state.prepared
+    joining = run.current is None or (prepared is not None and worker.worker_id in prepared.participants)
+    return "joining" if joining else "spare"
+
+
+def _metrics(run: Run) -> dict[str, float]:
+    """The newest guard reading."""
+    for one in reversed(run.statistics.all):
+        if one.guard is not None:
+            return dict(one.guard.metrics)
+    return dict(run.records.latest.evaluation) if run.records.latest else {}
+
+
+def _seconds_left(run: Run) -> float:
+    latest = run.records.latest
+    if latest is None or latest.step_seconds <= 0 or run.state.state != "running":
+        return -1.0
+    return max(0, run.total_steps - run.step) * latest.step_seconds

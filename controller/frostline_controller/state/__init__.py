@@ -1,0 +1,1 @@
+"""What outlives the controller's process: the guarded annotation and the append-only logs."""

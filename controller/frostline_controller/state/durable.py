@@ -1,0 +1,150 @@
+"""The durable state: what a new controller needs to go on, kept in one annotation and changed by compare-and-swap only.
+
+It holds generation n, a prepared n + 1, all decisions, the lineages and what the run is (PROTOCOLS 5). The patch tests
+FENCE, "<incarnation>.<counter>", so that of two controllers only the one that raised the incarnation last can write.
+"""
+
+import base64
+import json
+import zlib
+from typing import Any
+
+from frostline_contract.annotations import FENCE, PLAN
+from frostline_contract.plan import Decision, Frozen, GenerationId, Plan
+from frostline_controller.cluster.backend import ClusterBackend, ClusterState
+
+STATE_BYTES_MAX = 200 * 1024
+"""The API server takes 256 KiB of annotations in all (facts: kubernetes); the rest is left to others."""
+
+
+class LineageStart(Frozen):
+    """A lineage and the committed step that it starts from. kind: "start", "restore" or "rollback"."""
+
+    lineage: int
+    starts_at_step: int
+    kind: str = "start"
+
+
+class RunIdentity(Frozen):
+    """What the first worker said about the run; every other worker must say the same (PROTOCOLS 1, 8)."""
+
+    probe_digest: str
+    probe_detail: str
+    num_units: int
+    steps_per_epoch: int
+    train_samples: int
+    dataset_digest: str
+    unit_names: tuple[str, ...] = ()
+    boundary_bytes_per_sample: int = 0
+    cacheable: bool = False
+    cache_refusal: str = ""
+
+
+class PinnedShape(Frozen):
+    """A shape by command; it holds until the freeze point is no longer `freeze_point`. from_step: first step that may switch."""
+
+    pp_degree: int
+    dp_degree: int
+    schedule: str = "1f1b"
+    virtual_stages: int = 1
+    from_step: int = 0
+    freeze_point: int = 0
+
+
+class DurableState(Frozen):
+    """counter: highest plan number ever used. max_lineage: highest lineage ever planned, started or not.
+
+    state: waiting, running, draining, suspended, completed, failed or cancelled. started_at: Unix seconds.
+    forced_freeze_point: a freeze or unfreeze by command that the next decision carries out; -1: none.
+    reshapes_done, faults_done: how many of the job's scheduled ones have been taken up.
+    replicas: what the controller last wrote to spec.replicas; -1: never. requested_workers: a user's limit; -1: none.
+    start_pp_degree, start_dp_degree: the shape that the run began with; 0 before.
+    """
+
+    incarnation: int = 0
+    counter: int = 0
+    lineage: int = 0
+    max_lineage: int = 0
+    lineages: tuple[LineageStart, ...] = (LineageStart(lineage=0, starts_at_step=0),)
+    current: Plan | None = None
+    prepared: Plan | None = None
+    decisions: tuple[Decision, ...] = ()
+    identity: RunIdentity | None = None
+    state: str = "waiting"
+    message: str = ""
+    started_at: float = 0.0
+    forced_freeze_point: int = -1
+    pinned: PinnedShape | None = None
+    reshapes_done: int = 0
+    faults_done: int = 0
+    replicas: int = -1
+    requested_workers: int = -1
+    start_pp_degree: int = 0
+    start_dp_degree: int = 0
+
+    @property
+    def fence(self) -> str:
+        return f"{self.incarnation}.{self.counter}"
+
+    def starts_at(self, lineage: int) -> int:
+        """The committed step that a lineage starts from; 0 for an unknown one."""
+        return next((start.starts_at_step for start in self.lineages if start.lineage == lineage), 0)
+
+
+def encode_state(state: DurableState) -> str:
+    """Compressed JSON in base64. Plans are kept without their decisions, which the state holds once.
+
+    Raises ValueError above STATE_BYTES_MAX.
+    """
+    raw = state.model_dump(mode="json", exclude_defaults=True)
+    for name in ("current", "prepared"):
+        if raw.get(name):
+            raw[name].pop("decisions", None)
+    text = base64.b64encode(zlib.compress(json.dumps(raw, separators=(",", ":")).encode(), 9)).decode()
+    if len(text) > STATE_BYTES_MAX:
+        raise ValueError(
+            f"the durable state is {len(text)} bytes, {STATE_BYTES_MAX} are allowed "
+            f"({len(state.decisions)} decisions, {len(state.current.placement.workers) if state.current else 0} workers); "
+            "use fewer workers or longer freeze.interval_steps"
+        )
+    return text
+
+
+def decode_state(text: str) -> DurableState:
+    raw: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
+    state = DurableState.model_validate(raw)
+    return state.model_copy(
+        update={name: with_decisions(getattr(state, name), state.decisions) for name in ("current", "prepared") if raw.get(name)}
+    )
+
+
+def with_decisions(plan: Plan, decisions: tuple[Decision, ...]) -> Plan:
+    """The plan as it is announced: with every decision so far."""
+    return plan.model_copy(update={"decisions": decisions})
+
+
+class DurableStore:
+    """Reads and writes the durable state of one incarnation. Blocking; Conflict means that another controller leads."""
+
+    def __init__(self, backend: ClusterBackend) -> None:
+        self._backend = backend
+
+    def take_over(self) -> tuple[DurableState, ClusterState]:
+        """Raise the incarnation (before anything else), and return what was found under it, and the cluster."""
+        cluster = self._backend.read()
+        found = cluster.annotations.get(FENCE)
+        text = cluster.annotations.get(PLAN)
+        state = decode_state(text) if text else DurableState()
+        incarnation = int(found.split(".")[0]) if found else 0
+        raised = state.model_copy(update={"incarnation": incarnation + 1})
+        self._backend.patch_annotations({FENCE: raised.fence, PLAN: encode_state(raised)}, {FENCE: found})
+        return raised, cluster
+
+    def write(self, old: DurableState, new: DurableState) -> None:
+        """Replace `old` by `new`. Raises Conflict where this incarnation no longer leads."""
+        self._backend.patch_annotations({PLAN: encode_state(new), FENCE: new.fence}, {FENCE: old.fence})
+
+
+def next_generation(state: DurableState) -> GenerationId:
+    """A generation number that was never used."""
+    return GenerationId(incarnation=state.incarnation, counter=state.counter + 1)
