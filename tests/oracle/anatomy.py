@@ -44,7 +44,7 @@ class Anatomy:
 
     def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, ...]:
         """The logits of each loss term; (rows, classes) each, (rows, 1) for regression."""
-        ignored = {*self.loss_keys, "weights"}
+        ignored = {*self.loss_keys, "label_weights"}
         inputs = {key: value for key, value in batch.items() if key not in ignored}
         if isinstance(self.model, CAUSAL):
             return (self.model(**inputs, use_cache=False).logits.flatten(0, 1),)

@@ -17,7 +17,16 @@ from transformers import (
 
 from tests.oracle.plain_loop import IGNORED
 
-FAMILIES = ("vit", "bert_classification", "bert_question_answering", "gpt2_tied", "gpt2_untied", "llama", "llama_tied")
+FAMILIES = (
+    "vit",
+    "bert_classification",
+    "bert_regression",
+    "bert_question_answering",
+    "gpt2_tied",
+    "gpt2_untied",
+    "llama",
+    "llama_tied",
+)
 VOCABULARY, TOKENS, CLASSES = 97, 16, 5
 
 
@@ -36,6 +45,8 @@ def small_model(
             )
         case "bert_classification":
             model = BertForSequenceClassification(BertConfig(num_labels=CLASSES, **text, **sizes, **drops))
+        case "bert_regression":
+            model = BertForSequenceClassification(BertConfig(num_labels=1, **text, **sizes, **drops))
         case "bert_question_answering":
             model = BertForQuestionAnswering(BertConfig(num_labels=2, **text, **sizes, **drops))
         case "gpt2_tied" | "gpt2_untied":
@@ -50,7 +61,14 @@ def small_model(
             model = LlamaForCausalLM(config)
         case _:
             raise ValueError(f"family is {family!r}; known: {', '.join(FAMILIES)}")
-    return model.to(dtype).train()
+    return cast(model, dtype).train()
+
+
+def cast(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """Cast weights only: tables computed from the config (rotary frequencies) keep float32, as in a loaded checkpoint."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
 
 
 def small_batch(
@@ -72,6 +90,9 @@ def small_batch(
         batch["token_type_ids"] = (torch.arange(TOKENS) >= lengths[:, None] // 2).long() * mask
     if family == "bert_classification":
         batch["labels"] = _ignore(torch.randint(CLASSES, (rows,), generator=generator), padding_rows)
+    elif family == "bert_regression":
+        batch["labels"] = torch.rand(rows, generator=generator) * 5.0
+        batch["label_weights"] = (torch.arange(rows) < rows - padding_rows).float()
     elif family == "bert_question_answering":
         start = (torch.rand(rows, generator=generator) * lengths).long()
         end = torch.minimum(start + 2, lengths - 1)

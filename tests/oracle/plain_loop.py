@@ -65,7 +65,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
     """Train `model` in place, one step a batch; step s, from 1, takes batches[s - 1].
 
     A batch is a dict of tensors with equal first dimensions: model inputs, and labels under "labels" (causal models: already
-    shifted) or "start_positions" and "end_positions", -100 where ignored; "weights" for regression. Rows short of a whole
+    shifted) or "start_positions" and "end_positions", -100 where ignored; "label_weights" for regression. Rows short of a whole
     number of micro-batches must be padded by the caller with ignored labels. Raises ValueError where they are not.
     """
     anatomy = anatomy_of(model)
@@ -158,14 +158,15 @@ def accumulate(anatomy: Anatomy, batch: dict[str, Tensor], recipe: Recipe, posit
     sums: list[list[Tensor]] = []
     losses: list[float] = []
     for leaf in range(leaves):
-        total: list[Tensor] = []
+        # Sums start from +0.0, so that a gradient of -0.0 has the same sign on its own and beside a padding micro-batch.
+        total = [torch.zeros_like(parameter) for parameter in trainable]
         for micro_batch in range(leaf * num_microbatches // leaves, (leaf + 1) * num_microbatches // leaves):
             position["micro_batch"] = micro_batch
             rows_of_it = {key: value[micro_batch * size : (micro_batch + 1) * size] for key, value in batch.items()}
             loss = loss_of(anatomy, rows_of_it, counts)
             gradients = torch.autograd.grad(loss, trainable, allow_unused=True)
             gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(trainable, gradients, strict=True)]
-            total = [a + b for a, b in zip(total, gradients, strict=True)] if total else gradients
+            total = [a + b for a, b in zip(total, gradients, strict=True)]
             losses.append(loss.detach().double().item())
         sums.append(total)
     for index, parameter in enumerate(trainable):
@@ -196,7 +197,7 @@ def join_tied(anatomy: Anatomy) -> None:
 def valid_counts(anatomy: Anatomy, batch: dict[str, Tensor]) -> tuple[float, ...]:
     """Valid items of the whole batch, per loss term, from its labels."""
     if anatomy.regression:
-        return (float(batch["weights"].double().sum()),)
+        return (float(batch["label_weights"].double().sum()),)
     return tuple(float((batch[key] != IGNORED).sum()) for key in anatomy.loss_keys)
 
 
@@ -206,7 +207,7 @@ def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...]
     for logits, key, count in zip(anatomy.forward(rows), anatomy.loss_keys, counts, strict=True):
         scores = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
         if anatomy.regression:
-            weights, labels = rows["weights"].to(scores.dtype), rows[key].to(scores.dtype)
+            weights, labels = rows["label_weights"].to(scores.dtype), rows[key].to(scores.dtype)
             terms.append((weights * (scores.squeeze(-1) - labels).square()).sum() / max(count, 1.0))
         else:
             total = functional.cross_entropy(scores, rows[key].flatten(), ignore_index=IGNORED, reduction="sum")
@@ -215,16 +216,20 @@ def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...]
 
 
 def clip(anatomy: Anatomy, clip_norm: float | None) -> tuple[tuple[float, ...], float]:
-    """Scale all gradients by min(1, c / (norm + 1e-6)). Returns each unit's L2 norm and the total, both before scaling."""
+    """Scale all gradients by min(1, c / (norm + 1e-6)). Returns each unit's L2 norm and the total, both before scaling.
+
+    Each tensor's norm is taken in float64 and squared; squares are added in parameter order, then in unit order.
+    """
     squares = []
     for unit in range(len(anatomy.units)):
-        square = torch.zeros((), dtype=torch.float64)
+        square = 0.0
         for parameter in anatomy.parameters(unit):
             # A tied matrix counts once, in unit 0.
             copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
             if parameter.grad is not None and not copy_of_tied:
-                square = square + parameter.grad.double().square().sum()
-        squares.append(square.item())
+                norm = torch.linalg.vector_norm(parameter.grad, dtype=torch.float64).item()
+                square += norm * norm
+        squares.append(square)
     total = 0.0
     for value in squares:
         total += value
