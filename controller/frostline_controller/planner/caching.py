@@ -1,0 +1,40 @@
+"""Whether the frozen prefix is read from the cache or computed (DESIGN 8): fetch against recompute, build cost until paid."""
+
+from frostline_controller.planner.cost import cache_seconds
+from frostline_controller.planner.inputs import PlanInputs
+
+
+def cache_verdict(inputs: PlanInputs) -> tuple[bool, str]:
+    """(use the cache, why), by seconds a sample.
+
+    A cache that is in use already has paid for its fills; one that is not must save more on later passes than its first
+    pass over the training split costs. Where train_samples is unknown the build cost is one fill for each sample left.
+    """
+    if inputs.freeze_point == 0:
+        return False, "no cache: nothing is frozen"
+    if not inputs.elastic.cache:
+        return False, "no cache: elastic.cache is off"
+    if not inputs.cache_available:
+        return False, "no cache: no server is reachable or the augmentation mode forbids it"
+    if inputs.cache_use == "never":
+        return False, "no cache: cache.use is never"
+    fetch, fill, _ = cache_seconds(inputs)
+    prefix = sum(unit.forward_seconds for unit in inputs.units[: inputs.freeze_point])
+    recompute = prefix / inputs.micro_batch_size
+    measured = inputs.cache is not None and inputs.cache.fetch_seconds_per_sample > 0
+    figures = f"{'measured' if measured else 'predicted'} fetch {fetch:.3g} s against recompute {recompute:.3g} s a sample"
+    if inputs.cache_use == "always":
+        return True, f"cache: cache.use is always; {figures}"
+    if fetch >= recompute:
+        return False, f"no cache: {figures}"
+    if inputs.current is not None and inputs.current.use_cache:
+        return True, f"cache: {figures}; its build is paid for"
+    left = inputs.steps_left * inputs.samples_of_step(inputs.current.dp_degree if inputs.current else 1)
+    first_pass = min(left, inputs.train_samples) if inputs.train_samples else left / 2
+    build, saved = first_pass * fill, (left - first_pass) * (recompute - fetch)
+    if saved <= build:
+        return (
+            False,
+            f"no cache: {figures}, but {saved:.3g} s saved in {left} samples left would not repay {build:.3g} s of filling",
+        )
+    return True, f"cache: {figures}; it saves {saved:.3g} s in {left} samples left and costs {build:.3g} s to fill"

@@ -1,0 +1,240 @@
+"""What a step costs: seconds by part, and bytes by worker, for a given cut, dealing and schedule.
+
+Stage i spends x_i seconds on a micro-batch: forward and backward of its trainable units, forward (or fetch) of its frozen
+ones, and its sends. A replica of m micro-batches fills and drains the pipeline once and is paced by its slowest stage:
+
+    step = sum_i x_i / v + max_i [ (m - 1/v) * x_i + exchange_i + optimizer_i ] + vote        (1F1B; v virtual stages a rank)
+
+with v = 1 and one replica the usual sum + (m - 1) * max; with v > 1 the bubble shrinks by v (arXiv 2104.04473, section 2.2).
+GPipe is paced by the largest forward and the largest backward, which may be on two stages.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from frostline_contract.plan import Placement
+from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.leaves import exchange_bytes_factor, gradient_buffers, micro_batch_counts, tree_pieces
+
+PARTS = ("forward", "backward", "prefix_recompute", "cache_fetch", "p2p", "bubble", "exchange", "optimizer", "vote", "contention")
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """A predicted step: total_seconds is the sum of parts (PARTS, seconds, on the critical path).
+
+    bubble: the critical stage waits. contention: what fewer cores than workers add. samples: trained by the step.
+    stage_seconds: x_i of the slowest replica. peak_bytes: memory of the fullest worker.
+    """
+
+    total_seconds: float
+    parts: dict[str, float]
+    samples: int
+    stage_seconds: tuple[float, ...] = ()
+    peak_bytes: float = 0.0
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """What shapes are compared by: the same order as total_seconds but where the batch grows with the replicas."""
+        return self.total_seconds / self.samples
+
+
+class CostModel:
+    """The prefix sums of one profile, freeze point and cache verdict; every array has num_units + 1 entries."""
+
+    def __init__(self, inputs: PlanInputs, use_cache: bool = False):
+        self.inputs = inputs
+        self.use_cache = use_cache
+        frozen = np.arange(inputs.num_units) < inputs.freeze_point
+        column = {
+            name: np.array([getattr(unit, name) for unit in inputs.units], dtype=float)
+            for name in type(inputs.units[0]).model_fields
+        }
+        fetch, recompute = self._prefix_seconds(column["forward_seconds"], frozen)
+        self.forward = _sums(np.where(frozen, 0.0, column["forward_seconds"]))
+        self.backward = _sums(np.where(frozen, 0.0, column["backward_seconds"]))
+        self.recompute, self.fetch = _sums(recompute), _sums(fetch)
+        self.compute = self.forward + self.backward + self.recompute + self.fetch
+        self.gradient_bytes = _sums(np.where(frozen, 0.0, column["parameter_bytes"]))
+        self.state_bytes = _sums(column["parameter_bytes"] + column["optimizer_bytes"])
+        self.activation_bytes = _sums(np.where(frozen, 0.0, column["activation_bytes"]))
+        link = inputs.link
+        self.send_seconds = np.zeros(inputs.num_units + 1)
+        self.send_seconds[1:-1] = link.latency_seconds + column["output_bytes"][:-1] / link.bandwidth_bytes_per_second
+        self.transient_bytes = 2 * float(max(column["output_bytes"][frozen], default=0.0))
+
+    def _prefix_seconds(self, forward: np.ndarray, frozen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds a micro-batch of (fetch, recompute) by unit; a fetch is booked on unit 0, misses are computed and filled."""
+        fetch, recompute = np.zeros_like(forward), np.where(frozen, forward, 0.0)
+        if self.use_cache and frozen.any():
+            seconds, fill, hit = cache_seconds(self.inputs)
+            fetch[0] = self.inputs.micro_batch_size * (hit * seconds + (1 - hit) * fill)
+            recompute = recompute * (1 - hit)
+        return fetch, recompute
+
+    def sends(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Seconds a micro-batch that stages [low, high) send: activations on, gradients back where the input needs one."""
+        return self.send_seconds[high] + np.where(low > self.inputs.freeze_point, self.send_seconds[low], 0.0)
+
+    def exchange(self, gradient_bytes: np.ndarray, leaf_bounds: tuple[int, ...]) -> np.ndarray:
+        """Seconds to sum gradients of that many bytes over the replicas, flat, in the tree's order.
+
+        reduce_bandwidth is that of a two-member all-reduce, whose members send the buffer once.
+        """
+        link, dp_degree = self.inputs.link, len(leaf_bounds) - 1
+        if dp_degree == 1:
+            return np.zeros_like(gradient_bytes)
+        aligned_pair = dp_degree == 2 and all(tree_pieces(*pair) == 1 for pair in zip(leaf_bounds, leaf_bounds[1:], strict=False))
+        if aligned_pair or not self.inputs.exact_numerics:
+            calls, factor = 1, 2 * (dp_degree - 1) / dp_degree
+        else:
+            calls, factor = 2, exchange_bytes_factor(leaf_bounds)
+        return calls * link.reduce_latency_seconds + factor * gradient_bytes / link.reduce_bandwidth_bytes_per_second
+
+    def optimizer(self, gradient_bytes: np.ndarray) -> np.ndarray:
+        return gradient_bytes * self.inputs.optimizer_seconds_per_byte
+
+    def tie_seconds(self, pp_degree: int) -> float:
+        """Summing the tied matrix's two gradients between first and last stage."""
+        if not self.inputs.tied or pp_degree == 1 or self.inputs.freeze_point > 0:
+            return 0.0
+        link = self.inputs.link
+        return link.latency_seconds + self.inputs.units[0].parameter_bytes / link.bandwidth_bytes_per_second
+
+    def vote_seconds(self, world_size: int) -> float:
+        """One small all-reduce over the world: a slot a unit and two a micro-batch, 8 bytes each, log2(world) rounds."""
+        if world_size == 1:
+            return 0.0
+        link, slots = self.inputs.link, self.inputs.num_units + 2 * self.inputs.num_microbatches
+        return link.reduce_latency_seconds * (world_size - 1).bit_length() + 8 * slots / link.reduce_bandwidth_bytes_per_second
+
+    def stage_bytes(self, low, high, in_flight, most_leaves: int, dp_degree: int):
+        """Memory of the stages [low, high): weights and moments (frozen ones too), gradient buffers, activations in flight.
+
+        in_flight: micro-batches whose activations a stage holds at once. Works on numbers and on arrays.
+        """
+        buffers = gradient_buffers(most_leaves) + (1 if dp_degree > 1 else 0)  # one more to receive the others' pieces into
+        total = self.state_bytes[high] - self.state_bytes[low]
+        total = total + buffers * (self.gradient_bytes[high] - self.gradient_bytes[low])
+        total = total + in_flight * (self.activation_bytes[high] - self.activation_bytes[low])
+        total = total + np.where(low < self.inputs.freeze_point, self.transient_bytes, 0.0)
+        if self.inputs.tied:  # the last stage holds a copy of unit 0's matrix, and its gradient while it learns
+            copy = self.inputs.units[0].parameter_bytes * (1 if self.inputs.freeze_point else 1 + buffers)
+            total = total + np.where((high == self.inputs.num_units) & (low > 0), copy, 0.0)
+        return total
+
+
+def cache_seconds(inputs: PlanInputs) -> tuple[float, float, float]:
+    """(fetch seconds, fill seconds, hit fraction), a sample, that a step with a warm cache is planned with.
+
+    Unmeasured traffic is predicted from the boundary's bytes: a direct read moves about 1 GB/s with its share of the
+    computing cores, and never more than the link. A cache that has not been filled yet is judged by its warm state.
+    """
+    predicted = inputs.link.latency_seconds / 8 + inputs.boundary_bytes_per_sample / min(
+        1e9, inputs.link.bandwidth_bytes_per_second
+    )
+    measured = inputs.cache
+    fetch = measured.fetch_seconds_per_sample if measured and measured.fetch_seconds_per_sample > 0 else predicted
+    fill = measured.fill_seconds_per_sample if measured and measured.fill_seconds_per_sample > 0 else predicted
+    hit = measured.hit_fraction if measured and measured.hit_fraction > 0 else 1.0
+    return fetch, fill, min(1.0, hit)
+
+
+def _sums(values: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0.0], np.cumsum(values)])
+
+
+def in_flight(schedule: str, pp_degree: int, pp_rank, micro_batches: int):
+    """Micro-batches whose activations a stage holds at once.
+
+    GPipe holds all; 1F1B as many as there are stages from here to the end; interleaved at most 2 * pp_degree of each chunk
+    (the warm-up runs two rounds of pp_degree micro-batches through a chunk before its first backward frees one).
+    """
+    if schedule == "gpipe":
+        return micro_batches + 0 * pp_rank
+    if schedule == "interleaved_1f1b":
+        return min(micro_batches, 2 * pp_degree) + 0 * pp_rank
+    return np.minimum(micro_batches, pp_degree - pp_rank)
+
+
+def replica_micro_batches(inputs: PlanInputs, leaf_bounds: tuple[int, ...]) -> list[int]:
+    """Micro-batches that each replica runs; in the paper's mode each runs the whole M."""
+    if inputs.batch == "per_replica":
+        return [inputs.num_microbatches] * (len(leaf_bounds) - 1)
+    return micro_batch_counts(leaf_bounds, inputs.num_microbatches, inputs.reduction_leaves)
+
+
+def step_cost(
+    model: CostModel,
+    stage_bounds: tuple[int, ...],
+    leaf_bounds: tuple[int, ...],
+    pp_degree: int,
+    schedule: str,
+    speeds: list[float],
+) -> StepCost:
+    """The cost of a step of any cut, transit shapes (frozen units outside stage 0) included.
+
+    stage_bounds: pp_degree * v + 1 unit indices. speeds: one a replica, that of its slowest member.
+    """
+    inputs = model.inputs
+    bounds = np.asarray(stage_bounds)
+    low, high = bounds[:-1], bounds[1:]
+    dp_degree, virtual = len(leaf_bounds) - 1, len(low) // pp_degree
+    counts = replica_micro_batches(inputs, leaf_bounds)
+    slowest = max(range(dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
+    m, speed = counts[slowest], speeds[slowest]
+
+    def by_rank(sums: np.ndarray) -> np.ndarray:
+        """A pipeline rank's share: the sum over its virtual stages."""
+        return (sums[high] - sums[low]).reshape(virtual, pp_degree).sum(axis=0)
+
+    sends = model.sends(low, high).reshape(virtual, pp_degree).sum(axis=0) if pp_degree > 1 else np.zeros(1)
+    compute = by_rank(model.compute) / speed
+    seconds = compute + sends
+    gradients = by_rank(model.gradient_bytes)
+    exchange, optimizer = model.exchange(gradients, leaf_bounds), model.optimizer(gradients) / speed
+    critical = int(np.argmax((m - 1 / virtual) * seconds + exchange + optimizer))
+    parts = {name: m * float(by_rank(getattr(model, name))[critical]) / speed for name in ("forward", "backward")}
+    parts["prefix_recompute"] = m * float(by_rank(model.recompute)[critical]) / speed
+    parts["cache_fetch"] = m * float(by_rank(model.fetch)[critical]) / speed
+    parts["p2p"] = m * float(sends[critical])
+    parts["bubble"] = float(seconds.sum() - seconds[critical]) / virtual
+    if schedule == "gpipe":
+        forward = by_rank(model.compute - model.backward) / speed + sends / 2
+        backward = by_rank(model.backward) / speed + sends / 2
+        makespan = seconds.sum() + (m - 1) * (forward.max() + backward.max())
+        parts["bubble"] = max(parts["bubble"], float(makespan - m * seconds[critical]))
+    parts["exchange"] = float(exchange[critical]) + model.tie_seconds(pp_degree)
+    parts["optimizer"] = float(optimizer[critical])
+    parts["vote"] = model.vote_seconds(pp_degree * dp_degree)
+    busy = m * float(seconds[critical]) + parts["bubble"] + parts["optimizer"]
+    parts["contention"] = _contention(model, sum(counts), dp_degree, pp_degree * dp_degree, busy)
+    rank = np.tile(np.arange(pp_degree), virtual)
+    most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
+    held = model.stage_bytes(low, high, in_flight(schedule, pp_degree, rank, max(counts)), most_leaves, dp_degree)
+    peak = float(np.reshape(held, (virtual, pp_degree)).sum(axis=0).max()) + inputs.base_bytes
+    ordered = {name: parts[name] for name in PARTS}
+    return StepCost(sum(ordered.values()), ordered, inputs.samples_of_step(dp_degree), tuple(seconds.tolist()), peak)
+
+
+def _contention(model: CostModel, micro_batches: int, dp_degree: int, workers: int, busy_seconds: float) -> float:
+    """Seconds by which all workers' computing, on fewer cores than workers, outlasts the pipeline's own time."""
+    slots = model.inputs.parallel_slots
+    if slots is None or slots >= workers:
+        return 0.0
+    work = micro_batches * model.compute[-1] + dp_degree * model.optimizer(model.gradient_bytes[-1])
+    return max(0.0, float(work) / slots - busy_seconds)
+
+
+def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
+    """The cost of a placement as it stands, e.g. the current one under a new freeze point.
+
+    Members that the inputs no longer name count with speed 1.
+    """
+    speed_of = {member.worker_id: member.speed for member in inputs.members}
+    pp_degree = placement.pp_degree
+    rows = [placement.workers[i : i + pp_degree] for i in range(0, len(placement.workers), pp_degree)]
+    speeds = [min(speed_of.get(worker, 1.0) for worker in row) for row in rows]
+    model = CostModel(inputs, placement.use_cache)
+    return step_cost(model, placement.stage_bounds, placement.leaf_bounds, pp_degree, placement.schedule, speeds)

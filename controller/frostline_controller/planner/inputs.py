@@ -1,0 +1,109 @@
+"""Everything that a placement depends on, in one immutable record."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from frostline_contract.job.cluster import PlacementSection
+from frostline_contract.job.freezing import ElasticSection
+from frostline_contract.plan import Placement
+from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
+
+SCHEDULES = ("1f1b", "gpipe", "interleaved_1f1b")
+
+
+@dataclass(frozen=True)
+class MemberInfo:
+    """One worker that the planner may use.
+
+    failure_domain: what fails with it (a node). memory_bytes: what it may use, 0 where unknown. global_rank: its place in
+    the current placement, -1 where it has none. speed: relative to the worker whose unit times the profile holds.
+    """
+
+    worker_id: str
+    failure_domain: str = ""
+    memory_bytes: int = 0
+    global_rank: int = -1
+    speed: float = 1.0
+
+
+@dataclass(frozen=True)
+class PlanInputs:
+    """The planner's whole view of a run; two equal inputs give equal plans.
+
+    units: measured costs at `micro_batch_size`, by unit index. num_microbatches: M, a step's micro-batches (with batch
+    "per_replica" each replica's). reduction_leaves: L. freeze_point: index of the first trainable unit.
+    members: the workers there are. cache: measured traffic, None before there was any. cache_available: there is a server
+    to read from and the augmentation mode allows it. tied: the head uses unit 0's matrix.
+    current: the placement in force, None at the start. start_pp_degree, start_dp_degree: the shape that the run began
+    with, None before the start. steps_left: steps still to train. measured_reshape_seconds: what a reshape costs.
+    parallel_slots: how many workers can truly compute at once (cores shared on one machine); None: all of them.
+    samples_per_step: the global batch at one replica's width. train_samples: size of the training split, 0 where unknown.
+    boundary_bytes_per_sample: one sample's hidden activation. exact_numerics: gradients are summed over the fixed tree.
+    optimizer_seconds_per_byte: an optimizer step's time for a byte of trainable weights. base_bytes: memory of a worker
+    that holds no unit (interpreter, libraries). cache_use: the job's cache.use.
+    """
+
+    units: tuple[UnitProfile, ...]
+    micro_batch_size: int
+    num_microbatches: int
+    reduction_leaves: int
+    freeze_point: int
+    members: tuple[MemberInfo, ...]
+    link: LinkProfile = field(default_factory=LinkProfile)
+    cache: CacheProfile | None = None
+    cache_available: bool = False
+    cache_use: Literal["auto", "always", "never"] = "auto"
+    tied: bool = False
+    elastic: ElasticSection = field(default_factory=ElasticSection)
+    placement: PlacementSection = field(default_factory=PlacementSection)
+    current: Placement | None = None
+    start_pp_degree: int | None = None
+    start_dp_degree: int | None = None
+    steps_left: int = 1000
+    measured_reshape_seconds: float = 1.0
+    parallel_slots: int | None = None
+    samples_per_step: int = 0
+    train_samples: int = 0
+    boundary_bytes_per_sample: int = 0
+    batch: Literal["global", "per_replica"] = "global"
+    exact_numerics: bool = True
+    optimizer_seconds_per_byte: float = 5e-10
+    base_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.units:
+            raise ValueError("the profile has 0 units; a plan needs at least one")
+        if not 0 <= self.freeze_point < len(self.units):
+            raise ValueError(f"freeze point {self.freeze_point} leaves no trainable unit of {len(self.units)}")
+        if not self.members:
+            raise ValueError("there are 0 workers to plan for")
+        if len({member.worker_id for member in self.members}) != len(self.members):
+            raise ValueError(f"{len(self.members)} members have repeated worker ids")
+        if not 1 <= self.reduction_leaves <= self.num_microbatches:
+            raise ValueError(f"{self.num_microbatches} micro-batches cannot fill {self.reduction_leaves} reduction leaves")
+        if any(member.speed <= 0 for member in self.members):
+            raise ValueError(f"speeds must be positive: {[member.speed for member in self.members if member.speed <= 0]}")
+        if self.parallel_slots is not None and self.parallel_slots < 1:
+            raise ValueError(f"parallel_slots is {self.parallel_slots}; at least one worker must be able to compute")
+
+    @property
+    def num_units(self) -> int:
+        return len(self.units)
+
+    @property
+    def trainable_units(self) -> int:
+        return len(self.units) - self.freeze_point
+
+    @cached_property
+    def memory_cap(self) -> float:
+        """Bytes that every worker has: the job's limit, or the least of what members measured; infinite where neither is."""
+        known = [member.memory_bytes for member in self.members if member.memory_bytes > 0]
+        if self.placement.worker_memory_bytes is not None:
+            known.append(self.placement.worker_memory_bytes)
+        return float(min(known)) if known else float("inf")
+
+    def samples_of_step(self, dp_degree: int) -> int:
+        """Samples that one step trains: constant, but in the paper's mode, where it grows with the replicas."""
+        samples = self.samples_per_step or self.micro_batch_size * self.num_microbatches
+        return samples * dp_degree if self.batch == "per_replica" else samples

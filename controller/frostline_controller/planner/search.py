@@ -1,0 +1,314 @@
+"""make_plan: the best placement for what is known now, among all shapes that fit.
+
+Rule of the choice. Objective "throughput": the least predicted seconds a sample; ties go to fewer workers, then to fewer
+stages. Objective "cost": the fewest workers whose step is no slower than COST_TOLERANCE above the reference, which is the
+step that the run would take with nothing frozen on the shape it began with (or the best step now, if that is slower): so
+what freezing saves is handed back in workers, and a run never becomes slower than it started. Workers outside the
+rectangle are spares.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from frostline_contract.plan import Placement
+from frostline_contract.shape import ParallelShape
+from frostline_controller.planner.assignment import assign_workers, replica_speeds
+from frostline_controller.planner.caching import cache_verdict
+from frostline_controller.planner.cost import CostModel, StepCost, replica_micro_batches, step_cost
+from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.partition import PartitionTable, StageCosts, refined_bounds
+from frostline_controller.planner.shapes import (
+    ALL_DEGREES_UP_TO,
+    ShapeLimits,
+    dp_choices,
+    pp_choices,
+    schedules_for,
+    shape_limits,
+)
+
+COST_TOLERANCE = 0.05
+ALTERNATIVES = 8
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A shape that was costed: what `frostline plan` shows beside the chosen one."""
+
+    pp_degree: int
+    dp_degree: int
+    virtual_stages: int
+    schedule: str
+    cost: StepCost
+
+    @property
+    def workers(self) -> int:
+        return self.pp_degree * self.dp_degree
+
+
+@dataclass(frozen=True)
+class PlannedPlacement:
+    """A placement with its prediction. spares: warm workers outside the shape. use_cache is in the placement.
+
+    moved_bytes: weights and moments that the reshape moves. uncovered_stages: see Assignment.
+    """
+
+    placement: Placement
+    cost: StepCost
+    spares: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
+    reason: str
+    cache_reason: str
+    moved_bytes: int = 0
+    uncovered_stages: int = 0
+
+
+@dataclass
+class _Candidate:
+    """A shape with a lower bound (seconds a sample) of its step; costed only where the bound can still win."""
+
+    bound: float
+    pp: int
+    dp: int
+    virtual: int
+    table: PartitionTable = field(repr=False)
+    alternative: Alternative | None = None
+    bounds: tuple[int, ...] = ()
+
+    @property
+    def workers(self) -> int:
+        return self.pp * self.dp
+
+
+def make_plan(inputs: PlanInputs) -> PlannedPlacement:
+    """The placement to run next. Pure: equal inputs, equal plans.
+
+    Raises ValueError where no shape fits, with the memory needed and the cap.
+    """
+    if inputs.placement.planner == "paper_greedy":
+        from frostline_controller.planner.paper_plan import paper_greedy_plan  # here: it builds on this module
+
+        return paper_greedy_plan(inputs)
+    use_cache, cache_reason = cache_verdict(inputs)
+    model = CostModel(inputs, use_cache)
+    limits = shape_limits(inputs)
+    candidates, best = _explore(model, limits)
+    if best is None:
+        raise ValueError(refusal(model, limits))
+    words = f"least step time of {len(candidates)} shapes"
+    if inputs.placement.objective == "cost":
+        best, words = _fewest_workers(model, candidates, best)
+    return finish(model, best.alternative, best.bounds, best.table.costs, "; ".join([words, *limits.notes]), cache_reason,
+                  _others(candidates, best))  # fmt: skip
+
+
+def _explore(model: CostModel, limits: ShapeLimits) -> tuple[list[_Candidate], _Candidate | None]:
+    """All candidates that may still win, and the cheapest; replica counts are left out once none of theirs can."""
+    inputs = model.inputs
+    for_cost = inputs.placement.objective == "cost"
+    reference = _reference_seconds(inputs) if for_cost else 0.0
+    found: list[_Candidate] = []
+    best, least = None, float("inf")
+    for bound, dp in sorted((_least_seconds(model, limits, dp), dp) for dp in dp_choices(inputs, limits)):
+        if bound > max(least, reference) * (1 + (COST_TOLERANCE if for_cost else 1e-9)):
+            break
+        fresh = _candidates(model, limits, dp)
+        found += fresh
+        best = _cheapest(model, [best, *fresh] if best else fresh)
+        least = _cost(model, best) if best is not None else least
+    return found, best
+
+
+def _least_seconds(model: CostModel, limits: ShapeLimits, dp: int) -> float:
+    """A lower bound on the seconds a sample of any shape with `dp` replicas: perfect balance, no sends."""
+    inputs = model.inputs
+    depth = max(pp_choices(inputs, limits, dp), default=1)
+    virtual = max((v for pp in (depth, 2) for _, v in schedules_for(inputs, pp, dp)), default=1)
+    leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
+    longest = max(replica_micro_batches(inputs, leaf_bounds))
+    speed = max(member.speed for member in inputs.members)
+    total = float(model.compute[-1]) / speed
+    exchange = float(model.exchange(np.array([model.gradient_bytes[-1] / depth]), leaf_bounds)[0])
+    return (total / virtual + (longest - 1 / virtual) * total / depth + exchange) / inputs.samples_of_step(dp)
+
+
+def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candidate]:
+    """Every shape with `dp` replicas that fits the workers and the memory."""
+    inputs, found = model.inputs, []
+    leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
+    longest = max(replica_micro_batches(inputs, leaf_bounds))
+    fastest = max(member.speed for member in inputs.members)
+    by_schedule: dict[tuple[str, int], list[int]] = {}
+    for pp in pp_choices(inputs, limits, dp):
+        for choice in schedules_for(inputs, pp, dp):
+            by_schedule.setdefault(choice, []).append(pp)
+    for (schedule, virtual), depths in by_schedule.items():
+        costs = StageCosts(model, longest, leaf_bounds, schedule, virtual, fastest)
+        for group in _table_groups(costs, depths):
+            table = PartitionTable(costs, group[-1] * virtual, group[-1])
+            for pp in group:
+                bound = float(model.compute[-1]) / fastest / virtual + table.bottleneck(pp * virtual)
+                if bound < float("inf"):
+                    found.append(_Candidate(bound / inputs.samples_of_step(dp), pp, dp, virtual, table))
+    return found
+
+
+def _table_groups(costs: StageCosts, depths: list[int]) -> list[list[int]]:
+    """Depths that share a table: all of them, but where memory in flight depends on the depth and is worth the precision."""
+    if costs.schedule != "interleaved_1f1b" or len(costs.model.inputs.members) > ALL_DEGREES_UP_TO or costs.unlimited:
+        return [depths]
+    return [[depth] for depth in depths]
+
+
+def _cost(model: CostModel, candidate: _Candidate) -> float:
+    """Cost a candidate in full, once; returns seconds a sample, infinite where its dealing exceeds the memory cap."""
+    if candidate.alternative is None:
+        inputs = model.inputs
+        candidate.bounds = candidate.table.bounds(candidate.pp * candidate.virtual)
+        fast = sorted((member.speed for member in inputs.members), reverse=True)
+        speeds = [fast[(row + 1) * candidate.pp - 1] for row in range(candidate.dp)]
+        schedule = candidate.table.costs.schedule
+        cost = None
+        for dealing in (speeds, [1.0] * candidate.dp):  # by speed; evenly where that needs less memory
+            leaf_bounds = deal_by_speed(inputs.reduction_leaves, dealing)
+            cost = step_cost(model, candidate.bounds, leaf_bounds, candidate.pp, schedule, speeds)
+            if cost.peak_bytes <= inputs.memory_cap:
+                break
+        candidate.alternative = Alternative(candidate.pp, candidate.dp, candidate.virtual, schedule, cost)
+    cost = candidate.alternative.cost
+    return cost.seconds_per_sample if cost.peak_bytes <= model.inputs.memory_cap else float("inf")
+
+
+def _cheapest(model: CostModel, candidates: list[_Candidate]) -> _Candidate | None:
+    """The candidate of least cost: by ascending lower bound, until no bound can win any more."""
+    best, least = None, float("inf")
+    for candidate in sorted(candidates, key=lambda c: (c.bound, c.workers, c.pp, c.virtual)):
+        if candidate.bound > least * (1 + 1e-9):
+            break
+        seconds = _cost(model, candidate)
+        better = seconds < least * (1 - 1e-9)
+        tied = best is not None and seconds <= least * (1 + 1e-9) and (candidate.workers, candidate.pp) < (best.workers, best.pp)
+        if better or tied:
+            best, least = candidate, min(least, seconds)
+    return best
+
+
+def _fewest_workers(model: CostModel, candidates: list[_Candidate], best: _Candidate) -> tuple[_Candidate, str]:
+    """Objective "cost": see the module's rule. Never fewer than placement.min_workers where there are as many."""
+    inputs = model.inputs
+    least = _cost(model, best)
+    reference = max(least, _reference_seconds(inputs))
+    limit = reference * (1 + COST_TOLERANCE)
+    floor = min(inputs.placement.min_workers, len(inputs.members))
+    chosen = best
+    for candidate in sorted(candidates, key=lambda c: (c.workers, c.bound)):
+        if candidate.workers >= chosen.workers:
+            break
+        if candidate.workers >= floor and candidate.bound <= limit and _cost(model, candidate) <= limit:
+            chosen = candidate
+    samples = chosen.alternative.cost.samples
+    words = (
+        f"fewest workers ({chosen.workers} of {len(inputs.members)}) within {COST_TOLERANCE:.0%} of "
+        f"{reference * samples:.4g} s a step; the best takes {least * samples:.4g} s"
+    )
+    return chosen, words
+
+
+def _reference_seconds(inputs: PlanInputs) -> float:
+    """Seconds a sample that the run took at its start: nothing frozen, the shape it began with. 0.0 where that is unknown."""
+    pp = inputs.start_pp_degree or (inputs.current.pp_degree if inputs.current else None)
+    dp = inputs.start_dp_degree or (inputs.current.dp_degree if inputs.current else None)
+    if inputs.freeze_point == 0 or pp is None or dp is None or pp > inputs.num_units or dp > inputs.reduction_leaves:
+        return 0.0
+    model = CostModel(replace(inputs, freeze_point=0))
+    leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
+    longest = max(replica_micro_batches(inputs, leaf_bounds))
+    table = PartitionTable(StageCosts(model, longest, leaf_bounds, "1f1b", 1), pp, pp)
+    if table.bottleneck(pp) == float("inf"):
+        return 0.0
+    return step_cost(model, table.bounds(pp), leaf_bounds, pp, "1f1b", [1.0] * dp).seconds_per_sample
+
+
+def finish(
+    model: CostModel,
+    chosen: Alternative,
+    bounds: tuple[int, ...],
+    costs: StageCosts | None,
+    reason: str,
+    cache_reason: str,
+    alternatives: tuple[Alternative, ...] = (),
+) -> PlannedPlacement:
+    """Give the chosen shape its final cut, workers and dealing, and predict it as it stands.
+
+    costs: None keeps `bounds` as they are; else the cut of the same bottleneck that moves least is taken.
+    """
+    inputs = model.inputs
+    shape = ParallelShape(chosen.pp_degree, chosen.dp_degree, chosen.virtual_stages)
+    shape.check_fits(inputs.num_units, inputs.freeze_point, inputs.reduction_leaves)
+    options = [bounds]
+    if costs is not None:
+        current = inputs.current
+        same = current is not None and (current.pp_degree, current.virtual_stages) == (shape.pp_degree, shape.virtual_stages)
+        here = current.stage_bounds if same else None
+        stages = list(zip(bounds, bounds[1:], strict=False))
+        index = {int(cut): place for place, cut in enumerate(costs.cuts)}
+        bottleneck = max(float(costs.weights[index[low], index[high]]) for low, high in stages)
+        options.insert(0, refined_bounds(costs, shape.num_stages, shape.pp_degree, bottleneck, here))
+    results = []
+    for option in options:
+        assignment = assign_workers(inputs, shape, option)
+        speeds = replica_speeds(inputs, assignment.workers, shape.pp_degree)
+        for dealing in (speeds, [1.0] * shape.dp_degree):
+            leaf_bounds = deal_by_speed(inputs.reduction_leaves, dealing)
+            cost = step_cost(model, option, leaf_bounds, shape.pp_degree, chosen.schedule, speeds)
+            if cost.peak_bytes <= inputs.memory_cap:
+                results.append((option, assignment, leaf_bounds, cost))
+                break
+    assert results, f"shape {shape} fitted {inputs.memory_cap:.0f} bytes in the search and does not now"
+    least = min(cost.total_seconds for *_, cost in results)
+    option, assignment, leaf_bounds, cost = next(r for r in results if r[3].total_seconds <= least * (1 + 1e-9))
+    placement = Placement(
+        pp_degree=shape.pp_degree, dp_degree=shape.dp_degree, virtual_stages=shape.virtual_stages, stage_bounds=option,
+        leaf_bounds=leaf_bounds, workers=assignment.workers, schedule=chosen.schedule, use_cache=model.use_cache,
+        predicted_step_seconds=cost.total_seconds,
+    )  # fmt: skip
+    return PlannedPlacement(placement, cost, assignment.spares, alternatives, reason, cache_reason, assignment.moved_bytes,
+                            assignment.uncovered_stages)  # fmt: skip
+
+
+def _others(candidates: list[_Candidate], best: _Candidate) -> tuple[Alternative, ...]:
+    """The best of the other shapes that were costed."""
+    costed = [c.alternative for c in candidates if c.alternative is not None and c is not best]
+    return tuple(sorted(costed, key=lambda a: a.cost.seconds_per_sample)[:ALTERNATIVES])
+
+
+def refusal(model: CostModel, limits: ShapeLimits) -> str:
+    """Why nothing fits, with numbers: memory, or a pinned schedule that no allowed shape can run."""
+    inputs = model.inputs
+    dps = dp_choices(inputs, limits)
+    shapes = [(pp, dp) for dp in dps for pp in pp_choices(inputs, limits, dp)]
+    runnable = [(pp, dp, s, v) for pp, dp in shapes for s, v in schedules_for(inputs, pp, dp)]
+    if not runnable:
+        counts = sorted(
+            {m for _, dp in shapes for m in replica_micro_batches(inputs, deal_by_speed(inputs.reduction_leaves, [1.0] * dp))}
+        )
+        depths = sorted({pp for pp, _ in shapes})
+        return (
+            f"schedule {inputs.placement.schedule} cannot run pp {depths} with {counts} micro-batches a replica: "
+            "it needs as many as stages; lower pp_degree or dp_degree, or set placement.schedule: auto"
+        )
+    least = min(_least_peak(model, *choice) for choice in runnable[-256:]) + inputs.base_bytes
+    return (
+        f"no placement of {len(inputs.members)} workers fits: the leanest needs {int(least):,} bytes a worker and the cap is "
+        f"{int(inputs.memory_cap):,}; add workers, lower micro_batch_size or reduction_leaves, or raise "
+        "placement.worker_memory_bytes"
+    )
+
+
+def _least_peak(model: CostModel, pp: int, dp: int, schedule: str, virtual: int) -> float:
+    """The least possible memory of the fullest worker of a shape, without base_bytes."""
+    leaf_bounds = deal_by_speed(model.inputs.reduction_leaves, [1.0] * dp)
+    longest = max(replica_micro_batches(model.inputs, leaf_bounds))
+    costs = StageCosts(model, longest, leaf_bounds, schedule, virtual)
+    return costs.least_peak(pp * virtual, pp)

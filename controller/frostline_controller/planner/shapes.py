@@ -1,0 +1,105 @@
+"""Which shapes are allowed: the rectangle's arithmetic, the job's pins and the elasticity switches."""
+
+from dataclasses import dataclass
+
+from frostline_controller.planner.cost import replica_micro_batches
+from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.leaves import deal_by_speed
+
+ALL_DEGREES_UP_TO = 64
+"""Up to this many workers every dp_degree is tried; beyond it only those that shorten the longest replica."""
+
+
+@dataclass(frozen=True)
+class ShapeLimits:
+    """pp, dp: a degree that must be taken, None where the planner may choose. notes: why, in the plan's reason."""
+
+    pp: int | None
+    dp: int | None
+    notes: tuple[str, ...]
+
+
+def shape_limits(inputs: PlanInputs) -> ShapeLimits:
+    """Pins and switches, lowered to what workers and trainable units allow: any number of survivors has a plan.
+
+    placement.pp_degree and dp_degree come first; then elastic.pipeline off keeps the pipeline's depth of the start and
+    elastic.replicas off the number of replicas; at the start initial_pp_degree sets the depth.
+    """
+    wanted, notes = inputs.placement, []
+    pp, dp = wanted.pp_degree, wanted.dp_degree
+    started = inputs.current is not None or inputs.start_pp_degree is not None
+    if pp is None and not started:
+        pp = wanted.initial_pp_degree
+    if pp is None and started and not inputs.elastic.pipeline:
+        pp = inputs.start_pp_degree or inputs.current.pp_degree
+        notes.append(f"elastic.pipeline is off: pp {pp} of the start is kept")
+    if dp is None and started and not inputs.elastic.replicas:
+        dp = inputs.start_dp_degree or (inputs.current.dp_degree if inputs.current else None)
+        notes.append(f"elastic.replicas is off: dp {dp} of the start is kept")
+    workers = len(inputs.members)
+    if pp is not None and pp > min(workers, inputs.trainable_units):
+        lowered = min(workers, inputs.trainable_units)
+        notes.append(f"pp {pp} -> {lowered}: {workers} workers and {inputs.trainable_units} trainable units allow no more")
+        pp = lowered
+    if dp is not None and dp > min(workers // (pp or 1), inputs.reduction_leaves):
+        lowered = min(workers // (pp or 1), inputs.reduction_leaves)
+        notes.append(
+            f"dp {dp} -> {lowered}: {workers} workers at pp {pp or 1} and {inputs.reduction_leaves} leaves allow no more"
+        )
+        dp = lowered
+    return ShapeLimits(pp, dp, tuple(notes))
+
+
+def dp_choices(inputs: PlanInputs, limits: ShapeLimits) -> list[int]:
+    """Replica counts worth trying, ascending.
+
+    With equal speeds, of all counts whose longest replica has the same number of micro-batches the least is at least as
+    fast (it exchanges less) and leaves more spares; so beyond ALL_DEGREES_UP_TO workers only those are tried. In the
+    paper's mode, where replicas add to the batch, the largest count for each depth is.
+    """
+    if limits.dp is not None:
+        return [limits.dp]
+    most = min(inputs.reduction_leaves, len(inputs.members) // (limits.pp or 1))
+    if len(inputs.members) <= ALL_DEGREES_UP_TO:
+        return list(range(1, most + 1))
+    if inputs.batch == "per_replica":
+        depths = range(1, min(len(inputs.members), inputs.trainable_units) + 1)
+        return sorted({min(most, len(inputs.members) // depth) for depth in depths})
+    longest: dict[int, int] = {}
+    for dp in range(1, most + 1):
+        longest.setdefault(-(-inputs.reduction_leaves // dp), dp)
+    return sorted(longest.values())
+
+
+def pp_choices(inputs: PlanInputs, limits: ShapeLimits, dp: int) -> list[int]:
+    """Pipeline depths that `dp` replicas leave room for, ascending."""
+    most = min(len(inputs.members) // dp, inputs.trainable_units)
+    if limits.pp is not None:
+        return [limits.pp] if limits.pp <= most else []
+    return list(range(1, most + 1))
+
+
+def schedules_for(inputs: PlanInputs, pp: int, dp: int) -> list[tuple[str, int]]:
+    """(schedule, virtual stages) that can run this shape.
+
+    1F1B needs as many micro-batches in every replica as stages; interleaved also needs whole rounds (a multiple of
+    max(1, m // pp), as torch.distributed.pipelining has it) and trainable units for pp * v stages. auto takes 1F1B, which
+    is never slower than GPipe and holds less, where it can run; interleaved too where virtual_stages > 1. One stage needs
+    no schedule. A pinned interleaved falls back to 1F1B where it has too few units or micro-batches left.
+    """
+    pinned, virtual = inputs.placement.schedule, inputs.placement.virtual_stages
+    if pp == 1:
+        return [("gpipe" if pinned == "gpipe" else "1f1b", 1)]
+    counts = replica_micro_batches(inputs, deal_by_speed(inputs.reduction_leaves, [1.0] * dp))
+    if pinned == "gpipe":
+        return [("gpipe", 1)]
+    whole_rounds = all(m >= pp and m % max(1, m // pp) == 0 for m in counts)
+    interleaved = virtual > 1 and pp * virtual <= inputs.trainable_units and whole_rounds
+    one_forward_one_backward = min(counts) >= pp
+    if pinned == "auto":
+        base = [("1f1b" if one_forward_one_backward else "gpipe", 1)]
+        return [*base, ("interleaved_1f1b", virtual)] if interleaved else base
+    if pinned == "interleaved_1f1b" and interleaved:
+        return [(pinned, virtual)]
+    name = "1f1b" if pinned == "interleaved_1f1b" else pinned
+    return [(name, 1)] if one_forward_one_backward else []

@@ -1,0 +1,36 @@
+"""Whether a better placement is worth its reshape."""
+
+from typing import Literal
+
+from frostline_controller.planner.cost import StepCost
+
+
+def should_reshape(
+    current_cost: StepCost,
+    new_cost: StepCost,
+    steps_left: int,
+    reshape_seconds: float,
+    hysteresis: float,
+    objective: Literal["throughput", "cost"] = "throughput",
+    current_workers: int = 1,
+    new_workers: int = 1,
+) -> tuple[bool, str]:
+    """(reshape, why): saved time a step x steps left must exceed the reshape and `hysteresis` of the remaining time.
+
+    hysteresis: share of the remaining time, as placement.hysteresis says. With objective "cost" time is multiplied by the
+    workers that spend it, so that giving workers back pays although no step becomes faster. Where the batch grows with the
+    replicas, steps are compared at the current batch (seconds a sample).
+    """
+    if steps_left <= 0:
+        return False, f"no reshape: {steps_left} steps left"
+    before, after = current_cost.total_seconds, new_cost.seconds_per_sample * current_cost.samples
+    unit, reshape = "s", reshape_seconds
+    if objective == "cost":
+        before, after, unit = before * current_workers, after * new_workers, "worker-s"
+        reshape = reshape_seconds * max(current_workers, new_workers)
+    saved, needed = (before - after) * steps_left, reshape + hysteresis * before * steps_left
+    figures = (
+        f"{before:.4g} -> {after:.4g} {unit} a step saves {saved:.4g} {unit} in {steps_left} steps; "
+        f"needed {needed:.4g} (reshape {reshape:.3g} + {hysteresis:.0%} of what remains)"
+    )
+    return (True, f"reshape: {figures}") if saved > needed else (False, f"no reshape: {figures}")
