@@ -89,7 +89,8 @@ def changes(statistics: Sequence[IntervalStatistics], calendar: DecisionCalendar
     )
 
 
-def last_rollback(decisions: Sequence[Decision], calendar: DecisionCalendar) -> int:
-    """Position of the newest rollback in the surviving lineage; 0 where there is none."""
+def last_rollback(decisions: Sequence[Decision], calendar: DecisionCalendar, before: int) -> int:
+    """Position of the newest rollback in the surviving lineage that stands before decision `before`; 0 where there is none."""
     kept = surviving_decisions(decisions, calendar)
-    return max((place for place, decision in kept.items() if decision.kind == "rollback" and not decision.void), default=0)
+    places = [place for place, decision in kept.items() if decision.kind == "rollback" and not decision.void]
+    return max((place for place in places if place < before), default=0)

@@ -42,7 +42,7 @@ def warmup(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 def cooldown(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
     """Some intervals without a change after each change; a rollback counts as one."""
     moved = [change.number for change in changes(inputs.statistics, inputs.calendar)]
-    last = max([*moved, last_rollback(inputs.decisions, inputs.calendar)])
+    last = max([*moved, last_rollback(inputs.decisions, inputs.calendar, inputs.newest.number)])
     wait = inputs.freeze.rails.cooldown_intervals
     if last and inputs.newest.number <= last + wait:
         return Clip(inputs.current, f"decision {last} changed the freeze point, {wait} interval(s) without a change follow")
@@ -208,7 +208,7 @@ def apply_rails(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 def _recent_proposals(inputs: FreezeInputs, policy: Policy, count: int) -> list[int]:
     """What the policy asked for in the newest `count` intervals since the last rollback, oldest first: folded again, not kept."""
-    start = last_rollback(inputs.decisions, inputs.calendar)
+    start = last_rollback(inputs.decisions, inputs.calendar, inputs.newest.number)
     numbers = [entry.number for entry in inputs.statistics if entry.number > start][-count:]
     return [policy.propose(inputs.up_to(number)).freeze_point for number in numbers]
 

@@ -15,6 +15,7 @@ def propose(inputs: FreezeInputs) -> Proposal:
         return Proposal(inputs.current, f"manual: no freeze point is given up to decision {inputs.newest.number}")
     point = inputs.freeze.policy.points[max(due)]
     for place, decision in surviving_decisions(inputs.decisions, inputs.calendar).items():
-        if decision.policy == operator.NAME and decision.kind != "rollback" and not decision.void and place >= max(due):
+        commanded = decision.policy == operator.NAME and decision.kind != "rollback" and not decision.void
+        if commanded and max(due) <= place < inputs.newest.number:
             return Proposal(inputs.current, f"manual: the operator's decision {place} overrides freeze point {point}")
     return Proposal(point, f"manual: freeze point {point} from decision {max(due)} on")

@@ -1,0 +1,206 @@
+"""The guard: its bound against scipy, breach and hold, rollback and lineages, quarantine, what must be kept."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.statistics import GuardReading
+from frostline_controller.freezing import decide, event_kind, explain, steps_to_keep, surviving, surviving_decisions
+from frostline_controller.freezing.guard import compare
+from frostline_controller.freezing.history import Change, changes, position
+from frostline_controller.freezing.student_t import t_quantile, upper_tail
+from tests.unit.controller.freezing_run import INTERVAL, LAG, decision, entry, inputs_of, simulate
+
+FALLING = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
+CALENDAR = DecisionCalendar(INTERVAL, LAG, 400)
+LOW, HIGH = [1.0, 1.2, 0.8, 1.0], [1.5, 1.8, 1.2, 1.6]
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 5, 10, 30, 100, 199, 1023, 100_000])
+@pytest.mark.parametrize("probability", [0.51, 0.75, 0.9, 0.95, 0.99, 0.9999])
+def test_t_quantile_is_scipys(probability, degrees):
+    assert t_quantile(probability, degrees) == pytest.approx(stats.t.ppf(probability, degrees), rel=1e-8)
+
+
+@given(st.floats(0.0, 50.0), st.integers(1, 500))
+def test_t_tail_is_scipys(t, degrees):
+    assert upper_tail(t, degrees) == pytest.approx(stats.t.sf(t, degrees), rel=1e-8, abs=1e-14)
+
+
+def readings(before: list[float], after: list[float]) -> tuple[GuardReading, GuardReading]:
+    return GuardReading(losses=tuple(before)), GuardReading(losses=tuple(after))
+
+
+def test_the_bound_is_the_paired_t_interval():
+    generator = random.Random(7)
+    before = [generator.uniform(0.5, 1.5) for _ in range(64)]
+    after = [loss + generator.gauss(0.05, 0.1) for loss in before]
+    rises = [later - earlier for earlier, later in zip(before, after, strict=True)]
+    expected = stats.ttest_rel(after, before, alternative="greater").confidence_interval(0.95).low
+    result = compare(*readings(before, after), margin=0.02, confidence=0.95)
+    assert result.bound == pytest.approx(expected, rel=1e-9)
+    assert result.rise == pytest.approx(sum(rises) / 64)
+    assert result.tolerated == pytest.approx(0.02 * sum(before) / 64)
+    assert result.breached == (expected > result.tolerated)
+
+
+def test_pairing_sees_what_two_means_would_not():
+    """The samples' losses spread a hundred times wider than the rise: only the pairs show it."""
+    before = [float(sample) for sample in range(1, 101)]
+    after = [loss * 1.0 + 2.0 + 0.01 * (-1) ** sample for sample, loss in enumerate(before)]
+    result = compare(*readings(before, after), margin=0.02, confidence=0.95)
+    assert result.breached
+    assert result.text == "guard loss +2 over 100 samples, lower bound +1.998 exceeds the tolerated 1.01"
+
+
+def test_a_rise_within_the_margin_or_within_the_noise_holds():
+    small = compare(*readings([1.0] * 50, [1.01] * 50), margin=0.02, confidence=0.95)
+    assert not small.breached
+    assert small.bound == pytest.approx(0.01)
+    noisy = compare(*readings([1.0, 1.0, 1.0], [5.0, 0.5, 0.9]), margin=0.02, confidence=0.95)
+    assert noisy.rise > 1.0
+    assert not noisy.breached
+    single = compare(*readings([1.0], [9.0]), margin=0.02, confidence=0.95)
+    assert not single.breached, "one sample has no bound"
+    ill = compare(*readings([1.0, 1.0], [1.0, math.nan]), margin=0.02, confidence=0.95)
+    assert ill.breached
+    with pytest.raises(ValueError, match="guard readings hold 2 and 3 samples"):
+        compare(*readings([1.0, 1.0], [1.0, 1.0, 1.0]), margin=0.02, confidence=0.95)
+
+
+def run_to_breach(**rails):
+    """Frozen by decision 2 (step 23 on), guard loss up at the end of interval 3."""
+    statistics = (entry(1, FALLING, guard=LOW), entry(2, FALLING, guard=LOW), entry(3, FALLING, 2, guard=HIGH))
+    made = (decision(1, 0, "keep"), decision(2, 2, "freeze"))
+    return inputs_of(*statistics, decisions=made, rails=rails)
+
+
+def test_a_breach_rolls_back_to_the_step_before_the_freeze():
+    made = decide(run_to_breach())
+    assert (made.kind, made.number, made.interval, made.effective_step) == ("rollback", 3, 3, 33)
+    assert (made.freeze_point, made.rollback_to_step, made.lineage) == (0, 22, 1)
+    # Rises 0.5, 0.6, 0.4, 0.6: 0.525 - 2.353 * 0.0957 / sqrt(4).
+    assert "lower bound +0.4123 exceeds the tolerated 0.02" in made.reason
+    assert made.reason.endswith("freeze 2 (0 -> 2) is taken back to step 22, freeze point 2 and deeper are quarantined")
+    assert explain(made).startswith("decision 3 goes back to step 22 in lineage 1 with nothing frozen [gradient_argmin] guard: ")
+    assert event_kind(made) == "guard"
+    assert decide(replace(run_to_breach(), highest_lineage=4)).lineage == 5, "above every lineage that a plan ever named"
+    assert decide(replace(run_to_breach(), requested=4)).kind == "rollback", "safety goes before a command"
+
+
+def test_a_guard_that_holds_says_so():
+    quiet = replace(run_to_breach(), statistics=(*run_to_breach().statistics[:2], entry(3, FALLING, 2, guard=LOW)))
+    made = decide(quiet)
+    assert made.kind == "keep"
+    assert "guard: freeze 2 holds: guard loss +0 over 4 samples, lower bound +0 is within the tolerated 0.02" in made.reason
+
+
+def test_margin_confidence_and_off_switch_are_the_jobs():
+    assert decide(run_to_breach(guard_margin=0.5)).kind == "keep"
+    assert decide(run_to_breach(guard_confidence=0.99999)).kind == "keep"
+    off = decide(run_to_breach(off=("guard",)))
+    assert off.kind == "keep"
+    assert "guard" not in off.reason
+
+
+def test_a_freeze_is_watched_for_its_window_of_readings_and_then_confirmed():
+    before = [entry(1, FALLING, guard=LOW), entry(2, FALLING, guard=LOW)]
+    made = (decision(2, 2, "freeze"),)
+    third = inputs_of(*before, entry(3, FALLING, 2, guard=LOW), entry(4, FALLING, 2, guard=HIGH), decisions=made)
+    assert decide(third).kind == "rollback"
+    confirmed = [*before, entry(3, FALLING, 2, guard=LOW), entry(4, FALLING, 2, guard=LOW), entry(5, FALLING, 2, guard=HIGH)]
+    assert decide(inputs_of(*confirmed, decisions=made)).kind != "rollback"
+    unread = [*before, entry(3, FALLING, 2), entry(4, FALLING, 2), entry(5, FALLING, 2, guard=HIGH)]
+    assert decide(inputs_of(*unread, decisions=made)).kind == "rollback", "the window counts readings"
+
+
+def test_a_void_rollback_does_not_use_up_the_window():
+    base = run_to_breach()
+    late = decide(base).model_copy(update={"void": True})
+    statistics = (*base.statistics, entry(4, FALLING, 2, guard=LOW), entry(5, FALLING, 2, guard=HIGH))
+    again = decide(replace(base, statistics=statistics, decisions=(*base.decisions, late, decision(4, 2, "keep"))))
+    assert again.kind == "rollback"
+    assert again.lineage == 2, "a lineage is never used twice, started or not"
+    assert "it came too late for step 33" in explain(late)
+    assert event_kind(late) == "decision_void"
+
+
+def test_of_two_watched_freezes_the_newest_that_breaches_goes_first():
+    on = {"off": ("cooldown", "warmup", "patience"), "guard_intervals": 3}
+    statistics = [entry(1, FALLING, guard=LOW), entry(2, FALLING, 2, guard=LOW), entry(3, FALLING, 3, guard=HIGH)]
+    made = (decision(1, 2, "freeze"), decision(2, 3, "freeze"))
+    first = decide(inputs_of(*statistics, decisions=made, rails=on))
+    assert (first.rollback_to_step, first.freeze_point) == (22, 2)
+    slow = [entry(1, FALLING, guard=LOW), entry(2, FALLING, 2, guard=HIGH), entry(3, FALLING, 3, guard=HIGH)]
+    culprit = decide(inputs_of(*slow, decisions=made, rails=on))
+    assert (culprit.rollback_to_step, culprit.freeze_point) == (12, 0)
+
+
+def test_statistics_after_the_rollback_step_do_not_survive():
+    back = decision(3, 0, "rollback", lineage=1, rollback_to_step=22)
+    old = [entry(1, FALLING), entry(2, FALLING), entry(3, FALLING, 2)]
+    assert [(one.lineage, one.number) for one in surviving(old, (back,))] == [(0, 1), (0, 2)]
+    redone = [*old, entry(3, FALLING, lineage=1), entry(4, FALLING, lineage=1)]
+    assert [(one.lineage, one.number) for one in surviving(redone, (back,))] == [(0, 1), (0, 2), (1, 3), (1, 4)]
+    assert surviving(old, (back.model_copy(update={"void": True}),)) == tuple(old)
+    restored = [*old, entry(3, FALLING, lineage=4), entry(2, FALLING, lineage=5)]
+    assert [(one.lineage, one.number) for one in surviving(restored, ())] == [(0, 1), (5, 2)]
+
+
+def test_a_rollback_stands_where_the_freeze_stood():
+    freeze, after = decision(2, 2, "freeze"), decision(3, 2, "keep")
+    back = decision(4, 0, "rollback", lineage=1, rollback_to_step=22)
+    redone = [decision(3, 0, "keep", lineage=1), decision(4, 0, "keep", lineage=1)]
+    kept = surviving_decisions([decision(1, 0, "keep"), freeze, after, back, *redone], CALENDAR)
+    assert position(back, CALENDAR) == 2
+    assert sorted(kept) == [1, 2, 3, 4]
+    assert [kept[place].kind for place in sorted(kept)] == ["keep", "rollback", "keep", "keep"]
+    assert [kept[place].lineage for place in sorted(kept)] == [0, 1, 1, 1]
+    earlier_step = surviving_decisions([freeze, back, *redone, decision(4, 0, "keep", lineage=2)], CALENDAR)
+    assert [earlier_step[place].lineage for place in sorted(earlier_step)] == [1, 1, 2], "a restore keeps the rollback"
+
+
+def test_changes_are_what_statistics_show():
+    statistics = [entry(1, FALLING), entry(2, FALLING, 2), entry(3, FALLING, 2), entry(4, FALLING, 0)]
+    assert changes(statistics, CALENDAR) == (Change(1, 13, 0, 2), Change(3, 33, 2, 0))
+
+
+def test_a_run_whose_freezes_hurt_ends_with_what_does_no_harm():
+    """Depth 3 and more raises the guard loss: it is rolled back once, quarantined, and the run goes on below it."""
+
+    def measure(number, lineage, freeze_point):
+        return entry(number, FALLING, freeze_point, lineage, guard=HIGH if freeze_point >= 3 else LOW)
+
+    template = inputs_of(entry(1, FALLING), rails={"warmup_fraction": 0.0})
+    statistics, decisions = simulate(template, 14, measure)
+    rollbacks = [made for made in decisions if made.kind == "rollback"]
+    assert len(rollbacks) == 1
+    assert rollbacks[0].freeze_point == 2
+    after = decisions[decisions.index(rollbacks[0]) + 1 :]
+    assert {made.freeze_point for made in after} == {2}
+    assert any("quarantine: freeze point 3 was rolled back" in made.reason for made in after)
+    numbers = [made.number for made in after]
+    assert numbers == list(range(numbers[0], 15)), "numbers rise by one within the new lineage"
+    keys = {(made.lineage, made.number, made.kind == "rollback") for made in decisions}
+    assert len(keys) == len(decisions)
+    alive = surviving(statistics, decisions)
+    assert [one.number for one in alive] == list(range(1, 15))
+    assert {one.freeze_point for one in alive} == {0, 2}
+
+
+def test_checkpoints_that_a_rollback_may_need_are_named():
+    pending = inputs_of(entry(1, FALLING), entry(2, FALLING), decisions=(decision(2, 2, "freeze"),))
+    assert steps_to_keep(pending) == (22,)
+    watched = run_to_breach()
+    assert steps_to_keep(watched) == (22,)
+    rolled = replace(watched, decisions=(*watched.decisions, decide(watched)))
+    assert steps_to_keep(rolled) == (22,), "until the new lineage has started from it"
+    statistics = [*watched.statistics[:2], *(entry(k, FALLING, 2, guard=LOW) for k in (3, 4, 5))]
+    assert steps_to_keep(replace(watched, statistics=tuple(statistics))) == ()
+    assert steps_to_keep(replace(watched, statistics=(), decisions=())) == ()
