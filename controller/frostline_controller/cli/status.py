@@ -100,10 +100,11 @@ def status_text(status: dict[str, Any]) -> str:
     lines = [
         f"{status['name']}: {status['state']}" + (f" ({status['message']})" if status["message"] else ""),
         f"step {status['step']} of {status['total_steps'] or '?'}, generation {status['generation'] or '-'}, "
-        f"freeze point {status['freeze_point']} of {status['num_units']} units, shape {shape['pp_degree']} x {shape['dp_degree']} "
-        f"(pp x dp, {shape['schedule'] or 'no schedule'})",
+        f"freeze point {status['freeze_point']} of {status['num_units']} units, "
+        f"shape {shape['pp_degree']} x {shape['dp_degree']} (pp x dp, {shape['schedule'] or 'no schedule'})",
     ]
-    known = [f"{name} {value:.4g}" for name, value in {"loss": status["loss"], **status["metrics"]}.items() if value is not None]
+    readings = {"loss": status["loss"], **status["metrics"]}
+    known = [f"{name} {value:.4g}" for name, value in readings.items() if value is not None]
     if status["seconds_left"]:
         known.append(f"{duration(status['seconds_left'])} left")
     lines += [", ".join(known)] if known else []

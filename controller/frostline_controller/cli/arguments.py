@@ -1,0 +1,209 @@
+"""The arguments of `frostline`: every subcommand with its help and examples."""
+
+import argparse
+from collections.abc import Callable
+
+from frostline_controller.cli import exit_codes
+
+ARMS = ("static", "freezing", "elastic", "freeze", "pipeline", "replicas", "cache")
+EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code:<4}{text}" for code, text in exit_codes.MEANING.items())
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser; `arguments.run_command` is the dotted place of the function that carries a subcommand out."""
+    parser = argparse.ArgumentParser(
+        prog="frostline",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Elastic training of transformers: what has stopped learning freezes, the pipeline shrinks to the rest.",
+        epilog="start here:\n  frostline run -f examples/image_classification/digits.yaml\n  frostline status --watch\n"
+        "  frostline job --explain freeze\n\n" + EXIT_CODES,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_run(commands)
+    _add_plan(commands)
+    _add_compare(commands)
+    _add_looking(commands)
+    _add_steering(commands)
+    return parser
+
+
+def seeds(text: str) -> list[int]:
+    """Seeds such as 0-9 or 0,3,7-9. Raises argparse.ArgumentTypeError."""
+    chosen: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()) or (dash and int(high) < int(low)):
+            raise argparse.ArgumentTypeError(f"{text!r} is no list of seeds; write 0-9 or 0,3,7-9")
+        chosen += range(int(low), int(high or low) + 1)
+    return list(dict.fromkeys(chosen))
+
+
+def arms(text: str) -> list[str]:
+    """Names of arms, comma-separated. Raises argparse.ArgumentTypeError."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in ARMS]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'} is no arm; known: {', '.join(ARMS)}")
+    return list(dict.fromkeys(names))
+
+
+def step_list(text: str) -> str:
+    """Step numbers, comma-separated, passed on as they are. Raises argparse.ArgumentTypeError."""
+    if not all(part.isdigit() and int(part) > 0 for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of steps; write 10,20,30")
+    return text
+
+
+def positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def natural(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def _add(commands: argparse._SubParsersAction, name: str, place: str, text: str, examples: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name, help=text, description=text, epilog=f"examples:\n{examples}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(run_command=place)
+    return parser
+
+
+def _job_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-f", "--file", required=True, metavar="JOB", help="the job file (YAML); `frostline job --explain` documents it"
+    )
+    _set_argument(parser, "override a field of the job file; may be repeated")
+
+
+def _set_argument(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="a.b=c", help=text)
+
+
+def _add_run(commands: argparse._SubParsersAction) -> None:
+    run = _add(
+        commands, "run", "run:run", "Run a job on this machine: Redis, cache server, controller and trainer processes.",
+        "  frostline run -f job.yaml\n  frostline run -f job.yaml --workers 4 --set training.epochs=3 --set elastic.cache=false\n"
+        "  frostline run -f job.yaml --replay runs/digits --out runs/again    # the same numerics on any placement\n"
+        "Ctrl-C once stops at a checkpoint and says how to resume; twice stops at once.",
+    )  # fmt: skip
+    _job_arguments(run)
+    run.add_argument("--workers", type=positive, metavar="N", help="worker processes; the same as --set placement.workers=N")
+    run.add_argument("--out", metavar="DIR", help="run directory; without it runs/<name>, runs/<name>-2, ...")
+    run.add_argument("--replay", metavar="RUN_DIR", help="take every decision from this run instead of the policy")
+    run.add_argument("--quiet", action="store_true", help="say only how it ended")
+    resume = _add(
+        commands, "resume", "run:resume", "Go on with a run that stopped: after Ctrl-C, suspend, a crash or a power cut.",
+        "  frostline resume runs/digits\n  frostline resume runs/digits --workers 2 --set cache.use=never",
+    )  # fmt: skip
+    resume.add_argument("dir", nargs="?", metavar="DIR", help="run directory (default: the newest in runs/)")
+    _set_argument(resume, "change a live field; a fixed one is refused")
+    resume.add_argument("--workers", type=positive, metavar="N", help="worker processes from now on")
+    resume.add_argument("--quiet", action="store_true", help="say only how it ended")
+
+
+def _add_plan(commands: argparse._SubParsersAction) -> None:
+    plan = _add(
+        commands, "plan", "plan:plan", "Print what the planner would do with a job, without a cluster.",
+        "  frostline plan -f job.yaml\n  frostline plan -f bert-large.yaml --devices 8 16 64 --json\n"
+        "  frostline plan -f job.yaml --freeze-point 5      # as if five units were frozen",
+    )  # fmt: skip
+    _job_arguments(plan)
+    plan.add_argument("--json", action="store_true", help="machine-readable")
+    plan.add_argument("--devices", type=positive, nargs="+", metavar="N", help="numbers of devices to plan for")
+    plan.add_argument("--freeze-point", type=natural, default=0, metavar="N", help="plan as if units 0 to N-1 were frozen")
+    plan.add_argument("--measured", metavar="RUN_DIR", help="unit times that a run measured, instead of analytic ones")
+    plan.add_argument("--teraflops", type=float, metavar="X", help="sustained 10^12 FLOP/s of a device, for analytic unit times")
+
+
+def _add_compare(commands: argparse._SubParsersAction) -> None:
+    compare = _add(
+        commands, "compare", "compare:compare",
+        "Run a job in several arms and seeds and compare time, metric and loss.",
+        "  frostline compare -f job.yaml --seeds 0-9\n"
+        "  frostline compare -f job.yaml --arms static,elastic,pipeline,replicas,cache\n"
+        "Arms: static (nothing elastic), freezing (alias freeze: layers freeze, nothing else), elastic (all on);\n"
+        "pipeline, replicas, cache: freezing and that one part.\n"
+        "A finished run in the output folder is kept, so the same command continues a comparison.",
+    )  # fmt: skip
+    _job_arguments(compare)
+    compare.add_argument(
+        "--seeds", type=seeds, default=list(range(10)), metavar="0-9", help="seeds for metric and loss (default 0-9)"
+    )
+    compare.add_argument(
+        "--arms", type=arms, default=["static", "freezing", "elastic"], metavar="A,B", help="default static,freezing,elastic"
+    )
+    compare.add_argument(
+        "--time-seeds", type=natural, default=3, metavar="N", help="seeds for wall-clock time (default 3; 0: none)"
+    )
+    compare.add_argument(
+        "--accuracy-workers", type=positive, default=1, metavar="N", help="workers of the runs for metric and loss (default 1)"
+    )
+    compare.add_argument(
+        "--static-micro-batch",
+        type=positive,
+        metavar="N",
+        help="micro-batch of the timed static arm (default: its measured best)",
+    )
+    compare.add_argument("--out", metavar="DIR", help="where runs and tables go (default runs/compare-<name>)")
+
+
+def _add_looking(commands: argparse._SubParsersAction) -> None:
+    status = _add(commands, "status", "steer:status", "Where a run stands, and what each worker does.",
+                  "  frostline status\n  frostline status runs/digits --json\n  frostline status --watch")  # fmt: skip
+    _dir_argument(status)
+    status.add_argument("--json", action="store_true", help="machine-readable")
+    status.add_argument("--watch", action="store_true", help="again every second until the run has ended")
+    verify = _add(commands, "verify", "steer:verify", "Compute steps of a run again in one process and compare their bits.",
+                  "  frostline verify runs/digits\n  frostline verify runs/digits --steps 10,20")  # fmt: skip
+    _dir_argument(verify)
+    verify.add_argument(
+        "--steps", type=step_list, metavar="10,20", help="steps to compute again (default: the verifier's choice)"
+    )
+    report = _add(commands, "report", "steer:report", "Write report.html and the TensorBoard files of a run.",
+                  "  frostline report runs/digits")  # fmt: skip
+    _dir_argument(report)
+    examples = "  frostline job --explain\n  frostline job --explain freeze.rails\n  frostline job --schema > schema.json"
+    job = _add(commands, "job", "steer:job", "Document the job file.", examples)
+    what = job.add_mutually_exclusive_group(required=True)
+    what.add_argument("--explain", nargs="?", const="", metavar="FIELD", help="every field, or one field or section")
+    what.add_argument("--schema", action="store_true", help="the JSON schema")
+
+
+def _add_steering(commands: argparse._SubParsersAction) -> None:
+    def steer(name: str, text: str, example: str, setup: Callable[[argparse.ArgumentParser], None] | None = None) -> None:
+        parser = _add(commands, name, "steer:command", text, f"  frostline {example}")
+        parser.set_defaults(command=name)
+        _dir_argument(parser, required=setup is not None)
+        if setup is not None:
+            setup(parser)
+
+    def degrees(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--pp", type=positive, required=True, dest="pp_degree", metavar="N", help="pipeline depth")
+        parser.add_argument("--dp", type=positive, required=True, dest="dp_degree", metavar="N", help="replicas")
+
+    steer("checkpoint", "Write a checkpoint now.", "checkpoint runs/digits")
+    steer("freeze", "Freeze units 0 to N-1 by hand, from the next decision on.", "freeze runs/digits 3",
+          lambda parser: _value(parser, "freeze_point", "index of the first unit that still learns"))  # fmt: skip
+    steer("unfreeze", "Let every unit learn again, from the next decision on.", "unfreeze runs/digits")
+    steer("reshape", "Give the run another shape.", "reshape runs/digits --pp 2 --dp 2", degrees)
+    steer("resize", "Set how many workers the run may have.", "resize runs/digits 2",
+          lambda parser: _value(parser, "workers", "workers; 0 suspends"))  # fmt: skip
+    steer("suspend", "Stop at a checkpoint; `frostline resume` goes on.", "suspend runs/digits")
+    steer("cancel", "End the run for good, without a result.", "cancel runs/digits")
+
+
+def _dir_argument(parser: argparse.ArgumentParser, required: bool = False) -> None:
+    if required:
+        parser.add_argument("dir", metavar="DIR", help="run directory")
+    else:
+        parser.add_argument("dir", nargs="?", metavar="DIR", help="run directory (default: the newest in runs/)")
+
+
+def _value(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    parser.add_argument(name, type=natural, metavar="N", help=text)

@@ -1,0 +1,101 @@
+"""`frostline compare`: arms side by side, interleaved, with tables and pictures of time, metric and loss."""
+
+import argparse
+from pathlib import Path
+
+from frostline_contract.job import Job, JobError, load_job
+from frostline_controller.cli import exit_codes
+from frostline_controller.cli.compare_report import Comparison, write_comparison
+from frostline_controller.cli.errors import UserMistake
+from frostline_controller.cli.run_folder import RUNS
+from frostline_controller.cli.trials import (
+    ARM_PARTS,
+    Outcome,
+    Trial,
+    best_static_micro_batch,
+    name_of,
+    run_trial,
+    static_overrides,
+)
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Make every run of the comparison that is not there yet, then write comparison.json, comparison.md and the pictures."""
+    try:
+        job = load_job(arguments.file, arguments.overrides)
+    except JobError as error:
+        raise UserMistake(str(error)) from None
+    out = Path(arguments.out) if arguments.out else RUNS / f"compare-{job.name}"
+    out.mkdir(parents=True, exist_ok=True)
+    arms = list(dict.fromkeys(name_of(arm) for arm in arguments.arms))
+    trials = accuracy_trials(job, arms, arguments.seeds, arguments.accuracy_workers, out)
+    accuracy = _run_all("accuracy", trials, arguments)
+    times, micro_batch_seconds = _times(job, arms, out, arguments)
+    comparison = Comparison(
+        job_name=job.name,
+        arms=tuple(arms),
+        seeds=tuple(arguments.seeds),
+        accuracy=tuple(share_equal_numerics(job, arms, accuracy)),
+        times=tuple(times),
+        micro_batch_seconds=micro_batch_seconds,
+    )
+    print(write_comparison(comparison, out))
+    return exit_codes.DONE
+
+
+def accuracy_trials(job: Job, arms: list[str], seeds: list[int], workers: int, out: Path) -> list[Trial]:
+    """Runs for metric and loss. With exact numerics placement changes no bit, so arms with the same numerics share a run."""
+    needed = list(dict.fromkeys(_numerics_arm(job, arm) for arm in arms))
+    return [Trial(arm, seed, workers, out / "accuracy" / f"{arm}-{seed}") for seed in seeds for arm in needed]
+
+
+def time_trials(job: Job, arms: list[str], seeds: list[int], out: Path, micro_batch_size: int) -> list[Trial]:
+    """Timed runs on all workers, seed by seed; each seed starts with another arm, so that no arm is always first."""
+    trials = []
+    for place, seed in enumerate(seeds):
+        turned = arms[place % len(arms) :] + arms[: place % len(arms)]
+        for arm in turned:
+            overrides = static_overrides(job, micro_batch_size) if arm == "static" else ()
+            trials.append(Trial(arm, seed, job.placement.workers, out / "time" / f"{arm}-{seed}", overrides))
+    return trials
+
+
+def share_equal_numerics(job: Job, arms: list[str], outcomes: list[Outcome]) -> list[Outcome]:
+    """One outcome an arm and seed: arms that shared a run get copies of it under their own names."""
+    shared = []
+    for arm in arms:
+        source = _numerics_arm(job, arm)
+        shared += [Outcome(**{**outcome.__dict__, "arm": arm}) for outcome in outcomes if outcome.arm == source]
+    return shared
+
+
+def _numerics_arm(job: Job, arm: str) -> str:
+    """The arm whose run stands for the metric and loss of `arm`: the one with the same numerics and the least machinery."""
+    if job.training.numerics != "exact" or job.training.batch != "global":
+        return arm
+    # A lossy codec is part of the function, but it lies in the job and applies with the cache on or off alike.
+    return "freezing" if "freeze" in ARM_PARTS[arm] else "static"
+
+
+def _times(job: Job, arms: list[str], out: Path, arguments: argparse.Namespace) -> tuple[list[Outcome], dict[int, float]]:
+    seeds = arguments.seeds[: arguments.time_seeds]
+    if not seeds:
+        return [], {}
+    size, measured = arguments.static_micro_batch or job.training.micro_batch_size, {}
+    if "static" in arms and arguments.static_micro_batch is None:
+        print("measuring the static arm's best micro-batch size", flush=True)
+        size, measured = best_static_micro_batch(
+            job, arguments.file, arguments.overrides, out / "calibration", job.placement.workers
+        )
+    trials = time_trials(job, arms, seeds, out, size)
+    return _run_all("time", trials, arguments), measured
+
+
+def _run_all(purpose: str, trials: list[Trial], arguments: argparse.Namespace) -> list[Outcome]:
+    outcomes = []
+    for number, trial in enumerate(trials, start=1):
+        outcome = run_trial(trial, arguments.file, arguments.overrides)
+        outcomes.append(outcome)
+        final = "  ".join(f"{name} {value:.4f}" for name, value in outcome.final.items())
+        print(f"{purpose} {number}/{len(trials)}  {trial.arm}-{trial.seed}  {outcome.wall_seconds:.1f} s  {final}", flush=True)
+    return outcomes

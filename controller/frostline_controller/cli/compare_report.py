@@ -1,0 +1,208 @@
+"""What a comparison leaves: comparison.json, comparison.md and two pictures."""
+
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from frostline_controller.cli.compare_statistics import PairedDifference, paired_difference
+from frostline_controller.cli.run_folder import replace_text
+from frostline_controller.cli.trials import Outcome
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All outcomes of a comparison. micro_batch_seconds: the static arm's step seconds by the micro-batch sizes tried."""
+
+    job_name: str
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    accuracy: tuple[Outcome, ...]
+    times: tuple[Outcome, ...]
+    micro_batch_seconds: dict[int, float]
+
+    @property
+    def baseline(self) -> str:
+        """The arm that the others are compared with: static, else the first."""
+        return "static" if "static" in self.arms else self.arms[0]
+
+    @property
+    def metric(self) -> str:
+        """The task's metric: the first number of `final` that is not the loss."""
+        names = [name for outcome in self.accuracy for name in outcome.final if name != "loss"]
+        return names[0] if names else "loss"
+
+    def values(self, arm: str, name: str) -> dict[int, float]:
+        """A final number of an arm by seed."""
+        return {outcome.seed: outcome.final[name] for outcome in self.accuracy if outcome.arm == arm and name in outcome.final}
+
+    def seconds(self, arm: str, kind: str) -> dict[int, float]:
+        """wall_seconds or training_seconds of an arm's timed runs by seed."""
+        return {outcome.seed: getattr(outcome, kind) for outcome in self.times if outcome.arm == arm}
+
+    def differences(self, name: str) -> dict[str, PairedDifference]:
+        """Every other arm minus the baseline."""
+        return {
+            arm: paired_difference(self.values(arm, name), self.values(self.baseline, name))
+            for arm in self.arms
+            if arm != self.baseline and self.values(arm, name).keys() & self.values(self.baseline, name).keys()
+        }
+
+    def same_digests(self) -> dict[str, bool]:
+        """For each seed that was run on two placements with the same numerics: whether the digests agree (PROTOCOLS 1)."""
+        checks = {}
+        for timed in self.times:
+            for outcome in self.accuracy:
+                same = (
+                    timed.arm == outcome.arm and timed.seed == outcome.seed and timed.micro_batch_size == outcome.micro_batch_size
+                )
+                if same and timed.arm != "static":
+                    checks[f"{timed.arm}-{timed.seed}"] = timed.digest == outcome.digest
+        return checks
+
+
+def write_comparison(comparison: Comparison, out: Path) -> str:
+    """Write the three kinds of result into `out`; returns the Markdown."""
+    replace_text(out / "comparison.json", json.dumps(as_json(comparison), indent=1, allow_nan=False) + "\n")
+    pictures = _write_pictures(comparison, out)
+    text = as_markdown(comparison, pictures)
+    replace_text(out / "comparison.md", text)
+    return text
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """The documented result; bounds that do not exist are null."""
+    names = list(dict.fromkeys([comparison.metric, "loss"]))
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "job": comparison.job_name,
+        "baseline": comparison.baseline,
+        "metric": comparison.metric,
+        "seeds": list(comparison.seeds),
+        "differences": {name: {arm: _finite(found) for arm, found in comparison.differences(name).items()} for name in names},
+        "time_ratios": {kind: _time_ratios(comparison, kind) for kind in ("wall_seconds", "training_seconds")},
+        "static_micro_batch_step_seconds": {str(size): seconds for size, seconds in comparison.micro_batch_seconds.items()},
+        "digests_agree": comparison.same_digests(),
+        "accuracy_runs": [outcome.as_json() for outcome in comparison.accuracy],
+        "time_runs": [outcome.as_json() for outcome in comparison.times],
+    }
+
+
+def as_markdown(comparison: Comparison, pictures: list[str]) -> str:
+    """Tables for people: each seed, then together."""
+    metric = comparison.metric
+    lines = [f"# {comparison.job_name}: {', '.join(comparison.arms)}", ""]
+    lines += [f"## {metric} and loss on the test split", ""]
+    head = ["seed", *(f"{arm} {name}" for name in dict.fromkeys([metric, "loss"]) for arm in comparison.arms)]
+    names = list(dict.fromkeys([metric, "loss"]))
+    rows = []
+    for seed in comparison.seeds:
+        rows.append([str(seed), *(_cell(comparison.values(arm, name).get(seed)) for name in names for arm in comparison.arms)])
+    lines += _table(head, rows)
+    differences = comparison.differences(metric)
+    if differences:
+        lines += ["", f"Mean paired difference of {metric} against {comparison.baseline}, with one-sided 95 % bounds:", ""]
+        columns = ["arm", "seeds", "mean difference", "lower bound (t)", "upper bound (t)", "lower bound (sign-flip)"]
+        found_rows = []
+        for arm, found in differences.items():
+            bounds = (found.mean, found.lower, found.upper, found.sign_flip_lower)
+            found_rows.append([arm, str(len(found.differences)), *map(_cell, bounds)])
+        lines += _table(columns, found_rows)
+    frozen = [
+        [arm, _range([o.freeze_point for o in comparison.accuracy if o.arm == arm]), str(comparison.accuracy[0].num_units)]
+        for arm in comparison.arms
+        if comparison.accuracy
+    ]
+    lines += ["", "Units frozen at the end:", "", *_table(["arm", "frozen units", "of"], frozen)]
+    if comparison.times:
+        lines += ["", *_time_lines(comparison)]
+    lines += ["", *(f"![{name.removesuffix('.svg').replace('-', ' ')}]({name})" for name in pictures)]
+    return "\n".join(lines) + "\n"
+
+
+def _time_lines(comparison: Comparison) -> list[str]:
+    head = ["arm", "seed", "workers", "micro-batch", "wall seconds", "training seconds", "shapes (pp x dp)", "cache hits"]
+    rows = [
+        [o.arm, str(o.seed), str(o.workers), str(o.micro_batch_size), f"{o.wall_seconds:.1f}", f"{o.training_seconds:.1f}",
+         ", ".join(f"{pp}x{dp}" for pp, dp in o.shapes), f"{o.cache_hits:,}"]
+        for o in sorted(comparison.times, key=lambda outcome: (outcome.seed, comparison.arms.index(outcome.arm)))
+    ]  # fmt: skip
+    lines = ["## Time", "", "Interleaved runs on one machine; static with fast numerics at its own best micro-batch size.", ""]
+    lines += _table(head, rows)
+    ratios = _time_ratios(comparison, "training_seconds")
+    wall = _time_ratios(comparison, "wall_seconds")
+    lines += ["", f"Time of {comparison.baseline} over time of the arm (above 1: the arm is faster), median over seeds:", ""]
+    lines += _table(["arm", "training", "wall clock"], [[arm, _cell(ratio), _cell(wall[arm])] for arm, ratio in ratios.items()])
+    checks = comparison.same_digests()
+    if checks:
+        agree = sum(checks.values())
+        lines += [
+            "",
+            f"Digest on {comparison.times[0].workers} workers equals the accuracy run's: {agree} of {len(checks)} runs.",
+        ]
+    return lines
+
+
+def _time_ratios(comparison: Comparison, kind: str) -> dict[str, float]:
+    baseline = comparison.seconds(comparison.baseline, kind)
+    ratios = {}
+    for arm in comparison.arms:
+        own = comparison.seconds(arm, kind)
+        common = sorted(own.keys() & baseline.keys())
+        if arm != comparison.baseline and common:
+            ratios[arm] = statistics.median(baseline[seed] / own[seed] for seed in common)
+    return ratios
+
+
+def _write_pictures(comparison: Comparison, out: Path) -> list[str]:
+    """Standalone SVG files: the metric by seed and arm, and the time."""
+    from matplotlib.figure import Figure
+
+    written = []
+    colours = ["#5a6b7d", "#2c74b8", "#e07b39", "#2b9a72", "#b05cc6", "#c9a227"]
+    readings = [
+        (comparison.metric, {arm: comparison.values(arm, comparison.metric) for arm in comparison.arms}, comparison.metric)
+    ]
+    if comparison.times:
+        readings.append(
+            ("time", {arm: comparison.seconds(arm, "training_seconds") for arm in comparison.arms}, "training seconds")
+        )
+    for name, by_arm, label in readings:
+        figure = Figure(figsize=(7.5, 3.2), layout="constrained")
+        axes = figure.add_subplot()
+        for place, values in enumerate(by_arm.values()):
+            spread = [place + 0.06 * (i - (len(values) - 1) / 2) for i in range(len(values))]
+            axes.plot(spread, list(values.values()), "o", color=colours[place % len(colours)], alpha=0.7, markersize=5)
+            axes.hlines(
+                statistics.fmean(values.values()), place - 0.34, place + 0.34, color=colours[place % len(colours)], linewidth=2.4
+            )
+        axes.set_xticks(range(len(by_arm)), list(by_arm))
+        axes.set_ylabel(label.replace("_", " "))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.25)
+        if name == "time":
+            axes.set_ylim(bottom=0)
+        figure.savefig(out / f"comparison-{name}.svg", metadata={"Date": None})
+        written.append(f"comparison-{name}.svg")
+    return written
+
+
+def _finite(found: PairedDifference) -> dict[str, Any]:
+    bound = found.sign_flip_lower
+    infinite = bound is None or bound == float("-inf")
+    return {**found.__dict__, "differences": list(found.differences), "sign_flip_lower": None if infinite else bound}
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None or value in (float("inf"), float("-inf")) else f"{value:.4f}"
+
+
+def _range(values: list[int]) -> str:
+    return f"{min(values)} to {max(values)}" if len(set(values)) > 1 else str(values[0]) if values else "-"

@@ -1,0 +1,111 @@
+"""`frostline job`: the documented job model, field by field, and its JSON schema."""
+
+import difflib
+import json
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from frostline_contract.job import Job
+from frostline_controller.cli.errors import UserMistake
+
+
+@dataclass(frozen=True)
+class JobField:
+    """One field of the job file. change: "live" (may change while the run goes on) or "fixed". default: None where required."""
+
+    path: str
+    type_text: str
+    default: str | None
+    change: str
+    doc: str
+    is_section: bool
+
+
+def job_fields(model: type[BaseModel] = Job, prefix: str = "") -> Iterator[JobField]:
+    """Every field of the job file in the model's order, each section before its fields."""
+    for name, info in model.model_fields.items():
+        path = f"{prefix}{name}"
+        extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+        section = _section_of(info.annotation)
+        yield JobField(
+            path, _type_text(info.annotation), _default(info), str(extra.get("change", "")), info.description or "", bool(section)
+        )
+        if section is not None:
+            separator = "[]." if get_origin(info.annotation) is tuple else "."
+            yield from job_fields(section, path + separator)
+
+
+def explain(field: str | None) -> str:
+    """The documentation of one field or section, or of the whole job file. Raises UserMistake for an unknown name."""
+    fields = list(job_fields())
+    if field is None:
+        return "\n".join(_describe(entry) for entry in fields)
+    plain = field.replace("[]", "").rstrip(".")
+    chosen = [entry for entry in fields if _matches(entry.path.replace("[]", ""), plain)]
+    if not chosen:
+        names = [entry.path.replace("[]", "") for entry in fields]
+        close = difflib.get_close_matches(plain, names, n=3, cutoff=0.5)
+        ends = [name for name in names if name.rsplit(".", 1)[-1] == plain.rsplit(".", 1)[-1]]
+        hint = ", ".join(dict.fromkeys([*ends, *close])) or "see `frostline job --explain`"
+        raise UserMistake(f"the job file has no field {field!r}; did you mean {hint}?")
+    return "\n".join(_describe(entry) for entry in chosen)
+
+
+def schema_text() -> str:
+    """The job file's JSON schema."""
+    return json.dumps(Job.model_json_schema(), indent=2)
+
+
+def change_of(path: str) -> str:
+    """ "live" or "fixed" for a dotted field path; a part of an open mapping takes its mapping's. Raises UserMistake."""
+    known = {entry.path.replace("[]", ""): entry for entry in job_fields()}
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        entry = known.get(".".join(parts[:length]))
+        if entry is not None and (length == len(parts) or not entry.is_section):
+            return entry.change
+    raise UserMistake(f"the job file has no field {path!r}; see `frostline job --explain`")
+
+
+def _matches(path: str, wanted: str) -> bool:
+    return path == wanted or path.startswith(wanted + ".")
+
+
+def _describe(field: JobField) -> str:
+    depth = field.path.count(".")
+    indent = "  " * depth
+    if field.is_section:
+        return f"{indent}{field.path}: {field.doc}"
+    default = "required" if field.default is None else f"default {field.default}"
+    return f"{indent}{field.path}  ({field.type_text}; {default}; {field.change})\n{indent}    {field.doc}"
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    candidates = [annotation, *get_args(annotation)]
+    return next((one for one in candidates if isinstance(one, type) and issubclass(one, BaseModel)), None)
+
+
+def _type_text(annotation: Any) -> str:
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return " | ".join(str(choice) for choice in get_args(annotation))
+    if origin in (Union, types.UnionType):
+        return " | ".join("null" if part is type(None) else _type_text(part) for part in get_args(annotation))
+    if origin is tuple:
+        return f"list of {_type_text(get_args(annotation)[0])}"
+    if origin is dict:
+        key, value = get_args(annotation)
+        return f"mapping of {_type_text(key)} to {_type_text(value)}"
+    return "anything" if annotation is Any else getattr(annotation, "__name__", str(annotation))
+
+
+def _default(info: FieldInfo) -> str | None:
+    if info.default is PydanticUndefined:
+        return None
+    return "" if isinstance(info.default, BaseModel) else json.dumps(info.default, default=list)

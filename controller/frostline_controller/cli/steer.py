@@ -1,0 +1,68 @@
+"""The commands that look at a run or steer it: status, checkpoint, freeze, unfreeze, reshape, resize, suspend, cancel, ..."""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+from frostline_controller.cli import exit_codes
+from frostline_controller.cli.control import ControlClient
+from frostline_controller.cli.run_folder import find_run_folder
+from frostline_controller.cli.status import read_status, status_text
+
+WATCH_SECONDS = 1.0
+ENDED = ("completed", "failed", "cancelled", "drained")
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Print where a run stands; with --watch until it has ended."""
+    folder = find_run_folder(arguments.dir)
+    with closing(ControlClient(folder)) as client:
+        while True:
+            found, reachable = read_status(folder, client)
+            print(json.dumps(found) if arguments.json else status_text(found), flush=True)
+            ended = found["state"] in ENDED
+            if not arguments.watch or ended or not reachable:
+                return exit_codes.DONE if reachable or ended else exit_codes.NO_RUN
+            time.sleep(WATCH_SECONDS)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Send one Command to the controller and print its answer."""
+    fields = {
+        name: getattr(arguments, name)
+        for name in ("freeze_point", "workers", "pp_degree", "dp_degree")
+        if hasattr(arguments, name)
+    }
+    folder = find_run_folder(arguments.dir)
+    with closing(ControlClient(folder)) as client:
+        print(client.command(arguments.command, **fields) or f"{arguments.command}: accepted")
+    return exit_codes.DONE
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write report.html and the TensorBoard files of a run, finished or not."""
+    from frostline_controller.report.build import build_report
+    from frostline_controller.report.tensorboard import write_tensorboard
+
+    folder = find_run_folder(arguments.dir)
+    print(build_report(folder))
+    print(write_tensorboard(folder))
+    return exit_codes.DONE
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Compute chosen steps again in one process (the trainer's verifier, which needs torch) and pass its verdict on."""
+    folder = find_run_folder(arguments.dir)
+    steps = ["--steps", arguments.steps] if arguments.steps else []
+    return subprocess.run([sys.executable, "-m", "frostline_trainer.verify", str(folder), *steps], check=False).returncode
+
+
+def job(arguments: argparse.Namespace) -> int:
+    """Print the documented job model, or its JSON schema."""
+    from frostline_controller.cli.job import explain, schema_text
+
+    print(schema_text() if arguments.schema else explain(arguments.explain or None))
+    return exit_codes.DONE

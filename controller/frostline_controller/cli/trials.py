@@ -1,0 +1,141 @@
+"""The runs of a comparison: what each arm changes in the job, and one run of it as a process of its own."""
+
+import math
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from frostline_contract.job import Job
+from frostline_controller.cli import exit_codes
+from frostline_controller.cli.errors import CommandError
+from frostline_controller.cli.run_folder import finished_status
+from frostline_controller.report.data import is_run_directory, read_run
+
+PARTS = ("freeze", "pipeline", "replicas", "cache")
+ARM_PARTS = {
+    "static": (),
+    "freezing": ("freeze",),
+    "elastic": PARTS,
+    "pipeline": ("freeze", "pipeline"),
+    "replicas": ("freeze", "replicas"),
+    "cache": ("freeze", "cache"),
+}
+"""The parts of `elastic` that each arm has on. All but the first act on frozen layers only, so they go with freezing."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run to make: an arm, a seed, and where it goes. overrides are job fields beyond those of arm and seed."""
+
+    arm: str
+    seed: int
+    workers: int
+    folder: Path
+    overrides: tuple[str, ...] = ()
+
+    def settings(self) -> list[str]:
+        parts = [f"elastic.{part}={'true' if part in ARM_PARTS[self.arm] else 'false'}" for part in PARTS]
+        return [f"seed={self.seed}", f"name={self.arm}-{self.seed}", *parts, *self.overrides]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run says. training_seconds: from the first step's start to the last commit, wall_seconds: all of it."""
+
+    arm: str
+    seed: int
+    workers: int
+    wall_seconds: float
+    training_seconds: float
+    final: dict[str, float]
+    digest: str
+    freeze_point: int
+    num_units: int
+    shapes: tuple[tuple[int, int], ...]
+    cache_hits: int
+    micro_batch_size: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "shapes": [list(shape) for shape in self.shapes]}
+
+
+def name_of(arm: str) -> str:
+    """An arm by its one name; freeze is an alias of freezing."""
+    return "freezing" if arm == "freeze" else arm
+
+
+def run_trial(trial: Trial, job_file: str, overrides: list[str]) -> Outcome:
+    """Make the run, or read it where it has been made. Raises CommandError with the run's exit status where it fails."""
+    if finished_status(trial.folder) != "completed":
+        if is_run_directory(trial.folder):
+            # Half of a run tells no time; it is made again from the start.
+            shutil.rmtree(trial.folder)
+        settings = [item for value in [*overrides, *trial.settings()] for item in ("--set", value)]
+        command = [sys.executable, "-m", "frostline_controller.cli", "run", "-f", job_file, "--out", str(trial.folder), "--quiet"]
+        code = subprocess.run([*command, "--workers", str(trial.workers), *settings], check=False).returncode
+        if code != exit_codes.DONE:
+            error = CommandError(f"{trial.folder}: the run ended with status {code}; the same command goes on from here")
+            error.code = code if code in exit_codes.MEANING else exit_codes.FAILED
+            raise error
+    return read_outcome(trial)
+
+
+def read_outcome(trial: Trial) -> Outcome:
+    """The outcome of a finished run directory."""
+    run = read_run(trial.folder)
+    every = (*run.lost_records, *run.records)
+    started = min(record.time_seconds - record.step_seconds for record in every)
+    shapes = [(record.pp_degree, record.dp_degree) for record in run.records]
+    return Outcome(
+        arm=trial.arm,
+        seed=trial.seed,
+        workers=trial.workers,
+        wall_seconds=float(run.result["wall_seconds"]),
+        training_seconds=max(record.time_seconds for record in every) - started,
+        final={name: float(value) for name, value in run.result["final"].items()},
+        digest=str(run.result.get("digest", "")),
+        freeze_point=run.records[-1].freeze_point,
+        num_units=run.num_units,
+        shapes=tuple(shape for i, shape in enumerate(shapes) if i == 0 or shape != shapes[i - 1]),
+        cache_hits=sum(record.cache_hits for record in run.records),
+        micro_batch_size=int(run.job["training"]["micro_batch_size"]),
+    )
+
+
+def best_static_micro_batch(
+    job: Job, job_file: str, overrides: list[str], folder: Path, workers: int
+) -> tuple[int, dict[int, float]]:
+    """The micro-batch size at which the static arm with fast numerics is quickest, and median step seconds by size.
+
+    Each size that divides the work into at least one micro-batch is run for a few steps: measured, since that is what the
+    elastic arm is to be compared with. Runs are made at doubling sizes until one is slower than the best by a fifth.
+    """
+    measured: dict[int, float] = {}
+    size = job.training.micro_batch_size
+    while size <= job.training.batch_size:
+        trial = Trial("static", job.seed, workers, folder / f"micro-batch-{size}", static_overrides(job, size, steps=24))
+        run_trial(trial, job_file, overrides)
+        seconds = sorted(record.step_seconds for record in read_run(trial.folder).records[4:])
+        measured[size] = seconds[len(seconds) // 2]
+        if measured[size] > 1.2 * min(measured.values()):
+            break
+        size *= 2
+    return min(measured, key=lambda candidate: measured[candidate]), measured
+
+
+def static_overrides(job: Job, micro_batch_size: int, steps: int | None = None) -> tuple[str, ...]:
+    """Job fields of the timed static arm: fast numerics at its own micro-batch size, with as few leaves as it needs."""
+    micro_batches = math.ceil(job.training.batch_size / micro_batch_size)
+    leaves = min(job.training.reduction_leaves, 2 ** int(math.log2(micro_batches)))
+    chosen = [f"training.micro_batch_size={micro_batch_size}", f"training.reduction_leaves={leaves}", "training.numerics=fast"]
+    if steps is not None:
+        chosen += [
+            f"training.steps={steps}",
+            "training.epochs=null",
+            "evaluation.every_intervals=0",
+            "evaluation.test_at_end=false",
+        ]
+    return tuple(chosen)

@@ -1,0 +1,158 @@
+"""report.html and its data, from a run directory that is true to the documented schemas."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from frostline_controller.report.build import build_report
+from frostline_controller.report.charts import build_charts, thin
+from frostline_controller.report.data import cut_lineages, read_run
+from frostline_controller.report.jsonl import JsonlTail, read_jsonl
+from frostline_controller.report.occupancy import occupancy
+from frostline_controller.report.tensorboard import write_tensorboard
+from tests.unit.controller.synthetic_run import FAILED_AT, RESTORED_AT, TOTAL, UNITS, WORKERS, record, write_run
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "digits")
+
+
+def test_a_cut_lineage_loses_its_later_steps_only(run_dir: Path) -> None:
+    run = read_run(run_dir)
+    assert [r.step for r in run.records] == list(range(1, TOTAL + 1))
+    assert {r.lineage for r in run.records if r.step <= RESTORED_AT} == {0}
+    assert {r.lineage for r in run.records if r.step > RESTORED_AT} == {1}
+    # The late record of the old lineage is lost as well, and the doubled one counts once.
+    assert [r.step for r in run.lost_records] == list(range(RESTORED_AT + 1, FAILED_AT + 2))
+    assert run.lineage_starts == ((1, RESTORED_AT),)
+
+
+def test_two_cuts_apply_both() -> None:
+    lines = [record(step, 0).model_dump() for step in range(1, 11)]
+    lines += [{"lineage": 1, "starts_at_step": 8}, *(record(step, 1).model_dump() for step in (9, 10))]
+    lines += [{"lineage": 2, "starts_at_step": 5}, *(record(step, 2).model_dump() for step in (6, 7))]
+    survivors, lost, starts = cut_lineages(lines)
+    assert [(r.lineage, r.step) for r in survivors] == [(0, s) for s in range(1, 6)] + [(2, 6), (2, 7)]
+    assert [(r.lineage, r.step) for r in lost] == [(0, s) for s in range(6, 11)] + [(1, 9), (1, 10)]
+    assert starts == ((1, 8), (2, 5))
+
+
+def test_generations_have_their_first_and_last_steps(run_dir: Path) -> None:
+    spans = [(str(span.plan.generation), span.first_step, span.last_step) for span in read_run(run_dir).plans]
+    assert spans == [("1.1", 1, 50), ("1.2", 51, FAILED_AT), ("1.3", 81, 100), ("1.4", 101, None)]
+
+
+def test_a_torn_last_line_is_left_out_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"kind": "join"}\n{"kind": "fre')
+    assert list(read_jsonl(path)) == [{"kind": "join"}]
+    tail = JsonlTail(path)
+    assert tail.new() == [{"kind": "join"}]
+    path.write_bytes(b'{"kind": "join"}\n{"kind": "freeze"}\n')
+    assert tail.new() == [{"kind": "freeze"}]
+    path.write_bytes(b"{nonsense}\n")
+    with pytest.raises(ValueError, match=r"events.jsonl, line 1: no JSON"):
+        list(read_jsonl(path))
+
+
+def test_the_slider_knows_who_held_what(run_dir: Path) -> None:
+    shown = occupancy(read_run(run_dir))
+    assert shown["units"][0] == "embedding"
+    assert shown["units"][-1] == "head"
+    assert len(shown["units"]) == UNITS
+    assert [worker["id"] for worker in shown["workers"]][:4] == list(WORKERS)
+    # Steps 43 to 50 are computed in the first shape with two units frozen: a segment of its own.
+    assert [1, 42, 0, 0] in shown["segments"]
+    assert [43, 50, 0, 2] in shown["segments"]
+    assert shown["plans"][-1]["bounds"] == [0, UNITS]
+    assert shown["segments"][-1] == [101, TOTAL, 3, 4]
+    covered = [step for low, high, *_ in shown["segments"] for step in range(low, high + 1)]
+    assert covered == list(range(1, TOTAL + 1))
+
+
+def test_the_page_needs_no_network_and_tells_the_run(run_dir: Path) -> None:
+    page = build_report(run_dir).read_text()
+    assert page.startswith("<!doctype html>")
+    assert re.findall(r"""(?:src|href)=["'](?!#|data:)[^"']*""", page) == []
+    assert "default-src 'none'" in page
+    for name in ("shape", "freeze", "gradients", "loss", "metric", "throughput", "parts", "cache", "timeline"):
+        assert f'id="chart-{name}-title"' in page, name
+    assert "96.11 %" in page
+    assert "pod-3: killed by signal 9" in page
+    assert "ab" * 32 in page
+    # Reasons are text, not markup, in the table and in the slider's data alike.
+    assert "block 3 of 6 &lt;has the&gt; least norm" in page
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_pictures_take_their_colours_from_the_page(run_dir: Path) -> None:
+    charts = build_charts(read_run(run_dir))
+    assert len(charts) == 8
+    for chart in charts:
+        assert "var(--" in chart.svg
+        assert re.search(r"#0[1-9]0[2-9]0[3-9ab]", chart.svg) is None
+        assert "<desc" in chart.svg
+
+
+def test_an_unfinished_run_has_a_report(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", finished=False)
+    assert '<span class="badge other">unfinished</span>' in build_report(folder).read_text()
+    for name in ("metrics.jsonl", "plans.jsonl", "statistics.jsonl", "events.jsonl"):
+        (folder / name).unlink()
+    assert "No step has been committed yet" in build_report(folder).read_text()
+
+
+def test_records_without_their_plan_are_still_shown(run_dir: Path) -> None:
+    (run_dir / "plans.jsonl").unlink()
+    assert {segment[2] for segment in occupancy(read_run(run_dir))["segments"]} == {-1}
+    assert "Shape over time" in build_report(run_dir).read_text()
+
+
+def test_refused_and_infinite_losses_do_not_break_the_pictures(run_dir: Path) -> None:
+    bad = record(TOTAL + 1, 1).model_copy(update={"loss": float("nan"), "refused": True, "gradient_norm": float("inf")})
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(bad.model_dump()) + "\n")
+    assert "refused (not finite)" in build_report(run_dir).read_text()
+
+
+def test_no_run_directory_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no run directory"):
+        build_report(tmp_path)
+
+
+def test_thinning_keeps_every_record_once(run_dir: Path) -> None:
+    records = read_run(run_dir).records
+    for count in (1, 7, 119, 120, 500):
+        groups = thin(records, count)
+        assert [r for group in groups for r in group] == list(records)
+        assert len(groups) == min(count, len(records))
+
+
+def test_tensorboard_reads_back_what_metrics_hold(run_dir: Path) -> None:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    write_tensorboard(run_dir)
+    folder = write_tensorboard(run_dir)
+    files = list(folder.iterdir())
+    assert len(files) == 1
+    losses = {}
+    for event in EventFileLoader(str(files[0])).Load():
+        for value in event.summary.value:
+            if value.tag == "train/loss":
+                losses[event.step] = value.tensor.float_val[0] if value.tensor.float_val else value.simple_value
+    assert losses == pytest.approx({r.step: r.loss for r in read_run(run_dir).records}, rel=1e-6)
+
+
+def test_report_and_tensorboard_import_no_torch(run_dir: Path) -> None:
+    code = (
+        "import sys; from frostline_controller.cli.main import main; "
+        f"code = main(['report', {str(run_dir)!r}]); print(code, [m for m in ('torch', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
