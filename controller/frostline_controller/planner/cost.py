@@ -62,6 +62,7 @@ class CostModel:
         link = inputs.link
         self.send_seconds = np.zeros(inputs.num_units + 1)
         self.send_seconds[1:-1] = link.latency_seconds + column["output_bytes"][:-1] / link.bandwidth_bytes_per_second
+        self.longest_stages: dict[float, int] = {}  # by memory cap; filled by partition.longest_stage
         self.transient_bytes = 2 * float(max(column["output_bytes"][frozen], default=0.0))
 
     def _prefix_seconds(self, forward: np.ndarray, frozen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -158,10 +159,10 @@ def in_flight(schedule: str, pp_degree: int, pp_rank, micro_batches: int):
     return np.minimum(micro_batches, pp_degree - pp_rank)
 
 
-def replica_micro_batches(inputs: PlanInputs, leaf_bounds: tuple[int, ...]) -> list[int]:
+def replica_micro_batches(inputs: PlanInputs, leaf_bounds: tuple[int, ...]) -> tuple[int, ...]:
     """Micro-batches that each replica runs; in the paper's mode each runs the whole M."""
     if inputs.batch == "per_replica":
-        return [inputs.num_microbatches] * (len(leaf_bounds) - 1)
+        return (inputs.num_microbatches,) * (len(leaf_bounds) - 1)
     return micro_batch_counts(leaf_bounds, inputs.num_microbatches, inputs.reduction_leaves)
 
 

@@ -1,5 +1,7 @@
 """Dealing leaves to replicas, and what an exchange in the tree's order then costs (PROTOCOLS 1, "The sum")."""
 
+from functools import lru_cache
+
 from frostline_contract.shape import deal_leaves, leaf_micro_batches
 
 
@@ -12,8 +14,7 @@ def deal_by_speed(reduction_leaves: int, speeds: list[float]) -> tuple[int, ...]
     dp_degree = len(speeds)
     assert dp_degree <= reduction_leaves, f"{dp_degree} replicas for {reduction_leaves} leaves"
     if max(speeds) - min(speeds) < 1e-9:
-        pairs = deal_leaves(reduction_leaves, dp_degree)
-        return (0, *(high for _, high in pairs))
+        return _even(reduction_leaves, dp_degree)
     counts = [1] * dp_degree
     for _ in range(reduction_leaves - dp_degree):
         counts[min(range(dp_degree), key=lambda r: ((counts[r] + 1) / speeds[r], r))] += 1
@@ -23,11 +24,17 @@ def deal_by_speed(reduction_leaves: int, speeds: list[float]) -> tuple[int, ...]
     return tuple(bounds)
 
 
-def micro_batch_counts(leaf_bounds: tuple[int, ...], num_microbatches: int, reduction_leaves: int) -> list[int]:
+@lru_cache(maxsize=4096)
+def _even(reduction_leaves: int, dp_degree: int) -> tuple[int, ...]:
+    return (0, *(high for _, high in deal_leaves(reduction_leaves, dp_degree)))
+
+
+@lru_cache(maxsize=4096)
+def micro_batch_counts(leaf_bounds: tuple[int, ...], num_microbatches: int, reduction_leaves: int) -> tuple[int, ...]:
     """Micro-batches of each replica."""
     starts = [leaf_micro_batches(leaf, num_microbatches, reduction_leaves).start for leaf in leaf_bounds[:-1]]
     starts.append(num_microbatches)
-    return [high - low for low, high in zip(starts, starts[1:], strict=False)]
+    return tuple(high - low for low, high in zip(starts, starts[1:], strict=False))
 
 
 def tree_pieces(low: int, high: int) -> int:

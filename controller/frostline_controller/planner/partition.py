@@ -13,64 +13,110 @@ from frostline_controller.planner.cost import CostModel, in_flight
 
 
 class StageCosts:
-    """Seconds and feasibility of every possible stage for one (micro-batches, dealing, schedule).
+    """Seconds and bytes of every possible stage for one (micro-batches, dealing, schedule).
 
-    weights[i, k]: seconds beyond the fill of the stage from cuts[i] up to cuts[k], infinite where it is empty. cuts: the
-    possible first units (0 stands for the prefix and the first trainable unit), then num_units.
+    cuts: the possible first units (0 stands for the prefix and the first trainable unit), then num_units. Arrays have a row
+    for each first cut i and a column for each length k: the stage from cuts[i] up to cuts[i + 1 + k]; columns end at the
+    longest stage that memory could ever hold. weights: seconds beyond the fill, infinite past the model's end.
     """
 
     def __init__(
-        self, model: CostModel, micro_batches: int, leaf_bounds: tuple[int, ...], schedule: str, virtual: int, speed: float = 1.0
+        self,
+        model: CostModel,
+        micro_batches: int,
+        leaf_bounds: tuple[int, ...],
+        schedule: str,
+        virtual: int,
+        speed: float = 1.0,
+        capped: bool = True,
     ):
         inputs = model.inputs
         self.model, self.schedule, self.virtual = model, schedule, virtual
-        self.micro_batches = micro_batches
-        self.dp_degree = len(leaf_bounds) - 1
-        self.most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
+        self.micro_batches, self.dp_degree = micro_batches, len(leaf_bounds) - 1
         self.cuts = np.array([0, *range(inputs.freeze_point + 1, inputs.num_units + 1)])
-        low, high = np.meshgrid(self.cuts, self.cuts, indexing="ij")
-        self.low, self.high, self.empty = low, high, low >= high
-        compute = (model.compute[high] - model.compute[low]) / speed
-        gradients = model.gradient_bytes[high] - model.gradient_bytes[low]
-        seconds = (micro_batches - 1 / virtual) * (compute + model.sends(low, high))
-        rest = model.exchange(gradients, leaf_bounds) + model.optimizer(gradients) / speed
-        self.weights = np.where(self.empty, np.inf, seconds + rest)
+        last = len(self.cuts) - 1
         # A rank's memory is shared by its virtual stages; an equal share each never exceeds it.
-        self.cap = (inputs.memory_cap - inputs.base_bytes) / virtual
-        self._fixed_bytes = model.stage_bytes(low, high, 0, self.most_leaves, self.dp_degree)
-        self._activations = model.activation_bytes[high] - model.activation_bytes[low]
-        self._largest, self._largest_activation = float(self._fixed_bytes.max()), float(self._activations.max())
-        self._capped: dict[int, np.ndarray] = {}
-
-    def capped(self, held: int) -> np.ndarray:
-        """Weights, infinite where a stage that holds `held` micro-batches' activations exceeds the memory cap."""
-        if self.unlimited or self._largest + held * self._largest_activation <= self.cap:
-            return self.weights
-        if held not in self._capped:
-            self._capped = {held: np.where(self.bytes_of(held) > self.cap, np.inf, self.weights)}  # rows ask in order: keep one
-        return self._capped[held]
+        self.cap = (inputs.memory_cap - inputs.base_bytes) / virtual if capped else float("inf")
+        width = last if self.unlimited else min(last, longest_stage(model, self.cap))
+        ends = np.arange(last + 1)[:, None] + 1 + np.arange(width)
+        self.outside = ends > last
+        self.high = self.cuts[np.minimum(ends, last)]
+        self.low = np.broadcast_to(self.cuts[:, None], self.high.shape)
+        compute = (model.compute[self.high] - model.compute[self.low]) / speed
+        gradients = model.gradient_bytes[self.high] - model.gradient_bytes[self.low]
+        seconds = (micro_batches - 1 / virtual) * (compute + model.sends(self.low, self.high))
+        rest = model.exchange(gradients, leaf_bounds) + model.optimizer(gradients) / speed
+        self.weights = np.where(self.outside, np.inf, seconds + rest)
+        most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
+        self._fixed_bytes = model.stage_bytes(self.low, self.high, 0, most_leaves, self.dp_degree)
+        self._activations = model.activation_bytes[self.high] - model.activation_bytes[self.low]
+        if not self.unlimited:  # micro-batches in flight that each stage has room for
+            room = self.cap - self._fixed_bytes
+            held = np.divide(room, self._activations, out=np.full_like(room, np.inf), where=self._activations > 0)
+            self._most_held = np.where(room < 0, -1.0, held)
 
     @property
     def unlimited(self) -> bool:
         return bool(np.isinf(self.cap))
 
-    def least_peak(self, stages: int, pp_degree: int) -> float:
-        """Least possible bytes of the fullest worker with `stages` stages: the same table over bytes instead of seconds."""
-        best = np.full(len(self.cuts), np.inf)
-        best[-1] = 0.0
-        for left in range(1, stages + 1):
-            held = np.where(self.empty, np.inf, self.bytes_of(self.held_from_end(left, pp_degree)))
-            best = np.maximum(held, best[None, :]).min(axis=1)
-        return float(best[0]) * self.virtual
-
-    def bytes_of(self, held: int) -> np.ndarray:
-        return self._fixed_bytes + held * self._activations
+    def capped(self, values: np.ndarray, held: int) -> np.ndarray:
+        """`values`, infinite where a stage that holds `held` micro-batches' activations exceeds the memory cap."""
+        return values if self.unlimited else np.where(self._most_held < held, np.inf, values)
 
     def held_from_end(self, stages_left: int, pp_degree: int) -> int:
         """Micro-batches in flight in the stage that has `stages_left` stages from itself to the end."""
-        if self.schedule == "1f1b":  # pp_degree - pp_rank, whatever pp_degree is: so one table serves them all
-            return min(self.micro_batches, stages_left)
-        return int(in_flight(self.schedule, pp_degree, 0, self.micro_batches))
+        if self.schedule == "gpipe":
+            return self.micro_batches
+        if self.schedule == "interleaved_1f1b":
+            return int(in_flight(self.schedule, pp_degree, 0, self.micro_batches))
+        return min(self.micro_batches, stages_left)  # pp_degree - pp_rank, whatever pp_degree is: one table serves them all
+
+    def after(self, best: np.ndarray) -> np.ndarray:
+        """For each stage, best[its end]: the window that slides with the row."""
+        padded = np.concatenate([best[1:], np.full(self.weights.shape[1], np.inf)])
+        return np.lib.stride_tricks.sliding_window_view(padded, self.weights.shape[1])
+
+    def follow(self, choices: list[np.ndarray], stages: int) -> tuple[int, ...]:
+        """The bounds that choices (a column for each row, by stages left) lead to."""
+        place, bounds = 0, [0]
+        for left in range(stages, 0, -1):
+            place += 1 + int(choices[left - 1][place])
+            bounds.append(int(self.cuts[place]))
+        return tuple(bounds)
+
+    def heaviest(self, bounds: tuple[int, ...]) -> float:
+        """The bottleneck of given bounds, seconds."""
+        index = {int(cut): place for place, cut in enumerate(self.cuts)}
+        pairs = zip(bounds, bounds[1:], strict=False)
+        return max(float(self.weights[index[low], index[high] - index[low] - 1]) for low, high in pairs)
+
+    def least_peak(self, stages: int, pp_degree: int) -> float:
+        """Least possible bytes of the fullest worker with `stages` stages: the same recursion over bytes."""
+        best = self.past_end()
+        for left in range(1, stages + 1):
+            held = self._fixed_bytes + self.held_from_end(left, pp_degree) * self._activations
+            best = np.maximum(np.where(self.outside, np.inf, held), self.after(best)).min(axis=1)
+        return float(best[0]) * self.virtual
+
+    def past_end(self) -> np.ndarray:
+        """The recursion's start: nothing is left to place where the model has ended."""
+        best = np.full(len(self.cuts), np.inf)
+        best[-1] = 0.0
+        return best
+
+
+def longest_stage(model: CostModel, cap: float) -> int:
+    """The most cut steps a stage can span within `cap` bytes under the leanest schedule and dealing; at least 1."""
+    if cap in model.longest_stages:
+        return model.longest_stages[cap]
+    cuts = np.array([0, *range(model.inputs.freeze_point + 1, model.inputs.num_units + 1)])
+    spans, first = 1, 0
+    for end in range(1, len(cuts)):  # two pointers: bytes grow with the stage
+        while first < end - 1 and model.stage_bytes(cuts[first], cuts[end], 1, 1, 1) > cap:
+            first += 1
+        spans = max(spans, end - first)
+    model.longest_stages[cap] = spans
+    return spans
 
 
 class PartitionTable:
@@ -78,18 +124,16 @@ class PartitionTable:
 
     def __init__(self, costs: StageCosts, most_stages: int, pp_degree: int):
         self.costs = costs
-        last = len(costs.cuts) - 1
-        self._best = np.full(last + 1, np.inf)
-        self._best[last] = 0.0
-        self._next: list[np.ndarray] = []
+        best = costs.past_end()
+        rows = np.arange(len(best))
+        self._choices: list[np.ndarray] = []
         self.bottlenecks: list[float] = []
-        for stages in range(1, min(most_stages, last) + 1):
-            weights = costs.capped(costs.held_from_end(stages, pp_degree))
-            through = np.maximum(weights, self._best[None, :])
+        for stages in range(1, min(most_stages, len(best) - 1) + 1):
+            through = costs.capped(np.maximum(costs.weights, costs.after(best)), costs.held_from_end(stages, pp_degree))
             choice = through.argmin(axis=1)
-            self._best = through[np.arange(last + 1), choice]
-            self._next.append(choice)
-            self.bottlenecks.append(float(self._best[0]))
+            best = through[rows, choice]
+            self._choices.append(choice)
+            self.bottlenecks.append(float(best[0]))
 
     def bottleneck(self, stages: int) -> float:
         """Least possible bottleneck in seconds; infinite where `stages` do not fit."""
@@ -98,11 +142,7 @@ class PartitionTable:
     def bounds(self, stages: int) -> tuple[int, ...]:
         """stages + 1 unit indices that reach the bottleneck."""
         assert np.isfinite(self.bottleneck(stages)), f"{stages} stages do not fit"
-        place, bounds = 0, [0]
-        for left in range(stages, 0, -1):
-            place = int(self._next[left - 1][place])
-            bounds.append(int(self.costs.cuts[place]))
-        return tuple(bounds)
+        return self.costs.follow(self._choices, stages)
 
 
 def refined_bounds(
@@ -112,26 +152,21 @@ def refined_bounds(
 
     here: the bounds in force, where they have as many stages; None: evenness alone (sum of squared stage weights).
     """
-    last = len(costs.cuts) - 1
     scale = bottleneck if bottleneck > 0 else 1.0
-    best = np.full(last + 1, np.inf)
-    best[last] = 0.0
+    best = costs.past_end()
+    rows = np.arange(len(best))
     choices: list[np.ndarray] = []
     for left in range(1, stages + 1):
-        weights = costs.capped(costs.held_from_end(left, pp_degree))
+        weights = costs.capped(costs.weights, costs.held_from_end(left, pp_degree))
         allowed = weights <= bottleneck * (1 + 1e-9) + 1e-15
         penalty = np.where(allowed, (np.where(allowed, weights, 0.0) / scale) ** 2, np.inf)
         if here is not None:
             penalty = penalty + _moved_share(costs, here[stages - left], here[stages - left + 1]) * 1e6
-        through = penalty + best[None, :]
+        through = penalty + costs.after(best)
         choice = through.argmin(axis=1)
-        best = through[np.arange(last + 1), choice]
+        best = through[rows, choice]
         choices.append(choice)
-    place, bounds = 0, [0]
-    for left in range(stages, 0, -1):
-        place = int(choices[left - 1][place])
-        bounds.append(int(costs.cuts[place]))
-    return tuple(bounds)
+    return costs.follow(choices, stages)
 
 
 def _moved_share(costs: StageCosts, here_low: int, here_high: int) -> np.ndarray:

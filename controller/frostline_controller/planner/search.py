@@ -251,9 +251,7 @@ def finish(
         current = inputs.current
         same = current is not None and (current.pp_degree, current.virtual_stages) == (shape.pp_degree, shape.virtual_stages)
         here = current.stage_bounds if same else None
-        stages = list(zip(bounds, bounds[1:], strict=False))
-        index = {int(cut): place for place, cut in enumerate(costs.cuts)}
-        bottleneck = max(float(costs.weights[index[low], index[high]]) for low, high in stages)
+        bottleneck = costs.heaviest(bounds)
         options.insert(0, refined_bounds(costs, shape.num_stages, shape.pp_degree, bottleneck, here))
     results = []
     for option in options:
@@ -310,5 +308,5 @@ def _least_peak(model: CostModel, pp: int, dp: int, schedule: str, virtual: int)
     """The least possible memory of the fullest worker of a shape, without base_bytes."""
     leaf_bounds = deal_by_speed(model.inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(model.inputs, leaf_bounds))
-    costs = StageCosts(model, longest, leaf_bounds, schedule, virtual)
+    costs = StageCosts(model, longest, leaf_bounds, schedule, virtual, capped=False)
     return costs.least_peak(pp * virtual, pp)

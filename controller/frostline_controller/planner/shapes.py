@@ -93,9 +93,9 @@ def schedules_for(inputs: PlanInputs, pp: int, dp: int) -> list[tuple[str, int]]
     counts = replica_micro_batches(inputs, deal_by_speed(inputs.reduction_leaves, [1.0] * dp))
     if pinned == "gpipe":
         return [("gpipe", 1)]
-    whole_rounds = all(m >= pp and m % max(1, m // pp) == 0 for m in counts)
-    interleaved = virtual > 1 and pp * virtual <= inputs.trainable_units and whole_rounds
     one_forward_one_backward = min(counts) >= pp
+    interleaved = virtual > 1 and pp * virtual <= inputs.trainable_units and one_forward_one_backward
+    interleaved = interleaved and all(m % (m // pp) == 0 for m in counts)
     if pinned == "auto":
         base = [("1f1b" if one_forward_one_backward else "gpipe", 1)]
         return [*base, ("interleaved_1f1b", virtual)] if interleaved else base

@@ -1,0 +1,91 @@
+"""Advice on the micro-batch size: the one number of the numerics that is about speed (DESIGN 7)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from frostline_contract.statistics import UnitProfile
+from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.search import PlannedPlacement, make_plan
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One size: samples a micro-batch, M, and either the best placement's step or why it cannot be used."""
+
+    micro_batch_size: int
+    num_microbatches: int
+    planned: PlannedPlacement | None
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """best: the size with the least predicted step. candidates: all sizes, ascending. reason: for people."""
+
+    best: int
+    candidates: tuple[Candidate, ...]
+    reason: str
+
+
+def advise(
+    inputs: PlanInputs, batch_size: int, profiles: Mapping[int, tuple[UnitProfile, ...]], sizes: tuple[int, ...] = ()
+) -> Advice:
+    """The micro-batch size whose best placement has the least predicted step, with reduction_leaves as it is.
+
+    profiles: unit costs by measured size; sizes between and beyond are predicted by a line through them (fixed + a
+    sample's; with one size measured the fixed part is 0, so measure two). sizes: candidates; default powers of two up to
+    batch_size and the measured ones. A size with fewer micro-batches than leaves is refused, since the job would be.
+    Raises ValueError where no size works.
+    """
+    if not profiles:
+        raise ValueError("advice needs the unit profile of at least one micro-batch size, got 0")
+    powers = {1 << i for i in range(batch_size.bit_length())}
+    wanted = sorted(set(sizes) or {size for size in powers | set(profiles) | {inputs.micro_batch_size} if size <= batch_size})
+    candidates = [_candidate(inputs, batch_size, size, profiles) for size in wanted]
+    usable = [candidate for candidate in candidates if candidate.planned is not None]
+    if not usable:
+        raise ValueError(f"no micro-batch size of {wanted} works for a batch of {batch_size}: {candidates[-1].refusal}")
+    best = min(usable, key=lambda c: (c.planned.cost.seconds_per_sample, -c.micro_batch_size))
+    text = f"micro_batch_size {best.micro_batch_size}: predicted step {best.planned.cost.total_seconds:.4g} s"
+    now = next((c for c in usable if c.micro_batch_size == inputs.micro_batch_size), None)
+    if now is not None and now is not best:
+        ratio = now.planned.cost.seconds_per_sample / best.planned.cost.seconds_per_sample
+        text += f", {ratio:.2f}x faster than {now.micro_batch_size}"
+    return Advice(best.micro_batch_size, tuple(candidates), text)
+
+
+def _candidate(inputs: PlanInputs, batch_size: int, size: int, profiles: Mapping[int, tuple[UnitProfile, ...]]) -> Candidate:
+    count = -(-batch_size // size)
+    if count < inputs.reduction_leaves:
+        return Candidate(size, count, None, f"{count} micro-batches are fewer than reduction_leaves {inputs.reduction_leaves}")
+    sized = replace(
+        inputs, micro_batch_size=size, num_microbatches=count, units=units_at(profiles, size), samples_per_step=batch_size
+    )
+    try:
+        return Candidate(size, count, make_plan(sized))
+    except ValueError as error:  # no placement of this size fits: that is the row's answer
+        return Candidate(size, count, None, str(error))
+
+
+def units_at(profiles: Mapping[int, tuple[UnitProfile, ...]], size: int) -> tuple[UnitProfile, ...]:
+    """Unit costs at `size` samples: measured, or on the least-squares line through what is measured (never below 0)."""
+    if size in profiles:
+        return profiles[size]
+    measured = sorted(profiles)
+    columns = zip(*(profiles[at] for at in measured), strict=True)
+    return tuple(_unit_at(measured, unit, size) for unit in columns)
+
+
+def _unit_at(measured: list[int], unit: tuple[UnitProfile, ...], size: int) -> UnitProfile:
+    def line(name: str) -> float:
+        values = [getattr(profile, name) for profile in unit]
+        if len(measured) == 1:
+            return values[0] * size / measured[0]
+        mean_x, mean_y = sum(measured) / len(measured), sum(values) / len(values)
+        spread = sum((x - mean_x) ** 2 for x in measured)
+        slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(measured, values, strict=True)) / spread
+        return max(0.0, mean_y + slope * (size - mean_x))
+
+    scaled = {name: line(name) for name in ("forward_seconds", "backward_seconds")}
+    scaled |= {name: round(line(name)) for name in ("activation_bytes", "output_bytes")}
+    return unit[0].model_copy(update=scaled)

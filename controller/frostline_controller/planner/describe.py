@@ -1,0 +1,125 @@
+"""A plan for people and for programs: what `frostline plan` prints."""
+
+from typing import Any
+
+from frostline_controller.planner.cost import StepCost
+from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.search import Alternative, PlannedPlacement
+
+PICTURE_WIDTH = 60
+PICTURE_REPLICAS = 8
+
+
+def describe(planned: PlannedPlacement, inputs: PlanInputs) -> str:
+    """Text: the shape, a picture of the stages, where the step's time goes, the other shapes, and the reasons."""
+    placement, cost = planned.placement, planned.cost
+    virtual = f" x {placement.virtual_stages} virtual stages" if placement.virtual_stages > 1 else ""
+    rate = cost.samples / cost.total_seconds if cost.total_seconds > 0 else float("inf")
+    lines = [
+        f"pp {placement.pp_degree} x dp {placement.dp_degree}{virtual}, {placement.schedule}, "
+        f"{len(placement.workers)} workers, {len(planned.spares)} spare; freeze point {inputs.freeze_point} of {inputs.num_units}",
+        f"predicted step {_seconds(cost.total_seconds)}, {rate:,.1f} samples/s, at most {_bytes(cost.peak_bytes)} a worker",
+        "",
+        *_picture(planned, inputs),
+        "",
+        *_parts(cost),
+    ]
+    if planned.alternatives:
+        lines += ["", *_alternatives(planned)]
+    lines += ["", f"why: {planned.reason}", f"cache: {planned.cache_reason}"]
+    if planned.moved_bytes:
+        lines.append(f"moves {_bytes(planned.moved_bytes)} of weights and moments between workers")
+    if planned.uncovered_stages:
+        lines.append(f"{planned.uncovered_stages} stages have all owners in one failure domain")
+    return "\n".join(lines)
+
+
+def as_json(planned: PlannedPlacement) -> dict[str, Any]:
+    """The plan as plain data: placement, cost, spares, alternatives, reasons."""
+    return {
+        "placement": planned.placement.model_dump(mode="json"),
+        "cost": _cost_json(planned.cost),
+        "spares": list(planned.spares),
+        "alternatives": [{**_shape_json(option), **_cost_json(option.cost)} for option in planned.alternatives],
+        "reason": planned.reason,
+        "cache_reason": planned.cache_reason,
+        "moved_bytes": planned.moved_bytes,
+        "uncovered_stages": planned.uncovered_stages,
+    }
+
+
+def _shape_json(option: Alternative) -> dict[str, Any]:
+    return {
+        "pp_degree": option.pp_degree,
+        "dp_degree": option.dp_degree,
+        "virtual_stages": option.virtual_stages,
+        "schedule": option.schedule,
+        "workers": option.workers,
+    }
+
+
+def _cost_json(cost: StepCost) -> dict[str, Any]:
+    return {
+        "step_seconds": cost.total_seconds,
+        "parts": dict(cost.parts),
+        "samples": cost.samples,
+        "stage_seconds": list(cost.stage_seconds),
+        "peak_bytes": cost.peak_bytes,
+    }
+
+
+def _picture(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
+    """One line a replica: a box a stage, as wide as its units' share, * a frozen unit, # a trainable one."""
+    placement = planned.placement
+    cells = [("*" if unit < inputs.freeze_point else "#") for unit in range(inputs.num_units)]
+    boxes = []
+    for stage in range(len(placement.stage_bounds) - 1):
+        low, high = placement.stage_bounds[stage], placement.stage_bounds[stage + 1]
+        body = "".join(cells[low:high])
+        if inputs.num_units > PICTURE_WIDTH:  # too wide: frozen and trainable counts instead
+            frozen = body.count("*")
+            body = f"*{frozen} " * bool(frozen) + f"#{len(body) - frozen}"
+        boxes.append(f"[{stage % placement.pp_degree}:{body}]")
+    lines = [f"stages  {' '.join(boxes)}    * frozen  # trainable"]
+    for dp_rank in range(min(placement.dp_degree, PICTURE_REPLICAS)):
+        row = placement.workers[dp_rank * placement.pp_degree : (dp_rank + 1) * placement.pp_degree]
+        named = " ".join(row[:PICTURE_REPLICAS]) + (
+            f" and {len(row) - PICTURE_REPLICAS} more" if len(row) > PICTURE_REPLICAS else ""
+        )
+        low, high = placement.leaf_bounds[dp_rank], placement.leaf_bounds[dp_rank + 1]
+        lines.append(f"replica {dp_rank}: {named}  (leaves {low} to {high - 1})")
+    if placement.dp_degree > PICTURE_REPLICAS:
+        lines.append(f"and {placement.dp_degree - PICTURE_REPLICAS} replicas more")
+    return lines
+
+
+def _parts(cost: StepCost) -> list[str]:
+    """The step's parts that take any time, largest first, with a bar."""
+    lines = [f"{'part':<18}{'time':>10}{'share':>8}"]
+    for name, seconds in sorted(cost.parts.items(), key=lambda item: -item[1]):
+        if seconds > 0:
+            share = seconds / cost.total_seconds
+            lines.append(f"{name:<18}{_seconds(seconds):>10}{share:>8.1%}  {'=' * round(40 * share)}".rstrip())
+    return lines
+
+
+def _alternatives(planned: PlannedPlacement) -> list[str]:
+    best = planned.cost.seconds_per_sample
+    lines = [f"{'other shapes':<34}{'workers':>8}{'step':>10}{'against':>9}{'memory':>11}"]
+    for option in planned.alternatives:
+        name = f"pp {option.pp_degree} x dp {option.dp_degree}, {option.schedule}"
+        step, ratio = _seconds(option.cost.total_seconds), option.cost.seconds_per_sample / best
+        lines.append(f"{name:<34}{option.workers:>8}{step:>10}{ratio:>8.2f}x{_bytes(option.cost.peak_bytes):>11}")
+    return lines
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
+
+
+def _bytes(value: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.3g} {unit}" if value < 100 else f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -1,0 +1,80 @@
+"""The paper's partitioner and compression rule (arXiv 2102.03161, Algorithm 1), for comparison and for the simulator.
+
+It cuts at half-blocks (attention, MLP), weighs them by parameters in millions and fills stage i while
+
+    size + next < mean + variance / (K - i),    mean: what is left / (K - i); variance: of the half-blocks left;
+
+then halves K while the largest stage at K / 2 is no larger than the largest stage was at the start. The published thresholds
+(ViT-B/16 from K = 8: 4, 2 and 1 at 5, 9 and 11 frozen layers) are those of the active half-blocks alone: the paper's discount
+of frozen ones, FROZEN_COST = 1/6, is a ratio of memories, and with it a single stage of ViT-B/16 at 11 frozen layers weighs
+three times the largest stage at the start, so that K = 1 could not be reached at 11. `frozen_cost` keeps both readings.
+"""
+
+import statistics
+from collections.abc import Sequence
+
+FROZEN_COST = 1 / 6
+"""The paper's discount of a frozen half-block, a ratio of memories."""
+
+ACTIVE_ONLY = 0.0
+"""Frozen half-blocks weigh nothing: what the published thresholds follow from."""
+
+MILLION = 1e6
+
+
+def transformer_half_blocks(num_blocks: int, hidden: int) -> list[int]:
+    """Parameters of each half-block: attention (four hidden x hidden matrices), MLP (two of hidden x 4 hidden), with biases
+    and the LayerNorm of each."""
+    attention = 4 * hidden * hidden + 4 * hidden + 2 * hidden
+    mlp = 8 * hidden * hidden + 5 * hidden + 2 * hidden
+    return [attention, mlp] * num_blocks
+
+
+def weights(embedding: int, half_blocks: Sequence[int], head: int, frozen_layers: int, frozen_cost: float) -> list[float]:
+    """Parameters in millions of embedding, half-blocks and head; the embedding freezes with the first layer."""
+    frozen_units = 1 + 2 * frozen_layers if frozen_layers > 0 else 0
+    parameters = [embedding, *half_blocks, head]
+    return [size / MILLION * (frozen_cost if unit < frozen_units else 1.0) for unit, size in enumerate(parameters)]
+
+
+def greedy_bounds(sizes: Sequence[float], num_stages: int) -> list[int]:
+    """num_stages + 1 indices of the paper's greedy fill; the last stage takes what is left, and stages may be empty."""
+    bounds = [0]
+    for stage in range(num_stages - 1):
+        left, remaining = sizes[bounds[-1] :], num_stages - stage
+        threshold = sum(left) / remaining + (statistics.pvariance(left) / remaining if left else 0.0)
+        size, end = 0.0, bounds[-1]
+        while end < len(sizes) and size + sizes[end] < threshold:
+            size += sizes[end]
+            end += 1
+        bounds.append(end)
+    return [*bounds, len(sizes)]
+
+
+def largest_stage(sizes: Sequence[float], num_stages: int) -> float:
+    """The size of the greedy partition's largest stage."""
+    bounds = greedy_bounds(sizes, num_stages)
+    return max(sum(sizes[low:high]) for low, high in zip(bounds, bounds[1:], strict=False))
+
+
+def compressed_stages(current: int, sizes: Sequence[float], largest_at_start: float) -> int:
+    """K after the compression rule: halved while the largest stage at half K stays within the start's largest."""
+    stages = current
+    while stages > 1 and largest_stage(sizes, stages // 2) <= largest_at_start * (1 + 1e-9):
+        stages //= 2
+    return stages
+
+
+def compression_thresholds(
+    embedding: int, half_blocks: Sequence[int], head: int, start_stages: int, frozen_cost: float = ACTIVE_ONLY
+) -> dict[int, int]:
+    """For each K below `start_stages` that is reached: the least number of frozen layers at which it is."""
+    largest = largest_stage(weights(embedding, half_blocks, head, 0, frozen_cost), start_stages)
+    stages, thresholds = start_stages, {}
+    for frozen_layers in range(len(half_blocks) // 2 + 1):
+        sizes = weights(embedding, half_blocks, head, frozen_layers, frozen_cost)
+        smaller = compressed_stages(stages, sizes, largest)
+        while stages > smaller:
+            stages //= 2
+            thresholds[stages] = frozen_layers
+    return thresholds

@@ -1,0 +1,68 @@
+"""placement.planner: paper_greedy. The pipeline shrinks by the paper's rule, freed workers become replicas.
+
+Units are whole blocks, so a block's parameters are shared between its halves as a transformer's are (attention 1, MLP 2) for
+the rule, and stages are then cut by the same greedy fill over whole units, with at least one trainable unit each.
+"""
+
+from frostline_controller.planner.caching import cache_verdict
+from frostline_controller.planner.cost import CostModel, step_cost
+from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.paper_greedy import ACTIVE_ONLY, compressed_stages, greedy_bounds, largest_stage, weights
+from frostline_controller.planner.search import Alternative, PlannedPlacement, finish
+from frostline_controller.planner.shapes import schedules_for, shape_limits
+
+
+def paper_greedy_plan(inputs: PlanInputs) -> PlannedPlacement:
+    """The paper's placement: K by compression from the start's depth, dp = workers / K, as many as there are leaves.
+
+    The start's depth is start_pp_degree, else the current one, else placement.initial_pp_degree, else the largest power of
+    two that workers and units allow. Pins and elasticity switches hold as for the optimal planner. Raises ValueError where
+    the result exceeds the memory cap: the paper's rule does not model memory beyond parameters.
+    """
+    workers, limits = len(inputs.members), shape_limits(inputs)
+    start = inputs.start_pp_degree or (inputs.current.pp_degree if inputs.current else None)
+    start = start or inputs.placement.initial_pp_degree or 1 << (min(workers, inputs.num_units).bit_length() - 1)
+    start = min(start, inputs.num_units)
+    pp = limits.pp or min(_compressed(inputs, start), workers, inputs.trainable_units)
+    dp = limits.dp or min(workers // pp, inputs.reduction_leaves)
+    choices = schedules_for(inputs, pp, dp)
+    if not choices:
+        raise ValueError(f"schedule {inputs.placement.schedule} cannot run pp {pp} x dp {dp}; set placement.schedule: auto")
+    schedule = choices[0][0] if choices[0][1] == 1 else "1f1b"
+    use_cache, cache_reason = cache_verdict(inputs)
+    model = CostModel(inputs, use_cache)
+    bounds = _unit_bounds(inputs, pp)
+    cost = step_cost(model, bounds, deal_by_speed(inputs.reduction_leaves, [1.0] * dp), pp, schedule, [1.0] * dp)
+    if cost.peak_bytes > inputs.memory_cap:
+        raise ValueError(
+            f"paper_greedy takes pp {pp}, which needs {int(cost.peak_bytes):,} bytes a worker; the cap is "
+            f"{int(inputs.memory_cap):,}. Set placement.planner: optimal, or raise placement.worker_memory_bytes"
+        )
+    reason = "; ".join(
+        [f"paper_greedy: K {start} -> {pp} with {inputs.freeze_point} of {inputs.num_units} units frozen", *limits.notes]
+    )
+    return finish(model, Alternative(pp, dp, 1, schedule, cost), bounds, None, reason, cache_reason)
+
+
+def _compressed(inputs: PlanInputs, start: int) -> int:
+    """K by the paper's rule: embedding, half-blocks and head from the units' parameters."""
+    sizes = [unit.parameter_bytes for unit in inputs.units]
+    if len(sizes) < 3:
+        return min(start, len(sizes))
+    halves = [share for size in sizes[1:-1] for share in (size / 3, size * 2 / 3)]
+    frozen_layers = max(0, inputs.freeze_point - 1)
+    at_start = weights(sizes[0], halves, sizes[-1], 0, ACTIVE_ONLY)
+    now = weights(sizes[0], halves, sizes[-1], frozen_layers, ACTIVE_ONLY)
+    return compressed_stages(start, now, largest_stage(at_start, start))
+
+
+def _unit_bounds(inputs: PlanInputs, stages: int) -> tuple[int, ...]:
+    """Stage bounds of the greedy fill over whole units, moved where a stage would have no trainable unit."""
+    sizes = [0.0 if i < inputs.freeze_point else unit.parameter_bytes / 1e6 for i, unit in enumerate(inputs.units)]
+    wanted, bounds = greedy_bounds(sizes, stages), [0]
+    for stage in range(1, stages):
+        least = max(bounds[-1], inputs.freeze_point) + 1
+        most = inputs.num_units - (stages - stage)
+        bounds.append(min(max(wanted[stage], least), most))
+    return (*bounds, inputs.num_units)
