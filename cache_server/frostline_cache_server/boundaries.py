@@ -69,7 +69,9 @@ class Boundaries:
 
     def lease(self, identity: CacheIdentity, holder: str, seconds: float, now: float) -> None:
         """`holder` uses the identity for `seconds` more; 0 gives it back."""
-        self._entry(identity, now).leases[holder] = now + seconds
+        entry = self._entry(identity, now)
+        entry.leases[holder] = now + seconds
+        entry.kept_until = 0.0
 
     def namespaces(self) -> set[bytes]:
         return set(self._known)

@@ -1,5 +1,23 @@
-"""Real Redis servers for these tests, whatever else a conftest above provides."""
+"""Real Redis servers, and one whole cache that the tests of a module share (each with identities of its own)."""
 
+from collections.abc import Iterator
+
+import pytest
+from cache_stack import CacheStack, cache_stack
 from redis_fixture import redis_server, start_shard
 
 __all__ = ["redis_server", "start_shard"]
+
+
+@pytest.fixture(scope="module")
+def running_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CacheStack]:
+    """Two shards of 64 MiB and a cache server."""
+    with cache_stack(tmp_path_factory.mktemp("cache"), num_shards=2) as running:
+        yield running
+
+
+@pytest.fixture
+def stack(running_stack: CacheStack) -> Iterator[CacheStack]:
+    """The module's stack; what a test connected is closed behind it."""
+    yield running_stack
+    running_stack.release()

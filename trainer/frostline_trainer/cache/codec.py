@@ -149,7 +149,7 @@ class Int8PerToken(Codec):
 
     def bound(self, rows: Tensor) -> Tensor:
         largest = rows.double().abs().amax(dim=2, keepdim=True)
-        rounding = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-11}.get(self.dtype, 2.0**-24)
+        rounding = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}.get(self.dtype, 2.0**-24)
         floor = 2.0**-24 if self.dtype == torch.float16 else 2.0**-133
         return (largest * (0.5 / 127.0 + 2.0**-20 + rounding) + floor * 64).expand_as(rows)
 

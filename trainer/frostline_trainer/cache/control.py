@@ -54,6 +54,7 @@ class Control:
         self.boundary: Boundary | None = None
         self.previous_used_at = 0.0
         self._lock = threading.Lock()
+        self._unused: list[CacheIdentity] = []
         self._wake = threading.Event()
         self._closed = False
         self._channel: grpc.Channel | None = None
@@ -65,21 +66,32 @@ class Control:
 
     def set_boundary(self, identity: CacheIdentity, previous: CacheIdentity | None, num_values: int) -> None:
         with self._lock:
-            self.boundary = Boundary(identity, previous, num_values)
+            self._replace(Boundary(identity, previous, num_values))
             self.previous_used_at = time.monotonic()
             self._due["renew"] = 0.0
         self._wake.set()
 
     def clear_boundary(self) -> None:
-        """Nothing is cached any more; leases run out by themselves."""
+        """Nothing is cached any more: leases are given back."""
         with self._lock:
-            self.boundary = None
+            self._replace(None)
+        self._wake.set()
+
+    def _replace(self, boundary: Boundary | None) -> None:
+        """Identities that are used no more are to be given back; the lock is held."""
+        kept = {boundary.identity, boundary.previous} if boundary else set()
+        before = {self.boundary.identity, self.boundary.previous} if self.boundary else set()
+        self._unused = [identity for identity in {*self._unused, *before} if identity is not None and identity not in kept]
+        self.boundary = boundary
 
     def wake(self) -> None:
         self._wake.set()
 
     def close(self) -> None:
-        """Stop, with a last report where the cache server answers within CALL_SECONDS."""
+        """Stop, with a last report where the cache server answers within CALL_SECONDS.
+
+        The leases run out by themselves: a worker that closes for a reshape comes back for the same values.
+        """
         self._closed = True
         self._wake.set()
         self._thread.join()
@@ -98,11 +110,14 @@ class Control:
                     self._due[name] = now + period
                     if not self._attempt(task):
                         self._due[name] = now + RETRY_SECONDS
+            if self._unused:
+                self._attempt(self._give_back)
             for shard in self.shards:
                 shard.probe()
             self._wake.wait(self._idle_seconds())
             self._wake.clear()
-        self._attempt(self._report)
+        if self._attempt(self._report) and self._unused:
+            self._attempt(self._give_back)
         self._close_channel()
 
     def _idle_seconds(self) -> float:
@@ -184,9 +199,15 @@ class Control:
                 )
             self.boundary = Boundary(current.identity, current.previous, current.num_values, admitted.fraction)
 
-    def _lease(self, stub: cache_pb2_grpc.CacheControlStub, identity: cache_pb2.Identity) -> None:
-        request = cache_pb2.LeaseRequest(identity=identity, holder=self._worker_id, seconds=LEASE_SECONDS)
+    def _lease(self, stub: cache_pb2_grpc.CacheControlStub, identity: cache_pb2.Identity, seconds: float = LEASE_SECONDS) -> None:
+        request = cache_pb2.LeaseRequest(identity=identity, holder=self._worker_id, seconds=seconds)
         stub.Lease(request, timeout=CALL_SECONDS)
+
+    def _give_back(self, stub: cache_pb2_grpc.CacheControlStub) -> None:
+        with self._lock:
+            unused, self._unused = self._unused, []
+        for identity in unused:
+            self._lease(stub, _message(identity), seconds=0.0)
 
     def _report(self, stub: cache_pb2_grpc.CacheControlStub) -> None:
         boundary = self.boundary

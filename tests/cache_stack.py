@@ -1,0 +1,110 @@
+"""A cache as a run has it: real Redis shards and a real cache server process, for tests."""
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+import torch
+
+from frostline_contract.cache_identity import CacheIdentity
+from frostline_contract.job.cluster import CacheSection
+from frostline_controller.local.redis_process import RedisProcess, start_redis
+from frostline_rpc.auth import WORKER, Tokens
+from frostline_trainer.cache.boundary_cache import BoundaryCache
+
+
+@dataclass
+class CacheStack:
+    """Shards and cache server of one run directory."""
+
+    run_dir: Path
+    shards: list[RedisProcess]
+    tokens: Tokens
+    server: subprocess.Popen[bytes]
+    opened: list[BoundaryCache] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def address(self) -> str:
+        return (self.run_dir / "cache.address").read_text().strip()
+
+    def redis(self, shard: int = 0) -> redis.Redis:
+        """Another client of a shard, to look and to damage."""
+        return redis.Redis(port=self.shards[shard].port, password=self.shards[shard].password)
+
+    def connect(self, shape: tuple[int, int] = (8, 16), dtype: torch.dtype = torch.float32, **section: object) -> BoundaryCache:
+        """A worker's cache, closed with the stack."""
+        cache = BoundaryCache.connect(
+            "", self.tokens.by_role[WORKER], f"worker-{next(self.numbers)}", CacheSection(**section), shape, dtype, self.run_dir
+        )
+        self.opened.append(cache)
+        return cache
+
+    def release(self) -> None:
+        """Close all caches that were connected, their boundaries given back."""
+        for cache in self.opened:
+            cache.clear_boundary()
+            cache.close()
+        self.opened.clear()
+
+    def ready(
+        self, cache: BoundaryCache, identity: CacheIdentity, previous: CacheIdentity | None = None, values: int = 100
+    ) -> None:
+        """Set the boundary and wait until the cache server has admitted it."""
+        cache.set_boundary(identity, previous, values)
+        wait_until(lambda: cache.admitted_fraction > 0.0 and cache.usable)
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Fails the test where `true()` stays false."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.01)
+
+
+def start_cache_server(run_dir: Path, shards: list[RedisProcess], *options: str) -> subprocess.Popen[bytes]:
+    """Start the cache server and wait for its address."""
+    (run_dir / "cache.address").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "frostline_cache_server", "--run-dir", str(run_dir), "--shards"]
+    command += [",".join(shard.address for shard in shards), *options]
+    with (run_dir / "cache_server.log").open("ab") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    wait_until(lambda: (run_dir / "cache.address").exists() or server.poll() is not None, 20.0)
+    assert server.poll() is None, (run_dir / "cache_server.log").read_text()
+    return server
+
+
+@contextmanager
+def cache_stack(run_dir: Path, num_shards: int = 1, shard_bytes: int = 64 << 20, *options: str) -> Iterator[CacheStack]:
+    """A stack that ends with the block."""
+    tokens = Tokens.create()
+    tokens.write(run_dir / "tokens.json")
+    shards = [start_redis(run_dir / "redis", shard_bytes)]
+    shards += [start_redis(run_dir / "redis", shard_bytes, password=shards[0].password) for _ in range(num_shards - 1)]
+    (run_dir / "redis.password").write_text(shards[0].password)
+    server = None
+    stack = None
+    try:
+        server = start_cache_server(run_dir, shards, *options)
+        stack = CacheStack(run_dir, shards, tokens, server)
+        yield stack
+    finally:
+        if stack:
+            stack.release()
+        if stack and stack.server.poll() is None:
+            stack.server.terminate()
+            stack.server.wait(10)
+        for shard in stack.shards if stack else shards:
+            shard.stop()
+
+
+def identity(name: str, boundary: int = 2) -> CacheIdentity:
+    return CacheIdentity(prefix_revision=name, dataset_digest="d", split="train", boundary=boundary)

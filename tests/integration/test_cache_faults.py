@@ -1,0 +1,174 @@
+"""What befalls a cache: Redis killed, restarted empty, full, paused, replaced by junk. Speed changes, results never."""
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import torch
+from cache_stack import cache_stack, identity, start_cache_server, wait_until
+
+from frostline_contract.cache_identity import shard_of
+from frostline_controller.local.redis_process import start_redis
+from frostline_trainer.cache.lane import SILENCE_SECONDS
+
+READ_BOUND_SECONDS = 2.5
+"""What read() states: READ_SECONDS_MAX + one silence, and half a second for a loaded machine."""
+
+SHAPE = (32, 64)
+
+
+def rows_of(samples: list[int], shape: tuple[int, int] = SHAPE) -> torch.Tensor:
+    return torch.stack([torch.full(shape, float(i)) + torch.arange(shape[1]) for i in samples])
+
+
+def assert_right(hits: list[bool], out: torch.Tensor, samples: list[int]) -> None:
+    for index, hit in enumerate(hits):
+        assert not hit or torch.equal(out[index], rows_of([samples[index]])[0]), f"sample {samples[index]} is wrong"
+
+
+def test_killing_a_shard_in_the_middle_of_reads_and_restarting_it_empty(tmp_path: Path) -> None:
+    with cache_stack(tmp_path, num_shards=2) as stack:
+        cache = stack.connect(SHAPE)
+        name = identity("kill")
+        stack.ready(cache, name)
+        samples = list(range(64))
+        cache.fill(samples, [0] * 64, rows_of(samples))
+        assert cache.flush()
+        out = torch.empty(64, *SHAPE)
+        assert cache.read(samples, [0] * 64, out) == [True] * 64
+        victim = stack.shards[0]
+        killer = threading.Timer(0.1, victim.process.kill)
+        killer.start()
+        slowest, seen_dead = 0.0, False
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            out.fill_(-1.0)
+            started = time.monotonic()
+            hits = cache.read(samples, [0] * 64, out)
+            slowest = max(slowest, time.monotonic() - started)
+            assert_right(hits, out, samples)
+            seen_dead |= hits == [shard_of(name.key(sample, 0), 2) == 1 for sample in samples]
+        killer.join()
+        assert seen_dead, "the keys of the living shard go on hitting"
+        assert slowest < READ_BOUND_SECONDS
+        stack.shards[0] = start_redis(tmp_path / "redis", 64 << 20, victim.port, victim.password)
+        wait_until(lambda: all(shard.up for shard in cache._shards()), 15.0)
+        assert sum(cache.read(samples, [0] * 64, out)) < 64, "restarted empty"
+        cache.fill(samples, [0] * 64, rows_of(samples))
+        assert cache.flush()
+        assert cache.read(samples, [0] * 64, out) == [True] * 64
+        assert torch.equal(out, rows_of(samples))
+
+
+def test_a_full_redis_refuses_fills_and_goes_on_serving(tmp_path: Path) -> None:
+    with cache_stack(tmp_path, 1, 8 << 20) as stack:
+        cache = stack.connect((256, 256))
+        stack.ready(cache, identity("full"), values=4)
+        stack.redis().set("somebody else's", b"x" * (5 << 20))
+        samples = list(range(40))
+        for start in range(0, 40, 8):
+            cache.fill(samples[start : start + 8], [0] * 8, rows_of(samples[start : start + 8], (256, 256)))
+        assert cache.flush()
+        counts = cache.take_counts()
+        assert counts.fills > 0
+        assert counts.refused_fills > 0
+        assert counts.fills + counts.refused_fills + counts.dropped_fills == 40
+        out = torch.empty(40, 256, 256)
+        hits = cache.read(samples, [0] * 40, out)
+        assert sum(hits) == counts.fills
+        assert all(torch.equal(out[i], rows_of([i], (256, 256))[0]) for i in samples if hits[i])
+
+
+def test_a_paused_redis_costs_one_short_timeout_and_then_nothing(tmp_path: Path) -> None:
+    with cache_stack(tmp_path) as stack:
+        cache = stack.connect(SHAPE)
+        stack.ready(cache, identity("paused"))
+        cache.fill([1], [0], rows_of([1]))
+        assert cache.flush()
+        out = torch.empty(1, *SHAPE)
+        assert cache.read([1], [0], out) == [True]
+        stack.redis().execute_command("CLIENT", "PAUSE", "1200")
+        started = time.monotonic()
+        assert cache.read([1], [0], out) == [False]
+        first = time.monotonic() - started
+        started = time.monotonic()
+        for _ in range(10):
+            assert cache.read([1], [0], out) == [False]
+        assert SILENCE_SECONDS * 0.8 < first < READ_BOUND_SECONDS
+        assert time.monotonic() - started < 0.2, "during the back-off keys miss at once"
+        wait_until(lambda: cache.read([1], [0], out) == [True])
+        assert torch.equal(out, rows_of([1]))
+
+
+def test_a_shard_that_talks_junk_is_left_alone(tmp_path: Path) -> None:
+    with cache_stack(tmp_path) as stack, socket.create_server(("127.0.0.1", 0)) as listener:
+        stop = threading.Event()
+
+        def junk() -> None:
+            listener.settimeout(0.1)
+            while not stop.is_set():
+                try:
+                    peer, _ = listener.accept()
+                except TimeoutError:
+                    continue
+                with peer:
+                    peer.sendall(b"+OK\r\n$16416\r\n" + b"\xff\r\n" * 4000)
+
+        thread = threading.Thread(target=junk)
+        thread.start()
+        stack.server.terminate()
+        assert stack.server.wait(10) == 0
+        port = listener.getsockname()[1]
+        real = stack.shards[0]
+        fake = type(real)(real.process, "127.0.0.1", port, real.password, real.log, real.config)
+        stack.server = start_cache_server(tmp_path, [real, fake])
+        cache = stack.connect(SHAPE)
+        name = identity("junk")
+        stack.ready(cache, name)
+        samples = list(range(30))
+        for _ in range(3):
+            cache.fill(samples, [0] * 30, rows_of(samples))
+            assert cache.flush()
+            out = torch.empty(30, *SHAPE)
+            hits = cache.read(samples, [0] * 30, out)
+            assert hits == [shard_of(name.key(sample, 0), 2) == 0 for sample in samples]
+            assert_right(hits, out, samples)
+        stop.set()
+        thread.join()
+
+
+def test_a_cache_server_that_is_killed_and_comes_back_elsewhere_is_found_again(tmp_path: Path) -> None:
+    with cache_stack(tmp_path) as stack:
+        cache = stack.connect(SHAPE)
+        stack.ready(cache, identity("server"))
+        cache.fill([1, 2], [0, 0], rows_of([1, 2]))
+        assert cache.flush()
+        before = stack.address
+        stack.server.kill()
+        stack.server.wait(10)
+        out = torch.empty(2, *SHAPE)
+        assert cache.read([1, 2], [0, 0], out) == [True, True], "the data path needs no cache server"
+        stack.server = start_cache_server(tmp_path, stack.shards)
+        assert stack.address != before
+        stack.ready(cache, identity("after"))
+        cache.fill([3], [0], rows_of([3]))
+        assert cache.flush()
+        assert cache.read([3], [0], out[:1]) == [True]
+
+
+def test_a_step_never_waits_for_fills(tmp_path: Path) -> None:
+    with cache_stack(tmp_path) as stack:
+        cache = stack.connect((256, 1024))
+        stack.ready(cache, identity("queue"), values=30)
+        stack.redis().execute_command("CLIENT", "PAUSE", "700")
+        rows = rows_of(list(range(8)), (256, 1024))
+        started = time.monotonic()
+        for _ in range(30):
+            cache.fill(list(range(8)), [0] * 8, rows)
+        elapsed = time.monotonic() - started
+        assert cache.flush()
+        counts = cache.take_counts()
+        assert counts.dropped_fills > 0, "30 x 8 MiB do not fit into the queue"
+        assert counts.fills + counts.dropped_fills + counts.refused_fills == 240
+        assert elapsed < 0.7

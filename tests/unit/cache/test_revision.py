@@ -1,0 +1,50 @@
+"""The prefix revision changes with everything that a boundary activation depends on, and with nothing else."""
+
+import torch
+
+from frostline_trainer.cache.revision import prefix_revision
+
+
+def states() -> list[dict[str, torch.Tensor]]:
+    return [
+        {"weight": torch.arange(6.0).view(2, 3), "bias": torch.zeros(2)},
+        {"weight": torch.ones(2, 2, dtype=torch.float64), "running": torch.tensor(3)},
+    ]
+
+
+def revision(unit_states: list[dict[str, torch.Tensor]] | None = None, **changed: object) -> str:
+    arguments = {"tile_shape": (8, 16), "codec_chain": [(2, "none")], "preprocessing": "resize 8", "probe_digest": "abc"}
+    return prefix_revision(states() if unit_states is None else unit_states, **(arguments | changed))
+
+
+def test_the_same_prefix_has_the_same_revision_whatever_the_order_of_names_or_layout_in_memory() -> None:
+    reordered = [dict(reversed(state.items())) for state in states()]
+    reordered[0]["weight"] = reordered[0]["weight"].t().contiguous().t()
+    assert revision(reordered) == revision()
+    assert len(revision()) == 64
+
+
+def test_every_part_counts() -> None:
+    def edited(change) -> str:  # type: ignore[no-untyped-def]
+        edit = states()
+        change(edit)
+        return revision(edit)
+
+    variants = [
+        edited(lambda s: s[0]["weight"].__setitem__((1, 2), 5.0000005)),
+        edited(lambda s: s[0].__setitem__("weight", s[0]["weight"].view(3, 2))),
+        edited(lambda s: s[0].__setitem__("weight", s[0]["weight"].view(torch.int32))),
+        edited(lambda s: s[1].__setitem__("running", torch.tensor(4))),
+        edited(lambda s: s[1].__setitem__("renamed", s[1].pop("running"))),
+        edited(lambda s: s.reverse()),
+        edited(lambda s: s.pop()),
+        edited(lambda s: s.append({})),
+        edited(lambda s: s[0]["bias"].neg_()),
+        revision(tile_shape=(4, 16)),
+        revision(codec_chain=[(2, "int8")]),
+        revision(codec_chain=[(3, "none")]),
+        revision(codec_chain=[(2, "none"), (3, "none")]),
+        revision(preprocessing="resize 9"),
+        revision(probe_digest="abd"),
+    ]
+    assert len({revision(), *variants}) == len(variants) + 1
