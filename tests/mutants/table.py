@@ -1,0 +1,138 @@
+"""The bugs, as data: which text of which file becomes which, and the fast tests that must notice."""
+
+from tests.mutants.plant import Edit, Mutant
+
+TRAINER = "trainer/frostline_trainer/"
+EXACT = ("tests/integration/test_exact_step.py",)
+RESHAPE = ("tests/integration/test_reshape.py",)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "lost-micro-batch",
+        "the last micro-batch of a leaf is never added",
+        (
+            Edit(
+                TRAINER + "engine/generation.py",
+                "for leaf in leaves for m in leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)]",
+                "for leaf in leaves for m in leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)][:-1]",
+            ),
+        ),
+        EXACT,
+    ),
+    Mutant(
+        "step-twice",
+        "a step's update is applied twice",
+        (
+            Edit(
+                TRAINER + "engine/generation.py",
+                "        self.optimizer.step(learning_rate)\n",
+                "        self.optimizer.step(learning_rate)\n        self.optimizer.step(learning_rate)\n",
+            ),
+        ),
+        EXACT,
+    ),
+    Mutant(
+        "stale-plan",
+        "a plan of an older generation is accepted",
+        (Edit(TRAINER + "mailbox.py", " or plan.generation < self.newest:", ":"),),
+        ("tests/unit/trainer/test_mailbox.py",),
+    ),
+    Mutant(
+        "rank-based-seeds",
+        "dropout is seeded by the place of a unit within its stage, so by who computes it",
+        (
+            Edit(
+                TRAINER + "engine/stage.py",
+                "self._seed(step, micro_batch, self.first_unit + index)",
+                "self._seed(step, micro_batch, index)",
+            ),
+        ),
+        EXACT,
+    ),
+    Mutant(
+        "key-without-revision",
+        "a cache key does not name the revision of the prefix",
+        (
+            Edit(
+                "proto/frostline_contract/cache_identity.py",
+                'f"{self.prefix_revision}|{self.dataset_digest}|{self.split}|{self.boundary}"',
+                'f"{self.dataset_digest}|{self.split}|{self.boundary}"',
+            ),
+        ),
+        ("tests/unit/test_contract_cache.py",),
+    ),
+    Mutant(
+        "fresh-head",
+        "the head is initialised anew when its state arrives",
+        (
+            Edit(
+                TRAINER + "engine/moves.py",
+                "            import_unit(unit, context.cut.units[unit], context.moments, unpack(payload))\n",
+                "            if unit + 1 < context.num_units:\n"
+                "                import_unit(unit, context.cut.units[unit], context.moments, unpack(payload))\n",
+            ),
+        ),
+        RESHAPE,
+    ),
+    Mutant(
+        "lost-moments",
+        "a unit moves without its optimizer state",
+        (
+            Edit(
+                TRAINER + "engine/moves.py",
+                "pack(export_unit(unit, context.cut.units[unit], context.moments))",
+                "pack(export_unit(unit, context.cut.units[unit], {}))",
+            ),
+        ),
+        RESHAPE,
+    ),
+    Mutant(
+        "local-count",
+        "a micro-batch's loss is divided by its own count of valid items: a mean of means",
+        (
+            Edit(
+                TRAINER + "engine/generation.py",
+                "task.loss(logits, inputs, counts)",
+                'task.loss(logits, inputs, (max(1, int((inputs["labels"] != -100).sum())) * self.num_microbatches,))',
+            ),
+        ),
+        EXACT,
+    ),
+    Mutant(
+        "freeze-too-far",
+        "a freeze takes one block more than the argmin names",
+        (
+            Edit(
+                "controller/frostline_controller/freezing/policies/gradient_argmin.py",
+                "key=lambda block: scores[block]) + 1",
+                "key=lambda block: scores[block]) + 2",
+            ),
+        ),
+        ("tests/unit/controller/test_freezing_policies.py",),
+    ),
+    Mutant(
+        "boundary-not-advanced",
+        "a value of the old boundary is used at the new one as it is",
+        (
+            Edit(
+                TRAINER + "engine/prefix.py",
+                "            self._compute(samples, variants, found, out, first=self._previous_boundary)\n",
+                "            self._compute(samples, variants, found, out, first=self._freeze_point)\n",
+            ),
+        ),
+        ("tests/integration/test_prefix.py",),
+    ),
+    Mutant(
+        "order-by-shape",
+        "replicas' pieces are added one after another instead of over the tree, so that the order follows the shape",
+        (
+            Edit(
+                TRAINER + "engine/exchange.py",
+                "        tree.push(low, size, value)\n",
+                "        whole = tree.nodes.get((0, num_leaves))\n"
+                "        tree.nodes[0, num_leaves] = value if whole is None else whole + value\n",
+            ),
+        ),
+        EXACT,
+    ),
+)
