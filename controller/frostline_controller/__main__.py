@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -44,9 +45,11 @@ async def serve(options: argparse.Namespace) -> int:
     backend = LocalBackend(folder / "cluster")
     store = DurableStore(backend)
     state, cluster = await asyncio.to_thread(store.take_over)
-    run = Run(job, folder, backend, store, state, cluster)
+    slots = max(1, len(os.sched_getaffinity(0)) // job.training.threads)  # the local cluster's pods share this machine
+    run = Run(job, folder, backend, store, state, cluster, parallel_slots=slots)
     checkpoint_root = Path(job.checkpoint.uri) if job.checkpoint.uri else folder / "checkpoints"
     controller = Controller(run, replayed, checkpoint_root.absolute())
+    stamp_logs(run)
     await controller.start()
     if options.resume and run.state.state in ("suspended", "failed", "cancelled"):
         await controller.commands.resume("resumed")
@@ -75,6 +78,20 @@ async def serve(options: argparse.Namespace) -> int:
     stopping.cancel()
     run.close()
     return code
+
+
+def stamp_logs(run: Run) -> None:
+    """Every line says in which generation and at which step it was written."""
+
+    def stamp(line: logging.LogRecord) -> bool:
+        line.generation = str(run.current.generation) if run.current else "none"
+        line.step = run.step
+        return True
+
+    form = "time=%(asctime)s level=%(levelname)s generation=%(generation)s step=%(step)s logger=%(name)s %(message)s"
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(stamp)
+        handler.setFormatter(logging.Formatter(form))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -54,9 +54,11 @@ def read_replay(run_dir: Path) -> tuple[Decision, ...]:
     path = Path(run_dir) / "plans.jsonl"
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        return tuple(decision_of_line(line) for line in lines if "decision_kind" in line)
+        found = [decision_of_line(line) for line in lines if "decision_kind" in line]
     except (OSError, ValueError) as error:
         raise ValueError(f"--replay {run_dir}: {path} cannot be read ({error}); give the folder of a run") from error
+    newest = {(one.lineage, one.number, one.kind == "rollback"): one for one in found}  # a void one was written again
+    return tuple(newest.values())
 
 
 def decision_line(decision: Decision) -> dict[str, object]:

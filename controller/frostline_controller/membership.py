@@ -3,6 +3,7 @@
 Facts only. Nothing here decides anything; times are of the controller's monotonic clock, in seconds.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from frostline_contract.plan import GenerationId
@@ -58,7 +59,7 @@ class Membership:
         self.lost_after_seconds = min(dead_after_seconds, 1.0 + 3 * heartbeat_seconds)
         self._workers: dict[str, Worker] = {}
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
 
     def get(self, worker_id: str) -> Worker | None:

@@ -1,11 +1,17 @@
 """The planner's adapter: from what the controller knows to a placement, and whether a change to it pays."""
 
 from dataclasses import dataclass
+from statistics import median
 
 from frostline_contract.job import Job
 from frostline_contract.plan import Placement
-from frostline_contract.shape import deal_leaves, even_bounds
+from frostline_contract.statistics import CacheProfile, LinkProfile, WorkerProfile
+from frostline_controller.deciding import is_tied
 from frostline_controller.membership import Worker
+from frostline_controller.planner.cost import placement_cost
+from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.search import make_plan
+from frostline_controller.planner.verdict import should_reshape
 from frostline_controller.state.durable import PinnedShape
 
 
@@ -15,6 +21,7 @@ class Situation:
 
     workers: those that a plan may name, members of the current placement first. start: (pp, dp) that the run began with,
     zeros before. pinned: a shape by command. steps_left: of the run. reshape_seconds: measured, of the last reshape.
+    parallel_slots: workers that can compute at once on one machine; None: all. cache_reachable: a cache server is there.
     """
 
     num_units: int
@@ -27,7 +34,9 @@ class Situation:
     reshape_seconds: float
     boundary_bytes_per_sample: int
     cacheable: bool
+    cache_reachable: bool
     train_samples: int
+    parallel_slots: int | None
 
 
 @dataclass(frozen=True)
@@ -41,14 +50,89 @@ class Choice:
 
 def choose_placement(job: Job, situation: Situation) -> Choice:
     """The planner's best placement for the situation. Raises ValueError where nothing fits, with the numbers."""
+    inputs = plan_inputs(job, situation)
+    planned = make_plan(inputs)
+    reason = f"{planned.reason}; {planned.cache_reason}" if planned.cache_reason else planned.reason
+    if situation.pinned is not None:
+        reason = f"shape by command; {reason}"
+    current = situation.current
+    there = {worker.worker_id for worker in situation.workers}
+    if current is None or any(worker not in there for worker in current.workers):
+        return Choice(planned.placement, True, reason)
+    pays, verdict = should_reshape(
+        placement_cost(current, inputs), planned.cost, situation.steps_left, situation.reshape_seconds,
+        job.placement.hysteresis, job.placement.objective, len(current.workers), len(planned.placement.workers),
+    )  # fmt: skip
+    return Choice(planned.placement, pays, f"{verdict}; {reason}")
+
+
+def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
+    """What the planner may know. Raises ValueError for workers that measured no units."""
+    section, elastic = job.placement, job.elastic
     pinned = situation.pinned
-    pp_degree = pinned.pp_degree if pinned else 1
-    dp_degree = pinned.dp_degree if pinned else min(len(situation.workers), job.training.reduction_leaves)
-    placement = Placement(
-        pp_degree=pp_degree,
-        dp_degree=dp_degree,
-        stage_bounds=even_bounds(situation.num_units, situation.freeze_point, pp_degree),
-        leaf_bounds=(0, *(high for _, high in deal_leaves(job.training.reduction_leaves, dp_degree))),
-        workers=tuple(worker.worker_id for worker in situation.workers[: pp_degree * dp_degree]),
+    if pinned is not None:
+        section = section.model_copy(update=pinned.model_dump(include={"pp_degree", "dp_degree", "schedule", "virtual_stages"}))
+        elastic = elastic.model_copy(update={"pipeline": True, "replicas": True})
+    profile = reference_profile(situation.workers)
+    current = situation.current
+    return PlanInputs(
+        units=profile.units,
+        micro_batch_size=profile.micro_batch_size,
+        num_microbatches=job.training.num_microbatches,
+        reduction_leaves=job.training.reduction_leaves,
+        freeze_point=situation.freeze_point,
+        members=tuple(_member(worker, profile, current) for worker in situation.workers),
+        link=_link(situation.workers),
+        cache=_cache(situation.workers),
+        cache_available=elastic.cache and situation.cacheable and situation.cache_reachable,
+        cache_use=job.cache.use,
+        tied=is_tied(job),
+        elastic=elastic,
+        placement=section,
+        current=current,
+        start_pp_degree=situation.start[0] or None,
+        start_dp_degree=situation.start[1] or None,
+        steps_left=situation.steps_left,
+        measured_reshape_seconds=situation.reshape_seconds,
+        parallel_slots=situation.parallel_slots,
+        samples_per_step=job.training.batch_size,
+        train_samples=situation.train_samples,
+        boundary_bytes_per_sample=situation.boundary_bytes_per_sample,
+        batch=job.training.batch,
+        exact_numerics=job.training.numerics == "exact",
     )
-    return Choice(placement, placement != situation.current, "even")
+
+
+def reference_profile(workers: tuple[Worker, ...]) -> WorkerProfile:
+    """The profile of the worker whose units' total time is the median: one outlier on a busy machine misleads nobody."""
+    profiles = sorted((worker.profile for worker in workers), key=_total_seconds)
+    return profiles[(len(profiles) - 1) // 2]
+
+
+def _total_seconds(profile: WorkerProfile) -> float:
+    return sum(unit.forward_seconds + unit.backward_seconds for unit in profile.units)
+
+
+def _member(worker: Worker, reference: WorkerProfile, current: Placement | None) -> MemberInfo:
+    """Speeds differ between kinds of devices only: among equal ones a measured difference is noise."""
+    speed = 1.0
+    if worker.profile.device != reference.device and _total_seconds(worker.profile) > 0:
+        speed = _total_seconds(reference) / _total_seconds(worker.profile)
+    place = current.workers.index(worker.worker_id) if current and worker.worker_id in current.workers else -1
+    return MemberInfo(worker.worker_id, worker.failure_domain, worker.profile.memory_bytes, place, speed or 1.0)
+
+
+def _link(workers: tuple[Worker, ...]) -> LinkProfile:
+    """Field by field the median of what workers measured; the defaults before anybody has."""
+    found = [worker.link for worker in workers if worker.link is not None]
+    if not found:
+        return LinkProfile()
+    return LinkProfile(**{name: median(getattr(link, name) for link in found) for name in LinkProfile.model_fields})
+
+
+def _cache(workers: tuple[Worker, ...]) -> CacheProfile | None:
+    """Field by field the median; None before anybody has read from the cache."""
+    found = [worker.cache for worker in workers if worker.cache is not None and worker.cache.fetch_seconds_per_sample > 0]
+    if not found:
+        return None
+    return CacheProfile(**{name: median(getattr(cache, name) for cache in found) for name in CacheProfile.model_fields})

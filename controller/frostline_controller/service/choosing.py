@@ -24,7 +24,7 @@ class Choosing:
         return wanted
 
     async def choose(self, workers: list[Worker], freeze_point: int, current: Placement | None, step: int) -> Choice:
-        """The placement for these workers. Raises ValueError where none is feasible; a pinned shape that is not is told and left."""
+        """The placement for these workers; a pinned shape that they cannot fill is left out. Raises ValueError where none fits."""
         run = self._run
         assert run.identity is not None
         pinned = run.state.pinned
@@ -43,6 +43,8 @@ class Choosing:
             reshape_seconds=run.reshape_seconds,
             boundary_bytes_per_sample=run.identity.boundary_bytes_per_sample,
             cacheable=run.identity.cacheable,
+            cache_reachable=(run.folder / "cache.address").exists(),
+            parallel_slots=run.parallel_slots,
             train_samples=run.identity.train_samples,
         )
         return await asyncio.to_thread(choose_placement, run.job, situation)

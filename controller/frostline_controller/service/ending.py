@@ -24,7 +24,8 @@ class Ending:
     def __init__(self, run: Run) -> None:
         self._run = run
         self.outcome: pb.RunOutcome | None = None
-        self.draining = ""
+        self.draining = run.state.message if run.state.state == "draining" else ""
+        self._drained: object = None
         self.cancelled = False
         self.end_reason = f"the run is {run.state.state}" if run.ended else ""
         self._told_at: float | None = None
@@ -53,7 +54,7 @@ class Ending:
             return
         self.draining = reason
         await run.commit(state="draining", message=reason)
-        run.streams.send_all(pb.WatchPlanResponse(drain=pb.DrainNotice(reason=reason)))
+        self._tell_drain()
         log.info("draining step=%s reason=%r", run.step, reason)
 
     async def settle(self, now: float) -> bool:
@@ -63,6 +64,8 @@ class Ending:
             await self._end(self.outcome)
             self._told_at = now
         if not run.ended:
+            if self.draining and run.current is not None and run.current.generation != self._drained:
+                self._tell_drain()
             return False
         if self._told_at is None:
             self._told_at = now
@@ -72,6 +75,11 @@ class Ending:
             await run.commit(replicas=0)
             await asyncio.to_thread(run.backend.scale, 0)
         return True
+
+    def _tell_drain(self) -> None:
+        """To every generation anew: one that was made after a failure has not heard of it."""
+        self._drained = self._run.current.generation if self._run.current else None
+        self._run.streams.send_all(pb.WatchPlanResponse(drain=pb.DrainNotice(reason=self.draining)))
 
     async def _end(self, outcome: pb.RunOutcome) -> None:
         run = self._run

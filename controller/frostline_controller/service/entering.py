@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from frostline_contract.plan import GenerationId, Plan
+from frostline_contract.plan import GenerationId
 from frostline_controller.checkpoints import newest_checkpoint
 from frostline_controller.history import in_force, surviving_decisions
 from frostline_controller.membership import Worker
@@ -118,6 +118,10 @@ class Entering:
         over = now - recovery.since > run.job.controller.dead_after_seconds
         if awaited and not over:
             return
+        alone = not recovery.reports and len(run.members.available()) < self._choosing.wanted_workers()
+        if alone and now - recovery.since < run.job.controller.start_timeout_seconds:
+            run.message = "every member is gone: waiting for their replacements"
+            return
         usable = [
             worker
             for worker in run.members.available()
@@ -128,7 +132,7 @@ class Entering:
             run.message = f"waiting for workers after a failure: {len(usable)} of at least {run.job.placement.min_workers}"
             return
         self._fruitless += 1
-        if self._fruitless > FRUITLESS_ENTRIES_MAX:
+        if self.crash_loop:
             return
         await self._enter(usable, recovery.reason, now)
 
@@ -162,7 +166,7 @@ class Entering:
         ended = run.step
         await run.commit(
             current=plan, prepared=None, counter=generation.counter, lineage=lineage, lineages=lineages,
-            max_lineage=max(run.state.max_lineage, lineage), state="running", message="",
+            max_lineage=max(run.state.max_lineage, lineage), state="draining" if run.state.state == "draining" else "running", message="",
             start_pp_degree=run.state.start_pp_degree or choice.placement.pp_degree,
             start_dp_degree=run.state.start_dp_degree or choice.placement.dp_degree,
         )  # fmt: skip
@@ -207,7 +211,7 @@ class Entering:
         pods = {pod.uid for pod in run.cluster.pods}
         for worker_id in plan.placement.workers:
             worker = run.members.get(worker_id)
-            unknown = worker is None and (settled or worker_id.rpartition("/")[0] not in pods)
+            unknown = worker is None and (settled or (bool(pods) and worker_id.rpartition("/")[0] not in pods))
             if unknown or (worker is not None and not run.members.is_alive(worker_id)):
                 self.fail(f"{self._name(worker_id)} is gone{f': {worker.why_gone}' if worker else ''}")
                 return
@@ -219,9 +223,6 @@ class Entering:
     def _name(self, worker_id: str) -> str:
         worker = self._run.members.get(worker_id)
         return f"worker {worker.pod_name}" if worker else f"worker {worker_id}"
-
-    def plan_for(self) -> Plan | None:
-        return self._run.current
 
 
 def _last_line(text: str) -> str:

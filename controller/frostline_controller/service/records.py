@@ -43,13 +43,11 @@ class RecordLog:
     async def take(self, records: list[StepRecord], lineages: tuple[LineageStart, ...], exact: bool) -> list[StepRecord]:
         """Append those that are new and not undone; they are durable when this returns, in step order.
 
-        Of an older lineage only steps up to where the later ones start are taken. Raises ResultsDiffer.
+        Of a lineage that a restore ended only steps up to the restored one are taken. Raises ResultsDiffer.
         """
         lines, fresh, opened = [], [], self.lineage
         for record in sorted(records, key=lambda record: (record.lineage, record.step)):
-            if self._holds(record) or any(
-                start.lineage > record.lineage and record.step > start.starts_at_step for start in lineages
-            ):
+            if self._holds(record) or _undone(record, lineages):
                 continue
             if exact:
                 self._compare(record)
@@ -135,6 +133,13 @@ class StatisticsLog:
 
     def _keep(self, one: IntervalStatistics) -> None:
         self._known[(one.lineage, one.number)] = one
+
+
+def _undone(record: StepRecord, lineages: tuple[LineageStart, ...]) -> bool:
+    """A late record of a world that a restore has replaced. What a rollback undid did happen and is taken."""
+    return any(
+        start.kind == "restore" and start.lineage > record.lineage and record.step > start.starts_at_step for start in lineages
+    )
 
 
 def _bits(value: float) -> bytes:

@@ -43,7 +43,9 @@ class Run:
         state: DurableState,
         cluster: ClusterState,
         clock: Callable[[], float] = time.monotonic,
+        parallel_slots: int | None = None,
     ) -> None:
+        self.parallel_slots = parallel_slots
         self.job, self.folder, self.backend, self.clock = job, Path(folder), backend, clock
         self._store = store
         self.state = state

@@ -65,7 +65,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         run = self._run
         if request.job_digest != self._job_digest:
             raise Refused(
-                f"job digest is {request.job_digest[:12]!r}, this run's is {self._job_digest[:12]!r}; start the worker with the run's job.yaml"
+                f"job digest is {request.job_digest[:12]!r}, this run's is {self._job_digest[:12]!r}; "
+                "start the worker with the run's job.yaml"
             )
         known = run.identity
         if known is None:
@@ -107,7 +108,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 run.wake.set()
         if request.step != worker.step:
             worker.step = request.step
-            run.wake.set()
+            if run.current is not None and request.worker_id == run.current.placement.workers[0]:
+                run.wake.set()
         worker.phase, worker.phase_seconds = request.phase, request.phase_seconds
         worker.resident_bytes = request.resident_bytes
         if request.HasField("cache"):
@@ -116,7 +118,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             worker.link = to_record(request.link, LinkProfile)
         if request.step_parts:
             worker.step_parts = dict(request.step_parts)
-        lineage = run.state.lineage
+        lineage = run.records.lineage
         return pb.HeartbeatResponse(
             known=True,
             durable_step=run.records.durable_step(lineage, run.state.starts_at(lineage)),
@@ -153,7 +155,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         if request.HasField("outcome"):
             self._controller.ending.note_outcome(request.outcome)
         run.wake.set()
-        lineage = run.state.lineage
+        lineage = run.records.lineage
         return pb.ReportRecordsResponse(
             durable_step=run.records.durable_step(lineage, run.state.starts_at(lineage)), durable_lineage=lineage
         )

@@ -1,0 +1,264 @@
+"""A worker of the protocol without torch: real gRPC over sockets, every step said by the test.
+
+`start_controller` runs the real controller process; `ScriptedWorker` speaks to it as a trainer would.
+"""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import yaml
+from frostline_contract.job import dump_job, job_digest, load_job, parse_job
+from frostline_contract.plan import Plan
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import control_pb2_grpc, plan_pb2
+from frostline_rpc.auth import OPERATOR, WORKER, Tokens
+from frostline_rpc.channel import open_channel
+from frostline_rpc.convert import to_record
+
+NUM_UNITS = 6
+WAIT_SECONDS = 10.0
+
+
+def job_values(**sections: dict[str, Any]) -> dict[str, Any]:
+    """A small job: 2 workers, intervals of 8 steps, 64 steps, no freezing unless a test asks for it."""
+    values: dict[str, Any] = {
+        "name": "scripted",
+        "model": {"family": "vit", "config": {"num_hidden_layers": NUM_UNITS - 2}},
+        "task": {"kind": "image_classification"},
+        "data": {"source": "digits"},
+        "training": {"steps": 64, "batch_size": 32, "micro_batch_size": 4, "reduction_leaves": 8},
+        "freeze": {"interval_steps": 8, "policy": {"name": "manual"}, "rails": {"off": ["guard"]}},
+        "elastic": {"cache": False},
+        "placement": {"workers": 2, "min_workers": 1},
+        "controller": {"heartbeat_seconds": 0.2, "dead_after_seconds": 2.0, "start_timeout_seconds": 5.0},
+    }
+    for name, section in sections.items():
+        values[name] = {**values.get(name, {}), **section} if isinstance(section, dict) else section
+    return values
+
+
+def make_run(folder: Path, **sections: dict[str, Any]) -> Path:
+    """A run directory as `frostline run` makes it: job.yaml and tokens.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.yaml").write_text(dump_job(parse_job(yaml.safe_load(yaml.safe_dump(job_values(**sections))))))
+    Tokens.create().write(folder / "tokens.json")
+    return folder
+
+
+def start_controller(run_dir: Path, *extra: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """The real controller process; returns when it listens."""
+    address = run_dir / "controller.address"
+    address.unlink(missing_ok=True)
+    with open(run_dir / "controller.log", "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "frostline_controller", "--run-dir", str(run_dir), *extra],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **(env or {})},
+        )
+    wait_for(lambda: address.exists() or process.poll() is not None, "the controller listens")
+    assert process.poll() is None, (run_dir / "controller.log").read_text()
+    return process
+
+
+def stop(process: subprocess.Popen[bytes]) -> int:
+    """SIGTERM, and SIGKILL where that does not help. Returns the exit code."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        return process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait(10)
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = WAIT_SECONDS) -> Any:
+    """The first true value of `condition`; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds:g} s: {what}")
+
+
+def record(step: int, lineage: int = 0, generation: str = "1.1", loss: float = 1.0, **fields: Any) -> pb.ReportRecordsRequest:
+    values = {
+        "lineage": lineage, "step": step, "loss": loss, "learning_rate": 0.1, "gradient_norm": 1.0, "pp_degree": 1,
+        "dp_degree": 2, "generation": generation, "step_seconds": 0.05, "samples_per_second": 100.0, **fields,
+    }  # fmt: skip
+    return plan_pb2.StepRecord(**values)
+
+
+def statistics(number: int, lineage: int = 0, freeze_point: int = 0, interval: int = 8) -> plan_pb2.IntervalStatistics:
+    return plan_pb2.IntervalStatistics(
+        number=number, lineage=lineage, first_step=(number - 1) * interval + 1, last_step=number * interval,
+        freeze_point=freeze_point, unit_gradient_norms=[0.0] * freeze_point + [1.0 + unit for unit in range(freeze_point, NUM_UNITS)],
+        unit_parameters=[1000] * NUM_UNITS, unit_forward_flops=[1000] * NUM_UNITS, learning_rate=0.1, learning_rate_peak=0.1,
+        loss_mean=1.0, accepted_steps=interval,
+    )  # fmt: skip
+
+
+class ScriptedWorker:
+    """One worker process's side of the protocol. `messages` holds what its WatchPlan stream brought, in order."""
+
+    def __init__(self, run_dir: Path, ordinal: int, uid: str | None = None, token: str | None = None, probe: str = "probe") -> None:
+        self.run_dir, self.ordinal, self.probe = run_dir, ordinal, probe
+        self.worker_id = f"{uid or f'uid-{ordinal}'}/{os.urandom(3).hex()}"
+        self.token = token or Tokens.read(run_dir / "tokens.json").by_role[WORKER]
+        self.job_digest = job_digest(load_job(run_dir / "job.yaml"))
+        self.messages: queue.Queue[pb.WatchPlanResponse] = queue.Queue()
+        self.generation: plan_pb2.GenerationId | None = None
+        self.step = 0
+        self._beating = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.connect()
+
+    def connect(self) -> None:
+        """Read the controller's address again, as workers do at each reconnect."""
+        self.channel = open_channel((self.run_dir / "controller.address").read_text().strip(), self.token)
+        self.stub = control_pb2_grpc.ControlStub(self.channel)
+
+    def join(self) -> "ScriptedWorker":
+        """Register, watch, and send heartbeats from now on."""
+        self.register()
+        self.watch()
+        self.beat()
+        return self
+
+    def register(self) -> pb.RegisterResponse:
+        unit = plan_pb2.UnitProfile(
+            forward_seconds=0.002, backward_seconds=0.004, parameter_bytes=4000, optimizer_bytes=8000,
+            activation_bytes=1000, output_bytes=1000,
+        )  # fmt: skip
+        return self.stub.Register(
+            pb.RegisterRequest(
+                worker_id=self.worker_id, pod_name=f"trainer-{self.ordinal}", failure_domain=f"node-{self.ordinal}",
+                process_id=os.getpid(), store_host="127.0.0.1", store_port=10000 + self.ordinal, probe_digest=self.probe,
+                probe_detail="scripted", job_digest=self.job_digest, num_units=NUM_UNITS, steps_per_epoch=16, train_samples=512,
+                dataset_digest="data", generation=self.generation, boundary_bytes_per_sample=100,
+                profile=plan_pb2.WorkerProfile(micro_batch_size=4, units=[unit] * NUM_UNITS, device="cpu"),
+            ),
+            timeout=5,
+        )  # fmt: skip
+
+    def watch(self) -> None:
+        stream = self.stub.WatchPlan(pb.WatchPlanRequest(worker_id=self.worker_id))
+
+        def read() -> None:
+            try:
+                for message in stream:
+                    self.messages.put(message)
+            except grpc.RpcError as error:
+                self.stream_error = error
+
+        self._stream = stream
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def beat(self) -> None:
+        """Heartbeats every 0.1 s in a thread, through controller restarts, until `silence`."""
+
+        def run() -> None:
+            while not self._beating.wait(0.1):
+                try:
+                    self.heartbeat()
+                except (grpc.RpcError, ValueError) as error:
+                    self.beat_error = error
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def heartbeat(self, step: int | None = None) -> pb.HeartbeatResponse:
+        self.step = self.step if step is None else step
+        request = pb.HeartbeatRequest(worker_id=self.worker_id, generation=self.generation, step=self.step, phase="forward")
+        return self.stub.Heartbeat(request, timeout=5)
+
+    def next(self, kind: str, seconds: float = WAIT_SECONDS) -> Any:
+        """The next message of a kind; those of other kinds before it are dropped."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                message = self.messages.get(timeout=left)
+            except queue.Empty:
+                break
+            if message.WhichOneof("message") == kind:
+                return getattr(message, kind)
+        raise AssertionError(f"worker {self.ordinal}: no {kind} within {seconds:g} s")
+
+    def next_plan(self, start: str | None = None) -> Plan:
+        """The next plan, of a kind of start where that is given."""
+        while True:
+            plan = to_record(self.next("plan"), Plan)
+            if start is None or plan.start == start:
+                return plan
+
+    def ready(self, plan: Plan, ready: bool = True) -> None:
+        self.stub.Ready(pb.ReadyRequest(worker_id=self.worker_id, generation=wire(plan), ready=ready, seconds=0.1), timeout=5)
+
+    def enter(self, plan: Plan, step: int) -> None:
+        """It runs the plan's generation from now on."""
+        self.generation, self.step = wire(plan), step
+        request = pb.ReadyRequest(worker_id=self.worker_id, generation=wire(plan), ready=True, entered=True, step=step, seconds=0.2)
+        self.stub.Ready(request, timeout=5)
+
+    def report(self, *numbers: plan_pb2.IntervalStatistics) -> int:
+        request = pb.ReportStatisticsRequest(worker_id=self.worker_id, generation=self.generation, statistics=numbers)
+        return self.stub.ReportStatistics(request, timeout=5).durable_interval
+
+    def records(self, *records: plan_pb2.StepRecord, **fields: Any) -> pb.ReportRecordsResponse:
+        generation = fields.pop("generation", self.generation)
+        request = pb.ReportRecordsRequest(worker_id=self.worker_id, generation=generation, records=records, **fields)
+        return self.stub.ReportRecords(request, timeout=10)
+
+    def recover(self, plan: Plan, step: int) -> None:
+        self.stub.ReportRecovery(
+            pb.ReportRecoveryRequest(
+                worker_id=self.worker_id, incarnation=1, generation=wire(plan), lineage=plan.lineage, step=step, error="peer gone"
+            ),
+            timeout=5,
+        )
+
+    def silence(self) -> None:
+        """No heartbeats and no stream from now on: what a killed process looks like."""
+        self._beating.set()
+        self._stream.cancel()
+
+    def close(self) -> None:
+        self.silence()
+        self.channel.close()
+        for thread in self._threads:
+            thread.join(5)
+
+
+class Operator:
+    """What `frostline status` and commands do."""
+
+    def __init__(self, run_dir: Path) -> None:
+        token = Tokens.read(run_dir / "tokens.json").by_role[OPERATOR]
+        self.channel = open_channel((run_dir / "controller.address").read_text().strip(), token)
+        self.stub = control_pb2_grpc.ControlStub(self.channel)
+
+    def status(self) -> pb.StatusResponse:
+        return self.stub.Status(pb.StatusRequest(), timeout=5)
+
+    def command(self, kind: str, **fields: int) -> str:
+        return self.stub.Command(pb.CommandRequest(kind=kind, **fields), timeout=5).answer
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+def wire(plan: Plan) -> plan_pb2.GenerationId:
+    return plan_pb2.GenerationId(incarnation=plan.generation.incarnation, counter=plan.generation.counter)
