@@ -193,7 +193,7 @@ def _add_steering(commands: argparse._SubParsersAction) -> None:
     steer("unfreeze", "Let every unit learn again, from the next decision on.", "unfreeze runs/digits")
     steer("reshape", "Give the run another shape.", "reshape runs/digits --pp 2 --dp 2", degrees)
     steer("resize", "Set how many workers the run may have.", "resize runs/digits 2",
-          lambda parser: _value(parser, "workers", "workers; 0 suspends"))  # fmt: skip
+          lambda parser: _value(parser, "workers", "most workers"))  # fmt: skip
     steer("suspend", "Stop at a checkpoint; `frostline resume` goes on.", "suspend runs/digits")
     steer("cancel", "End the run for good, without a result.", "cancel runs/digits")
 

@@ -77,7 +77,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     """The documented result; bounds that do not exist are null."""
     names = list(dict.fromkeys([comparison.metric, "loss"]))
     return {
-        "schema_version": SCHEMA_VERSION,
+        "version": SCHEMA_VERSION,
         "job": comparison.job_name,
         "baseline": comparison.baseline,
         "metric": comparison.metric,

@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 
-from frostline_controller.cli.errors import CommandError, NoRun
+from frostline_controller.cli.errors import CommandError, NoRun, UserMistake
 from frostline_controller.cli.run_folder import finished_status
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.auth import OPERATOR, Tokens
@@ -27,7 +27,7 @@ class ControlClient:
         return self._call("Status", control_pb2.StatusRequest(), deadline_seconds)
 
     def command(self, kind: str, **fields: int) -> str:
-        """Steer the run; returns the controller's answer. Raises NoRun, or CommandError with its refusal."""
+        """Steer the run; returns the answer. Raises NoRun, UserMistake for a value that cannot be, else CommandError."""
         return self._call("Command", control_pb2.CommandRequest(kind=kind, **fields), DEADLINE_SECONDS).answer
 
     def close(self) -> None:
@@ -42,7 +42,10 @@ class ControlClient:
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise NoRun(f"{self._folder}: no controller answers at {self._address}; {_advice(self._folder)}") from None
-            raise CommandError(error_text(error)) from None
+            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                raise UserMistake(error.details()) from None
+            refused = error.code() is grpc.StatusCode.FAILED_PRECONDITION
+            raise CommandError(error.details() if refused else error_text(error)) from None
 
     def _connect(self) -> grpc.Channel:
         address_file, tokens_file = self._folder / "controller.address", self._folder / "tokens.json"

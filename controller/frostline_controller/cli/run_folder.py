@@ -50,7 +50,7 @@ def find_run_folder(given: str | None) -> Path:
 def write_run_folder(folder: Path, job: Job, facts: dict[str, Any]) -> None:
     """Write the resolved job and run.json (what the command line knew), both whole or not at all."""
     replace_text(folder / "job.yaml", dump_job(job))
-    replace_text(folder / "run.json", json.dumps({"schema_version": SCHEMA_VERSION, **facts}, indent=1) + "\n")
+    replace_text(folder / "run.json", json.dumps({"version": SCHEMA_VERSION, **facts}, indent=1) + "\n")
 
 
 def read_job(folder: Path) -> Job:

@@ -34,7 +34,7 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
         "freeze_point": response.freeze_point,
         "num_units": response.num_units,
         "shape": _shape(placement),
-        "loss": response.loss,
+        "loss": response.loss if response.step else None,
         "metrics": dict(response.metrics),
         "samples_per_second": response.samples_per_second,
         "cache_hit_fraction": response.cache_hit_fraction,
@@ -70,7 +70,7 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
     run = read_run(folder)
     last_seen = read_json(folder / "status.json")
     ended = run.result.get("status")
-    status = {**_empty(run), **{key: value for key, value in last_seen.items() if key not in ("schema_version", "saved_at")}}
+    status = {**_empty(run), **{key: value for key, value in last_seen.items() if key not in ("version", "saved_at")}}
     if run.records:
         last = run.records[-1]
         status |= {
@@ -81,7 +81,8 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
             "loss": last.loss,
             "samples_per_second": last.samples_per_second,
         }
-    status["state"] = str(ended) if ended else "unreachable"
+    # A drained run's result is one that goes on: its state is called suspended, as the controller calls it.
+    status["state"] = {"drained": "suspended"}.get(str(ended), str(ended)) if ended else "unreachable"
     status["message"] = str(run.result.get("message", "")) if ended else why
     status["seconds_left"] = 0.0 if ended == "completed" else None
     status["metrics"] = run.result.get("final") or status["metrics"]
@@ -91,7 +92,7 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
 
 def save_status(folder: Path, status: dict[str, Any], saved_at: float) -> None:
     """Keep the last status seen, so that a finished run can still say who its workers were. saved_at: Unix seconds."""
-    replace_text(folder / "status.json", json.dumps({"schema_version": 1, "saved_at": saved_at, **status}) + "\n")
+    replace_text(folder / "status.json", json.dumps({"version": 1, "saved_at": saved_at, **status}) + "\n")
 
 
 def status_text(status: dict[str, Any]) -> str:

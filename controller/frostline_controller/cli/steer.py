@@ -13,7 +13,7 @@ from frostline_controller.cli.run_folder import find_run_folder
 from frostline_controller.cli.status import read_status, status_text
 
 WATCH_SECONDS = 1.0
-ENDED = ("completed", "failed", "cancelled", "drained")
+ENDED = ("completed", "failed", "cancelled", "suspended")
 
 
 def status(arguments: argparse.Namespace) -> int:

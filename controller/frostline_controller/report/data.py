@@ -179,11 +179,9 @@ def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]
             plan = contract(Plan, line)
             first_step = int(line.get("first_step") or plan.start_step + 1)
             spans[plan.generation.incarnation, plan.generation.counter] = PlanSpan(plan, first_step, line.get("last_step"))
-        elif "effective_step" in line:
-            # A decision has a kind of its own (keep, freeze, ...), which either takes the line's `kind` or stands beside it.
-            verdict = line.get("decision") if isinstance(line.get("decision"), dict) else line
-            own_kind = verdict.get("decision_kind") or (kind if kind != "decision" else "keep")
-            decisions.append(contract(Decision, {**verdict, "kind": own_kind}))
+        elif kind == "decision":
+            # `kind` says what the line is, so a decision's own kind has another name here.
+            decisions.append(contract(Decision, {**line, "kind": line["decision_kind"]}))
     ended = [
         PlanSpan(span.plan, span.first_step, ends.get(str(span.plan.generation), span.last_step))
         for _, span in sorted(spans.items(), key=lambda item: item[0])

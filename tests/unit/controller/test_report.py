@@ -45,6 +45,7 @@ def test_two_cuts_apply_both() -> None:
 def test_generations_have_their_first_and_last_steps(run_dir: Path) -> None:
     spans = [(str(span.plan.generation), span.first_step, span.last_step) for span in read_run(run_dir).plans]
     assert spans == [("1.1", 1, 50), ("1.2", 51, FAILED_AT), ("1.3", 81, 100), ("1.4", 101, None)]
+    assert [(d.number, d.kind, d.effective_step) for d in read_run(run_dir).decisions] == [(2, "freeze", 43)]
 
 
 def test_a_torn_last_line_is_left_out_and_a_broken_one_is_named(tmp_path: Path) -> None:

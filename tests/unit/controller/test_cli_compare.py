@@ -1,0 +1,109 @@
+"""The arithmetic and the tables of `frostline compare`, from synthetic outcomes and run directories."""
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from frostline_contract.job import apply_overrides, parse_job
+from frostline_controller.cli.compare import accuracy_trials, share_equal_numerics, time_trials
+from frostline_controller.cli.compare_report import Comparison, write_comparison
+from frostline_controller.cli.compare_statistics import paired_difference, sign_flip_lower_bound, t_cdf, t_quantile
+from frostline_controller.cli.trials import Outcome, Trial, read_outcome, static_overrides
+from tests.unit.controller.synthetic_run import job_values, write_run
+
+# Tables of Student's distribution: 95 % quantiles by degrees of freedom.
+QUANTILES = {1: 6.3138, 2: 2.9200, 3: 2.3534, 4: 2.1318, 9: 1.8331, 19: 1.7291, 30: 1.6973, 120: 1.6577}
+
+
+def outcome(arm: str, seed: int, accuracy: float, seconds: float = 10.0, digest: str = "d") -> Outcome:
+    return Outcome(
+        arm=arm, seed=seed, workers=4, wall_seconds=seconds + 2, training_seconds=seconds, digest=digest,
+        final={"loss": 0.3, "accuracy": accuracy}, freeze_point=0 if arm == "static" else 3, num_units=8,
+        shapes=((4, 1), (2, 2)), cache_hits=7, micro_batch_size=8,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("degrees", "quantile"), QUANTILES.items())
+def test_quantiles_are_those_of_the_tables(degrees: int, quantile: float) -> None:
+    assert t_quantile(0.95, degrees) == pytest.approx(quantile, abs=1e-4)
+    assert t_cdf(0.0, degrees) == 0.5
+
+
+def test_a_paired_difference_by_hand() -> None:
+    found = paired_difference({0: 0.95, 1: 0.97, 2: 0.96, 9: 0.1}, {0: 0.94, 1: 0.94, 2: 0.94})
+    # Differences 0.01, 0.03, 0.02: mean 0.02, deviation 0.01, half width 2.92 x 0.01 / sqrt(3).
+    assert found.mean == pytest.approx(0.02)
+    assert found.lower == pytest.approx(0.02 - 2.9200 * 0.01 / math.sqrt(3), abs=1e-6)
+    assert found.upper == pytest.approx(0.02 + 2.9200 * 0.01 / math.sqrt(3), abs=1e-6)
+    assert found.sign_flip_lower == -math.inf
+    assert paired_difference({0: 1.0}, {0: 0.5}).lower is None
+    with pytest.raises(ValueError, match="no common seed"):
+        paired_difference({0: 1.0}, {1: 1.0})
+
+
+def test_the_sign_flip_bound_is_where_the_test_turns() -> None:
+    # With five pairs only the all-positive pattern (1 of 32) is rarer than 5 %: the bound is the least difference.
+    assert sign_flip_lower_bound((0.3, 0.1, 0.2, 0.5, 0.4)) == pytest.approx(0.1, abs=1e-6)
+    source = random.Random(1)
+    normal = tuple(source.gauss(0.0, 1.0) for _ in range(12))
+    t_bound = paired_difference(dict(enumerate(normal)), dict.fromkeys(range(12), 0.0)).lower
+    assert t_bound is not None
+    assert abs(sign_flip_lower_bound(normal) - t_bound) < 0.15
+
+
+def test_arms_with_equal_numerics_share_their_accuracy_runs(tmp_path: Path) -> None:
+    job = parse_job(job_values())
+    arms = ["static", "freezing", "elastic"]
+    trials = accuracy_trials(job, arms, [0, 1], 1, tmp_path)
+    assert [(trial.arm, trial.seed, trial.workers) for trial in trials] == [
+        ("static", 0, 1), ("freezing", 0, 1), ("static", 1, 1), ("freezing", 1, 1)
+    ]  # fmt: skip
+    shared = share_equal_numerics(job, arms, [outcome("static", 0, 0.9), outcome("freezing", 0, 0.8)])
+    assert [(found.arm, found.final["accuracy"]) for found in shared] == [("static", 0.9), ("freezing", 0.8), ("elastic", 0.8)]
+    fast = parse_job(apply_overrides(job_values(), ["training.numerics=fast"]))
+    assert len(accuracy_trials(fast, arms, [0], 1, tmp_path)) == 3
+
+
+def test_timed_arms_take_turns_and_static_has_its_own_numerics(tmp_path: Path) -> None:
+    job = parse_job(job_values())
+    trials = time_trials(job, ["static", "elastic"], [0, 1], tmp_path, micro_batch_size=32)
+    assert [(trial.arm, trial.seed) for trial in trials] == [("static", 0), ("elastic", 0), ("elastic", 1), ("static", 1)]
+    assert "training.numerics=fast" in trials[0].overrides
+    assert trials[1].overrides == ()
+    # 64 samples in micro-batches of 32 are two: as many leaves, and the job is still valid.
+    assert static_overrides(job, 32)[:2] == ("training.micro_batch_size=32", "training.reduction_leaves=2")
+    assert parse_job(apply_overrides(job_values(), trials[0].settings())).elastic.freeze is False
+    assert parse_job(apply_overrides(job_values(), trials[1].settings())).elastic.cache is True
+
+
+def test_an_outcome_is_read_from_a_run_directory(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "elastic-0")
+    found = read_outcome(Trial("elastic", 0, 4, folder))
+    assert found.final == {"loss": 0.2104, "accuracy": 0.9611}
+    assert (found.freeze_point, found.num_units, found.wall_seconds) == (4, 8, 42.5)
+    assert found.shapes == ((4, 1), (2, 2), (1, 4))
+    assert found.training_seconds == pytest.approx(0.33 * 119 + 5, rel=0.05)
+
+
+def test_the_comparison_is_told_in_three_forms(tmp_path: Path) -> None:
+    accuracy = [outcome("static", seed, 0.95) for seed in range(10)]
+    accuracy += [outcome("elastic", seed, 0.95 + 0.001 * (seed - 5)) for seed in range(10)]
+    times = [outcome("static", seed, 0.95, seconds=20.0 + seed, digest="s") for seed in range(3)]
+    times += [outcome("elastic", seed, 0.95, seconds=10.0) for seed in range(3)]
+    comparison = Comparison(
+        "digits", ("static", "elastic"), tuple(range(10)), tuple(accuracy), tuple(times), {8: 0.02, 16: 0.015}
+    )
+    text = write_comparison(comparison, tmp_path)
+    told = json.loads((tmp_path / "comparison.json").read_text())
+    assert told["differences"]["accuracy"]["elastic"]["mean"] == pytest.approx(-0.0005)
+    assert told["differences"]["accuracy"]["elastic"]["lower"] < -0.0005
+    assert told["time_ratios"]["training_seconds"] == {"elastic": 2.1}
+    assert told["digests_agree"] == {f"elastic-{seed}": True for seed in range(3)}
+    assert "| elastic | 10 | -0.0005 |" in text
+    assert "| elastic | 2.1000 |" in text
+    assert "3 of 3 runs" in text
+    assert (tmp_path / "comparison-accuracy.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "comparison-time.svg").exists()

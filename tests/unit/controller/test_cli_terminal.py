@@ -1,0 +1,90 @@
+"""Plain lines and the live panel, from synthetic files."""
+
+import io
+import json
+from pathlib import Path
+
+from frostline_controller.cli.control import ControlClient
+from frostline_controller.cli.progress import Progress, ProgressReader
+from frostline_controller.cli.terminal import PlainTerminal, event_line, layout_line, open_terminal, panel, progress_line
+from frostline_controller.report.data import Event
+from tests.unit.controller.synthetic_run import write_run
+
+
+def worker(name: str, dp_rank: int | None, pp_rank: int | None, units: list[int], state: str = "member") -> dict:
+    return {"pod_name": name, "worker_id": f"{name}/x", "dp_rank": dp_rank, "pp_rank": pp_rank, "units": units, "state": state}
+
+
+RUNNING = Progress(
+    name="digits", state="running", step=70, total_steps=120, generation="1.2", freeze_point=2, num_units=8, pp_degree=2,
+    dp_degree=1, loss=0.51234, metrics={"accuracy": 0.8262}, samples_per_second=407.2, cache_hit_fraction=0.467, seconds_left=12.3,
+    workers=[
+        worker("trainer-1", 0, 1, [5, 6, 7]), worker("trainer-0", 0, 0, [0, 1, 2, 3, 4]), worker("trainer-2", None, None, [], "spare")
+    ],
+)  # fmt: skip
+
+
+def test_a_progress_line_says_everything_once() -> None:
+    assert progress_line(RUNNING) == (
+        "running   step 70/120  loss 0.5123  accuracy 0.8262  freeze point 2/8 units  shape 2x1 (pp x dp)  samples/s 407  "
+        "cache hits 47 %  left 12.3 s"
+    )
+
+
+def test_the_layout_tells_frozen_units_apart() -> None:
+    assert layout_line(RUNNING) == "replica 0: trainer-0 [0-1 | 2-4], trainer-1 [5-7]; spare: trainer-2"
+
+
+def test_an_event_line_has_its_reason_and_duration() -> None:
+    event = Event(kind="reshape", time_seconds=15.2, step=50, reason="two blocks are frozen", seconds=0.31)
+    assert event_line(event) == "* 15.2 s, step 50: reshape (0.31 s): two blocks are frozen"
+
+
+def test_plain_lines_of_a_whole_run_from_its_files(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "digits")
+    out = io.StringIO()
+    terminal = PlainTerminal(out)
+    reader = ProgressReader(folder, ControlClient(folder))
+    progress = reader.poll()
+    assert (progress.state, progress.step, progress.intervals, progress.metrics) == ("completed", 120, 6, {"accuracy": 0.9611})
+    terminal.show(progress)
+    terminal.show(reader.poll())
+    lines = out.getvalue().splitlines()
+    assert [line for line in lines if "failure" in line] == ["* 31.0 s, step 95: failure: pod-3: killed by signal 9"]
+    assert len([line for line in lines if line.startswith("* ")]) == 10
+    # The second poll brought nothing new, so nothing was said.
+    assert len([line for line in lines if line.startswith("completed")]) == 1
+
+
+def test_new_lines_are_told_when_they_come(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "digits", finished=False)
+    reader = ProgressReader(folder, ControlClient(folder))
+    reader.poll()
+    with (folder / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "leave", "step": 120, "time_seconds": 50.0, "reason": "gone"}) + "\n")
+    assert [event.kind for event in reader.poll().new_events] == ["leave"]
+    assert reader.poll().new_events == []
+
+
+def test_no_terminal_gets_plain_lines_and_quiet_gets_none() -> None:
+    out = io.StringIO()
+    open_terminal(quiet=False, out=out).show(RUNNING)
+    assert "running   step 70/120" in out.getvalue()
+    quiet = io.StringIO()
+    terminal = open_terminal(quiet=True, out=quiet)
+    terminal.show(RUNNING)
+    assert quiet.getvalue() == ""
+    terminal.say("stopped")
+    assert quiet.getvalue() == "stopped\n"
+
+
+def test_the_live_panel_shows_numbers_picture_and_events() -> None:
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=120, record=True)
+    console.print(panel(RUNNING, [Event(kind="freeze", step=43, reason="block 1 has the least norm")]))
+    text = console.export_text()
+    assert "digits · running · generation 1.2" in text
+    assert "trainer-0 *0 *1 2 3 4  -> trainer-1 5 6 7" in text
+    assert "step 43: freeze: block 1 has the least norm" in text
+    assert "spare       trainer-2" in text
