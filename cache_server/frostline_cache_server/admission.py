@@ -55,6 +55,9 @@ def admit(usable: int, promised_elsewhere: int, samples: int, value_bytes: int, 
     need = samples * stored_bytes(value_bytes)
     if need <= 0:
         return Admission(0.0, 0, f"nothing to store: {samples} samples of {value_bytes} bytes")
+    if usable <= 0:
+        text = "no memory limit is known or it is too small: set maxmemory in Redis, or cache.memory_bytes"
+        return Admission(at_least, int(at_least * need), text)
     room = max(0, usable - promised_elsewhere)
     fits = min(1.0, room / need)
     fraction = max(at_least, fits)

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 
 import redis.asyncio
-from redis.exceptions import RedisError
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 CALL_SECONDS = 1.0
 SCAN_BATCH = 512
@@ -29,7 +30,7 @@ class ShardState:
     up: bool = False
     run_id: str = ""
     memory_used: int = 0
-    memory_limit: int = 0
+    memory_limit: int | None = None
     values: int = 0
     reason: str = field(default="not asked yet")
 
@@ -55,8 +56,8 @@ class ShardMap:
 
     @property
     def memory_limit(self) -> int:
-        """Sum of the shards' maxmemory; 0 where one has none."""
-        limits = [shard.memory_limit for shard in self.shards]
+        """Sum of the maxmemory of all shards that ever answered; 0 where one of them has none."""
+        limits = [shard.memory_limit for shard in self.shards if shard.memory_limit is not None]
         return sum(limits) if all(limits) else 0
 
     @property
@@ -70,8 +71,8 @@ class ShardMap:
             while shard.up:
                 try:
                     cursor, keys = await shard.client.scan(cursor, match=KEY_PREFIX + b"*", count=SCAN_BATCH)
-                except (RedisError, OSError, TimeoutError) as error:
-                    self._note(shard, False, str(error), shard.run_id)
+                except Exception as error:
+                    self._failed(shard, error)
                     break
                 groups: dict[bytes, list[bytes]] = {}
                 for key in keys:
@@ -86,8 +87,8 @@ class ShardMap:
         """Unlink keys; Redis frees them in its background. Returns how many there were."""
         try:
             return int(await shard.client.unlink(*keys))
-        except (RedisError, OSError, TimeoutError) as error:
-            self._note(shard, False, str(error), shard.run_id)
+        except Exception as error:
+            self._failed(shard, error)
             return 0
 
     async def _refresh(self, shard: ShardState) -> None:
@@ -95,13 +96,17 @@ class ShardMap:
             async with asyncio.timeout(CALL_SECONDS):
                 server = await shard.client.info("server")
                 memory = await shard.client.info("memory")
-                values = await shard.client.dbsize()
-        except (RedisError, OSError, TimeoutError) as error:
-            self._note(shard, False, str(error) or type(error).__name__, shard.run_id)
+                shard.values = int(await shard.client.dbsize())
+            shard.memory_used, shard.memory_limit = int(memory["used_memory"]), int(memory["maxmemory"])
+            run_id = str(server["run_id"])
+        except Exception as error:
+            self._failed(shard, error)
             return
-        shard.memory_used, shard.memory_limit = int(memory["used_memory"]), int(memory["maxmemory"])
-        shard.values = int(values)
-        self._note(shard, True, "answers", str(server["run_id"]))
+        self._note(shard, True, "answers", run_id)
+
+    def _failed(self, shard: ShardState, error: Exception) -> None:
+        """Any exception of a call counts: from a peer that is no Redis, redis-py raises whatever its parsing trips over."""
+        self._note(shard, False, f"{type(error).__name__}: {error}", shard.run_id)
 
     def _note(self, shard: ShardState, up: bool, reason: str, run_id: str) -> None:
         """Transitions only, in the log and in the version."""
@@ -132,6 +137,13 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
 
 
 def _client(host: str, port: int, password: str | None) -> redis.asyncio.Redis:
+    """No retries of its own: the next refresh is the retry."""
     return redis.asyncio.Redis(
-        host=host, port=port, password=password, socket_timeout=CALL_SECONDS, socket_connect_timeout=CALL_SECONDS
+        host=host,
+        port=port,
+        password=password,
+        protocol=2,
+        socket_timeout=CALL_SECONDS,
+        socket_connect_timeout=CALL_SECONDS,
+        retry=Retry(NoBackoff(), 0),
     )

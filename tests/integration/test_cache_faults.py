@@ -65,7 +65,8 @@ def test_a_full_redis_refuses_fills_and_goes_on_serving(tmp_path: Path) -> None:
     with cache_stack(tmp_path, 1, 8 << 20) as stack:
         cache = stack.connect((256, 256))
         stack.ready(cache, identity("full"), values=4)
-        stack.redis().set("somebody else's", b"x" * (5 << 20))
+        for index in range(10):
+            stack.redis().set(f"somebody else's {index}", b"x" * 500_000)
         samples = list(range(40))
         for start in range(0, 40, 8):
             cache.fill(samples[start : start + 8], [0] * 8, rows_of(samples[start : start + 8], (256, 256)))
@@ -115,7 +116,7 @@ def test_a_shard_that_talks_junk_is_left_alone(tmp_path: Path) -> None:
                 with peer:
                     peer.sendall(b"+OK\r\n$16416\r\n" + b"\xff\r\n" * 4000)
 
-        thread = threading.Thread(target=junk)
+        thread = threading.Thread(target=junk, daemon=True)
         thread.start()
         stack.server.terminate()
         assert stack.server.wait(10) == 0

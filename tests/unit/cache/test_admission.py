@@ -31,6 +31,7 @@ def test_what_fits_is_admitted_with_the_reason() -> None:
     kept = admit(each * 10, each * 9, 10, VALUE, at_least=0.4)
     assert kept.fraction == 0.4
     assert "0.400 was promised before" in kept.reason
+    assert admit(0, 0, 5, VALUE).reason.startswith("no memory limit is known")
     assert admit(each, 0, 0, VALUE).reason.startswith("nothing to store")
 
 
