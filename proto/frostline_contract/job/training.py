@@ -28,7 +28,7 @@ class TrainingSection(Section):
 
     epochs: float | None = fixed(None, gt=0.0, doc="Passes over the training data; give this or steps.")
     steps: int | None = fixed(None, ge=1, doc="Global batches; give this or epochs.")
-    batch_size: int = fixed(32, ge=1, doc="Samples a step: the global batch, or each replica's with batch: per_replica.")
+    batch_size: int = fixed(64, ge=1, doc="Samples a step: the global batch, or each replica's with batch: per_replica.")
     micro_batch_size: int = fixed(8, ge=1, doc="Samples a micro-batch; `frostline plan` advises on it.")
     reduction_leaves: int = fixed(
         8, ge=1, le=1024, doc="Leaves of the summation tree, a power of two: the largest dp_degree that the run can reach."

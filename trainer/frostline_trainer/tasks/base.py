@@ -15,9 +15,13 @@ LOSS_SUM, LOSS_COUNT, PREDICTION = 0, 1, 2
 
 
 class Task(Protocol):
-    """main_metric: the name of the metric that stands for the task in reports, one of those that `metrics` returns."""
+    """main_metric: the name of the metric that stands for the task in reports, one of those that `metrics` returns.
+
+    num_columns: columns of an evaluated row.
+    """
 
     main_metric: str
+    num_columns: int
 
     def loss_counts(self, split: Split, indices: Sequence[int]) -> tuple[int, ...]:
         """Valid items of each loss term among the samples; over a step's whole batch these are what `loss` divides by."""

@@ -16,6 +16,8 @@ METRICS = ("accuracy", "f1", "matthews")
 class Classification:
     """logits [n, num_labels]; inputs["labels"] int64 [n]. Rows: loss, count, predicted class."""
 
+    num_columns = 3
+
     def __init__(self, num_labels: int, metric: str | None, own_metric: str = "accuracy") -> None:
         self.num_labels = num_labels
         self.main_metric = chosen_metric(metric, own_metric, METRICS)

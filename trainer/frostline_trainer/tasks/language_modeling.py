@@ -26,6 +26,8 @@ LOSS_OF_INFINITE_PERPLEXITY = 700.0
 class LanguageModeling:
     """logits [n, tokens, vocabulary]; inputs["labels"] int64 [n, tokens], already shifted. Rows: loss, tokens, right tokens."""
 
+    num_columns = 3
+
     def __init__(self, metric: str | None) -> None:
         self.main_metric = chosen_metric(metric, "perplexity", METRICS)
 

@@ -22,6 +22,8 @@ FIRST, LAST, SCORE = 2, 3, 4
 class QuestionAnswering:
     """Two loss terms, the answer's first and last token. logits [n, tokens, 2]. Rows: loss, count, first, last, score."""
 
+    num_columns = 5
+
     def __init__(self, metric: str | None) -> None:
         self.main_metric = chosen_metric(metric, "f1", METRICS)
 

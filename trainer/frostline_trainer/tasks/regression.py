@@ -16,6 +16,8 @@ METRICS = ("pearson", "spearman")
 class Regression:
     """Squared error. logits [n, 1]; inputs["labels"], inputs["label_weights"] float [n]. Rows: loss, count, predicted score."""
 
+    num_columns = 3
+
     def __init__(self, metric: str | None) -> None:
         self.main_metric = chosen_metric(metric, "pearson", METRICS)
 

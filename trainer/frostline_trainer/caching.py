@@ -1,0 +1,87 @@
+"""When and under which identity a worker uses the activation cache."""
+
+import logging
+from pathlib import Path
+
+from frostline_contract.cache_identity import CacheIdentity
+from frostline_trainer.cache.boundary_cache import BoundaryCache
+from frostline_trainer.cache.codec import make_codec
+from frostline_trainer.cache.revision import prefix_revision
+from frostline_trainer.data.augment import cache_refusal
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.generation import Generation
+from frostline_trainer.run_state import RunState
+
+log = logging.getLogger(__name__)
+
+
+class CacheUse:
+    """Connects the worker's generations to its BoundaryCache; the cache is made when it is first needed."""
+
+    def __init__(self, context: RunContext, cache_address: str, token: str, worker_id: str, run_dir: Path) -> None:
+        self._context, self._worker_id, self._run_dir = context, worker_id, run_dir
+        self._address, self._token = cache_address, token
+        self.cache: BoundaryCache | None = None
+        codec = make_codec(context.job.cache.codec, context.hidden_shape, context.dtype)
+        self.round_trip = None if codec.name == "none" else codec.round_trip
+
+    @property
+    def refusal(self) -> str | None:
+        """Why this job's values cannot be cached, and what to set."""
+        return cache_refusal(self._context.job)
+
+    def connect(self, generation: Generation, state: RunState) -> None:
+        """Let `generation` read its frozen prefix through the cache, where its placement says so and stage 0 holds the prefix."""
+        boundary = generation.freeze_point
+        wanted = generation.placement.use_cache and self.refusal is None and self._context.job.elastic.cache
+        holds_prefix = 0 in generation.stages and 0 < boundary <= generation.placement.stage_bounds[1]
+        if not (wanted and holds_prefix and self._address):
+            if self.cache is not None:
+                self.cache.clear_boundary()
+            return
+        if self.cache is None:
+            self.cache = BoundaryCache.connect(
+                self._address,
+                self._token,
+                self._worker_id,
+                self._context.job.cache,
+                self._context.hidden_shape,
+                self._context.dtype,
+                self._run_dir,
+            )
+        previous = self._previous_boundary(state, boundary)
+        chain = list(state.codec_chain)
+        old = self._identity(previous, chain) if previous is not None else None
+        variants = self._context.job.data.augmentation
+        kinds = variants.variants if variants.mode == "k-variants" else 1
+        self.cache.set_boundary(self._identity(boundary, chain), old, len(self._context.data.train) * kinds)
+        generation.use_cache(self.cache, previous)
+
+    def take_counts(self) -> tuple[int, int]:
+        """(hits, misses) in samples since the last call."""
+        if self.cache is None:
+            return 0, 0
+        counts = self.cache.take_counts()
+        return counts.hits, counts.misses
+
+    def close(self) -> None:
+        if self.cache is not None:
+            self.cache.close()
+
+    def _identity(self, boundary: int, chain: list[int]) -> CacheIdentity:
+        context, codec = self._context, self._context.job.cache.codec
+        points = [(point, codec) for point in chain if point <= boundary] if codec != "none" else []
+        revision = prefix_revision(
+            [unit.state_dict() for unit in context.cut.units[:boundary]],
+            (context.micro_batch_size, *context.hidden_shape),
+            points,
+            f"{context.job.data.augmentation.model_dump_json()}|{context.job.training.precision}|{context.job.model.attention}",
+            context.probe_digest,
+        )
+        return CacheIdentity(revision, context.data.train.digest, "train", boundary)
+
+    @staticmethod
+    def _previous_boundary(state: RunState, boundary: int) -> int | None:
+        """The boundary before this one, whose values can be advanced."""
+        earlier = [decision.freeze_point for decision in state.decisions if 0 < decision.freeze_point < boundary]
+        return earlier[-1] if earlier else None

@@ -1,0 +1,161 @@
+"""The one importer of torch.distributed: stores, process groups and the few collectives that a step needs.
+
+Groups are made directly over a store, never through the global default group. So several worlds can exist at once (the next
+generation's is made in the background while the present one trains), and dropping the last reference to a group closes its
+sockets (facts/torch.md, Failure). Votes and state always travel over gloo in host memory; pipelines and gradients use NCCL
+on CUDA.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+DEFAULT_TIMEOUT = timedelta(seconds=120)
+CHUNK_BYTES = 32 * 1024 * 1024
+"""Largest single message of a state move."""
+
+
+def open_store(host: str = "127.0.0.1") -> tuple[dist.TCPStore, int]:
+    """A store server of this process, for the generations whose global rank 0 it will be. Returns it and its port."""
+    store = dist.TCPStore(host, 0, None, is_master=True, timeout=DEFAULT_TIMEOUT, wait_for_workers=False)
+    return store, store.port
+
+
+def connect_store(host: str, port: int, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.Store:
+    """A client of another worker's store. Raises RuntimeError where nobody answers within `timeout`."""
+    return dist.TCPStore(host, port, None, is_master=False, timeout=timeout, wait_for_workers=False)
+
+
+class Group:
+    """One process group; a group of one member needs no sockets and every collective is the identity.
+
+    index: own place in it; size: members. Point-to-point messages between two members are matched by tag.
+    """
+
+    def __init__(self, store: dist.Store | None, name: str, index: int, size: int, backend: str = "gloo",
+                 timeout: timedelta = DEFAULT_TIMEOUT, host: str = "127.0.0.1") -> None:  # fmt: skip
+        self.index, self.size, self.backend = index, size, backend
+        self._group: Any = None
+        if size > 1:
+            assert store is not None
+            prefixed = dist.PrefixStore(name, store)
+            self._group = (
+                _nccl(prefixed, index, size, timeout) if backend == "nccl" else _gloo(prefixed, index, size, timeout, host)
+            )
+
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> "Sent":
+        """Start sending; the tensor is kept until `Sent.wait`."""
+        payload = self._outgoing(tensor)
+        return Sent(self._group.send([payload], to, tag), payload)
+
+    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
+        """Fill `tensor` from `source`, blocking."""
+        landing = self._landing(tensor)
+        self._group.recv([landing], source, tag).wait()
+        if landing is not tensor:
+            tensor.copy_(landing)
+
+    def all_reduce_sum(self, tensor: torch.Tensor) -> None:
+        """Sum over the members, in place. The order of the sum is the library's."""
+        if self.size == 1:
+            return
+        landing = self._outgoing(tensor)
+        self._group.allreduce([landing]).wait()
+        if landing is not tensor:
+            tensor.copy_(landing)
+
+    def all_to_all(self, output: torch.Tensor, source: torch.Tensor, output_counts: list[int], source_counts: list[int]) -> None:
+        """Member j receives the j-th run of `source_counts[j]` elements of every member's flat `source`."""
+        staged_out, staged_in = self._landing(output), self._outgoing(source)
+        self._group.alltoall_base(staged_out, staged_in, output_counts, source_counts).wait()
+        if staged_out is not output:
+            output.copy_(staged_out)
+
+    def all_gather(self, output: torch.Tensor, own: torch.Tensor) -> None:
+        """`output` becomes the members' equal-sized `own` tensors, one after the other."""
+        staged_out, staged_in = self._landing(output), self._outgoing(own)
+        self._group._allgather_base(staged_out, staged_in).wait()
+        if staged_out is not output:
+            output.copy_(staged_out)
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        if self.size == 1:
+            return
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        self._group.broadcast([tensor], options).wait()
+
+    def barrier(self) -> None:
+        """All members have come here."""
+        self.all_reduce_sum(torch.zeros(1))
+
+    def close(self) -> None:
+        """Drop the group; gloo closes its sockets with the last reference."""
+        if self._group is not None and self.backend == "nccl":
+            self._group.abort()
+        self._group = None
+
+    def _outgoing(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.cpu() if self.backend == "gloo" and tensor.is_cuda else tensor.contiguous()
+
+    def _landing(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor, device="cpu") if self.backend == "gloo" and tensor.is_cuda else tensor
+
+
+@dataclass
+class Sent:
+    """A message under way, with the memory that it is read from."""
+
+    work: Any
+    payload: torch.Tensor
+
+    def wait(self) -> None:
+        self.work.wait()
+
+
+def send_bytes(group: Group, payload: bytes, to: int, tag: int) -> list[Sent]:
+    """Send a length and then the bytes, in chunks of bounded size. The caller waits for what is returned."""
+    flat = torch.frombuffer(bytearray(payload), dtype=torch.uint8) if payload else torch.empty(0, dtype=torch.uint8)
+    sent = [group.send(torch.tensor([len(payload)], dtype=torch.int64), to, tag)]
+    sent += [group.send(piece, to, tag) for piece in flat.split(CHUNK_BYTES) if piece.numel()]
+    return sent
+
+
+def receive_bytes(group: Group, source: int, tag: int) -> bytes:
+    """The counterpart of `send_bytes`."""
+    length = torch.zeros(1, dtype=torch.int64)
+    group.receive(length, source, tag)
+    flat = torch.empty(int(length), dtype=torch.uint8)
+    for piece in flat.split(CHUNK_BYTES):
+        if piece.numel():
+            group.receive(piece, source, tag)
+    return flat.numpy().tobytes()
+
+
+def broadcast_bytes(group: Group, payload: bytes, root: int) -> bytes:
+    """Everybody gets the root's bytes."""
+    if group.size == 1:
+        return payload
+    length = torch.tensor([len(payload)], dtype=torch.int64)
+    group.broadcast(length, root)
+    mine = group.index == root
+    flat = torch.frombuffer(bytearray(payload), dtype=torch.uint8) if mine else torch.empty(int(length), dtype=torch.uint8)
+    group.broadcast(flat, root)
+    return flat.numpy().tobytes()
+
+
+def _gloo(store: dist.Store, index: int, size: int, timeout: timedelta, host: str) -> Any:
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+    options._timeout = timeout
+    options._threads = 1
+    return dist.ProcessGroupGloo(store, index, size, options)
+
+
+def _nccl(store: dist.Store, index: int, size: int, timeout: timedelta) -> Any:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return dist.ProcessGroupNCCL(store, index, size, options)

@@ -1,0 +1,278 @@
+"""The worker's side of the Control service: registration, heartbeats, reports and the watch, each in a thread of its own.
+
+The step never waits for any of them (DESIGN 4.4). A controller that cannot be reached is never taken for failed: threads try again,
+reading the address file anew, until it is back.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_contract.statistics import IntervalStatistics, StepRecord
+from frostline_proto.v1 import control_pb2, control_pb2_grpc, plan_pb2
+from frostline_rpc.channel import error_text, open_channel
+from frostline_rpc.convert import to_message, to_record
+from frostline_trainer.mailbox import Mailbox
+
+log = logging.getLogger(__name__)
+CALL_SECONDS = 5.0
+RECORDS_A_REPORT = 200
+FINAL_ERRORS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED,
+                grpc.StatusCode.INVALID_ARGUMENT)  # fmt: skip
+
+
+class Refused(Exception):
+    """The controller will not have this worker: the text says why."""
+
+
+class ControlClient:
+    """Calls that survive a controller's restart.
+
+    address_file: holds host:port; read again at every reconnect. mailbox: where watched messages go.
+    snapshot: called by the heartbeat thread for a HeartbeatRequest. acknowledge(lineage, step, interval): what is durable now; None says nothing.
+    """
+
+    def __init__(self, address_file: Path, token: str, registration: control_pb2.RegisterRequest, mailbox: Mailbox,
+                 snapshot: Callable[[], control_pb2.HeartbeatRequest],
+                 acknowledge: Callable[[int, int | None, int | None], None]) -> None:  # fmt: skip
+        self._address_file, self._token, self._registration = address_file, token, registration
+        self._mailbox, self._snapshot, self._acknowledge = mailbox, snapshot, acknowledge
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+        self._address = ""
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._generation = GenerationId(incarnation=0, counter=0)
+        self._outgoing: Callable[[], tuple[list[StepRecord], list[IntervalStatistics]]] = lambda: ([], [])
+        self._events: list[control_pb2.RunEvent] = []
+        self.heartbeat_seconds = 0.5
+        self.response: control_pb2.RegisterResponse | None = None
+
+    # ---- starting and ending
+
+    def register(self, patience_seconds: float = 60.0) -> control_pb2.RegisterResponse:
+        """Join the run. Raises Refused where the controller says no, TimeoutError where none answers."""
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            try:
+                self.response = self._stub().Register(self._registration, timeout=CALL_SECONDS)
+                self.heartbeat_seconds = self.response.heartbeat_seconds or self.heartbeat_seconds
+                return self.response
+            except (grpc.RpcError, OSError) as error:
+                if isinstance(error, grpc.RpcError) and error.code() in FINAL_ERRORS:
+                    raise Refused(error.details()) from error
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"no controller answered within {patience_seconds:.0f} s: {error}") from error
+                self._reset()
+                self._stopping.wait(0.2)
+
+    def start(self, outgoing: Callable[[], tuple[list[StepRecord], list[IntervalStatistics]]]) -> None:
+        """Start the threads. outgoing(): records and statistics that this worker should send now (none unless it is the sender)."""
+        self._outgoing = outgoing
+        for name, body in (("watch", self._watch), ("heartbeat", self._beat), ("reports", self._report)):
+            threading.Thread(target=self._guarded, args=(body,), name=name, daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wake.set()
+        self._reset()
+
+    def entered(self, generation: GenerationId) -> None:
+        """From now on messages speak for this generation."""
+        self._generation = generation
+        self._registration.generation.CopyFrom(to_message(generation, plan_pb2.GenerationId))
+
+    # ---- calls
+
+    def ready(self, generation: GenerationId, ready: bool, seconds: float = 0.0, reason: str = "", entered: bool = False,
+              step: int = 0) -> None:  # fmt: skip
+        request = control_pb2.ReadyRequest(
+            worker_id=self._registration.worker_id,
+            generation=to_message(generation, plan_pb2.GenerationId),
+            ready=ready, seconds=seconds, reason=reason, entered=entered, step=step,
+        )  # fmt: skip
+        self._persistently("Ready", request)
+
+    def ready_in_background(self, generation: GenerationId, seconds: float, step: int) -> None:
+        """Tell the controller that a generation was entered; training does not wait for the answer."""
+        threading.Thread(
+            target=self._quietly, args=(lambda: self.ready(generation, True, seconds, entered=True, step=step),), daemon=True
+        ).start()
+
+    def _quietly(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except (Refused, TimeoutError) as error:
+            log.warning("%s", error)
+
+    def report_recovery(self, request: control_pb2.ReportRecoveryRequest) -> None:
+        self._persistently("ReportRecovery", request)
+
+    def leave(self, reason: str, ended: bool, error: str = "", user_mistake: bool = False) -> None:
+        request = control_pb2.LeaveRequest(
+            worker_id=self._registration.worker_id, reason=reason, ended=ended, error=error, user_mistake=user_mistake
+        )
+        self._persistently("Leave", request, patience_seconds=10.0)
+
+    def outcome(self, outcome: control_pb2.RunOutcome, patience_seconds: float = 600.0) -> None:
+        """Hand in the run's outcome with whatever is still unacknowledged, until it is stored."""
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            records, statistics = self._outgoing()
+            if statistics:
+                self._send_statistics(statistics, patience_seconds)
+            request = self._records_request(records[:RECORDS_A_REPORT])
+            if len(records) <= RECORDS_A_REPORT:
+                request.outcome.CopyFrom(outcome)
+            response = self._persistently("ReportRecords", request, deadline - time.monotonic())
+            self._acknowledge_records(response)
+            if len(records) <= RECORDS_A_REPORT:
+                return
+
+    def add_event(self, event: control_pb2.RunEvent) -> None:
+        """Goes with the next report."""
+        with self._lock:
+            self._events.append(event)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """There is something new to report."""
+        self._wake.set()
+
+    # ---- threads
+
+    def _guarded(self, body: Callable[[], None]) -> None:
+        while not self._stopping.is_set():
+            try:
+                body()
+            except grpc.RpcError as error:
+                if not self._stopping.is_set():
+                    self._reconnect(error)
+            except OSError as error:
+                log.warning("controller address not readable: %s", error)
+                self._stopping.wait(0.5)
+
+    def _reconnect(self, error: grpc.RpcError) -> None:
+        if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
+            self._mailbox.tell(lost=error.details())
+            self._stopping.wait(1.0)
+            return
+        log.info("controller not reached (%s); trying again", error_text(error))
+        self._stopping.wait(0.3)
+        self._reset()
+        try:
+            self.register(patience_seconds=3.0)
+        except TimeoutError:
+            return
+        except Refused as refusal:
+            self._mailbox.tell(lost=str(refusal))
+
+    def _watch(self) -> None:
+        for message in self._stub().WatchPlan(control_pb2.WatchPlanRequest(worker_id=self._registration.worker_id)):
+            self._deliver(message)
+        self._stopping.wait(0.2)
+
+    def _deliver(self, message: Any) -> None:
+        kind = message.WhichOneof("message")
+        box = self._mailbox
+        if kind == "plan":
+            box.put_plan(to_record(message.plan, Plan))
+        elif kind == "decision":
+            box.put_decision(to_record(message.decision, Decision))
+        elif kind == "ready":
+            box.allow(message.ready.generation.counter)
+        elif kind == "withdraw":
+            box.withdraw(message.withdraw.generation.counter)
+        elif kind == "drain":
+            box.tell(drain=message.drain.reason or "drain")
+        elif kind == "end":
+            box.tell(end=message.end.reason or "end")
+        elif kind == "checkpoint":
+            box.tell(checkpoint=True)
+
+    def _beat(self) -> None:
+        while not self._stopping.wait(self.heartbeat_seconds):
+            response = self._stub().Heartbeat(self._snapshot(), timeout=CALL_SECONDS)
+            if not response.known:
+                self.register(patience_seconds=3.0)
+                continue
+            self._acknowledge(response.durable_lineage, response.durable_step, response.durable_interval)
+
+    def _report(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.wait(0.5)
+            self._wake.clear()
+            records, statistics = self._outgoing()
+            if statistics:
+                self._send_statistics(statistics, CALL_SECONDS)
+            if records or self._events:
+                request = self._records_request(records[:RECORDS_A_REPORT])
+                response = self._stub().ReportRecords(request, timeout=20.0)
+                with self._lock:
+                    del self._events[: len(request.events)]
+                self._acknowledge_records(response)
+
+    # ---- plumbing
+
+    def _send_statistics(self, statistics: list[IntervalStatistics], patience_seconds: float) -> None:
+        request = control_pb2.ReportStatisticsRequest(
+            worker_id=self._registration.worker_id,
+            generation=to_message(self._generation, plan_pb2.GenerationId),
+            statistics=[to_message(item, plan_pb2.IntervalStatistics) for item in statistics],
+        )
+        self._persistently("ReportStatistics", request, patience_seconds)
+        newest = statistics[-1]
+        self._acknowledge(newest.lineage, None, newest.number)
+
+    def _records_request(self, records: list[StepRecord]) -> control_pb2.ReportRecordsRequest:
+        with self._lock:
+            events = list(self._events)
+        return control_pb2.ReportRecordsRequest(
+            worker_id=self._registration.worker_id,
+            generation=to_message(self._generation, plan_pb2.GenerationId),
+            records=[to_message(record, plan_pb2.StepRecord) for record in records],
+            events=events,
+        )
+
+    def _acknowledge_records(self, response: Any) -> None:
+        self._acknowledge(response.durable_lineage, response.durable_step, None)
+
+    def _persistently(self, method: str, request: Any, patience_seconds: float = 60.0) -> Any:
+        """Call until it is answered. Raises Refused where the controller says no, TimeoutError after `patience_seconds`."""
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            try:
+                return getattr(self._stub(), method)(request, timeout=CALL_SECONDS)
+            except (grpc.RpcError, OSError) as error:
+                code = error.code() if isinstance(error, grpc.RpcError) else None
+                if code in FINAL_ERRORS or code == grpc.StatusCode.ABORTED:
+                    raise Refused(f"{method}: {error.details()}") from error
+                if time.monotonic() > deadline or self._stopping.is_set():
+                    raise TimeoutError(f"{method} was not answered within {patience_seconds:.0f} s") from error
+                time.sleep(0.2)
+                self._reset()
+
+    def _stub(self) -> control_pb2_grpc.ControlStub:
+        with self._lock:
+            if self._channel is None:
+                self._address = self._address_file.read_text().strip()
+                self._channel = open_channel(self._address, self._token)
+            return control_pb2_grpc.ControlStub(self._channel)
+
+    def _reset(self) -> None:
+        """Drop the channel where the controller has moved, or this client is ending."""
+        with self._lock:
+            moved = (
+                self._stopping.is_set()
+                or not self._address_file.exists()
+                or self._address_file.read_text().strip() != self._address
+            )
+            if self._channel is not None and moved:
+                self._channel.close()
+                self._channel = None

@@ -1,0 +1,87 @@
+"""What every generation of a worker shares: the job, its data, the model's units and the derived numerics."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from frostline_contract.job import Job
+from frostline_contract.shape import deal_leaves
+from frostline_trainer.data.load import TaskData
+from frostline_trainer.data.order import BatchOrder
+from frostline_trainer.engine.optimizer import Moments
+from frostline_trainer.model import CutModel
+
+COMPUTE_TYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "mixed_bfloat16": torch.float32,
+}
+
+
+@dataclass
+class RunContext:
+    """Constants of the run in this process, and the state that its units carry.
+
+    hidden_shape: (tokens, width) of one sample's boundary activation. dropout: whether any unit draws random numbers.
+    unit_flops: forward FLOPs of one sample through each unit. probe_digest: of this machine's numerics. moments: optimizer state of all units held here.
+    """
+
+    job: Job
+    data: TaskData
+    task: Any
+    cut: CutModel
+    device: torch.device
+    hidden_shape: tuple[int, int]
+    dropout: bool
+    unit_flops: tuple[int, ...]
+    probe_digest: str = ""
+    probe_detail: str = ""
+    moments: Moments = field(default_factory=dict)
+
+    @property
+    def num_units(self) -> int:
+        return len(self.cut.units)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return COMPUTE_TYPES[self.job.training.precision]
+
+    @property
+    def micro_batch_size(self) -> int:
+        return self.job.training.micro_batch_size
+
+    @property
+    def exact(self) -> bool:
+        return self.job.training.numerics == "exact"
+
+    def order(self, dp_degree: int) -> BatchOrder:
+        """The data order. With batch: per_replica the global batch is dp_degree times the job's."""
+        return BatchOrder(self.job.seed, len(self.data.train), self.batch_size(dp_degree))
+
+    def batch_size(self, dp_degree: int) -> int:
+        widened = dp_degree if self.job.training.batch == "per_replica" else 1
+        return self.job.training.batch_size * widened
+
+    def num_microbatches(self, dp_degree: int) -> int:
+        return -(-self.batch_size(dp_degree) // self.micro_batch_size)
+
+    def leaf_bounds(self, dp_degree: int) -> tuple[int, ...]:
+        dealt = deal_leaves(self.job.training.reduction_leaves, dp_degree)
+        return (0, *(high for _, high in dealt))
+
+    def hidden_like(self) -> torch.Tensor:
+        """An empty boundary activation of one micro-batch."""
+        return torch.empty(self.micro_batch_size, *self.hidden_shape, dtype=self.dtype, device=self.device)
+
+    def on_device(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Collated inputs in the compute type, on the device; integers keep theirs."""
+        return {
+            name: tensor.to(self.device, self.dtype if tensor.is_floating_point() else None) for name, tensor in inputs.items()
+        }
+
+
+def has_dropout(config: Any) -> bool:
+    """Whether any dropout probability of a transformers config is above 0."""
+    return any("drop" in key and isinstance(value, (int, float)) and value > 0 for key, value in config.to_dict().items())

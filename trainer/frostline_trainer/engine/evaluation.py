@@ -1,0 +1,36 @@
+"""Distributed evaluation: a split in tiles of the micro-batch's shape, dealt over the replicas, metrics reduced over all ranks.
+
+A sample's row has one contributor and everybody computes the metrics from all rows in sample order, so the figures are the same
+on any placement.
+"""
+
+from typing import Any
+
+import torch
+
+from frostline_trainer.engine.generation import Generation
+from frostline_trainer.engine.pipeline import MicroBatch
+
+
+def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str, float]]:
+    """Score a split. Returns (rows of shape (samples, columns), float64: loss sum, loss count, predictions; the task's metrics)."""
+    context, size = generation.context, generation.context.micro_batch_size
+    num_tiles = -(-len(split) // size)
+    rows = torch.zeros(num_tiles * size, context.task.num_columns, dtype=torch.float64)
+    own = range(generation.dp_rank * num_tiles // generation.shape.dp_degree,
+                (generation.dp_rank + 1) * num_tiles // generation.shape.dp_degree)  # fmt: skip
+    for tile in own:
+        samples = list(range(tile * size, min((tile + 1) * size, len(split))))
+        samples += [-1] * (size - len(samples))
+        inputs = context.on_device(split.collate(samples, [0] * size))
+        logits = generation.pipeline.evaluate(MicroBatch(tile, inputs))
+        if logits is not None:
+            rows[tile * size : (tile + 1) * size] = context.task.evaluate(logits, inputs).cpu()
+    generation.world.all_reduce_sum(rows)
+    rows = rows[: len(split)]
+    return rows, context.task.metrics(rows.numpy(), split)
+
+
+def sample_losses(rows: torch.Tensor) -> tuple[float, ...]:
+    """Mean loss of each sample, in sample order (0 where a sample has no valid item)."""
+    return tuple((rows[:, 0] / rows[:, 1].clamp(min=1.0)).tolist())

@@ -1,0 +1,51 @@
+"""Batches by step number: the samples of step s follow from (seed, s) alone, cut into numbered micro-batches of one size."""
+
+from dataclasses import dataclass
+
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.pipeline import MicroBatch
+from frostline_trainer.engine.stage import Inputs
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """indices, variants: M * micro_batch_size long, -1 where padded. counts: valid items of the WHOLE batch, by loss term."""
+
+    step: int
+    indices: list[int]
+    variants: list[int]
+    counts: tuple[int, ...]
+
+
+class BatchFeed:
+    """Makes a replica's micro-batches. needs_samples, needs_labels: what this rank's stages read of them."""
+
+    def __init__(self, context: RunContext, dp_degree: int) -> None:
+        self._context = context
+        self._order = context.order(dp_degree)
+        self._length = context.num_microbatches(dp_degree) * context.micro_batch_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._order.steps_per_epoch
+
+    def batch(self, step: int) -> StepBatch:
+        context = self._context
+        indices = self._order.indices(step)
+        indices = indices + [-1] * (self._length - len(indices))
+        section = context.job.data.augmentation
+        variants = self._order.variants(step, indices, section.mode, section.variants)
+        counts = context.task.loss_counts(context.data.train, indices)
+        return StepBatch(step, indices, variants, counts)
+
+    def rows_of(self, number: int) -> slice:
+        """The batch's rows that make up micro-batch `number`."""
+        size = self._context.micro_batch_size
+        return slice(number * size, (number + 1) * size)
+
+    def micro_batch(self, batch: StepBatch, number: int) -> MicroBatch:
+        rows = self.rows_of(number)
+        return MicroBatch(number, self._inputs(batch.indices[rows], batch.variants[rows]))
+
+    def _inputs(self, indices: list[int], variants: list[int]) -> Inputs:
+        return self._context.on_device(self._context.data.train.collate(indices, variants))

@@ -1,0 +1,117 @@
+"""A stage: contiguous units that one pipeline rank runs. Frozen ones forward only, in eval mode; the others seeded per unit."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from frostline_contract.seeds import seed_of
+from frostline_trainer.model import set_frozen
+
+Inputs = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """The numerics of a forward that all stages share.
+
+    seed: the job's. dropout: whether any unit draws random numbers. checkpointing: keep only each unit's input.
+    autocast: compute in bfloat16 over float32 weights. device_type: "cpu" or "cuda".
+    codec_chain, round_trip: a lossy codec is part of the function: every activation that enters one of these units below the
+    freeze point went through encode and decode (PROTOCOLS 1, "A lossy codec").
+    """
+
+    seed: int
+    dropout: bool
+    checkpointing: bool
+    autocast: bool
+    device_type: str
+    codec_chain: tuple[int, ...] = ()
+    round_trip: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+
+class Stage:
+    """Units [first_unit, first_unit + len(units)) of the model, cut at the freeze point into frozen and trainable ones."""
+
+    def __init__(self, units: Sequence[nn.Module], first_unit: int, freeze_point: int, settings: StageSettings) -> None:
+        self.units = list(units)
+        self.first_unit = first_unit
+        self.settings = settings
+        self.num_frozen = min(max(freeze_point - first_unit, 0), len(self.units))
+        for index, unit in enumerate(self.units):
+            frozen = index < self.num_frozen
+            set_frozen(unit, frozen)
+
+    @property
+    def last_unit(self) -> int:
+        return self.first_unit + len(self.units) - 1
+
+    @property
+    def is_frozen(self) -> bool:
+        """Nothing here learns: forward only."""
+        return self.num_frozen == len(self.units)
+
+    def trainable(self) -> list[tuple[int, nn.Module]]:
+        """(unit index, unit) of the units that learn, in order."""
+        return [(self.first_unit + index, self.units[index]) for index in range(self.num_frozen, len(self.units))]
+
+    def run_frozen(self, hidden: torch.Tensor | None, inputs: Inputs, first: int = 0, last: int | None = None,
+                   round_last: bool = True) -> torch.Tensor:  # fmt: skip
+        """Frozen units [first, last) of this stage (counted within it) on one tile; no graph is kept.
+
+        round_last: whether the last output goes through the codec; the cache is filled with what has not.
+        """
+        end = self.num_frozen if last is None else last
+        settings = self.settings
+        with torch.no_grad(), self._precision():
+            for index in range(first, end):
+                hidden = self.units[index](hidden, inputs)
+                if settings.round_trip is None or self.first_unit + index + 1 not in settings.codec_chain:
+                    continue
+                if round_last or index + 1 < end:
+                    hidden = settings.round_trip(hidden)
+        assert hidden is not None
+        return hidden
+
+    def run_trainable(self, hidden: torch.Tensor | None, inputs: Inputs, step: int, micro_batch: int) -> torch.Tensor:
+        """The units that learn, on one micro-batch. Random numbers depend on (seed, step, micro-batch, unit) alone."""
+        with self._precision():
+            for index in range(self.num_frozen, len(self.units)):
+                seed = self._seed(step, micro_batch, self.first_unit + index)
+                if self.settings.checkpointing and torch.is_grad_enabled():
+                    hidden = checkpoint(
+                        _seeded, self.units[index], seed, hidden, inputs, use_reentrant=False, preserve_rng_state=False
+                    )
+                else:
+                    hidden = _seeded(self.units[index], seed, hidden, inputs)
+        assert hidden is not None
+        return hidden
+
+    def _seed(self, step: int, micro_batch: int, unit: int) -> int | None:
+        return seed_of("dropout", self.settings.seed, step, micro_batch, unit) if self.settings.dropout else None
+
+    def _precision(self) -> contextlib.AbstractContextManager[object]:
+        if self.settings.autocast:
+            return torch.autocast(self.settings.device_type, dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Every unit in eval mode, as evaluation and the final score need it; the modes come back afterwards."""
+        for unit in self.units:
+            unit.eval()
+        try:
+            yield
+        finally:
+            for index, unit in enumerate(self.units):
+                unit.train(index >= self.num_frozen)
+
+
+def _seeded(unit: nn.Module, seed: int | None, hidden: torch.Tensor | None, inputs: Inputs) -> torch.Tensor:
+    # The seed is bound here, at forward, so that a recomputation in the backward draws the same mask.
+    if seed is not None:
+        torch.manual_seed(seed)
+    return unit(hidden, inputs)

@@ -1,0 +1,77 @@
+"""A unit's whole state as one flat dict of tensors: what moves in a reshape, lies in a checkpoint and goes into the digest.
+
+Keys: "weight/<name>" for parameters and persistent buffers, "<moment>/<parameter name>" for optimizer state.
+"""
+
+import hashlib
+from collections.abc import Mapping
+
+import torch
+from safetensors.torch import load, save
+from torch import nn
+
+from frostline_trainer.engine.optimizer import Moments
+
+UnitState = dict[str, torch.Tensor]
+WEIGHT = "weight/"
+
+
+def export_unit(index: int, unit: nn.Module, moments: Moments) -> UnitState:
+    """The state by reference: nothing is copied."""
+    state = {WEIGHT + name: tensor.detach() for name, tensor in unit.state_dict(keep_vars=False).items()}
+    for name, _ in unit.named_parameters():
+        for moment, tensor in moments.get((index, name), {}).items():
+            if isinstance(tensor, torch.Tensor):
+                state[f"{moment}/{name}"] = tensor
+    return state
+
+
+def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[str, torch.Tensor]) -> None:
+    """Put a state in place: weights into the unit, moments as new tensors. Raises ValueError where names or shapes differ."""
+    own = unit.state_dict()
+    given = {key.removeprefix(WEIGHT): tensor for key, tensor in state.items() if key.startswith(WEIGHT)}
+    if own.keys() != given.keys() or any(own[name].shape != given[name].shape for name in own):
+        missing, surplus = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
+        raise ValueError(
+            f"unit {index}: state does not fit the model (missing {missing[:3]}, surplus {surplus[:3]}, or other shapes)"
+        )
+    unit.load_state_dict(given)
+    device = next(unit.parameters()).device
+    for name, _ in unit.named_parameters():
+        moments.pop((index, name), None)
+    for key, tensor in state.items():
+        moment, _, name = key.partition("/")
+        if not key.startswith(WEIGHT):
+            # The step count stays in host memory, as torch's optimizers keep it.
+            home = torch.device("cpu") if moment == "step" else device
+            moments.setdefault((index, name), {})[moment] = tensor.to(home, copy=True)
+
+
+def pack(state: UnitState) -> bytes:
+    """Typed bytes (safetensors): nothing that came over a network is ever unpickled."""
+    return save({key: tensor.cpu().contiguous() for key, tensor in state.items()})
+
+
+def unpack(payload: bytes) -> UnitState:
+    return load(payload)
+
+
+def unit_digest(state: UnitState, skip: frozenset[str] = frozenset()) -> bytes:
+    """SHA-256 over name and bytes of weights and moments, by name. `skip`: parameter names that count elsewhere (a tied matrix)."""
+    digest = hashlib.sha256()
+    for key in sorted(state):
+        if key.partition("/")[2] in skip:
+            continue
+        tensor = state[key].detach().cpu().contiguous()
+        digest.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(
+            tensor.view(-1).view(torch.uint8).numpy().tobytes()
+            if tensor.ndim
+            else tensor.view(1).view(torch.uint8).numpy().tobytes()
+        )
+    return digest.digest()
+
+
+def run_digest(unit_digests: list[bytes]) -> str:
+    """The run's digest: SHA-256 of the units' SHA-256s, in unit order (PROTOCOLS 1)."""
+    return hashlib.sha256(b"".join(unit_digests)).hexdigest()

@@ -1,0 +1,95 @@
+"""The vote: one small all-reduce that every member of a generation enters once a step (PROTOCOLS 2).
+
+Every slot has one contributor, so the sum is exact and everybody totals the slots in one order. Slots: each unit's squared gradient
+norm, each micro-batch's loss, and per member its readiness, newest decision and flags.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from frostline_trainer.collectives import Group
+
+MEMBER_SLOTS = 5
+READY, DECISION, GIVE_UP, DRAIN, CHECKPOINT = range(MEMBER_SLOTS)
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """What one member brings.
+
+    unit_squares: squared gradient norm of the units that it speaks for. losses: loss of the micro-batches that it computed.
+    ready: counter of the prepared generation that it may enter, 0 for none. decision: the due decision's number if it holds it,
+    else the one in force. give_up: it has waited long enough. drain, checkpoint: it was asked for one.
+    """
+
+    unit_squares: dict[int, float]
+    losses: dict[int, float]
+    ready: int = 0
+    decision: int = 0
+    give_up: bool = False
+    drain: bool = False
+    checkpoint: bool = False
+
+
+@dataclass(frozen=True)
+class VoteResult:
+    """What all members know after the vote; the same on each of them."""
+
+    unit_squares: tuple[float, ...]
+    loss: float
+    gradient_norm: float
+    ready_smallest: int
+    ready_largest: int
+    decision_smallest: int
+    give_up: bool
+    drain: bool
+    checkpoint: bool
+
+    @property
+    def finite(self) -> bool:
+        """Whether the step may be committed."""
+        return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
+
+    def switches_to(self, counter: int) -> bool:
+        """All members are ready for that generation."""
+        return counter > 0 and self.ready_smallest == self.ready_largest == counter
+
+
+def hold_vote(world: Group, ballot: Ballot, num_units: int, num_microbatches: int) -> VoteResult:
+    """Enter the vote and return its result once the collective has returned."""
+    head = num_units + num_microbatches
+    slots = torch.zeros(head + MEMBER_SLOTS * world.size, dtype=torch.float64)
+    for unit, square in ballot.unit_squares.items():
+        slots[unit] = square
+    for number, loss in ballot.losses.items():
+        slots[num_units + number] = loss
+    own = head + MEMBER_SLOTS * world.index
+    slots[own : own + MEMBER_SLOTS] = torch.tensor(
+        [ballot.ready, ballot.decision, ballot.give_up, ballot.drain, ballot.checkpoint], dtype=torch.float64
+    )
+    world.all_reduce_sum(slots)
+    return _read(slots.tolist(), num_units, num_microbatches)
+
+
+def _read(slots: list[float], num_units: int, num_microbatches: int) -> VoteResult:
+    head = num_units + num_microbatches
+    members = [slots[place : place + MEMBER_SLOTS] for place in range(head, len(slots), MEMBER_SLOTS)]
+    squares, loss = slots[:num_units], 0.0
+    for value in slots[num_units:head]:
+        loss += value
+    total = 0.0
+    for square in squares:
+        total += square
+    return VoteResult(
+        unit_squares=tuple(squares),
+        loss=loss,
+        gradient_norm=math.sqrt(total) if total >= 0 else total,
+        ready_smallest=int(min(member[READY] for member in members)),
+        ready_largest=int(max(member[READY] for member in members)),
+        decision_smallest=int(min(member[DECISION] for member in members)),
+        give_up=any(member[GIVE_UP] for member in members),
+        drain=any(member[DRAIN] for member in members),
+        checkpoint=any(member[CHECKPOINT] for member in members),
+    )

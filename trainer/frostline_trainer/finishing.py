@@ -1,0 +1,99 @@
+"""How a run ends: final score, digest, checkpoint, saved model, outcome."""
+
+import logging
+import time
+from pathlib import Path
+
+import torch
+
+from frostline_proto.v1 import control_pb2
+from frostline_trainer.checkpoints import load_unit, read_manifest
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.evaluation import evaluate
+from frostline_trainer.engine.generation import Generation
+from frostline_trainer.engine.unit_state import export_unit, import_unit, run_digest, unit_digest
+from frostline_trainer.model import save_model
+from frostline_trainer.run_state import RunState
+
+log = logging.getLogger(__name__)
+
+
+def final_score(generation: Generation) -> dict[str, float]:
+    """The test split's metrics, measured without a lossy codec; nothing that steers the run reads them."""
+    if not generation.context.job.evaluation.test_at_end:
+        return {}
+    generation.freeze_to(generation.freeze_point)
+    _, metrics = evaluate(generation, generation.context.data.test)
+    return metrics
+
+
+def tied_names(context: RunContext) -> dict[int, frozenset[str]]:
+    """Parameter names that do not count in a unit's digest: a tied matrix counts once, in unit 0."""
+    tied = context.cut.tied
+    return {context.num_units - 1: frozenset({tied[1]})} if tied is not None else {}
+
+
+def world_digest(generation: Generation) -> str:
+    """The run's digest, agreed by all members: each unit's owner in replica 0 contributes its SHA-256."""
+    context, shape = generation.context, generation.shape
+    digests = torch.zeros(context.num_units, 32, dtype=torch.int32)
+    if generation.dp_rank == 0:
+        for number in shape.stages_of(generation.pp_rank):
+            for unit in generation.placement.units_of_stage(number):
+                state = export_unit(unit, context.cut.units[unit], context.moments)
+                raw = unit_digest(state, tied_names(context).get(unit, frozenset()))
+                digests[unit] = torch.tensor(list(raw), dtype=torch.int32)
+    generation.world.all_reduce_sum(digests)
+    return run_digest([bytes(row) for row in digests.tolist()])
+
+
+def wait_for_manifest(folder: Path, seconds: float = 300.0) -> bool:
+    """Whether the checkpoint in `folder` is published within that time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if (folder / "manifest.json").exists():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def save_final_model(context: RunContext, folder: Path, directory: Path) -> None:
+    """Put all units of the final checkpoint together and write what plain transformers loads."""
+    manifest = read_manifest(folder)
+    for index, unit in enumerate(context.cut.units):
+        unit.to("cpu")
+        import_unit(index, unit, {}, load_unit(folder, manifest, index))
+    save_model(context.cut, directory, context.data.processor)
+
+
+def make_outcome(status: str, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,
+                 message: str = "") -> control_pb2.RunOutcome:  # fmt: skip
+    """What the controller writes into result.json."""
+    job = context.job
+    settings = {
+        "torch": torch.__version__,
+        "device": context.device.type,
+        "probe_digest": context.probe_digest,
+        "probe": context.probe_detail,
+        "dataset_digest": context.data.digest,
+        "numerics": job.training.numerics,
+        "numerics_hash": state.numerics_hash,
+        "batch_size": str(job.training.batch_size),
+        "micro_batch_size": str(job.training.micro_batch_size),
+        "reduction_leaves": str(job.training.reduction_leaves),
+        "threads": str(job.training.threads),
+        "precision": job.training.precision,
+        "seed": str(job.seed),
+        "main_metric": context.task.main_metric,
+        "lineage": str(state.lineage),
+        "accepted_steps": str(state.accepted_steps),
+    }
+    return control_pb2.RunOutcome(
+        status=status,
+        digest=digest,
+        final=metrics,
+        steps=state.step,
+        message=message,
+        checkpoint_path=checkpoint,
+        settings=settings,
+    )

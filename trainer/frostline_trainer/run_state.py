@@ -1,0 +1,98 @@
+"""What all members know alike: counters, the interval under way, and what has not been acknowledged yet.
+
+Every member keeps a copy and each copy says the same, since it is fed by votes alone. It travels as JSON to joiners and lies in
+every checkpoint's manifest.
+"""
+
+import hashlib
+import threading
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr
+
+from frostline_contract.plan import Decision
+from frostline_contract.statistics import IntervalStatistics, StepRecord
+
+
+class IntervalSums(BaseModel):
+    """Sums over the interval's accepted steps so far. first_step: its first step."""
+
+    first_step: int = 1
+    accepted: int = 0
+    loss_sum: float = 0.0
+    unit_squares: list[float] = []
+
+
+class RunState(BaseModel):
+    """step: last committed (or refused). accepted_steps: the learning-rate schedule's counter. decisions: adopted ones.
+
+    unconfirmed: the record of `step`, stable once a later vote has passed. records, statistics: stable, not known to be durable.
+    numerics_hash: chains every accepted and refused step with the freeze point it ran under.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    lineage: int = 0
+    step: int = 0
+    accepted_steps: int = 0
+    refused_steps: int = 0
+    freeze_point: int = 0
+    decision_number: int = 0
+    decisions: list[Decision] = []
+    codec_chain: list[int] = []
+    learning_rate_peak: float = 0.0
+    interval: IntervalSums = IntervalSums()
+    unconfirmed: StepRecord | None = None
+    unconfirmed_statistics: IntervalStatistics | None = None
+    records: list[StepRecord] = []
+    statistics: list[IntervalStatistics] = []
+    numerics_hash: str = ""
+    best_guard_loss: float | None = None
+    _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
+
+    def chain(self, step: int, refused: bool) -> str:
+        """Extend the numerics history by one step."""
+        text = f"{self.numerics_hash}|{step}|{self.freeze_point}|{refused}"
+        self.numerics_hash = hashlib.sha256(text.encode()).hexdigest()
+        return self.numerics_hash
+
+    def confirm(self) -> None:
+        """A vote has passed: what was committed before it is stable and may leave."""
+        with self._lock:
+            if self.unconfirmed is not None:
+                self.records.append(self.unconfirmed)
+                self.unconfirmed = None
+            if self.unconfirmed_statistics is not None:
+                self.statistics.append(self.unconfirmed_statistics)
+                self.unconfirmed_statistics = None
+
+    def forget(self, lineage: int, step: int | None, interval: int | None) -> None:
+        """Drop what is durable: records up to (lineage, step), statistics up to (lineage, interval); None drops none of the kind."""
+        with self._lock:
+            if step is not None:
+                self.records = [r for r in self.records if (r.lineage, r.step) > (lineage, step)]
+            if interval is not None:
+                self.statistics = [s for s in self.statistics if (s.lineage, s.number) > (lineage, interval)]
+
+    def outgoing(self) -> tuple[list[StepRecord], list[IntervalStatistics]]:
+        """What waits to be acknowledged, oldest first."""
+        with self._lock:
+            return list(self.records), list(self.statistics)
+
+    def dump(self) -> dict:
+        """As JSON travels to joiners and lies in manifests, unacknowledged records and statistics included."""
+        with self._lock:
+            return self.model_dump(mode="json")
+
+    def take(self, other: "RunState", keep_unacknowledged: bool) -> None:
+        """Become `other`; records and statistics that are still to be delivered stay where `keep_unacknowledged`."""
+        with self._lock:
+            for name in type(self).model_fields:
+                if not (keep_unacknowledged and name in ("records", "statistics")):
+                    setattr(self, name, getattr(other, name))
+
+    def enter_lineage(self, lineage: int) -> None:
+        """A restore: what follows belongs to `lineage`, and so do statistics that nobody has acknowledged yet."""
+        self.lineage = lineage
+        self.statistics = [item.model_copy(update={"lineage": lineage}) for item in self.statistics]
+        if self.unconfirmed_statistics is not None:
+            self.unconfirmed_statistics = self.unconfirmed_statistics.model_copy(update={"lineage": lineage})

@@ -1,0 +1,66 @@
+"""From a job to a RunContext: data, model cut into units, numerics of this process."""
+
+import torch
+
+from frostline_contract.job import Job
+from frostline_trainer.data.load import load_data
+from frostline_trainer.engine.context import COMPUTE_TYPES, RunContext, has_dropout
+from frostline_trainer.families.registry import family_named
+from frostline_trainer.model import build_cut_model
+from frostline_trainer.probe import run_probe
+from frostline_trainer.tasks import task_for
+
+
+def build_context(job: Job, device: torch.device | None = None) -> RunContext:
+    """Load data and model as the job says. Raises ValueError for the user's mistakes, one line each."""
+    torch.set_num_threads(job.training.threads)
+    device = device or choose_device(job, 0)
+    if device.type == "cuda":
+        _deterministic_cuda()
+    data = load_data(job)
+    family = family_named(job.model.family)
+    cut = build_cut_model(job, data.sizes)
+    hidden_shape = family.hidden_shape(cut.model.config, data.sizes)
+    context = RunContext(
+        job=job,
+        data=data,
+        task=task_for(job, data.sizes),
+        cut=cut,
+        device=device,
+        hidden_shape=hidden_shape,
+        dropout=has_dropout(cut.model.config),
+        unit_flops=family.forward_flops(cut.model.config, data.sizes, job.task.kind),
+    )
+    _check_batch(context)
+    tokens, width = hidden_shape
+    context.probe_digest, context.probe_detail = run_probe(
+        width, tokens, job.training.micro_batch_size, COMPUTE_TYPES[job.training.precision], device
+    )
+    return context
+
+
+def choose_device(job: Job, local_rank: int) -> torch.device:
+    """The worker's device. Raises ValueError where the job asks for CUDA and there is none."""
+    wanted, available = job.training.device, torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise ValueError("training.device is cuda and no CUDA device is visible; use device: cpu or auto")
+    if wanted == "cpu" or not available:
+        if job.training.precision == "mixed_bfloat16":
+            raise ValueError("training.precision mixed_bfloat16 needs a CUDA device; use float32 or bfloat16 on a CPU")
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+def _deterministic_cuda() -> None:
+    """Exact numerics on CUDA: deterministic kernels only (PROTOCOLS 1)."""
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def _check_batch(context: RunContext) -> None:
+    if len(context.data.train) < context.job.training.batch_size:
+        raise ValueError(
+            f"data: {len(context.data.train)} training samples are fewer than training.batch_size "
+            f"{context.job.training.batch_size}; lower batch_size or give more data"
+        )

@@ -1,0 +1,375 @@
+"""A worker: one training process. It joins the run, enters the generations that name it, and ends when it is told to.
+
+    setup -> register -> (prepare a plan -> enter it -> train until it ends)* -> result
+
+Environment: see docs/architecture.md. Exit codes: 0 ended as told, 2 the user's mistake, 3 refused by the controller, 70 a fault.
+"""
+
+import logging
+import os
+import resource
+import secrets
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.job import Job, job_digest, load_job
+from frostline_contract.plan import Decision, Placement, Plan
+from frostline_proto.v1 import control_pb2, plan_pb2
+from frostline_rpc.convert import to_message
+from frostline_trainer.caching import CacheUse
+from frostline_trainer.collectives import open_store
+from frostline_trainer.control_client import ControlClient, Refused
+from frostline_trainer.engine.generation import Generation
+from frostline_trainer.entering import Entered, Entrance
+from frostline_trainer.finishing import final_score, make_outcome, save_final_model, wait_for_manifest, world_digest
+from frostline_trainer.mailbox import Mailbox
+from frostline_trainer.phases import PhaseClock
+from frostline_trainer.profile import profile_units
+from frostline_trainer.run_state import RunState
+from frostline_trainer.saving import Saving
+from frostline_trainer.setup import build_context
+from frostline_trainer.training_loop import Ended, LoopEnd, LoopHooks, TrainingLoop
+
+log = logging.getLogger(__name__)
+EXIT_DONE, EXIT_USER, EXIT_REFUSED, EXIT_FAULT = 0, 2, 3, 70
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who this worker is: pod UID + process nonce, never a pod's name (PROTOCOLS 5)."""
+
+    run_dir: Path
+    controller_file: Path
+    token: str
+    pod_name: str
+    worker_id: str
+    node: str
+    local_rank: int
+
+    @staticmethod
+    def from_environment() -> "Identity":
+        run_dir = Path(os.environ["FROSTLINE_RUN_DIR"])
+        return Identity(
+            run_dir=run_dir,
+            controller_file=Path(os.environ.get("FROSTLINE_CONTROLLER", run_dir / "controller.address")),
+            token=os.environ["FROSTLINE_TOKEN"],
+            pod_name=os.environ.get("FROSTLINE_POD_NAME", "worker"),
+            worker_id=f"{os.environ.get('FROSTLINE_POD_UID', 'pod')}/{secrets.token_hex(4)}",
+            node=os.environ.get("FROSTLINE_NODE", "local"),
+            local_rank=int(os.environ.get("FROSTLINE_LOCAL_RANK", "0")),
+        )
+
+
+class Worker:
+    """One worker's life. Everything between two plans is in `self`; everything of one generation in an `Entered`."""
+
+    def __init__(self, identity: Identity, job: Job) -> None:
+        self.identity, self.job = identity, job
+        self.mailbox = Mailbox(identity.worker_id)
+        self.clock = PhaseClock()
+        self.state = RunState()
+        self.entered: Entered | None = None
+        self.closing: Generation | None = None
+
+    def run(self) -> int:
+        self.context = build_context(self.job)
+        self.store, store_port = open_store()
+        feed_steps = self.context.order(1).steps_per_epoch
+        self.calendar = DecisionCalendar(
+            self.job.interval_steps(feed_steps), self.job.decisions.lag_steps, self.job.total_steps(feed_steps)
+        )
+        registration = self._registration(store_port, feed_steps)
+        self.client = ControlClient(
+            self.identity.controller_file, self.identity.token, registration, self.mailbox, self._heartbeat, self._acknowledge
+        )
+        response = self.client.register()
+        self.caching = CacheUse(
+            self.context, response.cache_address, self.identity.token, self.identity.worker_id, self.identity.run_dir
+        )
+        self.saving = Saving(self.context, Path(response.checkpoint_root), self.client)
+        self.client.start(self._outgoing)
+        self.entrance = Entrance(self.context, self.identity.worker_id, self.store, self.mailbox, self.client, self.saving.root)
+        self.entrance.start()
+        try:
+            return self._generations()
+        finally:
+            self.caching.close()
+            self.client.stop()
+
+    # ---- the life between plans
+
+    def _generations(self) -> int:
+        base: Placement | None = None
+        while True:
+            plan = self.entrance.next_plan(self.entered.plan if self.entered else None, self.switched_to)
+            if plan is None:
+                return self._let_go()
+            try:
+                ended = self._generation(plan, base)
+            except RuntimeError as failure:
+                ended = self._recover(failure)
+            if ended.how in (Ended.FINISHED, Ended.DRAINED, Ended.FAILED):
+                return self._finish(ended)
+            base = self.entered.plan.placement if self.entered is not None else None
+
+    switched_to: Plan | None = None
+
+    def _generation(self, plan: Plan, base: Placement | None) -> LoopEnd:
+        """Enter a plan and train until it ends."""
+        started = time.perf_counter()
+        self.clock.enter("reshape")
+        entered = self.entrance.enter(plan, base, self.state, self.calendar, self.clock.enter, self.caching)
+        self.switched_to = None
+        if entered is None:
+            # A leaver has given its state away.
+            self._close(self.entered.generation if self.entered else None)
+            self.entered = None
+            self.mailbox.tell(end=self.mailbox.end or "left")
+            return LoopEnd(Ended.SWITCHED)
+        self.closing = self.entered.generation if self.entered is not None else None
+        self.entered = entered
+        self.client.entered(plan.generation)
+        self.client.ready_in_background(plan.generation, time.perf_counter() - started, self.state.step)
+        log.info("entered generation %s at step %d: pp %d dp %d, units %s", plan.generation, self.state.step,
+                 plan.placement.pp_degree, plan.placement.dp_degree, plan.placement.units_of(self.identity.worker_id))  # fmt: skip
+        loop = TrainingLoop(entered.generation, plan, self.state, self.calendar, self.mailbox, self._hooks(entered))
+        ended = loop.run()
+        self.switched_to = ended.plan
+        return ended
+
+    def _hooks(self, entered: Entered) -> LoopHooks:
+        return LoopHooks(
+            checkpoint=lambda before_freeze: self.saving.checkpoint(entered, self.state, before_freeze),
+            roll_back=lambda decision: self._roll_back(entered, decision),
+            stable=self._stable,
+            applied=lambda decision: self._applied(entered, decision),
+            report=self._report,
+            parts=self.clock.take_parts,
+            cache_counts=self.caching.take_counts,
+            first_vote=lambda: self._close(self.closing),
+        )
+
+    def _stable(self) -> None:
+        self.saving.stable()
+        if self._is_sender():
+            self.client.wake()
+
+    def _applied(self, entered: Entered, decision: Decision) -> None:
+        """The freeze point moved: stage, schedule and optimizer are rebuilt in place; the reshape may follow."""
+        self.clock.enter("freeze")
+        self.entrance.extend_chain(self.state, decision.freeze_point)
+        entered.generation.freeze_to(decision.freeze_point, tuple(self.state.codec_chain), self.caching.round_trip)
+        self.caching.connect(entered.generation, self.state)
+
+    def _roll_back(self, entered: Entered, decision: Decision) -> None:
+        """Weights, moments, cursor and freeze point go back together, in place (PROTOCOLS 6)."""
+        started = time.perf_counter()
+        self.clock.enter("rollback")
+        restored = self.saving.restore(entered, decision.rollback_to_step)
+        restored.lineage = decision.lineage
+        restored.freeze_point = decision.freeze_point
+        restored.decision_number = self.calendar.due_before(restored.step + 1)
+        restored.decisions = [*restored.decisions, decision]
+        restored.codec_chain = [point for point in restored.codec_chain if point <= decision.freeze_point]
+        self.state.take(restored, keep_unacknowledged=True)
+        entered.generation.freeze_to(decision.freeze_point, tuple(self.state.codec_chain), self.caching.round_trip)
+        self.caching.connect(entered.generation, self.state)
+        self._report("guard", f"rolled back to step {restored.step}: {decision.reason}", time.perf_counter() - started)
+
+    def _recover(self, failure: RuntimeError) -> LoopEnd:
+        """A collective failed. A report is a promise: no vote result of this generation is taken afterwards (PROTOCOLS 4)."""
+        text = "".join(traceback.format_exception(failure))
+        log.warning("generation failed: %s", failure)
+        traceback.clear_frames(failure.__traceback__)
+        failure.__traceback__ = None
+        plan, step = (self.entered.plan if self.entered else None), self.state.step
+        units = plan.placement.units_of(self.identity.worker_id) if plan else []
+        for generation in (self.entered.generation if self.entered else None, self.closing):
+            if generation is not None:
+                generation.abandon()
+        self.entered = self.closing = None
+        self.clock.enter("recovery")
+        request = control_pb2.ReportRecoveryRequest(
+            worker_id=self.identity.worker_id,
+            lineage=self.state.lineage,
+            step=step,
+            units=[control_pb2.UnitReport(unit=unit, intact=True) for unit in units],
+            error=text[-4000:],
+        )
+        if plan is not None:
+            request.generation.CopyFrom(to_message(plan.generation, plan_pb2.GenerationId))
+        self.client.report_recovery(request)
+        return LoopEnd(Ended.SWITCHED)
+
+    def _close(self, generation: Generation | None) -> None:
+        if generation is not None:
+            generation.close()
+        self.closing = None
+
+    # ---- the end
+
+    def _finish(self, ended: LoopEnd) -> int:
+        """Score, digest, checkpoint, model; the outcome goes to the controller with what is unacknowledged."""
+        assert self.entered is not None
+        generation, context = self.entered.generation, self.context
+        self.clock.enter("finish")
+        folder = self.saving.checkpoint(self.entered, self.state, before_freeze=False)
+        self.saving.stable()
+        metrics = final_score(generation) if ended.how is Ended.FINISHED else {}
+        digest = world_digest(generation)
+        self.saving.finish()
+        if self._is_sender():
+            published = wait_for_manifest(folder)
+            if ended.how is Ended.FINISHED and published:
+                save_final_model(context, folder, self.identity.run_dir / "model")
+            status = {Ended.FINISHED: "completed", Ended.DRAINED: "drained", Ended.FAILED: "failed"}[ended.how]
+            place = str(folder.relative_to(self.saving.root)) if published else ""
+            self.client.outcome(make_outcome(status, context, self.state, digest, metrics, place, ended.message))
+        while not self.mailbox.end:
+            self.mailbox.wait(0.2)
+        generation.close()
+        return EXIT_DONE
+
+    def _let_go(self) -> int:
+        """Told to end, or no longer wanted."""
+        if self.mailbox.lost:
+            log.error("refused: %s", self.mailbox.lost)
+            return EXIT_REFUSED
+        log.info("ended: %s", self.mailbox.end)
+        return EXIT_DONE
+
+    def leave(self, reason: str) -> None:
+        """SIGTERM: ask the controller for a plan without this worker; the run goes on (PROTOCOLS 10)."""
+        threading.Thread(target=self.client.leave, args=(reason, False), daemon=True).start()
+
+    # ---- what other threads ask
+
+    def _is_sender(self) -> bool:
+        entered = self.entered
+        return entered is not None and entered.index == 0
+
+    def _outgoing(self):
+        return self.state.outgoing() if self._is_sender() else ([], [])
+
+    def _acknowledge(self, lineage: int, step: int | None, interval: int | None) -> None:
+        self.state.forget(lineage, step, interval)
+
+    def _report(self, kind: str, reason: str, seconds: float) -> None:
+        if self._is_sender():
+            event = control_pb2.RunEvent(
+                kind=kind, step=self.state.step, lineage=self.state.lineage, reason=reason, seconds=seconds
+            )
+            self.client.add_event(event)
+
+    def _heartbeat(self) -> control_pb2.HeartbeatRequest:
+        phase, seconds = self.clock.now()
+        request = control_pb2.HeartbeatRequest(
+            worker_id=self.identity.worker_id,
+            step=self.state.step,
+            phase=phase,
+            phase_seconds=seconds,
+            resident_bytes=_resident_bytes(),
+            step_parts=self.clock.means(),
+        )
+        entered = self.entered
+        if entered is not None:
+            request.generation.CopyFrom(to_message(entered.plan.generation, plan_pb2.GenerationId))
+            if entered.link is not None:
+                request.link.CopyFrom(to_message(entered.link, plan_pb2.LinkProfile))
+        if self.caching.cache is not None:
+            measured = self.caching.cache.profile()
+            request.cache.CopyFrom(
+                plan_pb2.CacheProfile(
+                    fetch_seconds_per_sample=measured.fetch_seconds_per_sample,
+                    fill_seconds_per_sample=measured.fill_seconds_per_sample,
+                    hit_fraction=measured.hit_fraction,
+                )
+            )
+        return request
+
+    def _registration(self, store_port: int, steps_per_epoch: int) -> control_pb2.RegisterRequest:
+        context, identity = self.context, self.identity
+        refusal = None
+        try:
+            refusal = CacheUse(context, "", "", identity.worker_id, identity.run_dir).refusal
+        except ValueError as error:
+            refusal = str(error)
+        tokens, width = context.hidden_shape
+        return control_pb2.RegisterRequest(
+            worker_id=identity.worker_id,
+            pod_name=identity.pod_name,
+            failure_domain=identity.node,
+            process_id=os.getpid(),
+            store_host="127.0.0.1",
+            store_port=store_port,
+            probe_digest=context.probe_digest,
+            probe_detail=context.probe_detail,
+            job_digest=job_digest(self.job),
+            profile=to_message(profile_units(context), plan_pb2.WorkerProfile),
+            num_units=context.num_units,
+            steps_per_epoch=steps_per_epoch,
+            train_samples=len(context.data.train),
+            dataset_digest=context.data.digest,
+            unit_names=context.cut.unit_names,
+            boundary_bytes_per_sample=tokens * width * context.hidden_like().element_size(),
+            cacheable=refusal is None,
+            cache_refusal=refusal or "",
+        )
+
+
+def main() -> int:
+    """Entry point of a worker process (forked by the preload process, or started by itself)."""
+    identity = Identity.from_environment()
+    logging.basicConfig(
+        level=os.environ.get("FROSTLINE_LOG_LEVEL", "INFO").upper(),
+        format=f"%(asctime)s {identity.pod_name} %(levelname)s %(name)s %(message)s",
+        stream=sys.stdout,
+        force=True,
+    )
+    worker = None
+    try:
+        worker = Worker(identity, load_job(identity.run_dir / "job.yaml"))
+        signal.signal(signal.SIGTERM, lambda *_: worker.leave("SIGTERM"))
+        return worker.run()
+    except Refused as refusal:
+        log.error("refused: %s", refusal)
+        return EXIT_REFUSED
+    except ValueError as mistake:
+        log.error("%s", mistake)
+        _tell(identity, worker, str(mistake), user_mistake=True)
+        return EXIT_USER
+    except Exception as fault:
+        log.exception("fault")
+        _tell(identity, worker, "".join(traceback.format_exception(fault))[-4000:], user_mistake=False)
+        return EXIT_FAULT
+
+
+def _tell(identity: Identity, worker: Worker | None, error: str, user_mistake: bool) -> None:
+    """The controller hears of the end even where the worker never registered."""
+    client = getattr(worker, "client", None) or ControlClient(
+        identity.controller_file,
+        identity.token,
+        control_pb2.RegisterRequest(worker_id=identity.worker_id, pod_name=identity.pod_name),
+        Mailbox(identity.worker_id),
+        control_pb2.HeartbeatRequest,
+        lambda lineage, step, interval: None,
+    )
+    try:
+        client.leave("ended", ended=True, error=error, user_mistake=user_mistake)
+    except (TimeoutError, Refused) as unheard:
+        log.warning("the controller did not hear of it: %s", unheard)
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
