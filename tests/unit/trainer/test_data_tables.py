@@ -1,0 +1,85 @@
+"""Real formats, read as their authors meant them."""
+
+from pathlib import Path
+
+import pytest
+
+from frostline_trainer.data.load import load_data
+from frostline_trainer.data.sources.glue import TASKS, read_glue
+from frostline_trainer.data.sources.tables import read_csv, read_jsonl
+from tests.unit.trainer.data_cases import job_of, write
+
+TEXT = "text_classification"
+
+
+def test_csv_keeps_words_that_look_like_missing_values(tmp_path: Path) -> None:
+    rows = ["None", "NA", "null", "nan", "", "007", "1e5"]
+    content = (
+        "id,words,gold\n"
+        + "".join(f'{n},"x {word}, ""y""",{n % 2}\n' for n, word in enumerate(rows))
+        + '9,NA,1\n10,"two\nlines",0\n'
+    )
+    job = job_of(TEXT, "csv", path=write(tmp_path / "t.csv", content), columns={"text": "words", "label": "gold"})
+    records = read_csv(job, job.data.path, "train")
+    assert records.first == [f'x {word}, "y"' for word in rows] + ["NA", "two\nlines"]
+    assert records.labels.tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0]
+
+
+def test_csv_may_start_with_a_byte_order_mark(tmp_path: Path) -> None:
+    job = job_of(TEXT, "csv", path=write(tmp_path / "t.csv", "\ufefftext,label\na,0\nb,1\n"))
+    assert read_csv(job, job.data.path, "train").first == ["a", "b"]
+
+
+def test_jsonl_pairs(tmp_path: Path) -> None:
+    lines = '{"s1": "a", "s2": "b", "label": 2}\n{"s1": "c", "s2": "d", "label": "0"}\n'.replace('"0"', "0")
+    job = job_of(TEXT, "jsonl", path=write(tmp_path / "t.jsonl", lines), columns={"text": "s1", "text_pair": "s2"})
+    records = read_jsonl(job, job.data.path, "train")
+    assert (records.first, records.second, records.labels.tolist()) == (["a", "c"], ["b", "d"], [2, 0])
+
+
+def test_a_table_s_text_serves_language_modelling(tmp_path: Path) -> None:
+    content = "text\n" + "".join(f"a line of text number {n}\n" for n in range(80))
+    data = load_data(
+        job_of("language_modeling", "csv", path=write(tmp_path / "t.csv", content), sequence_length=16, vocabulary_size=300)
+    )
+    assert len(data.train) > 10
+
+
+GLUE_FILES = {
+    "cola": ('gj04\t1\t\tHe said so.\ngj04\t0\t*\tSaid "he so.\n', ["He said so.", 'Said "he so.'], [], [1, 0]),
+    "sst2": ("sentence\tlabel\ngood \t1\nbad \t0\n", ["good ", "bad "], [], [1, 0]),
+    "mrpc": ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\ta\tb\n", ["a"], ["b"], [1]),
+    "stsb": ("index\tsentence1\tsentence2\tscore\n0\ta\tb\t3.800\n", ["a"], ["b"], [3.8]),
+    "qqp": ("id\tquestion1\tquestion2\tis_duplicate\n1\ta\tb\t1\n2\tlost\n3\tc\td\t0\n", ["a", "c"], ["b", "d"], [1, 0]),
+    "mnli": ("index\tsentence1\tsentence2\tlabel1\tgold_label\n0\ta\tb\tneutral\tcontradiction\n", ["a"], ["b"], [2]),
+    "qnli": ("index\tquestion\tsentence\tlabel\n0\ta\tb\tnot_entailment\n", ["a"], ["b"], [1]),
+    "rte": ("index\tsentence1\tsentence2\tlabel\r\n0\ta\tb\tentailment\r\n", ["a"], ["b"], [0]),
+    "wnli": ("index\tsentence1\tsentence2\tlabel\n0\ta\tb\t1\n", ["a"], ["b"], [1]),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_glue_layouts(tmp_path: Path, task: str) -> None:
+    content, first, second, labels = GLUE_FILES[task]
+    write(tmp_path / "train.tsv", content)
+    job = job_of(TEXT, "glue", glue_task=task, path=str(tmp_path))
+    records = read_glue(job, job.data.path, "train")
+    assert (records.first, records.second, records.labels.tolist()) == (first, second, labels)
+
+
+def test_glue_folder_gives_train_and_dev(tmp_path: Path) -> None:
+    for name, count in (("train.tsv", 30), ("dev.tsv", 6)):
+        write(tmp_path / name, "sentence\tlabel\n" + "".join(f"s{n}\t{n % 2}\n" for n in range(count)))
+    data = load_data(
+        job_of(TEXT, "glue", glue_task="sst2", path=str(tmp_path), test_path=str(tmp_path), sequence_length=8, vocabulary_size=80)
+    )
+    assert (len(data.train), len(data.guard), len(data.test)) == (27, 3, 6)
+    assert data.test.references().tolist() == [0, 1] * 3
+
+
+def test_glue_similarity_is_a_regression(tmp_path: Path) -> None:
+    rows = "".join(f"{n}\ta {n}\tb\t{n / 10}\n" for n in range(40))
+    write(tmp_path / "train.tsv", "index\tsentence1\tsentence2\tscore\n" + rows)
+    data = load_data(job_of(TEXT, "glue", glue_task="stsb", path=str(tmp_path), sequence_length=8, vocabulary_size=80))
+    assert (data.sizes.num_labels, data.sizes.regression) == (1, True)
+    assert data.train.collate([0, -1], [0, 0])["label_weights"].tolist() == [1.0, 0.0]
