@@ -1,7 +1,7 @@
 """The worker's side of the Control service: registration, heartbeats, reports and the watch, each in a thread of its own.
 
-The step never waits for any of them (DESIGN 4.4). A controller that cannot be reached is never taken for failed: threads try again,
-reading the address file anew, until it is back.
+The step never waits for any of them (DESIGN 4.4). A controller that cannot be reached is never taken for failed: threads try
+again, reading the address file anew, until it is back.
 """
 
 import logging
@@ -35,7 +35,8 @@ class ControlClient:
     """Calls that survive a controller's restart.
 
     address_file: holds host:port; read again at every reconnect. mailbox: where watched messages go.
-    snapshot: called by the heartbeat thread for a HeartbeatRequest. acknowledge(lineage, step, interval): what is durable now; None says nothing.
+    snapshot: called by the heartbeat thread for a HeartbeatRequest.
+    acknowledge(lineage, step, interval): what is durable now; None says nothing.
     """
 
     def __init__(self, address_file: Path, token: str, registration: control_pb2.RegisterRequest, mailbox: Mailbox,
@@ -73,7 +74,7 @@ class ControlClient:
                 self._stopping.wait(0.2)
 
     def start(self, outgoing: Callable[[], tuple[list[StepRecord], list[IntervalStatistics]]]) -> None:
-        """Start the threads. outgoing(): records and statistics that this worker should send now (none unless it is the sender)."""
+        """Start the threads. outgoing(): records and statistics that this worker should send now, if it is the sender."""
         self._outgoing = outgoing
         for name, body in (("watch", self._watch), ("heartbeat", self._beat), ("reports", self._report)):
             threading.Thread(target=self._guarded, args=(body,), name=name, daemon=True).start()

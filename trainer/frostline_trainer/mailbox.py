@@ -23,7 +23,7 @@ class Mailbox:
     withdrawn: set[int] = field(default_factory=set)
     failed: dict[int, str] = field(default_factory=dict)
     decisions: dict[tuple[int, int], Decision] = field(default_factory=dict)
-    newest: GenerationId = GenerationId(incarnation=0, counter=0)
+    newest: GenerationId = field(default_factory=lambda: GenerationId(incarnation=0, counter=0))
     drain: str = ""
     end: str = ""
     checkpoint: bool = False

@@ -1,7 +1,7 @@
 """The start-up probe: the digest of a small fixed computation at the job's shapes (PROTOCOLS 1).
 
-Two workers whose probes agree compute the same bits; `numerics: exact` admits no other. It covers what differs between CPU models,
-GPU models and torch versions: matmul, attention, normalisation, activation, an optimizer step.
+Two workers whose probes agree compute the same bits; `numerics: exact` admits no other. It covers what differs between CPU
+models, GPU models and torch versions: matmul, attention, normalisation, activation, an optimizer step.
 """
 
 import hashlib

@@ -66,7 +66,7 @@ class RunState(BaseModel):
                 self.unconfirmed_statistics = None
 
     def forget(self, lineage: int, step: int | None, interval: int | None) -> None:
-        """Drop what is durable: records up to (lineage, step), statistics up to (lineage, interval); None drops none of the kind."""
+        """Drop what is durable: records up to (lineage, step), statistics up to (lineage, interval); None: none."""
         with self._lock:
             if step is not None:
                 self.records = [r for r in self.records if (r.lineage, r.step) > (lineage, step)]

@@ -164,7 +164,8 @@ class TrainingLoop:
         names = [self.generation.context.cut.unit_names[unit] for unit in bad]
         samples = [index for index in self.generation.feed.batch(step).indices if index >= 0]
         return (
-            f"{self.state.refused_steps} steps had non-finite values (training.refused_steps_max {self.job.training.refused_steps_max}); "
+            f"{self.state.refused_steps} steps had non-finite values, more than "
+            f"training.refused_steps_max {self.job.training.refused_steps_max}; "
             f"step {step}: loss {result.loss}, gradient not finite in {names[:1] or 'no unit'}, samples {samples[:8]}...; "
             "lower training.optimizer.learning_rate or check these samples"
         )

@@ -136,8 +136,16 @@ class Worker:
         self.entered = entered
         self.client.entered(plan.generation)
         self.client.ready_in_background(plan.generation, time.perf_counter() - started, self.state.step)
-        log.info("entered generation %s at step %d: pp %d dp %d, units %s", plan.generation, self.state.step,
-                 plan.placement.pp_degree, plan.placement.dp_degree, plan.placement.units_of(self.identity.worker_id))  # fmt: skip
+        units = plan.placement.units_of(self.identity.worker_id)
+        shape = plan.placement.shape
+        log.info(
+            "entered %s at step %d: pp %d dp %d, units %s",
+            plan.generation,
+            self.state.step,
+            shape.pp_degree,
+            shape.dp_degree,
+            units,
+        )
         loop = TrainingLoop(entered.generation, plan, self.state, self.calendar, self.mailbox, self._hooks(entered))
         ended = loop.run()
         self.switched_to = ended.plan

@@ -25,7 +25,8 @@ class RunContext:
     """Constants of the run in this process, and the state that its units carry.
 
     hidden_shape: (tokens, width) of one sample's boundary activation. dropout: whether any unit draws random numbers.
-    unit_flops: forward FLOPs of one sample through each unit. probe_digest: of this machine's numerics. moments: optimizer state of all units held here.
+    unit_flops: forward FLOPs of one sample through each unit. probe_digest: of this machine's numerics.
+    moments: optimizer state of all units held here.
     """
 
     job: Job

@@ -13,7 +13,7 @@ from frostline_trainer.engine.pipeline import MicroBatch
 
 
 def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str, float]]:
-    """Score a split. Returns (rows of shape (samples, columns), float64: loss sum, loss count, predictions; the task's metrics)."""
+    """Score a split. Returns rows (samples, columns), float64, and the task's metrics."""
     context, size = generation.context, generation.context.micro_batch_size
     num_tiles = -(-len(split) // size)
     rows = torch.zeros(num_tiles * size, context.task.num_columns, dtype=torch.float64)

@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 class PrefixReader:
     """Boundary activations of one split at one freeze point, on a worker of stage 0.
 
-    stage: holds units [0, freeze_point). cache: a BoundaryCache set to this boundary. previous_boundary: the boundary whose values
-    may still be read and advanced, or None.
+    stage: holds units [0, freeze_point). cache: a BoundaryCache set to this boundary.
+    previous_boundary: the boundary whose values may still be read and advanced, or None.
     """
 
     def __init__(self, context: RunContext, stage: Stage, split: Any, cache: Any, freeze_point: int,

@@ -57,7 +57,7 @@ def unpack(payload: bytes) -> UnitState:
 
 
 def unit_digest(state: UnitState, skip: frozenset[str] = frozenset()) -> bytes:
-    """SHA-256 over name and bytes of weights and moments, by name. `skip`: parameter names that count elsewhere (a tied matrix)."""
+    """SHA-256 over name and bytes of weights and moments, by name. `skip`: names that count elsewhere (a tied matrix)."""
     digest = hashlib.sha256()
     for key in sorted(state):
         if key.partition("/")[2] in skip:

@@ -1,7 +1,7 @@
 """The vote: one small all-reduce that every member of a generation enters once a step (PROTOCOLS 2).
 
-Every slot has one contributor, so the sum is exact and everybody totals the slots in one order. Slots: each unit's squared gradient
-norm, each micro-batch's loss, and per member its readiness, newest decision and flags.
+Every slot has one contributor, so the sum is exact and everybody totals the slots in one order. Slots: each unit's squared
+gradient norm, each micro-batch's loss, and per member its readiness, newest decision and flags.
 """
 
 import math
