@@ -1,5 +1,6 @@
 """Which worker takes which place: replicas of a stage in different failure domains, and state where it already lies."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from frostline_contract.shape import ParallelShape
@@ -24,7 +25,7 @@ class Assignment:
 
 def assign_workers(inputs: PlanInputs, shape: ParallelShape, stage_bounds: tuple[int, ...]) -> Assignment:
     """Deal the members over the rectangle: faster ones and those that hold state first, the rest are spares."""
-    chosen = _choose(inputs.members, shape.world_size)
+    chosen = _choose(inputs.members, shape)
     lacks = _missing_bytes(inputs, shape, stage_bounds, chosen)
     columns = _columns_by_state(chosen, lacks, shape)
     _swap_towards_state(columns, lacks)
@@ -47,15 +48,21 @@ def replica_speeds(inputs: PlanInputs, workers: tuple[str, ...], pp_degree: int)
     return [min(speed_of[worker] for worker in workers[i : i + pp_degree]) for i in range(0, len(workers), pp_degree)]
 
 
-def _choose(members: tuple[MemberInfo, ...], count: int) -> list[MemberInfo]:
-    """The `count` members to use, in domain order; a second failure domain is taken in where there is one."""
+def _choose(members: tuple[MemberInfo, ...], shape: ParallelShape) -> list[MemberInfo]:
+    """The members to use, in domain order: faster ones first, then those that have a place now.
+
+    Where stages have several owners, equally fast members of other failure domains are taken in until each stage can have one.
+    """
+    count = shape.world_size
     ordered = sorted(members, key=lambda m: (-m.speed, m.global_rank < 0, m.global_rank, m.failure_domain, m.worker_id))
     chosen, rest = ordered[:count], ordered[count:]
-    domains = {member.failure_domain for member in chosen}
-    if count > 1 and len(domains) == 1:
-        stranger = next((member for member in rest if member.failure_domain not in domains), None)
-        if stranger is not None:
-            chosen[-1] = stranger
+    if shape.dp_degree > 1:
+        domain, held = Counter(member.failure_domain for member in chosen).most_common(1)[0]
+        strangers = [member for member in rest if member.failure_domain != domain][: max(0, shape.pp_degree - (count - held))]
+        leaving = [place for place in reversed(range(count)) if chosen[place].failure_domain == domain]
+        for place, stranger in zip(leaving, strangers, strict=False):
+            if stranger.speed >= chosen[place].speed:
+                chosen[place] = stranger
     return sorted(chosen, key=lambda m: (m.failure_domain, m.global_rank < 0, m.global_rank, m.worker_id))
 
 

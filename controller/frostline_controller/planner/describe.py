@@ -17,7 +17,8 @@ def describe(planned: PlannedPlacement, inputs: PlanInputs) -> str:
     rate = cost.samples / cost.total_seconds if cost.total_seconds > 0 else float("inf")
     lines = [
         f"pp {placement.pp_degree} x dp {placement.dp_degree}{virtual}, {placement.schedule}, "
-        f"{len(placement.workers)} workers, {len(planned.spares)} spare; freeze point {inputs.freeze_point} of {inputs.num_units}",
+        f"{len(placement.workers)} workers, {len(planned.spares)} spare; "
+        f"freeze point {inputs.freeze_point} of {inputs.num_units}",
         f"predicted step {_seconds(cost.total_seconds)}, {rate:,.1f} samples/s, at most {_bytes(cost.peak_bytes)} a worker",
         "",
         *_picture(planned, inputs),

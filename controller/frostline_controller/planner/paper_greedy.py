@@ -7,7 +7,7 @@ It cuts at half-blocks (attention, MLP), weighs them by parameters in millions a
 then halves K while the largest stage at K / 2 is no larger than the largest stage was at the start. The published thresholds
 (ViT-B/16 from K = 8: 4, 2 and 1 at 5, 9 and 11 frozen layers) are those of the active half-blocks alone: the paper's discount
 of frozen ones, FROZEN_COST = 1/6, is a ratio of memories, and with it a single stage of ViT-B/16 at 11 frozen layers weighs
-three times the largest stage at the start, so that K = 1 could not be reached at 11. `frozen_cost` keeps both readings.
+21.0 million against the start's largest of 14.2, so that K = 1 could not be reached at 11. `frozen_cost` keeps both readings.
 """
 
 import statistics

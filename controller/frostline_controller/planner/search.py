@@ -271,7 +271,8 @@ def finish(
         leaf_bounds=leaf_bounds, workers=assignment.workers, schedule=chosen.schedule, use_cache=model.use_cache,
         predicted_step_seconds=cost.total_seconds,
     )  # fmt: skip
-    return PlannedPlacement(placement, cost, assignment.spares, alternatives, reason, cache_reason, assignment.moved_bytes,
+    return PlannedPlacement(placement, cost, assignment.spares, alternatives, reason, cache_reason,
+                            assignment.moved_bytes if inputs.current else 0,
                             assignment.uncovered_stages)  # fmt: skip
 
 

@@ -1,0 +1,111 @@
+"""The step's parts against hand-worked numbers, and the memory model's monotonies."""
+
+import pytest
+
+from frostline_contract.plan import Placement
+from frostline_contract.statistics import CacheProfile, LinkProfile
+from frostline_controller.planner.cost import CostModel, cache_seconds, placement_cost, step_cost
+from frostline_controller.planner.leaves import deal_by_speed, exchange_bytes_factor, micro_batch_counts, tree_pieces
+from tests.unit.controller.planner_cases import inputs, unit
+
+FREE_LINK = LinkProfile(
+    latency_seconds=0.0, bandwidth_bytes_per_second=1e18, reduce_latency_seconds=0.0, reduce_bandwidth_bytes_per_second=1e18
+)
+
+
+def cost(case, bounds, dp=1, schedule="1f1b", pp=None, use_cache=False, speeds=None):
+    leaves = deal_by_speed(case.reduction_leaves, speeds or [1.0] * dp)
+    pp = pp or len(bounds) - 1
+    return step_cost(CostModel(case, use_cache), bounds, leaves, pp, schedule, speeds or [1.0] * dp)
+
+
+def test_one_worker_is_the_sum_of_its_units():
+    case = inputs(4, 1, link=FREE_LINK, optimizer_seconds_per_byte=0.0)
+    assert cost(case, (0, 4)).total_seconds == pytest.approx(8 * 4 * 0.03)
+
+
+def test_1f1b_is_fill_plus_bottleneck():
+    case = inputs(4, 4, link=FREE_LINK, optimizer_seconds_per_byte=0.0)
+    found = cost(case, (0, 1, 2, 3, 4))
+    assert found.total_seconds == pytest.approx((4 + 7) * 0.03, rel=1e-6)
+    assert found.parts["bubble"] == pytest.approx(3 * 0.03, rel=1e-6)
+
+
+def test_interleaving_divides_the_bubble_by_the_virtual_stages():
+    case = inputs(8, 4, link=FREE_LINK, optimizer_seconds_per_byte=0.0)
+    plain, interleaved = cost(case, (0, 2, 4, 6, 8)), cost(case, tuple(range(9)), pp=4, schedule="interleaved_1f1b")
+    assert interleaved.parts["bubble"] == pytest.approx(plain.parts["bubble"] / 2, rel=1e-6)
+    assert interleaved.parts["forward"] == pytest.approx(plain.parts["forward"], rel=1e-6)
+
+
+def test_gpipe_pays_for_the_largest_forward_and_the_largest_backward():
+    # stage 0: a frozen unit of 0.10 s and a trainable one of 0.01 + 0.02 s; stage 1: two trainable units, 0.02 + 0.04 s
+    units = [unit(0.10), unit(0.01), unit(0.01), unit(0.01)]
+    case = inputs(units, 2, freeze_point=1, link=FREE_LINK, optimizer_seconds_per_byte=0.0)
+    assert cost(case, (0, 2, 4), schedule="gpipe").total_seconds == pytest.approx(0.19 + 7 * (0.11 + 0.04), rel=1e-6)
+    assert cost(case, (0, 2, 4)).total_seconds == pytest.approx(0.19 + 7 * 0.13, rel=1e-6)
+
+
+def test_frozen_units_cost_their_forward_or_a_fetch():
+    case = inputs(4, 1, freeze_point=2, link=FREE_LINK, optimizer_seconds_per_byte=0.0)
+    assert cost(case, (0, 4)).parts["prefix_recompute"] == pytest.approx(8 * 2 * 0.01)
+    cached = inputs(
+        4, 1, freeze_point=2, cache=CacheProfile(fetch_seconds_per_sample=0.001, fill_seconds_per_sample=0.002, hit_fraction=0.75)
+    )
+    parts = cost(cached, (0, 4), use_cache=True).parts
+    assert parts["cache_fetch"] == pytest.approx(8 * 4 * (0.75 * 0.001 + 0.25 * 0.002))
+    assert parts["prefix_recompute"] == pytest.approx(8 * 2 * 0.01 * 0.25)
+
+
+def test_a_transit_shape_with_frozen_units_in_later_stages_has_a_cost():
+    case = inputs(4, 2, freeze_point=3, link=FREE_LINK, optimizer_seconds_per_byte=0.0)
+    found = cost(case, (0, 2, 4))
+    assert found.total_seconds == pytest.approx(0.02 + 0.04 + 7 * 0.04, rel=1e-6)
+
+
+def test_parts_sum_to_the_total_and_fewer_cores_bound_it_below():
+    case = inputs(8, 4)
+    shared = inputs(8, 4, parallel_slots=2)
+    alone, together = cost(case, (0, 8), dp=4), cost(shared, (0, 8), dp=4)
+    assert sum(together.parts.values()) == pytest.approx(together.total_seconds)
+    assert alone.parts["contention"] == 0.0
+    assert together.total_seconds - together.parts["exchange"] - together.parts["vote"] >= 8 * 8 * 0.03 / 2
+
+
+def test_slower_replicas_get_fewer_leaves_and_pace_the_step():
+    assert deal_by_speed(8, [1.0, 3.0]) == (0, 2, 8)
+    assert deal_by_speed(8, [1.0, 1.0, 1.0]) == (0, 3, 5, 8)
+    case = inputs(4, 2, link=FREE_LINK, optimizer_seconds_per_byte=0.0)
+    assert cost(case, (0, 4), dp=2, speeds=[1.0, 3.0]).total_seconds == pytest.approx(2 * 4 * 0.03, rel=1e-6)
+
+
+def test_exchange_counts_the_pieces_of_unaligned_replicas():
+    assert [tree_pieces(*leaves) for leaves in [(0, 3), (3, 5), (5, 8)]] == [2, 2, 2]
+    assert [tree_pieces(*leaves) for leaves in [(0, 4), (4, 8), (0, 8), (2, 8), (1, 2)]] == [1, 1, 1, 2, 1]
+    assert exchange_bytes_factor((0, 2, 4, 6, 8)) == pytest.approx(2 * 3 / 4)
+    assert exchange_bytes_factor((0, 3, 5, 8)) == pytest.approx(2 / 3 * 3)
+    assert micro_batch_counts((0, 3, 8), 11, 8) == (4, 7)
+
+
+def test_memory_counts_frozen_moments_gradient_buffers_and_activations_in_flight():
+    one = inputs([unit(parameters=100, activation=1000, output=0)], 1)
+    # weights 100, moments 200, 1 + log2(8) gradient buffers, one micro-batch in flight of a 1-stage 1F1B
+    assert cost(one, (0, 1)).peak_bytes == 100 + 200 + 4 * 100 + 1000
+    assert cost(one, (0, 1), schedule="gpipe").peak_bytes == 100 + 200 + 4 * 100 + 8 * 1000
+    two = inputs([unit(parameters=100, activation=1000, output=0)] * 2, 1, freeze_point=1)
+    assert cost(two, (0, 2)).peak_bytes == 2 * 300 + 4 * 100 + 1000
+    assert cost(one, (0, 1), dp=8).peak_bytes == 300 + (1 + 1) * 100 + 1000
+
+
+def test_tied_matrices_cost_an_exchange_and_a_copy_until_they_freeze():
+    free, tied = inputs(4, 2), inputs(4, 2, tied=True)
+    assert cost(tied, (0, 2, 4)).total_seconds > cost(free, (0, 2, 4)).total_seconds
+    assert cost(tied, (0, 4)).total_seconds == cost(free, (0, 4)).total_seconds
+    assert cost(tied, (0, 2, 4)).peak_bytes > cost(free, (0, 2, 4)).peak_bytes
+
+
+def test_placement_cost_is_the_prediction_of_the_placement_as_it_stands():
+    case = inputs(4, 2)
+    placement = Placement(pp_degree=2, dp_degree=1, stage_bounds=(0, 2, 4), leaf_bounds=(0, 8), workers=("w0", "w1"))
+    assert placement_cost(placement, case) == cost(case, (0, 2, 4))
+    assert cache_seconds(case)[2] == 1.0
