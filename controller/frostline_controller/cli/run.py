@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from frostline_contract.job import Job, JobError, load_job
 from frostline_controller.cli import exit_codes
@@ -25,17 +26,14 @@ from frostline_controller.cli.run_folder import (
 from frostline_controller.cli.status import save_status
 from frostline_controller.cli.terminal import Terminal, open_terminal
 
+if TYPE_CHECKING:
+    from frostline_controller.cli.services import LocalServices
+    from frostline_controller.cluster.local_cluster import ClusterFailure
+
 POLL_SECONDS = 0.5
 ENDED = ("completed", "drained", "failed", "cancelled")
 LEAVE_SECONDS = 10.0
 """How long processes may take to exit by themselves after the result is stored."""
-
-CODES = {
-    "completed": exit_codes.DONE,
-    "drained": exit_codes.DRAINED,
-    "failed": exit_codes.FAILED,
-    "cancelled": exit_codes.FAILED,
-}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,18 +76,19 @@ def watch(folder: Path, job: Job, replay: Path | None, resume: bool, quiet: bool
     terminal = open_terminal(quiet)
     terminal.say(f"run directory {folder}")
     services = LocalServices(folder, job, replay=replay, resume=resume)
+    failure: ClusterFailure | None = None
     with closing(ControlClient(folder)) as client, _interrupts() as interrupts:
         reader = ProgressReader(folder, client)
         try:
             services.start()
-            _follow(services, reader, client, terminal, interrupts)
+            failure = _follow(services, reader, client, terminal, interrupts)
         finally:
             if reader.last_status is not None:
                 save_status(folder, reader.last_status, time.time())
             # Somebody who has asked twice does not want to wait for graceful ends.
             services.stop(grace_seconds=0.5 if interrupts.count > 1 else 5.0)
             terminal.close()
-    return _finish(folder, interrupts.count > 1)
+    return _finish(folder, interrupts.count > 1, failure)
 
 
 class _Interrupts:
@@ -113,10 +112,16 @@ def _interrupts() -> Iterator[_Interrupts]:
             signal.signal(number, handler)
 
 
-def _follow(services: object, reader: ProgressReader, client: ControlClient, terminal: Terminal, interrupts: _Interrupts) -> None:
-    """Show progress until the run has ended and its processes have left, or the user has asked twice to stop."""
+def _follow(
+    services: "LocalServices", reader: ProgressReader, client: ControlClient, terminal: Terminal, interrupts: _Interrupts
+) -> "ClusterFailure | None":
+    """Show progress until the run has ended and its processes have left, or the user has asked twice to stop.
+
+    Returns what did not stay up, if anything: a run that cannot go on ends by its result, or here where it leaves none.
+    """
     told_to_drain = False
     ended_at: float | None = None
+    failed_at: float | None = None
     while interrupts.count < 2:
         progress = reader.poll()
         terminal.show(progress)
@@ -125,9 +130,13 @@ def _follow(services: object, reader: ProgressReader, client: ControlClient, ter
         if progress.state in ENDED:
             ended_at = ended_at or time.monotonic()
             if services.all_left() or time.monotonic() - ended_at > LEAVE_SECONDS:
-                return
-        services.check()
+                return services.failure()
+        elif services.failure() is not None:
+            failed_at = failed_at or time.monotonic()
+            if time.monotonic() - failed_at > LEAVE_SECONDS:
+                return services.failure()
         time.sleep(0.1 if ended_at else POLL_SECONDS)
+    return None
 
 
 def _drain(client: ControlClient, terminal: Terminal, progress: Progress) -> bool:
@@ -145,25 +154,24 @@ def _drain(client: ControlClient, terminal: Terminal, progress: Progress) -> boo
     return True
 
 
-def _finish(folder: Path, at_once: bool) -> int:
+def _finish(folder: Path, at_once: bool, failure: "ClusterFailure | None") -> int:
     """Write the report, say how it ended, and return the exit status."""
+    from frostline_controller.report.build import build_report
     from frostline_controller.report.data import read_run
-    from frostline_controller.report.tensorboard import summary_line
+    from frostline_controller.report.tensorboard import summary_line, write_tensorboard
 
-    status = finished_status(folder)
-    if not at_once and (folder / "metrics.jsonl").exists():
-        from frostline_controller.report.build import build_report
-        from frostline_controller.report.tensorboard import write_tensorboard
-
+    run_data = read_run(folder)
+    if run_data.records and not at_once:
         write_tensorboard(folder)
         print(f"report {build_report(folder)}")
-    run_data = read_run(folder)
+    status = finished_status(folder)
     if status == "completed":
         print(summary_line(run_data))
         return exit_codes.DONE
-    if status in ("failed", "cancelled"):
-        print(f"frostline: {summary_line(run_data)}\n{run_data.result.get('message', '')}", file=sys.stderr)
-        return exit_codes.USER_MISTAKE if run_data.result.get("user_mistake") else CODES[status]
+    if status in ("failed", "cancelled") or failure is not None:
+        message = str(run_data.result.get("message", "")) or (failure.message if failure else "")
+        print(f"frostline: {summary_line(run_data)}: {message}\nlogs: {folder / 'logs'}", file=sys.stderr)
+        return exit_codes.USER_MISTAKE if failure is not None and failure.user_mistake else exit_codes.FAILED
     print(f"stopped; go on with: frostline resume {folder}")
     return exit_codes.INTERRUPTED if at_once else exit_codes.DRAINED
 

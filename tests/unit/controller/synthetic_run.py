@@ -20,7 +20,7 @@ def job_values(**changes: Any) -> dict[str, Any]:
     """A small job file as a mapping, with whole sections replaced by `changes`."""
     values = {
         "name": "digits",
-        "model": {"family": "vit", "config": {"hidden_size": 64, "num_hidden_layers": UNITS - 2, "intermediate_size": 128}},
+        "model": {"family": "vit", "config": {"hidden_size": 64, "num_hidden_layers": UNITS - 2, "patch_size": 2}},
         "task": {"kind": "image_classification", "num_labels": 10},
         "data": {"source": "digits"},
         "training": {"steps": TOTAL, "batch_size": 64, "micro_batch_size": 8},

@@ -16,10 +16,12 @@ def worker(name: str, dp_rank: int | None, pp_rank: int | None, units: list[int]
 
 
 RUNNING = Progress(
-    name="digits", state="running", step=70, total_steps=120, generation="1.2", freeze_point=2, num_units=8, pp_degree=2,
-    dp_degree=1, loss=0.51234, metrics={"accuracy": 0.8262}, samples_per_second=407.2, cache_hit_fraction=0.467, seconds_left=12.3,
+    name="digits", state="running", step=70, total_steps=120, generation="1.2", freeze_point=2, num_units=8,
+    pp_degree=2, dp_degree=1, loss=0.51234, metrics={"accuracy": 0.8262}, samples_per_second=407.2,
+    cache_hit_fraction=0.467, seconds_left=12.3,
     workers=[
-        worker("trainer-1", 0, 1, [5, 6, 7]), worker("trainer-0", 0, 0, [0, 1, 2, 3, 4]), worker("trainer-2", None, None, [], "spare")
+        worker("trainer-1", 0, 1, [5, 6, 7]), worker("trainer-0", 0, 0, [0, 1, 2, 3, 4]),
+        worker("trainer-2", None, None, [], "spare"),
     ],
 )  # fmt: skip
 

@@ -1,0 +1,94 @@
+"""The processes of a local run: Redis shards, and the local cluster with controller, cache server and trainer pods."""
+
+import logging
+import os
+from pathlib import Path
+
+from frostline_contract.job import Job
+from frostline_controller.cli.errors import CommandError
+from frostline_controller.cluster.local_cluster import ClusterFailure, LocalCluster
+from frostline_controller.cluster.service_process import Service, cache_service, controller_service
+from frostline_controller.local.redis_process import RedisProcess, start_redis
+from frostline_rpc.auth import Tokens
+
+PASSWORD_FILE = "redis.password"
+
+
+class LocalServices:
+    """Everything that a run directory needs on this machine. `start`, then `stop` in every case."""
+
+    def __init__(self, folder: Path, job: Job, replay: Path | None, resume: bool) -> None:
+        self._folder = folder
+        self._job = job
+        self._replay = replay
+        self._resume = resume
+        self._shards: list[RedisProcess] = []
+        self._cluster: LocalCluster | None = None
+        self._log_handler: logging.Handler | None = None
+
+    def start(self) -> None:
+        """Start it all; returns while the processes are still starting. Raises ValueError where there is no redis-server."""
+        logs = self._folder / "logs"
+        logs.mkdir(exist_ok=True)
+        self._log_to(logs / "cluster.log")
+        for stale in ("controller.address", "cache.address"):
+            (self._folder / stale).unlink(missing_ok=True)
+        if not (self._folder / "tokens.json").exists():
+            Tokens.create().write(self._folder / "tokens.json")
+        services = [*self._start_cache(), controller_service(self._folder, self._replay, self._resume)]
+        self._cluster = LocalCluster(self._folder, self._job, services)
+        self._cluster.start()
+
+    def stop(self, grace_seconds: float) -> None:
+        """End every process; what has not ended after the grace is killed."""
+        try:
+            if self._cluster is not None:
+                self._cluster.stop(grace_seconds)
+        finally:
+            for shard in self._shards:
+                shard.stop()
+            if self._log_handler is not None:
+                logging.getLogger().removeHandler(self._log_handler)
+                self._log_handler.close()
+
+    def all_left(self) -> bool:
+        """True where no trainer pod runs."""
+        return self._cluster is None or self._cluster.pods_running() == 0
+
+    def failure(self) -> ClusterFailure | None:
+        """What does not stay up, or None. Raises CommandError where the local cluster itself has broken."""
+        assert self._cluster is not None
+        if self._cluster.error is not None:
+            raise CommandError(f"the local cluster broke: {self._cluster.error!r}; see {self._folder / 'logs' / 'cluster.log'}")
+        return self._cluster.failure
+
+    def _start_cache(self) -> list[Service]:
+        """Redis shards and the cache server, where the job wants a cache: its own Redis, or the servers that it names."""
+        if not self._job.elastic.cache or self._job.cache.use == "never":
+            return []
+        memory = self._job.cache.memory_bytes
+        if self._job.cache.addresses:
+            return [cache_service(self._folder, list(self._job.cache.addresses), memory)]
+        password: str | None = None
+        for number in range(self._job.cache.shards):
+            # Listed one by one, so that the first ones are stopped where a later one does not start.
+            shard = start_redis(self._folder / "redis" / f"shard-{number}", memory // self._job.cache.shards, password=password)
+            self._shards.append(shard)
+            password = shard.password
+        _write_private(self._folder / PASSWORD_FILE, password or "")
+        return [cache_service(self._folder, [shard.address for shard in self._shards], memory, password or "")]
+
+    def _log_to(self, path: Path) -> None:
+        """The local cluster's log lines go to a file; the terminal is for the run's progress."""
+        self._log_handler = logging.FileHandler(path)
+        self._log_handler.setFormatter(logging.Formatter("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"))
+        root = logging.getLogger()
+        root.addHandler(self._log_handler)
+        root.setLevel(logging.INFO)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a new file that only its user can read."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+        file.write(text)

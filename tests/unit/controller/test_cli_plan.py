@@ -1,0 +1,117 @@
+"""`frostline plan` on real job files: sizes without torch, text and JSON, mistakes."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from frostline_contract.job import apply_overrides, dump_job, load_job, parse_job
+from frostline_contract.statistics import UnitProfile, WorkerProfile
+from frostline_controller.cli.main import main
+from frostline_controller.cli.model_size import model_size
+from tests.unit.controller.synthetic_run import job_values
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(dump_job(parse_job(job_values())))
+    return path
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_has_a_plan(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = load_job(file)
+    if job.model.path and not Path(job.model.path).exists():
+        pytest.skip(f"{job.model.path} is fetched by the example itself")
+    assert main(["plan", "-f", str(file), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    placement = told["plans"][0]["placement"]
+    assert placement["stage_bounds"][-1] == told["model"]["num_units"]
+    assert len(placement["workers"]) == placement["pp_degree"] * placement["dp_degree"] <= job.placement.workers
+    assert told["micro_batch_size"]["advised"] <= job.training.batch_size
+
+
+def test_published_models_have_their_sizes() -> None:
+    bert = model_size(load_job(EXAMPLES / "question_answering" / "squad_bert_large.yaml"))
+    assert (bert.num_blocks, bert.hidden, bert.sequence, bert.outputs, bert.head_positions) == (24, 1024, 256, 2, 256)
+    vit = model_size(load_job(EXAMPLES / "image_classification" / "imagenet_vit_b16.yaml"))
+    # 14 x 14 patches and the class token.
+    assert (vit.num_blocks, vit.hidden, vit.sequence, vit.outputs) == (12, 768, 197, 1000)
+    gpt2 = model_size(load_job(EXAMPLES / "language_modeling" / "stdlib_gpt2.yaml"))
+    assert gpt2.tied
+    assert gpt2.outputs == 2048
+
+
+def test_a_size_comes_from_a_local_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 384, "num_hidden_layers": 6, "vocab_size": 30522}))
+    values = job_values(
+        model={"family": "bert", "path": str(tmp_path)},
+        task={"kind": "text_classification"},
+        data={"source": "csv", "sequence_length": 64},
+    )  # fmt: skip
+    size = model_size(parse_job(values))
+    assert (size.num_units, size.hidden, size.sequence) == (8, 384, 64)
+
+
+def test_text_shows_the_picture_and_the_walk(job_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "-f", str(job_file), "--devices", "2", "4", "--freeze-point", "3"]) == 0
+    text = capsys.readouterr().out
+    assert "8 units (embedding, 6 blocks of width 64, head), 17 tokens a sample" in text
+    assert "2 devices: pp " in text
+    assert "4 devices: pp " in text
+    assert "[0:***#" in text
+    assert text.count("as layers freeze:") == 2
+    assert "micro_batch_size" in text
+
+
+def test_a_measured_profile_replaces_the_analytic_one(job_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unit = UnitProfile(
+        forward_seconds=0.01, backward_seconds=0.02, parameter_bytes=1000, optimizer_bytes=2000, activation_bytes=9,
+        output_bytes=9,
+    )  # fmt: skip
+    profile = tmp_path / "profile.json"
+    profile.write_text(WorkerProfile(micro_batch_size=8, units=(unit,) * 5).model_dump_json())
+    assert main(["plan", "-f", str(job_file), "--devices", "1", "--profile", str(profile), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["assumptions"]["unit_profile"] == "measured"
+    assert told["plans"][0]["placement"]["stage_bounds"] == [0, 5]
+    # One worker computes 8 micro-batches of 5 units at 30 ms.
+    assert told["plans"][0]["cost"]["step_seconds"] == pytest.approx(8 * 5 * 0.03, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--freeze-point", "8"], "--freeze-point is 8; it must be 0 to 7"),
+        (["--profile", "/nowhere.json"], "--profile /nowhere.json: cannot be read (No such file or directory)"),
+        (["--set", "model.config={}", "--set", "model.hub=some/model"], "model.config lacks hidden_size and num_hidden_layers"),
+        (["--set", "placement.worker_memory_bytes=1000"], "memory"),
+    ],
+)
+def test_a_mistake_is_one_clear_message(
+    arguments: list[str], says: str, job_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "-f", str(job_file), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert "Traceback" not in error
+
+
+def test_two_hundred_units_on_1024_devices_take_seconds_at_most(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [
+        "model.config.num_hidden_layers=198",
+        "placement.workers=1024",
+        "training.batch_size=1024",
+        "training.micro_batch_size=4",
+    ]
+    path = tmp_path / "job.yaml"
+    path.write_text(dump_job(parse_job(apply_overrides(job_values(), [*settings, "training.reduction_leaves=256"]))))
+    started = time.perf_counter()
+    assert main(["plan", "-f", str(path), "--devices", "1024", "--json"]) == 0
+    # A plan alone has a benchmark; this is the whole command with its walk and its advice, on a busy machine.
+    assert time.perf_counter() - started < 20
+    assert json.loads(capsys.readouterr().out)["plans"][0]["devices"] == 1024
