@@ -1,4 +1,4 @@
-"""How long a plan takes: 200 units on up to 1,024 devices. Prints one JSON object; the figure to keep is the slowest, in seconds."""
+"""How long a plan takes: 200 units on up to 1,024 devices. Prints one JSON object; to keep is the slowest, in CPU seconds."""
 
 import json
 import time
@@ -16,7 +16,7 @@ LINK = LinkProfile(
 
 def measure(devices: int, leaves: int, **placement) -> dict:
     """Least CPU seconds of REPEATS plans, and the shape."""
-    units = analytic_profiles(198, 4096, 2048, 1, 2e14, 50_000, bytes_per_value=2)
+    units = analytic_profiles(198, 2048, 2048, 1, 2e14, 50_000, bytes_per_value=2)
     inputs = PlanInputs(
         units=units,
         micro_batch_size=1,

@@ -192,8 +192,10 @@ def test_faster_workers_are_chosen_and_get_more_leaves():
 def test_memory_forces_a_deeper_pipeline_and_too_little_is_refused_with_both_numbers():
     heavy = [unit(parameters=10**8)] * 4
     fast = LinkProfile(reduce_bandwidth_bytes_per_second=1e12)
-    roomy = make_plan(inputs(heavy, 4, link=fast)).placement
-    tight = make_plan(inputs(heavy, 4, link=fast, placement=PlacementSection(worker_memory_bytes=9 * 10**8))).placement
+    roomy = make_plan(inputs(heavy, 4, optimizer_seconds_per_byte=0.0, link=fast)).placement
+    tight = make_plan(
+        inputs(heavy, 4, optimizer_seconds_per_byte=0.0, link=fast, placement=PlacementSection(worker_memory_bytes=9 * 10**8))
+    ).placement
     assert tight.pp_degree > roomy.pp_degree
     with pytest.raises(ValueError, match=r"leanest needs 7\d\d,\d{3},\d{3} bytes a worker and the cap is 100,000,000"):
         make_plan(inputs(heavy, 4, placement=PlacementSection(worker_memory_bytes=10**8)))
