@@ -125,6 +125,7 @@ def _follow(
     while interrupts.count < 2:
         progress = reader.poll()
         terminal.show(progress)
+        services.advance()
         if interrupts.count == 1 and not told_to_drain:
             told_to_drain = _drain(client, terminal, progress)
         if progress.state in ENDED:

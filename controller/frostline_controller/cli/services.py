@@ -9,6 +9,7 @@ from frostline_controller.cli.errors import CommandError
 from frostline_controller.cluster.local_cluster import ClusterFailure, LocalCluster
 from frostline_controller.cluster.service_process import Service, cache_service, controller_service
 from frostline_controller.local.redis_process import RedisProcess, start_redis
+from frostline_controller.report.jsonl import JsonlTail
 from frostline_rpc.auth import Tokens
 
 PASSWORD_FILE = "redis.password"
@@ -25,6 +26,9 @@ class LocalServices:
         self._shards: list[RedisProcess] = []
         self._cluster: LocalCluster | None = None
         self._log_handler: logging.Handler | None = None
+        # What is in the file already was asked of an earlier life of this run.
+        self._machine_events = JsonlTail(folder / "cluster" / "events.jsonl")
+        self._machine_events.new()
 
     def start(self) -> None:
         """Start it all; returns while the processes are still starting. Raises ValueError where there is no redis-server."""
@@ -50,6 +54,13 @@ class LocalServices:
             if self._log_handler is not None:
                 logging.getLogger().removeHandler(self._log_handler)
                 self._log_handler.close()
+
+    def advance(self) -> None:
+        """Carry out what the controller has asked the machine for: a planned fault of the job that kills Redis."""
+        for event in self._machine_events.new():
+            if event.get("reason") == "FaultRequested" and event.get("message") == "kill_redis":
+                for shard in self._shards:
+                    shard.process.kill()
 
     def all_left(self) -> bool:
         """True where no trainer pod runs."""
