@@ -56,7 +56,7 @@ class Membership:
 
     def __init__(self, dead_after_seconds: float, heartbeat_seconds: float) -> None:
         self.dead_after_seconds = dead_after_seconds
-        self.lost_after_seconds = min(dead_after_seconds, 1.0 + 3 * heartbeat_seconds)
+        self.lost_after_seconds = min(dead_after_seconds, 0.5 + 2 * heartbeat_seconds)
         self._workers: dict[str, Worker] = {}
 
     def __iter__(self) -> Iterator[Worker]:

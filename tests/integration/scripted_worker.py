@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 import yaml
+
 from frostline_contract.job import dump_job, job_digest, load_job, parse_job
 from frostline_contract.plan import Plan
 from frostline_proto.v1 import control_pb2 as pb
@@ -100,9 +101,10 @@ def record(step: int, lineage: int = 0, generation: str = "1.1", loss: float = 1
 
 
 def statistics(number: int, lineage: int = 0, freeze_point: int = 0, interval: int = 8) -> plan_pb2.IntervalStatistics:
+    norms = [0.0] * freeze_point + [1.0 + unit for unit in range(freeze_point, NUM_UNITS)]
     return plan_pb2.IntervalStatistics(
         number=number, lineage=lineage, first_step=(number - 1) * interval + 1, last_step=number * interval,
-        freeze_point=freeze_point, unit_gradient_norms=[0.0] * freeze_point + [1.0 + unit for unit in range(freeze_point, NUM_UNITS)],
+        freeze_point=freeze_point, unit_gradient_norms=norms,
         unit_parameters=[1000] * NUM_UNITS, unit_forward_flops=[1000] * NUM_UNITS, learning_rate=0.1, learning_rate_peak=0.1,
         loss_mean=1.0, accepted_steps=interval,
     )  # fmt: skip
@@ -111,7 +113,9 @@ def statistics(number: int, lineage: int = 0, freeze_point: int = 0, interval: i
 class ScriptedWorker:
     """One worker process's side of the protocol. `messages` holds what its WatchPlan stream brought, in order."""
 
-    def __init__(self, run_dir: Path, ordinal: int, uid: str | None = None, token: str | None = None, probe: str = "probe") -> None:
+    def __init__(
+        self, run_dir: Path, ordinal: int, uid: str | None = None, token: str | None = None, probe: str = "probe"
+    ) -> None:
         self.run_dir, self.ordinal, self.probe = run_dir, ordinal, probe
         self.worker_id = f"{uid or f'uid-{ordinal}'}/{os.urandom(3).hex()}"
         self.token = token or Tokens.read(run_dir / "tokens.json").by_role[WORKER]
@@ -210,7 +214,9 @@ class ScriptedWorker:
     def enter(self, plan: Plan, step: int) -> None:
         """It runs the plan's generation from now on."""
         self.generation, self.step = wire(plan), step
-        request = pb.ReadyRequest(worker_id=self.worker_id, generation=wire(plan), ready=True, entered=True, step=step, seconds=0.2)
+        request = pb.ReadyRequest(
+            worker_id=self.worker_id, generation=wire(plan), ready=True, entered=True, step=step, seconds=0.2
+        )
         self.stub.Ready(request, timeout=5)
 
     def report(self, *numbers: plan_pb2.IntervalStatistics) -> int:

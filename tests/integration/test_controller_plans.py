@@ -6,10 +6,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+
 from frostline_contract.plan import Decision, Plan
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.convert import to_record
-
 from tests.integration.scripted_worker import (
     Operator,
     ScriptedWorker,
@@ -61,7 +61,7 @@ class World:
         stop(self.controller)
 
 
-@pytest.fixture()
+@pytest.fixture
 def world(tmp_path: Path) -> Iterator[Callable[..., World]]:
     made: list[World] = []
 
@@ -197,6 +197,7 @@ def test_killed_member_is_answered_by_a_plan_from_the_checkpoint(world: Callable
 def test_outcome_is_stored_and_everyone_is_told_to_exit(world: Callable[..., World]) -> None:
     run = world()
     run.start()
+    wait_for(lambda: run.lines("events.jsonl"), "the start event")
     run.at(64)
     outcome = pb.RunOutcome(status="completed", digest="d" * 64, final={"loss": 0.5, "accuracy": 0.9}, steps=64)
     run.workers[0].records(record(1), outcome=outcome)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+
 from frostline_contract.plan import GenerationId
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
-
 from tests.integration.scripted_worker import Operator, ScriptedWorker, make_run, record, start_controller, stop
 
 

@@ -9,8 +9,16 @@ from frostline_contract.plan import Decision
 from frostline_controller.cluster.local_backend import LocalBackend
 from frostline_controller.state.durable import DurableStore
 from frostline_rpc.convert import to_record
-
-from tests.integration.scripted_worker import Operator, ScriptedWorker, make_run, record, start_controller, statistics, stop, wait_for
+from tests.integration.scripted_worker import (
+    Operator,
+    ScriptedWorker,
+    make_run,
+    record,
+    start_controller,
+    statistics,
+    stop,
+    wait_for,
+)
 
 FREEZE_AT_1 = {"policy": {"name": "manual", "points": {1: 2}}, "interval_steps": 8, "rails": {"off": ["guard"]}}
 
@@ -18,9 +26,8 @@ FREEZE_AT_1 = {"policy": {"name": "manual", "points": {1: 2}}, "interval_steps":
 def start_killed_controller(folder: Path, what: str) -> subprocess.Popen:
     """The real controller, which dies right after its first durable write of that kind."""
     script = Path(__file__).with_name("killed_controller.py")
-    log = open(folder / "controller.log", "ab")
-    process = subprocess.Popen([sys.executable, str(script), what, "--run-dir", str(folder)], stdout=log, stderr=log)
-    log.close()
+    with open(folder / "controller.log", "ab") as log:
+        process = subprocess.Popen([sys.executable, str(script), what, "--run-dir", str(folder)], stdout=log, stderr=log)
     wait_for(lambda: (folder / "controller.address").exists() or process.poll() is not None, "the controller listens")
     assert process.poll() is None
     return process
@@ -87,8 +94,10 @@ def test_killed_between_writing_a_decision_and_announcing_it(tmp_path: Path) -> 
         while following.number == 1:
             following = to_record(workers[0].next("decision"), Decision)
         assert (following.number, following.freeze_point) == (2, 2)
-        written = [(line["number"], line["decision_kind"]) for line in lines(folder, "plans.jsonl") if line["kind"] == "decision"]
-        assert written == [(1, "freeze"), (2, "keep")]
+        found = wait_for(
+            lambda: (d := [x for x in lines(folder, "plans.jsonl") if x["kind"] == "decision"])[1:] and d, "decision 2"
+        )
+        assert [(line["number"], line["decision_kind"]) for line in found] == [(1, "freeze"), (2, "keep")]
         assert [line["number"] for line in lines(folder, "statistics.jsonl")] == [1, 2]
     finally:
         stop(second)

@@ -24,7 +24,7 @@ class Choosing:
         return wanted
 
     async def choose(self, workers: list[Worker], freeze_point: int, current: Placement | None, step: int) -> Choice:
-        """The placement for these workers; a pinned shape that they cannot fill is left out. Raises ValueError where none fits."""
+        """The placement for these workers; a pinned shape that they cannot fill is left out. ValueError where none fits."""
         run = self._run
         assert run.identity is not None
         pinned = run.state.pinned

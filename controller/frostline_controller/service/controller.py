@@ -79,7 +79,7 @@ class Controller:
                 log.error("the state cannot be written, trying again error=%s", error)
                 await asyncio.sleep(TICK_SECONDS)
             except ValueError as error:  # what the job asks for cannot be done: the text says what and why
-                self.ending.fail(str(error))
+                self.ending.fail(str(error), user_mistake=True)
             await asyncio.sleep(COALESCE_SECONDS)
             try:
                 await asyncio.wait_for(self.run.wake.wait(), TICK_SECONDS)

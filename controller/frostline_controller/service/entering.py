@@ -125,9 +125,9 @@ class Entering:
         usable = [
             worker
             for worker in run.members.available()
-            if (worker.worker_id not in members or worker.worker_id in recovery.reports or not self._runs_a_generation(worker.worker_id))
-            and run.members.reachable(worker.worker_id, now)
-        ]  # fmt: skip
+            if worker.worker_id not in {*members} - {*recovery.reports} or not self._runs_a_generation(worker.worker_id)
+        ]
+        usable = [worker for worker in usable if run.members.reachable(worker.worker_id, now)]
         if len(usable) < run.job.placement.min_workers:
             run.message = f"waiting for workers after a failure: {len(usable)} of at least {run.job.placement.min_workers}"
             return
@@ -141,7 +141,8 @@ class Entering:
         """What to say where recoveries no longer help; empty otherwise."""
         if self._fruitless <= FRUITLESS_ENTRIES_MAX:
             return ""
-        return f"{FRUITLESS_ENTRIES_MAX} recoveries in a row without one step between them; first error: {self.first_error or 'none'}"
+        first = self.first_error or "none"
+        return f"{FRUITLESS_ENTRIES_MAX} recoveries in a row without one step between them; first error: {first}"
 
     async def _enter(self, workers: list[Worker], reason: str, now: float) -> None:
         """One plan for all `workers` that fit, from the newest complete checkpoint or from the initial weights."""
@@ -164,9 +165,10 @@ class Entering:
         checkpoint = (found.path, found.step) if found else None
         plan = entry_plan(generation, base, lineage, choice.placement, store, decision, checkpoint, f"{reason}; {choice.reason}")
         ended = run.step
+        draining = run.state.state == "draining"
         await run.commit(
             current=plan, prepared=None, counter=generation.counter, lineage=lineage, lineages=lineages,
-            max_lineage=max(run.state.max_lineage, lineage), state="draining" if run.state.state == "draining" else "running", message="",
+            max_lineage=max(run.state.max_lineage, lineage), state="draining" if draining else "running",
             start_pp_degree=run.state.start_pp_degree or choice.placement.pp_degree,
             start_dp_degree=run.state.start_dp_degree or choice.placement.dp_degree,
         )  # fmt: skip
@@ -177,7 +179,7 @@ class Entering:
             "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%sx%s reason=%r",
             generation, plan.start, step, lineage, plan.placement.pp_degree, plan.placement.dp_degree, plan.reason,
         )  # fmt: skip
-        ends = [plan_end_line(base, min(ended, step) if base else 0)] if base else []
+        ends = [plan_end_line(base, ended)] if base else []
         await run.plans.append([*ends, plan_line(plan, step + 1)])
         self.resuming = False
 
@@ -193,11 +195,11 @@ class Entering:
         ]
         if len(inside) == len(plan.placement.workers):
             self._all_entered = True
-            kind = "failure" if self._failed_at is not None else "start"
-            seconds = now - (self._failed_at if self._failed_at is not None else run.started)
+            failed_at, self._failed_at = self._failed_at, None
+            kind = "failure" if failed_at is not None else "start"
+            seconds = now - (failed_at if failed_at is not None else run.started)
             if plan.start != "continue" and self._reason:
                 await run.event(kind, plan.reason, seconds, step=max(plan.start_step, 0))
-            self._failed_at = None
         elif plan.start != "continue" and now - self._planned_at > run.job.controller.reshape_deadline_seconds:
             late = [worker_id for worker_id in plan.placement.workers if worker_id not in inside]
             self._planned_at = now

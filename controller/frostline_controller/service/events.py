@@ -7,8 +7,8 @@ from typing import Any
 from frostline_controller.state.journal import Journal
 
 KINDS = frozenset(
-    ["freeze", "unfreeze", "reshape", "join", "leave", "failure", "cache", "guard", "checkpoint", "start", "end", "command", "decision_void"]
-)  # fmt: skip
+    ("freeze", "unfreeze", "reshape", "join", "leave", "failure", "cache", "guard", "checkpoint", "start", "end", "command")
+) | {"decision_void"}
 
 
 class EventLog:

@@ -209,15 +209,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.ReportRecoveryResponse()
 
     async def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveResponse:
-        worker = self._run.members.get(request.worker_id)
-        if worker is None:
-            return pb.LeaveResponse()
         controller = self._controller
         if request.error:
-            log.error("worker failed worker=%s pod=%s error=%r", worker.worker_id, worker.pod_name, request.error)
+            log.error("worker failed worker=%s error=%r", request.worker_id, request.error)
             controller.entering.first_error = controller.entering.first_error or request.error
-        if request.user_mistake:
-            controller.ending.fail(request.error or request.reason)
+        if request.user_mistake:  # also of a worker that could not even register
+            controller.ending.fail(request.error or request.reason, user_mistake=True)
         controller.note_departure(request.worker_id, request.reason or "it ended", "gone" if request.ended else "leaving")
         return pb.LeaveResponse()
 

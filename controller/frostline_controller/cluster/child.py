@@ -1,0 +1,65 @@
+"""Child processes that never outlive the run: a session of their own, killed as a group, and by the kernel when we die."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+
+
+def _death_signal() -> Callable[[], None] | None:
+    """What a child runs before it becomes the program: on Linux it asks to be killed when the thread that made it ends."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def die_with_parent() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    return die_with_parent
+
+
+DIE_WITH_PARENT = _death_signal()
+
+
+def start_child(argv: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own, its output appended to `log`. Call it from a thread that lives as long."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=DIE_WITH_PARENT,
+        )
+
+
+def signal_child(process: subprocess.Popen[bytes], number: int) -> None:
+    """To the child itself, which passes on what its own children need to know."""
+    if process.poll() is None:
+        process.send_signal(number)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to the child and everything in its session that is left of it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # all of them have ended already
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def last_lines(log: Path, count: int = 5) -> str:
+    """The end of a log, for a message."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-count:])
+    except OSError as error:
+        return f"{log} cannot be read ({error.strerror})"

@@ -1,0 +1,181 @@
+"""The laptop's cluster: what kubelet, StatefulSet controller and Deployment do, for child processes.
+
+It makes the pods that `<run>/cluster/statefulset.json` asks for, one agent process a pod, replaces what is deleted or dies,
+and keeps the controller, the cache server and the preload process running. One thread does it all; `stop` ends everything.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from frostline_contract.job import Job
+from frostline_controller.cluster.backend import FAILED, SUCCEEDED
+from frostline_controller.cluster.child import last_lines
+from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_controller.cluster.pod import USER_MISTAKE, Pod
+from frostline_controller.cluster.service_process import Service, ServiceProcess
+from frostline_rpc.auth import WORKER, Tokens
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.05
+POD_PREFIX = "trainer"
+GRACE_SECONDS = 15.0
+"""What a scale-down gives a pod (facts: some clouds give no more)."""
+
+
+@dataclass(frozen=True)
+class ClusterFailure:
+    """Why the cluster cannot do what is asked: a service or pod that does not stay up. code: its exit code."""
+
+    message: str
+    code: int
+
+    @property
+    def user_mistake(self) -> bool:
+        return self.code == USER_MISTAKE
+
+
+class LocalCluster:
+    """Runs the pods and services of one run directory. `start` returns at once; `failure` says what does not stay up.
+
+    env: added to every child's environment (tests set FROSTLINE_WORKER_MODULE). services: kept running beside the pods.
+    """
+
+    def __init__(self, run_dir: Path, job: Job, services: Sequence[Service] = (), env: dict[str, str] | None = None) -> None:
+        self.run_dir = Path(run_dir).absolute()
+        self._job = job
+        self.backend = LocalBackend(self.run_dir / "cluster")
+        self._logs = self.run_dir / "logs"
+        threads = str(job.training.threads)
+        self._env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **(env or {})}
+        self._sockets = Path(tempfile.mkdtemp(prefix="frostline-"))  # a UNIX socket's path must be short
+        preload = Service("preload", (sys.executable, "-m", "frostline_trainer.preload", str(self._sockets / "preload.sock")))
+        self._services = [ServiceProcess(service, self._env, self._logs) for service in (*services, preload)]
+        self._pods: dict[str, Pod] = {}
+        self._written: list[dict[str, object]] | None = None
+        self._stopping = threading.Event()
+        self._grace_seconds = 5.0
+        self._thread = threading.Thread(target=self._run, name="local-cluster")
+        self.failure: ClusterFailure | None = None
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, grace_seconds: float = 5.0) -> None:
+        """End every process: workers first, then the services; what has not ended after the grace is killed. Idempotent."""
+        self._grace_seconds = grace_seconds
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def process_id(self, name: str) -> int | None:
+        """Of a service or of a pod's agent; None while it is not running."""
+        for service in self._services:
+            if service.service.name == name:
+                return service.process_id
+        pod = self._pods.get(name)
+        return pod.process_id if pod else None
+
+    def pods_running(self) -> int:
+        return sum(pod.process_id is not None for pod in list(self._pods.values()))
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._round()
+                self._stopping.wait(POLL_SECONDS)
+        except BaseException as error:
+            self.error = error
+            log.exception("the local cluster failed")
+        finally:
+            self._end_all()
+
+    def _round(self) -> None:
+        for service in self._services:
+            service.advance()
+            if service.final_code not in (None, 0) and self.failure is None:
+                text = f"{service.service.name} ended with code {service.final_code}:\n{last_lines(service.log)}"
+                self.failure = ClusterFailure(text, service.final_code or 0)
+        found = self.backend.read_object()
+        self._take_deletions(found["spec"]["deletions"])
+        self._match(found["spec"]["replicas"])
+        for pod in list(self._pods.values()):
+            pod.advance()
+            if pod.gone:
+                del self._pods[pod.name]
+            elif (pod.crash_looping or (pod.phase == FAILED and pod.exit_code)) and self.failure is None:
+                text = f"{pod.name} ended with code {pod.exit_code}:\n{last_lines(pod.log)}"
+                self.failure = ClusterFailure(text, pod.exit_code or 1)
+        self._write_status()
+
+    def _take_deletions(self, deletions: list[dict[str, object]]) -> None:
+        if not deletions:
+            return
+        for deletion in deletions:
+            pod = self._pods.get(str(deletion["name"]))
+            if pod is not None and deletion["uid"] in ("", pod.uid):
+                log.info("pod deleted pod=%s uid=%s", pod.name, pod.uid)
+                pod.delete(float(deletion["grace_seconds"]))  # type: ignore[arg-type]
+        self.backend.change(lambda found: found["spec"].update(deletions=found["spec"]["deletions"][len(deletions) :]))
+
+    def _match(self, replicas: int) -> None:
+        """Ordinals 0 .. replicas - 1, made together; what is above goes, highest first."""
+        wanted = {f"{POD_PREFIX}-{ordinal}": f"node-{ordinal}" for ordinal in range(replicas)}
+        for name in sorted(self._pods, key=lambda name: int(name.rpartition("-")[2]), reverse=True):
+            pod = self._pods[name]
+            if name not in wanted:
+                pod.delete(0.0 if pod.phase == SUCCEEDED else GRACE_SECONDS)
+        for name, node in wanted.items():
+            if name not in self._pods:
+                self._pods[name] = Pod(name, node, self._pod_env(), self._logs)
+
+    def _pod_env(self) -> dict[str, str]:
+        return {
+            **self._env,
+            "FROSTLINE_RUN_DIR": str(self.run_dir),
+            "FROSTLINE_CONTROLLER": str(self.run_dir / "controller.address"),
+            "FROSTLINE_TOKEN": Tokens.read(self.run_dir / "tokens.json").by_role[WORKER],
+            "FROSTLINE_PRELOAD": str(self._sockets / "preload.sock"),
+            "FROSTLINE_WORKERS_PER_POD": str(self._job.placement.workers_per_pod),
+            "FROSTLINE_GRACE_SECONDS": str(GRACE_SECONDS - 1.0),
+        }
+
+    def _write_status(self) -> None:
+        pods = [pod.info() for _, pod in sorted(self._pods.items(), key=lambda item: int(item[0].rpartition("-")[2]))]
+        if pods != self._written:
+            self.backend.change(lambda found: found["status"].update(pods=pods))
+            self._written = pods
+
+    def _end_all(self) -> None:
+        """Pods with grace, together; then controller and cache server; then the preload process and whatever is left."""
+        for pod in self._pods.values():
+            pod.delete(self._grace_seconds)
+        deadline = time.monotonic() + self._grace_seconds + 1.0
+        while self._pods and time.monotonic() < deadline:
+            for pod in list(self._pods.values()):
+                pod.advance()
+                if pod.gone:
+                    del self._pods[pod.name]
+            time.sleep(0.02)
+        for pod in self._pods.values():
+            pod.delete(0.0)
+        for service in self._services:
+            service.terminate(signal.SIGTERM)
+        for service in self._services:
+            service.wait(self._grace_seconds)
+        self._pods.clear()
+        try:
+            self._write_status()
+        except OSError as error:
+            log.warning("the pods' end was not written error=%s", error)

@@ -1,0 +1,99 @@
+"""One pod of the local cluster: an agent process under a stable name, restarted when it fails, ended with grace."""
+
+import logging
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from signal import SIGTERM
+
+from frostline_controller.cluster.backend import FAILED, PENDING, RUNNING, SUCCEEDED, PodInfo
+from frostline_controller.cluster.child import kill_group, signal_child, start_child
+
+log = logging.getLogger(__name__)
+
+RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX = 0.2, 10.0
+HEALTHY_SECONDS = 30.0
+"""An agent that lived this long starts its back-off anew."""
+USER_MISTAKE, REFUSED = 2, 3
+RESTARTS_MAX = 6
+
+
+class Pod:
+    """The kubelet's view of one pod. All calls come from the cluster's one thread."""
+
+    def __init__(self, name: str, node: str, env: dict[str, str], logs: Path) -> None:
+        self.name, self.node, self.uid = name, node, str(uuid.uuid4())
+        self._env = {**env, "FROSTLINE_POD_NAME": name, "FROSTLINE_POD_UID": self.uid, "FROSTLINE_NODE": node}
+        self.log = logs / f"{name}.log"
+        self._env["FROSTLINE_LOG"] = str(self.log)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._started = 0.0
+        self._next_start = time.monotonic()
+        self._restarts = 0
+        self._kill_at: float | None = None
+        self.phase = PENDING
+        self.exit_code: int | None = None
+
+    def info(self) -> dict[str, object]:
+        """As the status shows it."""
+        ready = self.phase == RUNNING and self._kill_at is None
+        return asdict(PodInfo(self.name, self.uid, self.node, self.phase, self._started_at, ready))
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the agent; None while there is none."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def crash_looping(self) -> bool:
+        return self._restarts >= RESTARTS_MAX
+
+    def advance(self) -> None:
+        """Start what should run, note what has ended, kill what has had its grace."""
+        now = time.monotonic()
+        if self._process is not None and self._process.poll() is not None:
+            self._note_end(self._process.returncode, now)
+        if self._kill_at is not None:
+            if self._process is not None and now >= self._kill_at:
+                log.warning("pod killed after its grace pod=%s", self.name)
+                kill_group(self._process)
+                self._note_end(self._process.returncode, now)
+            return
+        if self._process is None and self.phase in (PENDING, RUNNING) and now >= self._next_start:
+            self._process = start_child([sys.executable, "-m", "frostline_trainer.agent"], self._env, self.log)
+            self._started, self._started_at = now, time.time()
+            self.phase = RUNNING
+            log.info("pod started pod=%s uid=%s process=%s", self.name, self.uid, self._process.pid)
+
+    def delete(self, grace_seconds: float) -> None:
+        """SIGTERM, and SIGKILL after the grace (at once where it is 0)."""
+        if self._kill_at is not None and grace_seconds > 0:
+            return
+        self._kill_at = time.monotonic() + grace_seconds
+        if self._process is not None:
+            signal_child(self._process, SIGTERM) if grace_seconds > 0 else kill_group(self._process)
+
+    @property
+    def gone(self) -> bool:
+        """It was deleted and nothing of it runs any more."""
+        return self._kill_at is not None and self._process is None
+
+    def _note_end(self, code: int, now: float) -> None:
+        assert self._process is not None
+        kill_group(self._process)  # what the agent may have left behind
+        self._process, self.exit_code = None, code
+        if self._kill_at is not None:
+            self.phase = SUCCEEDED if code == 0 else FAILED
+            return
+        if code in (0, USER_MISTAKE, REFUSED):
+            self.phase = SUCCEEDED if code == 0 else FAILED
+            log.info("pod ended pod=%s code=%s", self.name, code)
+            return
+        self._restarts = 0 if now - self._started > HEALTHY_SECONDS else self._restarts + 1
+        wait = min(RESTART_SECONDS_MAX, RESTART_SECONDS_FIRST * 2 ** max(0, self._restarts - 1))
+        self._next_start, self.phase = now + wait, PENDING if not self.crash_looping else FAILED
+        log.warning("agent ended pod=%s code=%s restart_in=%.1f", self.name, code, wait)

@@ -1,0 +1,49 @@
+"""A worker module for tests of agents and the local cluster: `main` does what FROSTLINE_SCRIPT says."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+
+def main() -> int:
+    """FROSTLINE_SCRIPT: "wait" (until SIGTERM, then 0), "stubborn" (ignores SIGTERM), "exit N", "raise", "gloo"."""
+    script = os.environ["FROSTLINE_SCRIPT"]
+    print(f"worker pod={os.environ.get('FROSTLINE_POD_NAME')} uid={os.environ.get('FROSTLINE_POD_UID')} "
+          f"local_rank={os.environ['FROSTLINE_LOCAL_RANK']} process={os.getpid()} at={time.time():.3f}", flush=True)  # fmt: skip
+    if script.startswith("exit"):
+        return int(script.split()[1])
+    if script == "raise":
+        raise RuntimeError("planted")
+    if script == "gloo":
+        return gloo_and_grpc()
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, (lambda *_: None) if script == "stubborn" else (lambda *_: stop.set()))
+    while not stop.wait(0.02):
+        pass
+    print("worker drained", flush=True)
+    return 0
+
+
+def gloo_and_grpc() -> int:
+    """A fork can open gRPC channels and a gloo group, though its parent has imported both libraries."""
+    import grpc
+    import torch
+    import torch.distributed as dist
+
+    with grpc.insecure_channel("127.0.0.1:9") as channel:
+        try:
+            channel.unary_unary("/none/Nothing")(b"", timeout=2)
+        except grpc.RpcError as error:
+            print(f"grpc answered {error.code().name}", flush=True)
+    dist.init_process_group("gloo", store=dist.TCPStore("127.0.0.1", 0, 1, True), rank=0, world_size=1)
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    print(f"gloo sum {tensor.sum().item()}", flush=True)
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

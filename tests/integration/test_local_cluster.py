@@ -1,0 +1,198 @@
+"""The local cluster with real child processes: pods are made, restarted, replaced, scaled, and nothing is left running."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from frostline_contract.job import load_job
+from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_controller.cluster.local_cluster import LocalCluster
+from frostline_controller.cluster.service_process import controller_service
+from tests.integration.scripted_worker import make_run, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+ENV = {"FROSTLINE_WORKER_MODULE": "tests.integration.scripted_main", "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Callable[..., LocalCluster]]:
+    made: list[LocalCluster] = []
+
+    def make(script: str, replicas: int, **sections: object) -> LocalCluster:
+        folder = make_run(tmp_path / "run", **sections)
+        made.append(LocalCluster(folder, load_job(folder / "job.yaml"), env={**ENV, "FROSTLINE_SCRIPT": script}))
+        made[-1].backend.scale(replicas)
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop(1.0)
+
+
+def workers(cluster: LocalCluster, name: str) -> list[dict[str, str]]:
+    """What each worker of a pod said when it started."""
+    log = cluster.run_dir / "logs" / f"{name}.log"
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [dict(part.split("=", 1) for part in line.split()[1:]) for line in lines if line.startswith("worker pod=")]
+
+
+def pods(cluster: LocalCluster) -> dict[str, str]:
+    """Uid by name of the pods that run."""
+    return {pod.name: pod.uid for pod in cluster.backend.read().pods if pod.phase == "Running"}
+
+
+def test_scales_up_and_down_by_ordinal_and_leaves_nothing(cluster: Callable[..., LocalCluster]) -> None:
+    made = cluster("wait", 3)
+    wait_for(lambda: all(workers(made, f"trainer-{i}") for i in range(3)), "three workers")
+    assert sorted(pods(made)) == ["trainer-0", "trainer-1", "trainer-2"]
+    made.backend.scale(1)
+    wait_for(lambda: sorted(pods(made)) == ["trainer-0"], "the highest ordinals are gone")
+    assert "worker drained" in (made.run_dir / "logs" / "trainer-2.log").read_text()
+    process = int(workers(made, "trainer-0")[0]["process"])
+    agent = made.process_id("trainer-0")
+    made.stop(2.0)
+    wait_for(lambda: not psutil.pid_exists(process) and not psutil.pid_exists(agent), "nothing left")
+    assert made.backend.read().pods == []
+
+
+def test_killed_worker_is_respawned_in_the_same_pod(cluster: Callable[..., LocalCluster]) -> None:
+    made = cluster("wait", 1)
+    first = wait_for(lambda: workers(made, "trainer-0"), "a worker")[0]
+    killed = time.monotonic()
+    os.kill(int(first["process"]), signal.SIGKILL)
+    second = wait_for(lambda: workers(made, "trainer-0")[1:], "another worker")[0]
+    assert second["uid"] == first["uid"]
+    assert second["process"] != first["process"]
+    assert time.monotonic() - killed < 2.0
+
+
+def test_killed_agent_is_restarted_and_its_worker_does_not_survive_it(cluster: Callable[..., LocalCluster]) -> None:
+    made = cluster("wait", 1)
+    first = wait_for(lambda: workers(made, "trainer-0"), "a worker")[0]
+    os.kill(made.process_id("trainer-0"), signal.SIGKILL)
+    second = wait_for(lambda: workers(made, "trainer-0")[1:], "another worker")[0]
+    assert second["uid"] == first["uid"]
+    wait_for(lambda: not psutil.pid_exists(int(first["process"])), "the first worker is gone")
+
+
+def test_deleted_pod_comes_back_under_its_name_with_a_new_uid(cluster: Callable[..., LocalCluster]) -> None:
+    made = cluster("stubborn", 2)
+    wait_for(lambda: all(workers(made, f"trainer-{i}") for i in range(2)), "two workers")
+    before = pods(made)
+    LocalBackend(made.run_dir / "cluster").delete_pod("trainer-1", 0.0)
+    after = wait_for(lambda: (p := pods(made)).get("trainer-1", before["trainer-1"]) != before["trainer-1"] and p, "a new pod")
+    assert after["trainer-0"] == before["trainer-0"]
+    again = wait_for(lambda: workers(made, "trainer-1")[1:], "its worker")[0]
+    assert again["uid"] == after["trainer-1"]
+    wait_for(lambda: not psutil.pid_exists(int(workers(made, "trainer-1")[0]["process"])), "the deleted pod's worker is gone")
+
+
+def test_a_pod_has_the_workers_that_the_job_says(cluster: Callable[..., LocalCluster]) -> None:
+    made = cluster("wait", 1, placement={"workers": 2, "workers_per_pod": 2})
+    found = wait_for(lambda: (w := workers(made, "trainer-0"))[1:] and w, "two workers")
+    assert sorted(worker["local_rank"] for worker in found) == ["0", "1"]
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 2", 2), ("exit 3", 3)])
+def test_users_mistake_and_refusal_are_not_tried_again(cluster: Callable[..., LocalCluster], script: str, code: int) -> None:
+    made = cluster(script, 1)
+    failure = wait_for(lambda: made.failure, "the failure")
+    assert failure.code == code
+    assert failure.user_mistake == (code == 2)
+    assert len(workers(made, "trainer-0")) == 1
+
+
+def test_crash_loop_has_a_budget_and_ends_with_the_workers_words(tmp_path: Path) -> None:
+    env = {**os.environ, **ENV, "FROSTLINE_SCRIPT": "raise", "FROSTLINE_LOG": str(tmp_path / "log"), "FROSTLINE_POD_NAME": "p"}
+    code = "import frostline_trainer.agent as agent, sys; agent.RESPAWN_SECONDS_MAX = 0.05; agent.CRASHES_MAX = 3\n"
+    code += "sys.exit(agent.main())"
+    agent = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert agent.returncode == 1
+    assert "crashed 3 times in a row" in agent.stderr
+    assert (tmp_path / "log").read_text().count("RuntimeError: planted") == 4
+
+
+def test_agent_kills_what_outlives_its_grace(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    env = {**os.environ, **ENV, "FROSTLINE_SCRIPT": "stubborn", "FROSTLINE_LOG": str(log), "FROSTLINE_GRACE_SECONDS": "0.3"}
+    agent = subprocess.Popen([sys.executable, "-m", "frostline_trainer.agent"], env=env, stderr=subprocess.DEVNULL)
+    wait_for(lambda: log.exists() and "worker pod" in log.read_text(), "the worker")
+    process = int(log.read_text().split("process=")[1].split()[0])
+    agent.terminate()
+    assert agent.wait(5) == 0
+    wait_for(lambda: not psutil.pid_exists(process), "the worker is gone")
+
+
+def test_forked_worker_can_use_grpc_and_gloo(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    env = {**os.environ, **ENV, "FROSTLINE_SCRIPT": "gloo", "FROSTLINE_LOG": str(log), "OMP_NUM_THREADS": "1"}
+    preload = tmp_path / "warm.py"
+    preload.write_text(
+        "import sys, grpc, torch\nimport frostline_trainer.preload as preload\n"
+        "torch.set_num_threads(1)\nsys.exit(preload.main())\n"
+    )
+    path = f"/tmp/frostline-test-{os.getpid()}.sock"
+    warm = subprocess.Popen([sys.executable, str(preload), path], env=env)
+    try:
+        agent = subprocess.run([sys.executable, "-m", "frostline_trainer.agent"], env={**env, "FROSTLINE_PRELOAD": path},
+                               capture_output=True, timeout=60, check=False)  # fmt: skip
+        assert agent.returncode == 0
+        assert "grpc answered UNAVAILABLE" in log.read_text()
+        assert "gloo sum 3.0" in log.read_text()
+    finally:
+        warm.terminate()
+        assert warm.wait(5) == 0
+
+
+def test_agent_imports_no_torch() -> None:
+    code = "import sys, frostline_trainer.agent; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0
+
+
+def test_killed_controller_is_started_again_with_a_new_incarnation(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    cluster = LocalCluster(
+        folder, load_job(folder / "job.yaml"), [controller_service(folder)], env={**ENV, "FROSTLINE_SCRIPT": "wait"}
+    )
+    cluster.start()
+    try:
+        wait_for(lambda: len(pods(cluster)) == 2, "the controller asks for two pods")
+        first = cluster.process_id("controller")
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: cluster.process_id("controller") not in (None, first), "another controller")
+        fence = "frostline.io/generation"
+        wait_for(lambda: cluster.backend.read().annotations[fence] == "2.0", "a new incarnation")
+        assert len(pods(cluster)) == 2
+    finally:
+        cluster.stop(1.0)
+    assert cluster.process_id("controller") is None
+
+
+def test_nothing_survives_a_killed_cluster(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom frostline_contract.job import load_job\n"
+        "from frostline_controller.cluster.local_cluster import LocalCluster\n"
+        "folder = Path(sys.argv[1])\ncluster = LocalCluster(folder, load_job(folder / 'job.yaml'))\n"
+        "cluster.backend.scale(1)\ncluster.start()\ntime.sleep(60)\n"
+    )
+    env = {**os.environ, **ENV, "FROSTLINE_SCRIPT": "stubborn"}
+    owner = subprocess.Popen([sys.executable, "-c", code, str(folder)], env=env)
+    log = folder / "logs" / "trainer-0.log"
+    wait_for(lambda: log.exists() and "worker pod" in log.read_text(), "the worker")
+    children = psutil.Process(owner.pid).children(recursive=True)
+    assert len(children) == 3  # agent, preload, worker
+    owner.kill()
+    owner.wait()
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []
+    assert json.loads((folder / "cluster" / "statefulset.json").read_text())["spec"]["replicas"] == 1

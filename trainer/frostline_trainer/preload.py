@@ -1,0 +1,194 @@
+"""A warm process that forks workers: torch and the models are imported once, a worker starts in tens of milliseconds.
+
+    python -m frostline_trainer.preload SOCKET
+
+Protocol, over a UNIX socket, one connection a worker, JSON lines: the agent sends {"env": {...}, "log": path}; the answer is
+{"pid": n} and, when the worker has ended, {"exit": code} (a negative signal number where one killed it). Closing the
+connection kills the worker. Nothing here starts threads or opens channels, so that a fork is a clean copy.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MODELS = ("vit.modeling_vit", "bert.modeling_bert", "gpt2.modeling_gpt2", "llama.modeling_llama")
+WORKER_MODULE = "frostline_trainer.worker"
+PR_SET_PDEATHSIG = 1
+REQUEST_BYTES_MAX = 1 << 20
+FAULT = 70
+
+
+def warm_up() -> None:
+    """Import what every worker needs. FROSTLINE_WORKER_MODULE names another worker, which brings its own imports."""
+    module = os.environ.get("FROSTLINE_WORKER_MODULE", WORKER_MODULE)
+    if module == WORKER_MODULE:
+        import torch
+
+        torch.set_num_threads(1)
+        for model in MODELS:
+            importlib.import_module(f"transformers.models.{model}")
+        importlib.import_module("sklearn.datasets")
+    importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # the shared pages stay shared, and a collection in a worker stays cheap
+
+
+@dataclass
+class _Child:
+    """A connection and the worker that it asked for. process_id: 0 before it was forked."""
+
+    connection: socket.socket
+    received: bytes = b""
+    process_id: int = 0
+
+
+@dataclass
+class Preload:
+    """Serves one socket until SIGTERM."""
+
+    path: Path
+    children: dict[int, _Child] = field(default_factory=dict)
+
+    def serve(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.path.unlink(missing_ok=True)
+        self._listener.bind(str(self.path))
+        self._listener.listen(256)
+        self._wake, wake_end = socket.socketpair()
+        for end in (self._wake, wake_end):
+            end.setblocking(False)
+        self._wake_end = wake_end
+        signal.set_wakeup_fd(wake_end.fileno())
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGTERM, self._stop)
+        self._stopped = False
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        while not self._stopped:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    connection, _ = self._listener.accept()
+                    self._selector.register(connection, selectors.EVENT_READ, _Child(connection))
+                elif key.fileobj is self._wake:
+                    self._wake.recv(4096)
+                else:
+                    self._read(key.data)
+            self._reap()
+        for child in list(self.children.values()):
+            os.kill(child.process_id, signal.SIGKILL)
+        self.path.unlink(missing_ok=True)
+
+    def _stop(self, number: int, frame: object) -> None:
+        self._stopped = True
+
+    def _read(self, child: _Child) -> None:
+        """A request, or the end of the connection: then the worker goes with it."""
+        try:
+            data = child.connection.recv(65536)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._close(child)
+            if child.process_id in self.children:
+                os.kill(child.process_id, signal.SIGKILL)
+            return
+        child.received += data
+        if len(child.received) > REQUEST_BYTES_MAX:
+            self._close(child)
+        elif b"\n" in child.received and not child.process_id:
+            self._fork(child)
+
+    def _fork(self, child: _Child) -> None:
+        try:
+            request = json.loads(child.received)
+            env, log = {str(key): str(value) for key, value in request["env"].items()}, str(request["log"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            print(f"a request was refused: {error}", file=sys.stderr)
+            self._close(child)
+            return
+        process_id = os.fork()
+        if process_id == 0:
+            self._become_worker(env, log)
+        child.process_id = process_id
+        self.children[process_id] = child
+        self._send(child, {"pid": process_id})
+
+    def _become_worker(self, env: dict[str, str], log: str) -> None:
+        """In the fork: drop everything of the preload process, run the worker, and never come back."""
+        code = FAULT
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            for key in list(self._selector.get_map().values()):
+                key.fileobj.close()  # type: ignore[union-attr]
+            self._selector.close()
+            self._wake_end.close()
+            if sys.platform.startswith("linux"):
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.close(output)
+            os.environ.clear()
+            os.environ.update(env)
+            code = run_worker()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _reap(self) -> None:
+        """Tell of every worker that has ended."""
+        for process_id in list(self.children):
+            found, status = os.waitpid(process_id, os.WNOHANG)
+            if found:
+                child = self.children.pop(process_id)
+                self._send(child, {"exit": os.waitstatus_to_exitcode(status)})
+                self._close(child)
+
+    def _send(self, child: _Child, message: dict[str, int]) -> None:
+        try:
+            child.connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:  # the agent is gone: its end of file is read next
+            print(f"{message} could not be told: {error}", file=sys.stderr)
+
+    def _close(self, child: _Child) -> None:
+        if child.connection.fileno() >= 0:
+            self._selector.unregister(child.connection)
+            child.connection.close()
+
+
+def run_worker() -> int:
+    """The worker's main; its exit code."""
+    module = importlib.import_module(os.environ.get("FROSTLINE_WORKER_MODULE", WORKER_MODULE))
+    try:
+        return int(module.main())
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else FAULT
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    if len(arguments) != 1:
+        print("usage: python -m frostline_trainer.preload SOCKET", file=sys.stderr)
+        return 2
+    warm_up()
+    Preload(Path(arguments[0])).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
