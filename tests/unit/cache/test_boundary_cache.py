@@ -1,5 +1,7 @@
 """The worker's cache against real Redis shards and a real cache server: what is there, what is not, what is damaged."""
 
+import random
+import threading
 import time
 
 import pytest
@@ -209,3 +211,46 @@ def test_without_any_server_everything_is_a_miss_and_nothing_blocks(tmp_path) ->
     cache.close()
     assert time.monotonic() - started < 4.0
     assert cache.take_counts().misses == 100
+
+
+def test_the_link_is_measured_before_anything_is_stored(stack: CacheStack) -> None:
+    cache = stack.connect((64, 64))
+    assert cache.profile().fetch_seconds_per_sample is None
+    assert cache.measure_link(4).fetch_seconds_per_sample is None, "no shard is known yet"
+    wait_until(lambda: cache.usable)
+    keys_before = sum(stack.redis(shard).dbsize() for shard in (0, 1))
+    profile = cache.measure_link(4)
+    assert 0.0 < profile.fetch_seconds_per_sample < 0.5
+    assert 0.0 < profile.fill_seconds_per_sample < 0.5
+    assert sum(stack.redis(shard).dbsize() for shard in (0, 1)) == keys_before
+    assert cache.take_counts().hits == 0
+
+
+def test_readers_prefetch_and_fills_side_by_side_never_mix_samples_up(stack: CacheStack) -> None:
+    cache = stack.connect()
+    stack.ready(cache, identity("threads"), values=200)
+    samples = list(range(200))
+    rows = rows_of(samples)
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        chooser = random.Random(seed)
+        for _ in range(40):
+            chosen = chooser.sample(samples, 16)
+            cache.prefetch(chooser.sample(samples, 16), [0] * 16)
+            out = torch.empty(16, 8, 16)
+            hits = cache.read(chosen, [0] * 16, out)
+            wrong.extend(f"sample {s}" for i, s in enumerate(chosen) if hits[i] and not torch.equal(out[i], rows[s]))
+            missing = [s for i, s in enumerate(chosen) if not hits[i]]
+            cache.fill(missing, [0] * len(missing), rows[missing])
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert wrong == []
+    counts = cache.take_counts()
+    assert counts.hits + counts.misses == 3 * 40 * 16
+    assert counts.hits > 500
+    assert counts.corrupt == 0

@@ -134,9 +134,10 @@ class Control:
             self._channel, self._channel_address = open_channel(address, self._token), address
         try:
             task(cache_pb2_grpc.CacheControlStub(self._channel))
-        except grpc.RpcError as error:
+        except (grpc.RpcError, OSError) as error:
             if self._reachable is not False:
-                log.warning("cache server %s: %s; training goes on without its answers", address, error_text(error))
+                said = error_text(error) if isinstance(error, grpc.RpcError) else str(error)
+                log.warning("cache server %s: %s; training goes on without its answers", address, said)
             self._reachable = False
             return False
         if self._reachable is not True:

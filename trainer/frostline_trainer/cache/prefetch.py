@@ -91,7 +91,6 @@ class Prefetcher:
     def forget_all(self) -> None:
         """The boundary moved: nobody will ask for what is here."""
         with self._changed:
-            self._waiting.clear()
             while self._kept:
                 self._forget(self._kept.popleft())
 

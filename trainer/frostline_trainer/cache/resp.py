@@ -63,7 +63,7 @@ class Connection:
         self._deadline = time.monotonic() + 2 * silence_seconds
         try:
             self._socket = socket.create_connection((host, port), timeout=silence_seconds)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise ConnectionFault(f"{host}:{port}: {error}") from error
         try:
             self._configure(silence_seconds)

@@ -22,7 +22,6 @@ WRITE_SECONDS_MAX = 5.0
 FULL_PAUSE_SECONDS = 5.0
 """A refused write still ships its payload: after one, nothing is sent for this long."""
 
-Item = tuple[bytes, Sequence[Buffer]]
 log = logging.getLogger(__name__)
 
 
@@ -131,36 +130,20 @@ class Writer:
             self._meter.add(refused_fills=len(fill.samples))
             return
         payloads = fill.rows if fill.encoded else self._codec.encode(fill.rows)
-        memory = memoryview(payloads.contiguous().view(-1).numpy())
-        items: list[Item] = []
-        for index, (sample, variant) in enumerate(zip(fill.samples, fill.variants, strict=True)):
-            payload = memory[index * self._layout.payload_bytes : (index + 1) * self._layout.payload_bytes]
-            pieces = self._layout.pieces(payload)
-            keys = self._layout.keys(fill.identity, sample, variant)
-            items.extend((key, (self._layout.header(piece), piece)) for key, piece in zip(keys, pieces, strict=True))
-        outcomes = self._lane.store(items, started + WRITE_SECONDS_MAX)
-        self._count(outcomes, items, time.monotonic() - started)
-
-    def _count(self, outcomes: list[Outcome | None], items: list[Item], seconds: float) -> None:
-        chunks = self._layout.num_chunks
-        samples = [outcomes[start : start + chunks] for start in range(0, len(outcomes), chunks)]
-        done = sum(all(outcome is Outcome.DONE for outcome in sample) for sample in samples)
-        refused = sum(Outcome.REFUSED in sample for sample in samples)
-        written = sum(
-            len(part) for (_, parts), outcome in zip(items, outcomes, strict=True) if outcome is Outcome.DONE for part in parts
-        )
+        outcomes, seconds = store_values(self._lane, self._layout, fill.identity, fill.samples, fill.variants, payloads)
+        done, refused = outcomes.count(Outcome.DONE), outcomes.count(Outcome.REFUSED)
         self._meter.add(
             fills=done,
             refused_fills=refused,
-            dropped_fills=len(samples) - done - refused,
-            bytes_written=written,
+            dropped_fills=len(outcomes) - done - refused,
+            bytes_written=done * self._layout.value_bytes,
             write_seconds=seconds,
         )
         self._meter.time("fill", seconds, done)
         if refused:
             if time.monotonic() - self._full_until > 60.0:
                 log.warning(
-                    "Redis is full: %d of %d samples refused; fills pause for %.0f s", refused, len(samples), FULL_PAUSE_SECONDS
+                    "Redis is full: %d of %d samples refused; fills pause for %.0f s", refused, len(outcomes), FULL_PAUSE_SECONDS
                 )
             self._full_until = time.monotonic() + FULL_PAUSE_SECONDS
 
@@ -171,3 +154,23 @@ class Writer:
             for key in self._layout.keys(drop.identity, sample, variant)
         ]
         self._lane.unlink(keys, time.monotonic() + WRITE_SECONDS_MAX)
+
+
+def store_values(
+    lane: Lane, layout: ValueLayout, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int], payloads: Tensor
+) -> tuple[list[Outcome | None], float]:
+    """Store host payloads (n, payload_bytes) uint8. Returns what became of each sample (None: not all of it went) and seconds."""
+    started = time.monotonic()
+    memory = memoryview(payloads.contiguous().view(-1).numpy())
+    items: list[tuple[bytes, Sequence[Buffer]]] = []
+    for index, (sample, variant) in enumerate(zip(samples, variants, strict=True)):
+        pieces = layout.pieces(memory[index * layout.payload_bytes : (index + 1) * layout.payload_bytes])
+        keys = layout.keys(identity, sample, variant)
+        items.extend((key, (layout.header(piece), piece)) for key, piece in zip(keys, pieces, strict=True))
+    chunks = lane.store(items, started + WRITE_SECONDS_MAX)
+    outcomes: list[Outcome | None] = []
+    for start in range(0, len(chunks), layout.num_chunks):
+        of_sample = chunks[start : start + layout.num_chunks]
+        whole = all(outcome is Outcome.DONE for outcome in of_sample)
+        outcomes.append(Outcome.DONE if whole else Outcome.REFUSED if Outcome.REFUSED in of_sample else None)
+    return outcomes, time.monotonic() - started

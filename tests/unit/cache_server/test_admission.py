@@ -5,18 +5,21 @@ from collections.abc import Callable
 
 import pytest
 import redis
-from cache_stack import identity
 from hypothesis import given
 from hypothesis import strategies as st
 
 from frostline_cache_server.admission import admit, allocated_bytes, stored_bytes, usable_bytes
 from frostline_cache_server.boundaries import FIRST_LEASE_SECONDS, FORGET_SECONDS, Boundaries
 from frostline_cache_server.shards import parse_addresses
-from frostline_contract.cache_identity import CHUNK_BYTES, HEADER
+from frostline_contract.cache_identity import CHUNK_BYTES, HEADER, CacheIdentity
 from frostline_controller.local.redis_process import RedisProcess
 
 VALUE = 100_000
 MIB = 1 << 20
+
+
+def identity(name: str, boundary: int = 2) -> CacheIdentity:
+    return CacheIdentity(prefix_revision=name, dataset_digest="d", split="train", boundary=boundary)
 
 
 def test_what_fits_is_admitted_with_the_reason() -> None:

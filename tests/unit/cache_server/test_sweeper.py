@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 
 import redis
-from cache_stack import identity
 
 from frostline_cache_server.boundaries import Boundaries
 from frostline_cache_server.shards import ShardMap
@@ -13,6 +12,10 @@ from frostline_contract.cache_identity import CacheIdentity
 from frostline_controller.local.redis_process import RedisProcess
 
 USABLE = 32 << 20
+
+
+def identity(name: str, boundary: int = 2) -> CacheIdentity:
+    return CacheIdentity(prefix_revision=name, dataset_digest="d", split="train", boundary=boundary)
 
 
 def fill(server: RedisProcess, name: CacheIdentity, values: int, size: int = 1000) -> redis.Redis:

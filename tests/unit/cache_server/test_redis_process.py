@@ -1,0 +1,55 @@
+"""The run's own Redis: bounded, private, and clear about why it does not start."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from frostline_controller.local.redis_process import RedisProcess, RedisUnavailable, find_redis_server, start_redis
+
+
+def test_it_is_bounded_evicts_nothing_and_keeps_nothing_on_disk(redis_server: RedisProcess) -> None:
+    client = redis.Redis(port=redis_server.port, password=redis_server.password, decode_responses=True)
+    settings = client.config_get("*")
+    assert settings["maxmemory"] == str(64 << 20)
+    assert settings["maxmemory-policy"] == "noeviction"
+    assert (settings["save"], settings["appendonly"], settings["bind"]) == ("", "no", "127.0.0.1")
+    with pytest.raises(redis.exceptions.AuthenticationError):
+        redis.Redis(port=redis_server.port).ping()
+
+
+def test_the_password_is_neither_on_the_command_line_nor_readable_by_others(redis_server: RedisProcess) -> None:
+    command = Path(f"/proc/{redis_server.process.pid}/cmdline").read_bytes()
+    assert redis_server.password.encode() not in command
+    assert redis_server.config.stat().st_mode & 0o077 == 0
+
+
+def test_it_stops_and_leaves_no_password_behind(start_shard: Callable[..., RedisProcess]) -> None:
+    shard = start_shard()
+    assert shard.is_alive()
+    shard.stop()
+    shard.stop()
+    assert not shard.is_alive()
+    assert not shard.config.exists()
+
+
+def test_an_occupied_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(RedisUnavailable, match=rf"did not start on 127\.0\.0\.1:{port}.*in use"):
+            start_redis(tmp_path, 16 << 20, port)
+
+
+def test_no_redis_server_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_redis_server().exists()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RedisUnavailable, match="no redis-server on PATH"):
+        start_redis(tmp_path, 16 << 20)
+
+
+def test_too_little_memory_is_refused_with_numbers(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"memory_bytes is 100; a Redis needs at least 1048576"):
+        start_redis(tmp_path, 100)
