@@ -58,10 +58,12 @@ def surviving_decisions(decisions: Sequence[Decision], calendar: DecisionCalenda
 
     A rollback to step c drops the decisions of older lineages that took effect after c and stands in the place of the one
     that it took back. Decisions of a lineage that a restore opened replace those of older ones from their first number on.
+    Where a decision is recorded again, as void, the newer record counts.
     """
+    newest_records = {(decision.lineage, decision.number, decision.kind == "rollback"): decision for decision in decisions}
     kept: list[Decision] = []
     lineage = 0
-    for decision in decisions:
+    for decision in newest_records.values():
         if decision.kind == "rollback" and not decision.void:
             kept = [
                 earlier for earlier in kept if earlier.effective_step <= decision.rollback_to_step or _rolled(earlier, decision)

@@ -166,6 +166,17 @@ def test_a_rollback_stands_where_the_freeze_stood():
     assert [earlier_step[place].lineage for place in sorted(earlier_step)] == [1, 1, 2], "a restore keeps the rollback"
 
 
+def test_a_decision_that_is_recorded_again_as_void_counts_as_void():
+    freeze, back = decision(2, 2, "freeze"), decision(3, 0, "rollback", lineage=1, rollback_to_step=22)
+    records = [freeze, back, back.model_copy(update={"void": True}), decision(4, 2, "keep")]
+    kept = surviving_decisions(records, CALENDAR)
+    assert {place: (one.kind, one.void) for place, one in kept.items()} == {
+        2: ("freeze", False),
+        3: ("rollback", True),
+        4: ("keep", False),
+    }
+
+
 def test_changes_are_what_statistics_show():
     statistics = [entry(1, FALLING), entry(2, FALLING, 2), entry(3, FALLING, 2), entry(4, FALLING, 0)]
     assert changes(statistics, CALENDAR) == (Change(1, 13, 0, 2), Change(3, 33, 2, 0))

@@ -172,6 +172,15 @@ def test_baseline_waits_for_a_guard_reading():
     assert clip(unwatched, 3) == (3, "baseline: evaluation.every_intervals is 0, so no guard watches this freeze")
 
 
+def test_without_the_guard_nobody_waits_for_its_readings_or_keeps_its_quarantine():
+    back = (decision(1, 2, "freeze"), decision(2, 0, "rollback", lineage=1, rollback_to_step=12))
+    redone = [*history(0), entry(2, FALLING, lineage=1)]
+    pace = ("warmup", "cooldown", "patience")
+    assert clip(inputs_of(*redone, decisions=back, rails={"off": (*pace, "guard")}), 2) == (2, "")
+    assert clip(inputs_of(*redone, decisions=back, rails={"off": (*pace, "baseline")}), 2).note.startswith("quarantine: ")
+    assert clip(inputs_of(*redone, decisions=back, rails={"off": (*pace, "quarantine")}), 2).note.startswith("baseline: ")
+
+
 def test_quarantine_outlives_the_lineage():
     back = (decision(1, 4, "freeze"), decision(2, 0, "rollback", lineage=1, rollback_to_step=12))
     redone = [*history(0), entry(2, FALLING, lineage=1)]
@@ -258,7 +267,7 @@ def random_run(rows, policy, rails, rises, off=()):
     return template, *simulate(template, len(rows), measure)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(intervals, measured, rail_values, guard_rises)
 def test_no_measured_policy_under_rails_leaves_its_bounds(rows, policy, rails, rises):
     _, statistics, decisions = random_run(rows, policy, rails, rises)
@@ -282,7 +291,7 @@ def test_no_measured_policy_under_rails_leaves_its_bounds(rows, policy, rails, r
     assert len(decisions) <= 30 * len(rows), "rollbacks end: each quarantines a shallower boundary"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(intervals, measured, rail_values, guard_rises)
 def test_a_decision_computed_again_from_the_whole_history_is_the_same(rows, policy, rails, rises):
     template, statistics, decisions = random_run(rows, policy, rails, rises)
@@ -292,7 +301,7 @@ def test_a_decision_computed_again_from_the_whole_history_is_the_same(rows, poli
         assert decide(again) == decisions[place]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(intervals, st.dictionaries(st.integers(1, 20), st.integers(0, 7), max_size=6), guard_rises)
 def test_manual_points_stay_within_caps_and_quarantine(rows, points, rises):
     template = inputs_of(entry(1, rows[0]), policy={"name": "manual", "points": points})
