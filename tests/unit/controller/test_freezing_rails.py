@@ -1,19 +1,16 @@
-"""Every rail alone, its reason asserted; each switched off by its name; and all of them over random runs."""
+"""Every rail alone, its reason asserted; each switched off by its name."""
 
 import math
-from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.job.training import EvaluationSection
 from frostline_controller.freezing import check_freezing, decide
-from frostline_controller.freezing.inputs import FreezeInputs, Proposal, blocks_frozen
+from frostline_controller.freezing.inputs import FreezeInputs, Proposal
 from frostline_controller.freezing.rails import RAIL_NAMES, apply_rails
 from frostline_controller.freezing.registry import Policy
-from tests.unit.controller.freezing_run import INTERVAL, decision, entry, inputs_of, simulate
+from tests.unit.controller.freezing_run import INTERVAL, decision, entry, inputs_of
 
 FALLING = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
 
@@ -237,79 +234,3 @@ def test_an_operators_request_is_decided_at_once_and_outlives_older_points():
 def test_freezing_switched_off_keeps_everything_learning():
     made = decide(inputs_of(*history(0), elastic=ElasticSection(freeze=False), requested=3))
     assert (made.kind, made.freeze_point, made.reason) == ("keep", 0, "elastic.freeze is false: nothing freezes")
-
-
-norms = st.one_of(st.floats(0.0, 100.0), st.sampled_from([math.nan, math.inf, 0.0]))
-intervals = st.lists(st.lists(norms, min_size=6, max_size=6), min_size=12, max_size=24)
-rail_values = st.fixed_dictionaries(
-    {
-        "warmup_fraction": st.sampled_from([0.0, 0.1, 0.5]),
-        "patience": st.integers(1, 3),
-        "blocks_per_interval": st.integers(1, 3),
-        "total_fraction": st.floats(0.0, 1.0),
-        "last_blocks": st.integers(1, 5),
-        "cooldown_intervals": st.integers(0, 2),
-        "absolute_change": st.sampled_from([0.5, 0.9, 1.0]),
-        "guard_margin": st.sampled_from([0.0, 0.02, 10.0]),
-    }
-)
-measured = st.sampled_from(["gradient_argmin", "schedule", "gradient_change", "information_per_flop"])
-guard_rises = st.lists(st.floats(-1.0, 1.0), min_size=24, max_size=24)
-
-
-def random_run(rows, policy, rails, rises, off=()):
-    template = inputs_of(entry(1, rows[0]), policy={"name": policy}, rails={**rails, "off": off})
-
-    def measure(number, lineage, freeze_point):
-        level = 2.0 + rises[number - 1] + (0.5 * lineage if lineage % 2 else 0.0)
-        return entry(number, rows[number - 1], freeze_point, lineage, guard=[level, level + 0.01, level - 0.02])
-
-    return template, *simulate(template, len(rows), measure)
-
-
-@settings(max_examples=40, deadline=None)
-@given(intervals, measured, rail_values, guard_rises)
-def test_no_measured_policy_under_rails_leaves_its_bounds(rows, policy, rails, rises):
-    _, statistics, decisions = random_run(rows, policy, rails, rises)
-    limit = min(math.floor(rails["total_fraction"] * 6 + 1e-9), max(0, 6 - rails["last_blocks"]))
-    quarantined, lineage = 99, 0
-    for read, made in zip(statistics, decisions, strict=True):
-        before, after = read.freeze_point, made.freeze_point
-        if made.kind == "rollback":
-            assert after < before
-            assert lineage < made.lineage
-            undone = [d for d in decisions if d.kind == "freeze" and d.effective_step == made.rollback_to_step + 1]
-            quarantined, lineage = min(quarantined, *(d.freeze_point for d in undone if d.lineage < made.lineage)), made.lineage
-            continue
-        assert after >= before, "these policies never ask for an unfreeze"
-        assert 0 <= blocks_frozen(after) <= limit
-        assert after != 1, "the embedding freezes with the first block"
-        assert blocks_frozen(after) - blocks_frozen(before) <= rails["blocks_per_interval"]
-        assert made.effective_step > rails["warmup_fraction"] * 400 or after == 0
-        assert after < quarantined, "a boundary that was rolled back came again"
-        assert made.reason
-    assert len(decisions) <= 30 * len(rows), "rollbacks end: each quarantines a shallower boundary"
-
-
-@settings(max_examples=25, deadline=None)
-@given(intervals, measured, rail_values, guard_rises)
-def test_a_decision_computed_again_from_the_whole_history_is_the_same(rows, policy, rails, rises):
-    template, statistics, decisions = random_run(rows, policy, rails, rises)
-    for place in range(len(decisions)):
-        # A successor has the same records, and possibly already the decision itself.
-        again = replace(template, statistics=tuple(statistics[: place + 1]), decisions=tuple(decisions[: place + 1]))
-        assert decide(again) == decisions[place]
-
-
-@settings(max_examples=25, deadline=None)
-@given(intervals, st.dictionaries(st.integers(1, 20), st.integers(0, 7), max_size=6), guard_rises)
-def test_manual_points_stay_within_caps_and_quarantine(rows, points, rises):
-    template = inputs_of(entry(1, rows[0]), policy={"name": "manual", "points": points})
-    level = [[2.0 + rise, 2.01 + rise, 1.98 + rise] for rise in rises]
-    _, decisions = simulate(template, len(rows), lambda k, n, f: entry(k, rows[k - 1], f, n, guard=level[k - 1]))
-    for place, made in enumerate(decisions):
-        assert 0 <= blocks_frozen(made.freeze_point) <= 4
-        rollbacks = [earlier for earlier in decisions[:place] if earlier.kind == "rollback"]
-        for rollback in rollbacks:
-            gone = [d.freeze_point for d in decisions if d.kind == "freeze" and d.effective_step == rollback.rollback_to_step + 1]
-            assert made.freeze_point < max(gone)
