@@ -1,0 +1,57 @@
+"""The laptop's API server: compare-and-swap between real processes, nothing half written."""
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from frostline_controller.cluster.backend import Conflict
+from frostline_controller.cluster.local_backend import LocalBackend
+
+
+def test_empty_cluster_reads_as_nothing(tmp_path: Path) -> None:
+    state = LocalBackend(tmp_path).read()
+    assert (state.annotations, state.spec_replicas, state.pods) == ({}, 0, [])
+
+
+def test_patch_sets_removes_and_tests(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path)
+    backend.patch_annotations({"a": "1", "b": "2"}, {"a": None})
+    with pytest.raises(Conflict, match="a is '1', expected '0'"):
+        backend.patch_annotations({"b": "3"}, {"a": "0"})
+    backend.patch_annotations({"b": None}, {"a": "1", "c": None})
+    assert LocalBackend(tmp_path).read().annotations == {"a": "1"}
+
+
+def test_scale_refuses_what_cannot_be(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path)
+    backend.scale(3)
+    with pytest.raises(ValueError, match="replicas is -1"):
+        backend.scale(-1)
+    assert backend.read().spec_replicas == 3
+
+
+def count_up(folder: str, wins: int) -> None:
+    """Add 1 to a counter annotation by compare-and-swap, `wins` times."""
+    backend = LocalBackend(Path(folder))
+    while wins:
+        found = backend.read().annotations.get("n")
+        try:
+            backend.patch_annotations({"n": str(int(found or 0) + 1)}, {"n": found})
+            wins -= 1
+        except Conflict:
+            continue
+
+
+def test_no_increment_is_lost_between_processes(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=count_up, args=(str(tmp_path), 20)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    state = LocalBackend(tmp_path).read()
+    assert state.annotations["n"] == "60"
+    assert state.resource_version == 60
+    assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
