@@ -62,6 +62,7 @@ class CostModel:
         link = inputs.link
         self.send_seconds = np.zeros(inputs.num_units + 1)
         self.send_seconds[1:-1] = link.latency_seconds + column["output_bytes"][:-1] / link.bandwidth_bytes_per_second
+        self.least_send_seconds = float(min(self.send_seconds[inputs.freeze_point + 1 : -1], default=0.0))
         self.longest_stages: dict[float, int] = {}  # by memory cap; filled by partition.longest_stage
         self.transient_bytes = 2 * float(max(column["output_bytes"][frozen], default=0.0))
 

@@ -103,6 +103,11 @@ class PlanInputs:
             known.append(self.placement.worker_memory_bytes)
         return float(min(known)) if known else float("inf")
 
+    @cached_property
+    def speeds(self) -> tuple[float, ...]:
+        """The members' speeds, fastest first."""
+        return tuple(sorted((member.speed for member in self.members), reverse=True))
+
     def samples_of_step(self, dp_degree: int) -> int:
         """Samples that one step trains: constant, but in the paper's mode, where it grows with the replicas."""
         samples = self.samples_per_step or self.micro_batch_size * self.num_microbatches

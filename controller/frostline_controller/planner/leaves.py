@@ -49,6 +49,7 @@ def tree_pieces(low: int, high: int) -> int:
     return pieces
 
 
+@lru_cache(maxsize=4096)
 def exchange_bytes_factor(leaf_bounds: tuple[int, ...]) -> float:
     """Bytes that the busiest replica sends, as a multiple of its stage's gradient bytes, in the exact exchange.
 

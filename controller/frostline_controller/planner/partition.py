@@ -46,6 +46,9 @@ class StageCosts:
         gradients = model.gradient_bytes[self.high] - model.gradient_bytes[self.low]
         seconds = (micro_batches - 1 / virtual) * (compute + model.sends(self.low, self.high))
         rest = model.exchange(gradients, leaf_bounds) + model.optimizer(gradients) / speed
+        self._padded = np.full(last + width, np.inf)
+        self._window = np.lib.stride_tricks.sliding_window_view(self._padded, width)
+        self._capped: tuple[int, np.ndarray] | None = None
         self.weights = np.where(self.outside, np.inf, seconds + rest)
         most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
         self._fixed_bytes = model.stage_bytes(self.low, self.high, 0, most_leaves, self.dp_degree)
@@ -59,9 +62,13 @@ class StageCosts:
     def unlimited(self) -> bool:
         return bool(np.isinf(self.cap))
 
-    def capped(self, values: np.ndarray, held: int) -> np.ndarray:
-        """`values`, infinite where a stage that holds `held` micro-batches' activations exceeds the memory cap."""
-        return values if self.unlimited else np.where(self._most_held < held, np.inf, values)
+    def capped_weights(self, held: int) -> np.ndarray:
+        """Weights, infinite where a stage that holds `held` micro-batches' activations exceeds the memory cap."""
+        if self.unlimited:
+            return self.weights
+        if self._capped is None or self._capped[0] != held:  # most schedules ask for the same count again and again
+            self._capped = held, np.where(self._most_held < held, np.inf, self.weights)
+        return self._capped[1]
 
     def held_from_end(self, stages_left: int, pp_degree: int) -> int:
         """Micro-batches in flight in the stage that has `stages_left` stages from itself to the end."""
@@ -72,9 +79,9 @@ class StageCosts:
         return min(self.micro_batches, stages_left)  # pp_degree - pp_rank, whatever pp_degree is: one table serves them all
 
     def after(self, best: np.ndarray) -> np.ndarray:
-        """For each stage, best[its end]: the window that slides with the row."""
-        padded = np.concatenate([best[1:], np.full(self.weights.shape[1], np.inf)])
-        return np.lib.stride_tricks.sliding_window_view(padded, self.weights.shape[1])
+        """For each stage, best[its end]: a window that slides with the row. Good until the next call."""
+        self._padded[: len(best) - 1] = best[1:]
+        return self._window
 
     def follow(self, choices: list[np.ndarray], stages: int) -> tuple[int, ...]:
         """The bounds that choices (a column for each row, by stages left) lead to."""
@@ -129,7 +136,7 @@ class PartitionTable:
         self._choices: list[np.ndarray] = []
         self.bottlenecks: list[float] = []
         for stages in range(1, min(most_stages, len(best) - 1) + 1):
-            through = costs.capped(np.maximum(costs.weights, costs.after(best)), costs.held_from_end(stages, pp_degree))
+            through = np.maximum(costs.capped_weights(costs.held_from_end(stages, pp_degree)), costs.after(best))
             choice = through.argmin(axis=1)
             best = through[rows, choice]
             self._choices.append(choice)
@@ -157,7 +164,7 @@ def refined_bounds(
     rows = np.arange(len(best))
     choices: list[np.ndarray] = []
     for left in range(1, stages + 1):
-        weights = costs.capped(costs.weights, costs.held_from_end(left, pp_degree))
+        weights = costs.capped_weights(costs.held_from_end(left, pp_degree))
         allowed = weights <= bottleneck * (1 + 1e-9) + 1e-15
         penalty = np.where(allowed, (np.where(allowed, weights, 0.0) / scale) ** 2, np.inf)
         if here is not None:

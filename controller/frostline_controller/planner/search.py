@@ -121,16 +121,28 @@ def _explore(model: CostModel, limits: ShapeLimits) -> tuple[list[_Candidate], _
 
 
 def _least_seconds(model: CostModel, limits: ShapeLimits, dp: int) -> float:
-    """A lower bound on the seconds a sample of any shape with `dp` replicas: perfect balance, no sends."""
+    """A lower bound on the seconds a sample of any shape with `dp` replicas; infinite where none is allowed."""
     inputs = model.inputs
-    depth = max(pp_choices(inputs, limits, dp), default=1)
-    virtual = max((v for pp in (depth, 2) for _, v in schedules_for(inputs, pp, dp)), default=1)
+    depths = np.array(pp_choices(inputs, limits, dp))
+    if not len(depths):
+        return float("inf")
+    virtual = inputs.placement.virtual_stages
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
-    speed = max(member.speed for member in inputs.members)
-    total = float(model.compute[-1]) / speed
-    exchange = float(model.exchange(np.array([model.gradient_bytes[-1] / depth]), leaf_bounds)[0])
-    return (total / virtual + (longest - 1 / virtual) * total / depth + exchange) / inputs.samples_of_step(dp)
+    exchange = model.exchange(model.gradient_bytes[-1] / depths, leaf_bounds)
+    fill = (model.compute[-1] / inputs.speeds[0] + 2 * (depths - 1) * model.least_send_seconds) / virtual
+    return float((fill + _least_pace(model, depths, longest, virtual) + exchange).min()) / inputs.samples_of_step(dp)
+
+
+def _least_pace(model: CostModel, depths: np.ndarray, micro_batches: int, virtual: int) -> np.ndarray:
+    """The least seconds beyond the fill that the slowest of `depths` ranks computes.
+
+    It has at least an equal share of the work, and at least trainable units / depth units (rounded up), at best the smallest.
+    """
+    inputs = model.inputs
+    trainable = np.sort(np.diff(model.compute)[inputs.freeze_point :])
+    smallest = np.concatenate([[0.0], np.cumsum(trainable)])[-(-inputs.trainable_units // depths)]
+    return (micro_batches - 1 / virtual) * np.maximum(model.compute[-1] / depths, smallest) / inputs.speeds[0]
 
 
 def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candidate]:
@@ -138,7 +150,7 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candida
     inputs, found = model.inputs, []
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
-    fastest = max(member.speed for member in inputs.members)
+    fastest = inputs.speeds[0]
     by_schedule: dict[tuple[str, int], list[int]] = {}
     for pp in pp_choices(inputs, limits, dp):
         for choice in schedules_for(inputs, pp, dp):
@@ -147,8 +159,10 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candida
         costs = StageCosts(model, longest, leaf_bounds, schedule, virtual, fastest)
         for group in _table_groups(costs, depths):
             table = PartitionTable(costs, group[-1] * virtual, group[-1])
-            for pp in group:
-                bound = float(model.compute[-1]) / fastest / virtual + table.bottleneck(pp * virtual)
+            pace = _least_pace(model, np.array(group), longest, virtual)
+            for pp, least in zip(group, pace, strict=True):
+                sends = 2 * (pp * virtual - 1) * model.least_send_seconds
+                bound = (float(model.compute[-1]) / fastest + sends) / virtual + max(float(least), table.bottleneck(pp * virtual))
                 if bound < float("inf"):
                     found.append(_Candidate(bound / inputs.samples_of_step(dp), pp, dp, virtual, table))
     return found
@@ -166,8 +180,7 @@ def _cost(model: CostModel, candidate: _Candidate) -> float:
     if candidate.alternative is None:
         inputs = model.inputs
         candidate.bounds = candidate.table.bounds(candidate.pp * candidate.virtual)
-        fast = sorted((member.speed for member in inputs.members), reverse=True)
-        speeds = [fast[(row + 1) * candidate.pp - 1] for row in range(candidate.dp)]
+        speeds = [inputs.speeds[(row + 1) * candidate.pp - 1] for row in range(candidate.dp)]
         schedule = candidate.table.costs.schedule
         cost = None
         for dealing in (speeds, [1.0] * candidate.dp):  # by speed; evenly where that needs less memory
