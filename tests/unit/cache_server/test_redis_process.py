@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from frostline_controller.local.redis_process import RedisProcess, RedisUnavailable, find_redis_server, start_redis
 
@@ -17,7 +19,7 @@ def test_it_is_bounded_evicts_nothing_and_keeps_nothing_on_disk(redis_server: Re
     assert settings["maxmemory-policy"] == "noeviction"
     assert (settings["save"], settings["appendonly"], settings["bind"]) == ("", "no", "127.0.0.1")
     with pytest.raises(redis.exceptions.AuthenticationError):
-        redis.Redis(port=redis_server.port).ping()
+        redis.Redis(port=redis_server.port, retry=Retry(NoBackoff(), 0)).ping()
 
 
 def test_the_password_is_neither_on_the_command_line_nor_readable_by_others(redis_server: RedisProcess) -> None:
