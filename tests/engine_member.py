@@ -1,0 +1,173 @@
+"""What a warm worker runs: one member's part of a series of hand-made plans, by the engine's own code."""
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from frostline_contract.learning_rate import learning_rate
+from frostline_contract.plan import Placement, Plan
+from frostline_trainer.checkpoints import load_unit, read_manifest
+from frostline_trainer.collectives import open_store
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.evaluation import evaluate
+from frostline_trainer.engine.generation import Generation
+from frostline_trainer.engine.groups import form_groups
+from frostline_trainer.engine.unit_state import import_unit
+from frostline_trainer.engine.vote import Ballot, hold_vote
+from frostline_trainer.entering import Entered
+from frostline_trainer.finishing import world_digest
+from frostline_trainer.moves import move_units
+from frostline_trainer.run_state import RunState
+from frostline_trainer.saving import Saving
+from tests.exact_cases import Case, build_case
+
+GROUP_SECONDS = timedelta(seconds=90)
+_stores: list[Any] = []
+
+
+@dataclass
+class Run:
+    """What a member reports, as plain data. Tensors are told by the SHA-256 of their bytes; names are Hugging Face's.
+
+    losses, gradient_norms, unit_norms: by step, for the steps in which it was a member. units: unit -> {tensor: digest}.
+    digest: of the whole world. guard: digest of the guard split's rows. moved_bytes: received in reshapes.
+    """
+
+    losses: dict[int, float] = field(default_factory=dict)
+    gradient_norms: dict[int, float] = field(default_factory=dict)
+    unit_norms: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    units: dict[int, dict[str, str]] = field(default_factory=dict)
+    digest: str = ""
+    guard: str = ""
+    moved_bytes: int = 0
+    checkpoint: str = ""
+
+
+class EventList:
+    """Takes the events that a controller would get."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def add_event(self, event: Any) -> None:
+        self.events.append(event)
+
+
+def store_port() -> int:
+    """Port of this worker's store, which serves every generation whose global rank 0 it is."""
+    if not _stores:
+        _stores.append(open_store())
+    return _stores[0][1]
+
+
+def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], int]], checkpoint_root: str = "",
+               checkpoint_step: int = 0, score: bool = True) -> Run:  # fmt: skip
+    """Take part in each plan that names this worker; segment (plan, last): its steps end with `last`.
+
+    checkpoint_step: take a checkpoint after that step's commit.
+    """
+    torch.set_num_threads(1)
+    store_port()
+    context, run = build_case(case), Run()
+    saving = Saving(context, Path(checkpoint_root), EventList()) if checkpoint_root else None  # type: ignore[arg-type]
+    base: Placement | None = None
+    generation: Generation | None = None
+    step = 0
+    for plan_fields, last in segments:
+        plan = Plan.model_validate(plan_fields)
+        old, generation = generation, None
+        if worker_id in plan.participants:
+            step = plan.start_step if plan.start == "checkpoint" else step
+            generation = enter(context, case, plan, base, worker_id, step, run, checkpoint_root)
+        base = plan.placement if generation is not None else None
+        while generation is not None and step < last:
+            step += 1
+            train_step(generation, case, step, run)
+            if old is not None:
+                old.close()
+                old = None
+            if saving is not None:
+                saving.stable()
+                if step == checkpoint_step:
+                    run.checkpoint = take_checkpoint(saving, generation, plan, case, step)
+        if old is not None:
+            old.close()
+        step = last
+    if generation is not None:
+        describe(generation, run, score)
+        generation.close()
+    if saving is not None:
+        saving.stable()
+        saving.finish()
+    return run
+
+
+def enter(context: RunContext, case: Case, plan: Plan, base: Placement | None, worker_id: str, step: int, run: Run,
+          checkpoint_root: str) -> Generation | None:  # fmt: skip
+    """Bring groups, state and stages in place as a worker does at a switch. None for a leaver."""
+    groups = form_groups(plan, worker_id, _stores[0][0], "gloo", GROUP_SECONDS)
+    if plan.start == "continue":
+        run.moved_bytes += move_units(context, plan, base, worker_id, groups.moving)
+    elif plan.start == "checkpoint":
+        folder = Path(checkpoint_root) / plan.checkpoint_path
+        manifest = read_manifest(folder)
+        for unit in plan.placement.units_of(worker_id):
+            import_unit(unit, context.cut.units[unit], context.moments, load_unit(folder, manifest, unit))
+    if groups.world is None:
+        groups.close()
+        return None
+    index = plan.placement.workers.index(worker_id)
+    freeze_point = case.freeze_point_at(step) if step else 0
+    return Generation(context, plan.placement, index, groups, freeze_point, lambda name: None)
+
+
+def train_step(generation: Generation, case: Case, step: int, run: Run) -> None:
+    """Freeze where the case says so, compute, vote, commit."""
+    context = generation.context
+    if generation.freeze_point != case.freeze_point_at(step):
+        generation.freeze_to(case.freeze_point_at(step))
+    gradients = generation.compute(step)
+    ballot = Ballot(gradients.unit_squares, gradients.losses)
+    result = hold_vote(generation.world, ballot, context.num_units, generation.num_microbatches)
+    training = context.job.training
+    rate = learning_rate(training.optimizer, training.schedule, step, case.steps)
+    generation.commit(gradients, rate, result.gradient_norm)
+    run.losses[step], run.gradient_norms[step] = result.loss, result.gradient_norm
+    run.unit_norms[step] = tuple(square**0.5 for square in result.unit_squares)
+
+
+def take_checkpoint(saving: Saving, generation: Generation, plan: Plan, case: Case, step: int) -> str:
+    """This member's share, by the worker's own code. Returns the folder, relative to the root."""
+    index = generation.shape.global_rank(generation.dp_rank, generation.pp_rank)
+    state = RunState(step=step, accepted_steps=step, freeze_point=case.freeze_point_at(step))
+    folder = saving.checkpoint(Entered(plan, index, generation, None), state, before_freeze=False)
+    return str(folder.relative_to(saving.root))
+
+
+def describe(generation: Generation, run: Run, score: bool) -> None:
+    """Put digests of everything that this member holds into `run`."""
+    context = generation.context
+    names = {id(tensor): name for name, tensor in context.cut.model.named_parameters(remove_duplicate=False)}
+    for number in generation.stages:
+        for unit in generation.placement.units_of_stage(number):
+            held: dict[str, str] = {}
+            for name, parameter in context.cut.units[unit].named_parameters():
+                outer = names[id(parameter)]
+                held[outer] = digest_of(parameter)
+                for slot, value in context.moments.get((unit, name), {}).items():
+                    held[f"{outer}|{slot}"] = digest_of(value) if isinstance(value, torch.Tensor) else str(value)
+            run.units[unit] = held
+    run.digest = world_digest(generation)
+    if score and "start_positions" not in context.data.guard.collate([0], [0]):
+        rows, _ = evaluate(generation, context.data.guard)
+        run.guard = digest_of(rows)
+
+
+def digest_of(tensor: torch.Tensor) -> str:
+    """SHA-256 of type, shape and bytes."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode() + flat.numpy().tobytes()).hexdigest()

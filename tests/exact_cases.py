@@ -1,0 +1,192 @@
+"""What the exactness tests train: a small model of each family over rows held in memory, for the engine and for the oracle."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from frostline_contract.job import Job, parse_job
+from frostline_trainer.data.order import BatchOrder
+from frostline_trainer.data.sizes import DataSizes
+from frostline_trainer.data.split import TaskData
+from frostline_trainer.engine.context import RunContext, has_dropout
+from frostline_trainer.families.registry import family_named
+from frostline_trainer.tasks import task_for
+from tests.oracle.models import CLASSES, TOKENS, VOCABULARY, small_batch, small_model
+from tests.oracle.plain_loop import IGNORED, Recipe, Trace, run_plain_loop
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+BLOCKS = 6
+NUM_UNITS = BLOCKS + 2
+LEAVES = 8
+BATCH, MICRO_BATCH, TRAIN_ROWS = 18, 2, 46
+"""Nine micro-batches on eight leaves; each epoch's last batch has ten samples, so that four micro-batches are all padding."""
+
+TASK_OF = {
+    "vit": ("vit", "image_classification"),
+    "bert_classification": ("bert", "text_classification"),
+    "bert_regression": ("bert", "text_classification"),
+    "bert_question_answering": ("bert", "question_answering"),
+    "gpt2_tied": ("gpt2", "language_modeling"),
+    "gpt2_untied": ("gpt2", "language_modeling"),
+    "llama": ("llama", "language_modeling"),
+    "llama_tied": ("llama", "language_modeling"),
+}
+
+NEVER: tuple[tuple[int, int], ...] = ()
+FREEZING = ((3, 1), (4, 3), (6, 5))
+"""(first step, freeze point): nothing, one unit, several, all but the last two blocks and the head."""
+THAWING = ((1, 5), (3, 1), (5, 0), (7, 3))
+
+
+@dataclass(frozen=True)
+class Case:
+    """The numerics of one run; everything here changes bits, nothing says who computes."""
+
+    family: str
+    dtype: str = "float32"
+    freezing: tuple[tuple[int, int], ...] = FREEZING
+    optimizer: str = "adamw"
+    clip_norm: float | None = 1.0
+    dropout: float = 0.1
+    steps: int = 7
+    learning_rate: float = 3e-3
+    untie_on_freeze: bool = False
+    activation_checkpointing: bool = False
+    numerics: str = "exact"
+    batch: str = "global"
+    codec: str = "none"
+    audit_fraction: float = 0.0
+
+    def freeze_point_at(self, step: int) -> int:
+        """The freeze point in force in `step`."""
+        return ([0] + [point for first, point in self.freezing if first <= step])[-1]
+
+    def __str__(self) -> str:
+        history = "0" + "".join(f" {point}@{first}" for first, point in self.freezing)
+        return f"{self.family} {self.dtype} {self.optimizer} clip {self.clip_norm} dropout {self.dropout} freeze {history}"
+
+
+class RowSplit:
+    """A split over rows in memory; -1 gives a row of weight 0."""
+
+    def __init__(self, name: str, rows: dict[str, Tensor]) -> None:
+        self.name, self.digest, self._rows = name, f"rows-{name}", rows
+        self._terms = [key for key in ("labels", "start_positions", "end_positions") if key in rows]
+
+    def __len__(self) -> int:
+        return len(self._rows[self._terms[0]])
+
+    def collate(self, indices: Sequence[int], variants: Sequence[int]) -> dict[str, Tensor]:
+        assert len(indices) == len(variants)
+        chosen = torch.tensor(indices)
+        batch = {key: tensor[chosen.clamp(min=0)] for key, tensor in self._rows.items()}
+        padding = chosen < 0
+        if "label_weights" in batch:
+            batch["label_weights"] = batch["label_weights"].masked_fill(padding, 0.0)
+            return batch
+        for key in self._terms:
+            batch[key][padding] = IGNORED
+        return batch
+
+    def valid_counts(self, indices: Sequence[int]) -> tuple[int, ...]:
+        chosen = torch.tensor([index for index in indices if index >= 0], dtype=torch.long)
+        if "label_weights" in self._rows:
+            return (int(self._rows["label_weights"][chosen].sum()),)
+        return tuple(int((self._rows[key][chosen] != IGNORED).sum()) for key in self._terms)
+
+    def references(self) -> Any:
+        return self._rows[self._terms[0]].numpy()
+
+
+@cache
+def rows_of(family: str, count: int, seed: int) -> dict[str, Tensor]:
+    """`count` rows; every third text has no padding, so that some micro-batches have none at all."""
+    rows = small_batch(family, count, seed)
+    full = small_batch(family, count, seed + 1000)
+    if "attention_mask" in rows:
+        third = torch.arange(count) % 3 == 0
+        rows["attention_mask"][third] = 1
+        rows["input_ids"][third] = full["input_ids"][third].clamp(min=2)
+    return rows
+
+
+def job_of(case: Case) -> Job:
+    """The job that says what `case` says; the model and the rows come from memory."""
+    family, kind = TASK_OF[case.family]
+    return parse_job(
+        {
+            "model": {"family": family, "dropout": case.dropout, "untie_on_freeze": case.untie_on_freeze},
+            "task": {"kind": kind},
+            "data": {"source": "digits"},
+            "training": {
+                "steps": case.steps,
+                "batch_size": BATCH,
+                "micro_batch_size": MICRO_BATCH,
+                "reduction_leaves": LEAVES,
+                "optimizer": {"name": case.optimizer, "learning_rate": case.learning_rate},
+                "schedule": {"warmup_fraction": 0.2},
+                "clip_norm": case.clip_norm,
+                "precision": case.dtype,
+                "activation_checkpointing": case.activation_checkpointing,
+                "numerics": case.numerics,
+                "batch": case.batch,
+                "device": "cpu",
+            },
+            "cache": {"codec": case.codec, "shadow_audit_fraction": case.audit_fraction},
+        }
+    )
+
+
+def build_case(case: Case) -> RunContext:
+    """What a worker builds from its job: the oracle's very model, cut into units, over the case's rows."""
+    job = job_of(case)
+    family = family_named(job.model.family)
+    sizes = DataSizes(
+        num_labels=1 if case.family == "bert_regression" else CLASSES,
+        vocabulary_size=0 if case.family == "vit" else VOCABULARY,
+        sequence_length=0 if case.family == "vit" else TOKENS,
+        image_size=8 if case.family == "vit" else 0,
+        channels=1 if case.family == "vit" else 0,
+        regression=case.family == "bert_regression",
+    )
+    splits = {name: RowSplit(name, rows_of(case.family, count, seed))
+              for name, count, seed in (("train", TRAIN_ROWS, 7), ("guard", 9, 8), ("test", 5, 9))}  # fmt: skip
+    data = TaskData(**splits, sizes=sizes, processor=None, digest="rows", augmentation_note="none")
+    cut = family.cut(small_model(case.family, DTYPES[case.dtype], case.dropout, BLOCKS), job.task.kind)
+    if case.untie_on_freeze:
+        cut.tied = None
+    config = cut.model.config
+    return RunContext(job, data, task_for(job, sizes), cut, torch.device("cpu"), family.hidden_shape(config, sizes),
+                      has_dropout(config), family.forward_flops(config, sizes, job.task.kind))  # fmt: skip
+
+
+@cache
+def oracle_trace(case: Case) -> Trace:
+    """The plain loop over the unsplit model, on the batches that the data order names."""
+    order = BatchOrder(0, TRAIN_ROWS, BATCH)
+    split, dtype = RowSplit("train", rows_of(case.family, TRAIN_ROWS, 7)), DTYPES[case.dtype]
+    batches = []
+    for step in range(1, case.steps + 1):
+        rows = split.collate(order.indices(step), [0] * BATCH)
+        batches.append({key: value.to(dtype) if value.is_floating_point() else value for key, value in rows.items()})
+    recipe = Recipe(
+        micro_batch_size=MICRO_BATCH,
+        reduction_leaves=LEAVES,
+        optimizer=case.optimizer,
+        learning_rate=case.learning_rate,
+        warmup_fraction=0.2,
+        clip_norm=case.clip_norm,
+        freeze_points=dict(case.freezing),
+        untie_on_freeze=case.untie_on_freeze,
+    )
+    model = small_model(case.family, dtype, case.dropout, BLOCKS)
+    return run_plain_loop(model, batches, recipe)
+
+
+def without_checkpointing(case: Case) -> Case:
+    """The oracle knows no activation checkpointing: it changes no bit."""
+    return replace(case, activation_checkpointing=False)

@@ -1,0 +1,103 @@
+"""Plans made by hand for tests of the engine, and their run on warm workers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from frostline_contract.plan import GenerationId, Placement, Plan
+from frostline_contract.shape import ParallelShape, deal_leaves, even_bounds
+from tests.engine_member import Run
+from tests.exact_cases import LEAVES, NUM_UNITS, Case
+from tests.warm_workers import Call, WarmWorkers
+
+_counters = iter(range(1, 10**9))
+"""A generation's number names its groups in a store that outlives it: none is used twice in a session."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A shape with its schedule, and optionally which workers take part (by number, in global rank order)."""
+
+    pp_degree: int
+    dp_degree: int
+    virtual_stages: int = 1
+    schedule: str = "1f1b"
+    workers: tuple[int, ...] | None = None
+
+    @property
+    def shape(self) -> ParallelShape:
+        return ParallelShape(self.pp_degree, self.dp_degree, self.virtual_stages)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return self.workers or tuple(range(self.pp_degree * self.dp_degree))
+
+    def placement(self, freeze_point: int, bounds: tuple[int, ...] | None = None) -> Placement:
+        """Stages cut evenly over the units from `freeze_point` on, the frozen prefix in stage 0."""
+        dealt = deal_leaves(LEAVES, self.dp_degree)
+        return Placement(
+            pp_degree=self.pp_degree,
+            dp_degree=self.dp_degree,
+            virtual_stages=self.virtual_stages,
+            stage_bounds=bounds or even_bounds(NUM_UNITS, freeze_point, self.shape.num_stages),
+            leaf_bounds=(0, *(high for _, high in dealt)),
+            workers=tuple(f"w{number}" for number in self.numbers),
+            schedule=self.schedule,
+        )
+
+    def __str__(self) -> str:
+        chunks = f" x{self.virtual_stages}" if self.virtual_stages > 1 else ""
+        return f"({self.pp_degree}, {self.dp_degree}){chunks} {self.schedule}"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A layout that is planned for `freeze_point` and holds until step `last` has been committed."""
+
+    layout: Layout
+    last: int
+    freeze_point: int = 0
+    bounds: tuple[int, ...] | None = None
+
+
+def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], checkpoint_root: str = "", checkpoint_step: int = 0,
+               resume: tuple[str, int] | None = None, score: bool = True) -> list[Run]:  # fmt: skip
+    """Run a case through a series of layouts. Returns each worker's report, by worker number.
+
+    resume: (checkpoint folder relative to the root, its step): the first plan starts from it.
+    """
+    count = 1 + max(number for segment in segments for number in segment.layout.numbers)
+    ports = workers.call([Call("tests.engine_member:store_port", {})] * count)
+    plans: list[Plan] = []
+    for segment in segments:
+        plans.append(_plan(segment, plans[-1] if plans else None, ports, resume))
+    fields = [(plan.model_dump(mode="json"), segment.last) for plan, segment in zip(plans, segments, strict=True)]
+    arguments: dict[str, Any] = {
+        "case": case, "segments": fields, "checkpoint_root": checkpoint_root, "checkpoint_step": checkpoint_step, "score": score
+    }  # fmt: skip
+    calls = [Call("tests.engine_member:run_member", arguments | {"worker_id": f"w{number}"}) for number in range(count)]
+    return workers.call(calls)
+
+
+def _plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple[str, int] | None) -> Plan:
+    placement = segment.layout.placement(segment.freeze_point, segment.bounds)
+    sources: tuple[str, ...] = ()
+    if before is not None:
+        # The last owner of each unit, so that sources differ from unit to unit and from global rank 0.
+        sources = tuple(before.placement.owners(unit)[-1] for unit in range(NUM_UNITS))
+    start = "continue" if before is not None else "checkpoint" if resume else "fresh"
+    return Plan(
+        generation=GenerationId(incarnation=1, counter=next(_counters)),
+        base=before.generation if before is not None else None,
+        lineage=0,
+        start=start,
+        start_step=resume[1] if start == "checkpoint" and resume else -1,
+        checkpoint_path=resume[0] if start == "checkpoint" and resume else "",
+        freeze_point=segment.freeze_point,
+        placement=placement,
+        sources=sources,
+        leavers=tuple(sorted(set(sources) - set(placement.workers))),
+        state_source=sources[0] if sources else "",
+        store_host="127.0.0.1",
+        store_port=ports[segment.layout.numbers[0]],
+    )

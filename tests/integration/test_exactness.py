@@ -1,0 +1,111 @@
+"""Placement changes no bit: every shape has the bits of a plain loop over the unsplit Hugging Face model (PROTOCOLS 1)."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from tests.engine_member import Run, digest_of
+from tests.exact_cases import FREEZING, LEAVES, NEVER, NUM_UNITS, THAWING, Case, oracle_trace, without_checkpointing
+from tests.hand_made_plans import Layout, Segment, run_series
+from tests.warm_workers import WarmWorkers
+
+LAYOUTS = (
+    Layout(4, 1),
+    Layout(2, 2),
+    Layout(1, 4),
+    Layout(3, 1, 1, "gpipe"),
+    Layout(1, 3),
+    Layout(2, 1, 2, "interleaved_1f1b"),
+)
+FURTHER_LAYOUTS = (Layout(1, 1), Layout(2, 2, 2, "interleaved_1f1b"), Layout(2, 1, 2, "gpipe"), Layout(3, 1), Layout(1, 2))
+FAMILIES = ("vit", "bert_classification", "bert_question_answering", "gpt2_tied", "gpt2_untied", "llama")
+FURTHER_FAMILIES = ("bert_regression", "llama_tied")
+VARIANTS = (
+    Case("", "float32"),
+    Case("", "float64", freezing=THAWING, optimizer="sgd", clip_norm=0.05),
+    Case("", "bfloat16", clip_norm=None, dropout=0.0),
+)
+"""One numerics a type: both optimizers, clipping that bites, that seldom does and none, dropout and none, freezing and thawing."""
+
+
+def covering() -> list[tuple[Case, Layout]]:
+    """Every family in every layout and in every type."""
+    chosen = []
+    for row, family in enumerate(FAMILIES):
+        for column, layout in enumerate(LAYOUTS):
+            chosen.append((replace(VARIANTS[(row + column) % 3], family=family), layout))
+    chosen += [(replace(VARIANTS[0], family=family), Layout(2, 2)) for family in FURTHER_FAMILIES]
+    chosen += [(replace(VARIANTS[index % 3], family="gpt2_tied"), layout) for index, layout in enumerate(FURTHER_LAYOUTS)]
+    return chosen
+
+
+def everything() -> list[tuple[Case, Layout]]:
+    """The full product, with each frozen prefix held from the first step as well as reached on the way."""
+    histories = (NEVER, ((1, 1),), ((1, 3),), ((1, 5),), FREEZING, THAWING)
+    return [
+        (replace(variant, family=family, freezing=history), layout)
+        for family in FAMILIES + FURTHER_FAMILIES
+        for variant in VARIANTS
+        for history in histories
+        for layout in LAYOUTS + FURTHER_LAYOUTS
+    ]
+
+
+def check_against_oracle(case: Case, runs: list[Run]) -> None:
+    """Losses, norms, weights and moments of all members have the oracle's bits."""
+    trace = oracle_trace(without_checkpointing(case))
+    expected = [_unit_digests(weights, moments) for weights, moments in zip(trace.weights, trace.moments, strict=True)]
+    seen = set()
+    for number, run in enumerate(runs):
+        assert list(run.losses.values()) == trace.losses, f"worker {number}: losses"
+        assert list(run.unit_norms.values()) == trace.unit_gradient_norms, f"worker {number}: unit norms"
+        assert list(run.gradient_norms.values()) == trace.gradient_norms, f"worker {number}: gradient norms"
+        for unit, held in run.units.items():
+            seen.add(unit)
+            different = sorted(name for name in held.keys() | expected[unit].keys() if held.get(name) != expected[unit].get(name))
+            assert not different, f"worker {number}, unit {unit}: {different}"
+    assert seen == set(range(NUM_UNITS))
+    assert len({run.digest for run in runs}) == 1
+    assert len({run.guard for run in runs}) == 1
+
+
+def _unit_digests(weights: dict[str, Tensor], moments: dict[str, dict[str, Tensor]]) -> dict[str, str]:
+    digests = {name: digest_of(tensor) for name, tensor in weights.items()}
+    return digests | {f"{name}|{slot}": digest_of(value) for name, slots in moments.items() for slot, value in slots.items()}
+
+
+def _name(value: Any) -> str:
+    return str(value).replace(" ", "-")
+
+
+@pytest.mark.parametrize(("case", "layout"), covering(), ids=_name)
+def test_a_shape_has_the_oracles_bits(case: Case, layout: Layout, warm_workers: WarmWorkers, combination: Any) -> None:
+    runs = run_series(warm_workers, case, [Segment(layout, case.steps)])
+    check_against_oracle(case, runs)
+    combination(f"{layout}  {case}", "equal bits")
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(("case", "layout"), everything(), ids=_name)
+def test_every_combination_has_the_oracles_bits(case: Case, layout: Layout, warm_workers: WarmWorkers, combination: Any) -> None:
+    runs = run_series(warm_workers, case, [Segment(layout, case.steps)])
+    check_against_oracle(case, runs)
+    combination(f"{layout}  {case}", "equal bits")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS + FURTHER_LAYOUTS, ids=_name)
+def test_shapes_that_do_not_fit_are_refused_when_planned(layout: Layout, combination: Any) -> None:
+    refused = []
+    for freeze_point in range(NUM_UNITS):
+        trainable = NUM_UNITS - freeze_point
+        if layout.shape.num_stages > trainable:
+            with pytest.raises(ValueError, match=f"{layout.shape.num_stages} stages for {trainable} trainable units"):
+                layout.shape.check_fits(NUM_UNITS, freeze_point, LEAVES)
+            refused.append(freeze_point)
+        else:
+            layout.shape.check_fits(NUM_UNITS, freeze_point, LEAVES)
+    words = f"freeze points {', '.join(map(str, refused))}" if refused else "none"
+    combination(f"{layout}  planned over {NUM_UNITS} units", f"refused: {words}")
+    assert refused == list(range(NUM_UNITS - layout.shape.num_stages + 1, NUM_UNITS))
