@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 from frostline_contract.cache_identity import CacheIdentity
+from frostline_contract.statistics import CacheProfile
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.revision import prefix_revision
@@ -22,6 +23,7 @@ class CacheUse:
         self._context, self._worker_id, self._run_dir = context, worker_id, run_dir
         self._address, self._token = cache_address, token
         self.cache: BoundaryCache | None = None
+        self._hit_fraction = 0.0
         codec = make_codec(context.job.cache.codec, context.hidden_shape, context.dtype)
         self.round_trip = None if codec.name == "none" else codec.round_trip
 
@@ -62,7 +64,24 @@ class CacheUse:
         if self.cache is None:
             return 0, 0
         counts = self.cache.take_counts()
+        asked = counts.hits + counts.misses
+        if asked:
+            self._hit_fraction = 0.8 * self._hit_fraction + 0.2 * counts.hits / asked
         return counts.hits, counts.misses
+
+    def profile(self) -> CacheProfile | None:
+        """Measured traffic, for the planner's use decision; None before anything was fetched.
+
+        What a step waits for counts, not what a prefetch hides.
+        """
+        measured = self.cache.profile() if self.cache is not None else None
+        if measured is None or measured.exposed_seconds_per_sample is None:
+            return None
+        return CacheProfile(
+            fetch_seconds_per_sample=measured.exposed_seconds_per_sample,
+            fill_seconds_per_sample=measured.fill_seconds_per_sample or 0.0,
+            hit_fraction=self._hit_fraction,
+        )
 
     def close(self) -> None:
         if self.cache is not None:

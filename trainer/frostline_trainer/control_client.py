@@ -155,9 +155,22 @@ class ControlClient:
             except grpc.RpcError as error:
                 if not self._stopping.is_set():
                     self._reconnect(error)
-            except OSError as error:
-                log.warning("controller address not readable: %s", error)
+            except (OSError, TimeoutError) as error:
+                log.warning("controller not reached: %s", error)
                 self._stopping.wait(0.5)
+            except Refused as refusal:
+                # Nobody there knows this worker (any more): introduce it again, or learn that it is not wanted.
+                log.warning("%s; registering again", refusal)
+                self._stopping.wait(0.5)
+                self._register_again()
+
+    def _register_again(self) -> None:
+        try:
+            self.register(patience_seconds=3.0)
+        except TimeoutError as error:
+            log.warning("%s", error)
+        except Refused as refusal:
+            self._mailbox.tell(lost=str(refusal))
 
     def _reconnect(self, error: grpc.RpcError) -> None:
         if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
@@ -167,12 +180,7 @@ class ControlClient:
         log.info("controller not reached (%s); trying again", error_text(error))
         self._stopping.wait(0.3)
         self._reset()
-        try:
-            self.register(patience_seconds=3.0)
-        except TimeoutError:
-            return
-        except Refused as refusal:
-            self._mailbox.tell(lost=str(refusal))
+        self._register_again()
 
     def _watch(self) -> None:
         for message in self._stub().WatchPlan(control_pb2.WatchPlanRequest(worker_id=self._registration.worker_id)):

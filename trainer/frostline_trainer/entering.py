@@ -119,7 +119,7 @@ class Entrance:
             move_units(self._context, plan, base, self._worker_id, groups.moving)
         else:
             self._restart(plan, state, calendar)
-        self._mailbox.forget_plans_below(plan.generation.counter)
+        self._mailbox.forget_plans_until(plan.generation.counter)
         if groups.world is None:
             groups.close()
             return None

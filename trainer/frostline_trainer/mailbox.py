@@ -21,7 +21,7 @@ class Mailbox:
     allowed: set[int] = field(default_factory=set)
     prepared: set[int] = field(default_factory=set)
     withdrawn: set[int] = field(default_factory=set)
-    failed: dict[int, str] = field(default_factory=dict)
+    known: set[int] = field(default_factory=set)
     decisions: dict[tuple[int, int], Decision] = field(default_factory=dict)
     newest: GenerationId = field(default_factory=lambda: GenerationId(incarnation=0, counter=0))
     drain: str = ""
@@ -32,9 +32,10 @@ class Mailbox:
     def put_plan(self, plan: Plan) -> bool:
         """Take a plan; False where it is older than what was heard, or known already."""
         with self.changed:
-            if plan.generation.counter in self.plans or plan.generation < self.newest:
+            if plan.generation.counter in self.known or plan.generation < self.newest:
                 return False
             self.newest = plan.generation
+            self.known.add(plan.generation.counter)
             for decision in plan.decisions:
                 self._put_decision(decision)
             if self.worker_id in plan.participants:
@@ -85,10 +86,10 @@ class Mailbox:
                     return counter
             return 0
 
-    def forget_plans_below(self, counter: int) -> None:
-        """A generation was entered: older plans are over."""
+    def forget_plans_until(self, counter: int) -> None:
+        """A generation was entered: it and older plans are nothing to vote for any more."""
         with self.changed:
-            self.plans = {number: plan for number, plan in self.plans.items() if number >= counter}
+            self.plans = {number: plan for number, plan in self.plans.items() if number > counter}
 
     def refile(self, plan: Plan, calendar: DecisionCalendar) -> None:
         """A restore began a new lineage: decisions whose interval it kept and whose step is still to come are due in it too."""

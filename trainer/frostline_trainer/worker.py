@@ -290,15 +290,9 @@ class Worker:
             request.generation.CopyFrom(to_message(entered.plan.generation, plan_pb2.GenerationId))
             if entered.link is not None:
                 request.link.CopyFrom(to_message(entered.link, plan_pb2.LinkProfile))
-        if self.caching.cache is not None:
-            measured = self.caching.cache.profile()
-            request.cache.CopyFrom(
-                plan_pb2.CacheProfile(
-                    fetch_seconds_per_sample=measured.fetch_seconds_per_sample,
-                    fill_seconds_per_sample=measured.fill_seconds_per_sample,
-                    hit_fraction=measured.hit_fraction,
-                )
-            )
+        measured = self.caching.profile()
+        if measured is not None:
+            request.cache.CopyFrom(to_message(measured, plan_pb2.CacheProfile))
         return request
 
     def _registration(self, store_port: int, steps_per_epoch: int) -> control_pb2.RegisterRequest:
