@@ -31,7 +31,7 @@ class Comparison:
 
     @property
     def metric(self) -> str:
-        """The task's metric: the first number of `final` that is not the loss."""
+        """The task's metric: outcomes have it first, unless the loss is all there is."""
         names = [name for outcome in self.accuracy for name in outcome.final if name != "loss"]
         return names[0] if names else "loss"
 

@@ -1,5 +1,6 @@
 """Where a run stands, gathered from its files and its controller: what the terminal shows."""
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -8,8 +9,11 @@ from typing import Any
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.errors import CommandError
 from frostline_controller.cli.status import from_response
-from frostline_controller.report.data import Event, read_json
+from frostline_controller.report.data import Event, read_json, read_yaml
 from frostline_controller.report.jsonl import JsonlTail
+from frostline_controller.report.metrics import main_metric
+
+log = logging.getLogger(__name__)
 
 RECENT_STEPS = 20
 """Steps over which rates are told: enough to be steady, few enough to follow a reshape."""
@@ -48,6 +52,7 @@ class ProgressReader:
         self._metrics = JsonlTail(folder / "metrics.jsonl")
         self._events = JsonlTail(folder / "events.jsonl")
         self._statistics = JsonlTail(folder / "statistics.jsonl")
+        self._job = read_yaml(folder / "job.yaml")
         self._recent: list[dict[str, Any]] = []
         self._progress = Progress(name=folder.name)
         self.last_status: dict[str, Any] | None = None
@@ -59,7 +64,7 @@ class ProgressReader:
         records = [line for line in self._metrics.new() if "starts_at_step" not in line]
         self._recent = [*self._recent, *records][-RECENT_STEPS:]
         for record in records:
-            progress.metrics |= {name: value for name, value in record.get("evaluation", {}).items() if name != "loss"}
+            self._take_metrics(progress, record.get("evaluation", {}), {})
         if self._recent:
             self._take_records(progress)
         progress.intervals += len(self._statistics.new())
@@ -68,9 +73,7 @@ class ProgressReader:
         if result:
             progress.state = str(result.get("status", "ended"))
             progress.message = str(result.get("message", ""))
-            progress.metrics = {
-                name: value for name, value in result.get("final", {}).items() if name != "loss"
-            } or progress.metrics
+            self._take_metrics(progress, result.get("final", {}), result)
         return progress
 
     def _ask_controller(self, progress: Progress) -> None:
@@ -78,7 +81,7 @@ class ProgressReader:
             status = from_response(self._client.status(deadline_seconds=1.0))
         except CommandError as error:
             # A controller that restarts is no news for the reader: training goes on, and the files tell its progress.
-            progress.message = "" if progress.step else str(error)
+            log.debug("status not read error=%s", error)
             return
         self.last_status = status
         progress.name, progress.state, progress.message = status["name"], status["state"], status["message"]
@@ -87,6 +90,11 @@ class ProgressReader:
         progress.freeze_point, progress.num_units = status["freeze_point"], status["num_units"]
         progress.pp_degree, progress.dp_degree = status["shape"]["pp_degree"], status["shape"]["dp_degree"]
         progress.seconds_left = status["seconds_left"]
+
+    def _take_metrics(self, progress: Progress, values: dict[str, float], result: dict[str, Any]) -> None:
+        main = main_metric(values, self._job, result)
+        if main != "loss":
+            progress.metrics = {main: values[main]}
 
     def _take_records(self, progress: Progress) -> None:
         last = self._recent[-1]

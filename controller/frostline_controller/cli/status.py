@@ -85,7 +85,7 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
     status["state"] = {"drained": "suspended"}.get(str(ended), str(ended)) if ended else "unreachable"
     status["message"] = str(run.result.get("message", "")) if ended else why
     status["seconds_left"] = 0.0 if ended == "completed" else None
-    status["metrics"] = run.result.get("final") or status["metrics"]
+    status["metrics"] = run.final or status["metrics"]
     status["workers"] = [{**worker, "state": "gone", "heartbeat_age_seconds": None} for worker in status["workers"]]
     return status
 

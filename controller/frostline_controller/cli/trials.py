@@ -95,7 +95,7 @@ def read_outcome(trial: Trial) -> Outcome:
         workers=trial.workers,
         wall_seconds=float(run.result["wall_seconds"]),
         training_seconds=max(record.time_seconds for record in every) - started,
-        final={name: float(value) for name, value in run.result["final"].items()},
+        final=run.final,
         digest=str(run.result.get("digest", "")),
         freeze_point=run.records[-1].freeze_point,
         num_units=run.num_units,

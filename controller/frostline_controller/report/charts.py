@@ -9,6 +9,7 @@ import numpy as np
 
 from frostline_contract.statistics import StepRecord
 from frostline_controller.report.data import RunData
+from frostline_controller.report.metrics import main_first
 from frostline_controller.report.svg import COLOURS, STYLE, inline_svg, mpl, new_figure
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ WIDE, NARROW = 11.0, 6.0
 POINTS_MAX = 600
 """Points a line at most: more than a screen shows only makes the page heavy."""
 
+PARTS_MAX = 5
 MARK_KINDS = ("failure", "guard")
 
 
@@ -126,24 +128,26 @@ def loss_chart(run: RunData) -> Chart:
 
 
 def metric_chart(run: RunData) -> Chart | None:
-    names = sorted({name for record in run.records for name in record.evaluation if name != "loss"})
-    if not names:
+    """The guard split's metrics over the run, main one first; dashed what the test split gave in the end."""
+    seen = {name: 0.0 for record in run.records for name in record.evaluation if name != "loss"}
+    if not seen:
         return None
     figure, axes = new_figure(NARROW, 2.9)
     said = []
-    colours = [COLOURS[name] for name in ("good", "second", "learn", "bad")]
-    for name, colour in zip(names, colours * len(names), strict=False):
+    colours = ("good", "second", "learn", "bad")
+    for place, name in enumerate(main_first(seen, run.main_metric)):
+        colour = COLOURS[colours[place % len(colours)]]
         points = [(record.step, record.evaluation[name]) for record in run.records if name in record.evaluation]
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, color=colour, label=f"guard {name}")
-        final = run.result.get("final", {}).get(name)
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3.5, color=colour, label=name.replace("_", " "))
+        final = run.final.get(name)
         if final is not None:
-            axes.axhline(final, color=colour, linewidth=1.2, linestyle="--", label=f"final {name} (test split)")
-        said.append(f"guard {name} ends at {points[-1][1]:.4g}" + (f", test {name} is {final:.4g}" if final is not None else ""))
+            axes.axhline(final, color=colour, linewidth=1.2, linestyle="--")
+        if place == 0:
+            said.append(f"Guard {name.replace('_', ' ')} ends at {points[-1][1]:.4g}")
+            said += [f"test {name.replace('_', ' ')} (dashed) is {final:.4g}"] if final is not None else []
     _finish(axes, run, "metric")
-    text = "; ".join(said) + "."
-    return Chart(
-        "metric", "Guard and final metrics", text[0].upper() + text[1:], _svg(figure, "metric", "Guard and final metrics", text)
-    )
+    text = ", ".join(said) + "."
+    return Chart("metric", "Guard and final metrics", text, _svg(figure, "metric", "Guard and final metrics", text))
 
 
 def throughput_chart(run: RunData) -> Chart | None:
@@ -162,24 +166,28 @@ def throughput_chart(run: RunData) -> Chart | None:
 
 
 def step_parts_chart(run: RunData) -> Chart | None:
-    """Where a step's time goes, stacked; one band a part that the workers timed."""
-    names = sorted({name for record in run.records for name in record.step_parts})
-    if not names:
+    """Where a step's time goes, stacked: the largest parts that the workers timed, and the rest together."""
+    totals: dict[str, float] = {}
+    for record in run.records:
+        for name, seconds in record.step_parts.items():
+            totals[name] = totals.get(name, 0.0) + seconds
+    if not totals:
         return None
+    names = sorted(totals, key=lambda name: -totals[name])
+    shown, rest = names[:PARTS_MAX], names[PARTS_MAX:]
     groups = thin(run.records, 120)
-    bands = np.array([[np.median([r.step_parts.get(name, 0.0) for r in group]) for group in groups] for name in names]) * 1e3
-    order = np.argsort(-bands.mean(axis=1), kind="stable")
+    bands = [[np.mean([r.step_parts.get(name, 0.0) for r in group]) * 1e3 for group in groups] for name in shown]
+    labels = [name.replace("_", " ") for name in shown]
+    if rest:
+        bands.append([np.mean([sum(r.step_parts.get(name, 0.0) for name in rest) for r in group]) * 1e3 for group in groups])
+        labels.append("other")
     figure, axes = new_figure(NARROW, 2.9)
-    steps = [group[-1].step for group in groups]
-    palette = ["#3b7dd8", "#e0833f", "#3aa17e", "#b05cc6", "#d1495b", "#8d99ae", "#c9a227", "#5f6caf", "#7fb069", "#a26769"]
-    axes.stackplot(
-        steps, bands[order], labels=[names[i].replace("_", " ") for i in order], colors=palette, step="pre", alpha=0.85
-    )  # fmt: skip
+    palette = ["#3b7dd8", "#e0833f", "#3aa17e", "#b05cc6", "#d1495b", "#8d99ae"]
+    axes.stackplot([group[-1].step for group in groups], bands, labels=labels, colors=palette, step="pre", alpha=0.85)
     axes.set_ylim(bottom=0)
     _finish(axes, run, "ms a step")
-    text = (
-        "Parts of a step: " + ", ".join(f"{names[i].replace('_', ' ')} {bands[i].mean():.3g} ms" for i in order) + " on average."
-    )
+    means = [f"{name.replace('_', ' ')} {1e3 * totals[name] / len(run.records):.3g} ms" for name in shown]
+    text = f"On average {', '.join(means)}" + (f", {len(rest)} smaller parts together." if rest else ".")
     return Chart("parts", "Where a step's time goes", text, _svg(figure, "parts", "Where a step's time goes", text))
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from frostline_contract.plan import Decision, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_controller.report.jsonl import read_jsonl
+from frostline_controller.report.metrics import main_first, main_metric
 
 Contract = TypeVar("Contract", bound=BaseModel)
 
@@ -76,6 +77,17 @@ class RunData:
             return self.plans[-1].plan.placement.stage_bounds[-1]
         return len(self.records[-1].unit_gradient_norms) if self.records else 0
 
+    @property
+    def final(self) -> dict[str, float]:
+        """The test split's numbers, main metric first; {} where the run has not come to its end."""
+        final = {name: float(value) for name, value in self.result.get("final", {}).items()}
+        return main_first(final, self.main_metric)
+
+    @property
+    def main_metric(self) -> str:
+        names = [*self.result.get("final", {}), *(name for record in self.records for name in record.evaluation)]
+        return main_metric(names, self.job, self.result)
+
     def plan_of(self, generation: str) -> Plan | None:
         """The newest plan with this id, or None where plans.jsonl does not hold it."""
         return next((span.plan for span in reversed(self.plans) if str(span.plan.generation) == generation), None)
@@ -98,7 +110,7 @@ def read_run(run_dir: str | Path) -> RunData:
     plans, decisions = _read_plans(folder / "plans.jsonl")
     return RunData(
         run_dir=folder,
-        job=_read_yaml(folder / "job.yaml"),
+        job=read_yaml(folder / "job.yaml"),
         records=survivors,
         lost_records=lost,
         lineage_starts=starts,
@@ -189,6 +201,7 @@ def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]
     return tuple(ended), tuple(decisions)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping; {} where it does not exist."""
     value = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
     return value if isinstance(value, dict) else {}

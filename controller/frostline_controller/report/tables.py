@@ -23,7 +23,7 @@ def duration(seconds: float) -> str:
 def summary(run: RunData) -> list[tuple[str, str]]:
     """The run in (name, value) pairs; what it does not know yet is left out."""
     pairs = [("wall-clock time", duration(run.wall_seconds()))]
-    for name, value in run.result.get("final", {}).items():
+    for name, value in run.final.items():
         shown = f"{100 * value:.2f} %" if name in ("accuracy", "f1", "exact_match") and 0 <= value <= 1 else f"{value:.4g}"
         pairs.append((f"test {name.replace('_', ' ')}", shown))
     if run.records:

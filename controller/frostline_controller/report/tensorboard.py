@@ -25,7 +25,7 @@ def write_tensorboard(run_dir: str | Path) -> Path:
         for record in run.records:
             values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
             writer.add_event(Event(wall_time=record.time_seconds, step=record.step, summary=Summary(value=values)))
-        final = [Summary.Value(tag=f"test/{name}", simple_value=value) for name, value in run.result.get("final", {}).items()]
+        final = [Summary.Value(tag=f"test/{name}", simple_value=value) for name, value in run.final.items()]
         if final and run.records:
             last = run.records[-1]
             writer.add_event(Event(wall_time=last.time_seconds, step=last.step, summary=Summary(value=final)))
@@ -49,6 +49,6 @@ def scalars(record: StepRecord) -> Iterator[tuple[str, float]]:
 
 def summary_line(run: RunData) -> str:
     """One line on the run for the end of the terminal's output."""
-    final = ", ".join(f"{name} {value:.4g}" for name, value in run.result.get("final", {}).items())
+    final = ", ".join(f"{name} {value:.4g}" for name, value in run.final.items())
     steps = run.records[-1].step if run.records else 0
     return f"{run.name}: {run.result.get('status', 'unfinished')} after {steps} steps" + (f"; test {final}" if final else "")

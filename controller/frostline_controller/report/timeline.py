@@ -23,7 +23,7 @@ def timeline_chart(run: RunData) -> Chart | None:
         return None
     seconds_a_unit, unit = time_unit(max(run.wall_seconds(), *(event.time_seconds for event in run.events)))
     with mpl.rc_context(STYLE):
-        figure, axes = new_figure(WIDE, 0.75 + 0.32 * len(lanes))
+        figure, axes = new_figure(WIDE, max(1.8, 0.75 + 0.32 * len(lanes)))
         for row, (_, kinds, colour) in enumerate(reversed(lanes)):
             shown = [event for event in run.events if event.kind in kinds]
             for event in shown:
