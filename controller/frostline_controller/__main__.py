@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -72,9 +71,8 @@ async def serve(options: argparse.Namespace) -> int:
         log.error("another controller leads, leaving error=%s", error)
         code = SUPERSEDED
     else:
-        reconciling.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await reconciling
+        controller.stop()
+        await reconciling
     stopping.cancel()
     run.close()
     return code

@@ -45,6 +45,7 @@ class Controller:
         self.adapting = Adapting(run, self.choosing, self.reshaping)
         self.ending = Ending(run)
         self.commands = Commands(run, self.choosing, self.adapting, self.entering, self.ending)
+        self._stopped = False
         self._cluster_read_at = -1.0
         self._progress_at = -PROGRESS_SECONDS
         self._departures: list[tuple[str, str, str]] = []
@@ -70,8 +71,8 @@ class Controller:
                  run.current.generation if run.current else "none")  # fmt: skip
 
     async def serve(self) -> None:
-        """Run until cancelled. Raises Conflict where another controller has taken over."""
-        while True:
+        """Run until `stop`. Raises Conflict where another controller has taken over."""
+        while not self._stopped:
             self.run.wake.clear()
             try:
                 await self._round()
@@ -82,9 +83,15 @@ class Controller:
                 self.ending.fail(str(error), user_mistake=True)
             await asyncio.sleep(COALESCE_SECONDS)
             try:
-                await asyncio.wait_for(self.run.wake.wait(), TICK_SECONDS)
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self.run.wake.wait()
             except TimeoutError:
                 continue
+
+    def stop(self) -> None:
+        """End `serve` after the round that is under way: what it is writing is written whole."""
+        self._stopped = True
+        self.run.wake.set()
 
     def note_departure(self, worker_id: str, why: str, kind: str) -> None:
         """A worker went (kind "gone"), wants to (kind "leaving"), or has been replaced in its place."""

@@ -46,23 +46,23 @@ def decision(number: int, freeze_point: int, kind: str = "keep", **fields: objec
 
 def record(step: int, lineage: int = 0, loss: float = 1.0, numerics_hash: str = "") -> StepRecord:
     return StepRecord(
-        lineage=lineage, step=step, loss=loss, learning_rate=0.1, gradient_norm=1.0, freeze_point=0, pp_degree=1, dp_degree=1,
-        generation="1.1", step_seconds=0.1, numerics_hash=numerics_hash,
+        lineage=lineage, step=step, loss=loss, learning_rate=0.1, gradient_norm=1.0, freeze_point=0, pp_degree=1,
+        dp_degree=1, generation="1.1", step_seconds=0.1, numerics_hash=numerics_hash,
     )  # fmt: skip
 
 
 def interval(number: int, lineage: int = 0) -> IntervalStatistics:
     return IntervalStatistics(
-        number=number, lineage=lineage, first_step=8 * number - 7, last_step=8 * number, freeze_point=0, unit_gradient_norms=(1.0,),
-        unit_parameters=(1,), learning_rate=0.1, learning_rate_peak=0.1, loss_mean=1.0, accepted_steps=8,
+        number=number, lineage=lineage, first_step=8 * number - 7, last_step=8 * number, freeze_point=0,
+        unit_gradient_norms=(1.0,), unit_parameters=(1,), learning_rate=0.1, learning_rate_peak=0.1, loss_mean=1.0, accepted_steps=8,
     )  # fmt: skip
 
 
 def test_state_survives_encoding_with_its_plan_and_decisions() -> None:
     decisions = (decision(1, 0), decision(2, 3, "freeze"))
     plan = Plan(
-        generation=GenerationId(incarnation=2, counter=5), lineage=1, start="checkpoint", start_step=16, checkpoint_path="0/1.1/16",
-        freeze_point=3, decision_number=2, placement=placement(2, 1, (0, 3, 6), "ab"), decisions=decisions,
+        generation=GenerationId(incarnation=2, counter=5), lineage=1, start="checkpoint", start_step=16,
+        checkpoint_path="0/1.1/16", freeze_point=3, decision_number=2, placement=placement(2, 1, (0, 3, 6), "ab"), decisions=decisions,
     )  # fmt: skip
     state = DurableState(incarnation=2, counter=5, current=plan, decisions=decisions, max_lineage=1)
     assert decode_state(encode_state(state)) == state
