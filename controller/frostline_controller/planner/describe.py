@@ -4,7 +4,7 @@ from typing import Any
 
 from frostline_controller.planner.cost import StepCost
 from frostline_controller.planner.inputs import PlanInputs
-from frostline_controller.planner.search import Alternative, PlannedPlacement
+from frostline_controller.planner.placing import Alternative, PlannedPlacement
 
 PICTURE_WIDTH = 60
 PICTURE_REPLICAS = 8

@@ -9,7 +9,7 @@ from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.paper_greedy import ACTIVE_ONLY, compressed_stages, greedy_bounds, largest_stage, weights
-from frostline_controller.planner.search import Alternative, PlannedPlacement, finish
+from frostline_controller.planner.placing import Alternative, PlannedPlacement, finish
 from frostline_controller.planner.shapes import schedules_for, shape_limits
 
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from frostline_contract.plan import Placement
-from frostline_contract.shape import ParallelShape
-from frostline_controller.planner.assignment import assign_workers, replica_speeds
 from frostline_controller.planner.caching import cache_verdict
-from frostline_controller.planner.cost import CostModel, StepCost, replica_micro_batches, step_cost
+from frostline_controller.planner.cost import CostModel, replica_micro_batches, step_cost
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
-from frostline_controller.planner.partition import PartitionTable, StageCosts, refined_bounds
+from frostline_controller.planner.paper_plan import paper_greedy_plan
+from frostline_controller.planner.partition import PartitionTable, StageCosts
+from frostline_controller.planner.placing import Alternative, PlannedPlacement, finish
 from frostline_controller.planner.shapes import (
     ALL_DEGREES_UP_TO,
     ShapeLimits,
@@ -30,38 +29,6 @@ from frostline_controller.planner.shapes import (
 
 COST_TOLERANCE = 0.05
 ALTERNATIVES = 8
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """A shape that was costed: what `frostline plan` shows beside the chosen one."""
-
-    pp_degree: int
-    dp_degree: int
-    virtual_stages: int
-    schedule: str
-    cost: StepCost
-
-    @property
-    def workers(self) -> int:
-        return self.pp_degree * self.dp_degree
-
-
-@dataclass(frozen=True)
-class PlannedPlacement:
-    """A placement with its prediction. spares: warm workers outside the shape. use_cache is in the placement.
-
-    moved_bytes: weights and moments that the reshape moves. uncovered_stages: see Assignment.
-    """
-
-    placement: Placement
-    cost: StepCost
-    spares: tuple[str, ...]
-    alternatives: tuple[Alternative, ...]
-    reason: str
-    cache_reason: str
-    moved_bytes: int = 0
-    uncovered_stages: int = 0
 
 
 @dataclass
@@ -87,8 +54,6 @@ def make_plan(inputs: PlanInputs) -> PlannedPlacement:
     Raises ValueError where no shape fits, with the memory needed and the cap.
     """
     if inputs.placement.planner == "paper_greedy":
-        from frostline_controller.planner.paper_plan import paper_greedy_plan  # here: it builds on this module
-
         return paper_greedy_plan(inputs)
     use_cache, cache_reason = cache_verdict(inputs)
     model = CostModel(inputs, use_cache)
@@ -123,15 +88,17 @@ def _explore(model: CostModel, limits: ShapeLimits) -> tuple[list[_Candidate], _
 def _least_seconds(model: CostModel, limits: ShapeLimits, dp: int) -> float:
     """A lower bound on the seconds a sample of any shape with `dp` replicas; infinite where none is allowed."""
     inputs = model.inputs
-    depths = np.array(pp_choices(inputs, limits, dp))
-    if not len(depths):
-        return float("inf")
-    virtual = inputs.placement.virtual_stages
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
-    exchange = model.exchange(model.gradient_bytes[-1] / depths, leaf_bounds)
-    fill = (model.compute[-1] / inputs.speeds[0] + 2 * (depths - 1) * model.least_send_seconds) / virtual
-    return float((fill + _least_pace(model, depths, longest, virtual) + exchange).min()) / inputs.samples_of_step(dp)
+    least = float("inf")
+    for virtual in {1, inputs.placement.virtual_stages}:
+        allowed = [pp for pp in pp_choices(inputs, limits, dp) if pp * virtual <= inputs.trainable_units]
+        if allowed:
+            depths = np.array(allowed)
+            exchange = model.exchange(model.gradient_bytes[-1] / depths, leaf_bounds)
+            fill = (model.compute[-1] / inputs.speeds[0] + 2 * (depths * virtual - 1) * model.least_send_seconds) / virtual
+            least = min(least, float((fill + _least_pace(model, depths, longest, virtual) + exchange).min()))
+    return least / inputs.samples_of_step(dp)
 
 
 def _least_pace(model: CostModel, depths: np.ndarray, micro_batches: int, virtual: int) -> np.ndarray:
@@ -243,52 +210,6 @@ def _reference_seconds(inputs: PlanInputs) -> float:
     return step_cost(model, table.bounds(pp), leaf_bounds, pp, "1f1b", [1.0] * dp).seconds_per_sample
 
 
-def finish(
-    model: CostModel,
-    chosen: Alternative,
-    bounds: tuple[int, ...],
-    costs: StageCosts | None,
-    reason: str,
-    cache_reason: str,
-    alternatives: tuple[Alternative, ...] = (),
-) -> PlannedPlacement:
-    """Give the chosen shape its final cut, workers and dealing, and predict it as it stands.
-
-    costs: None keeps `bounds` as they are; else the cut of the same bottleneck that moves least is taken.
-    """
-    inputs = model.inputs
-    shape = ParallelShape(chosen.pp_degree, chosen.dp_degree, chosen.virtual_stages)
-    shape.check_fits(inputs.num_units, inputs.freeze_point, inputs.reduction_leaves)
-    options = [bounds]
-    if costs is not None:
-        current = inputs.current
-        same = current is not None and (current.pp_degree, current.virtual_stages) == (shape.pp_degree, shape.virtual_stages)
-        here = current.stage_bounds if same else None
-        bottleneck = costs.heaviest(bounds)
-        options.insert(0, refined_bounds(costs, shape.num_stages, shape.pp_degree, bottleneck, here))
-    results = []
-    for option in options:
-        assignment = assign_workers(inputs, shape, option)
-        speeds = replica_speeds(inputs, assignment.workers, shape.pp_degree)
-        for dealing in (speeds, [1.0] * shape.dp_degree):
-            leaf_bounds = deal_by_speed(inputs.reduction_leaves, dealing)
-            cost = step_cost(model, option, leaf_bounds, shape.pp_degree, chosen.schedule, speeds)
-            if cost.peak_bytes <= inputs.memory_cap:
-                results.append((option, assignment, leaf_bounds, cost))
-                break
-    assert results, f"shape {shape} fitted {inputs.memory_cap:.0f} bytes in the search and does not now"
-    least = min(cost.total_seconds for *_, cost in results)
-    option, assignment, leaf_bounds, cost = next(r for r in results if r[3].total_seconds <= least * (1 + 1e-9))
-    placement = Placement(
-        pp_degree=shape.pp_degree, dp_degree=shape.dp_degree, virtual_stages=shape.virtual_stages, stage_bounds=option,
-        leaf_bounds=leaf_bounds, workers=assignment.workers, schedule=chosen.schedule, use_cache=model.use_cache,
-        predicted_step_seconds=cost.total_seconds,
-    )  # fmt: skip
-    return PlannedPlacement(placement, cost, assignment.spares, alternatives, reason, cache_reason,
-                            assignment.moved_bytes if inputs.current else 0,
-                            assignment.uncovered_stages)  # fmt: skip
-
-
 def _others(candidates: list[_Candidate], best: _Candidate) -> tuple[Alternative, ...]:
     """The best of the other shapes that were costed."""
     costed = [c.alternative for c in candidates if c.alternative is not None and c is not best]
@@ -310,7 +231,9 @@ def refusal(model: CostModel, limits: ShapeLimits) -> str:
             f"schedule {inputs.placement.schedule} cannot run pp {depths} with {counts} micro-batches a replica: "
             "it needs as many as stages; lower pp_degree or dp_degree, or set placement.schedule: auto"
         )
-    least = min(_least_peak(model, *choice) for choice in runnable[-256:]) + inputs.base_bytes
+    deepest = {(dp, virtual): (pp, dp, schedule, virtual) for pp, dp, schedule, virtual in runnable}  # depths ascend: last wins
+    tried = list(deepest.values())[:: 1 + len(deepest) // 16]
+    least = min(_least_peak(model, *choice) for choice in tried) + inputs.base_bytes
     return (
         f"no placement of {len(inputs.members)} workers fits: the leanest needs {int(least):,} bytes a worker and the cap is "
         f"{int(inputs.memory_cap):,}; add workers, lower micro_batch_size or reduction_leaves, or raise "

@@ -83,15 +83,24 @@ def test_per_replica_batches_grow_with_the_replicas():
     assert last.steps < first.steps
 
 
-@pytest.mark.parametrize("fields", [{}, {"worker_memory_bytes": 2_000_000_000}, {"objective": "cost"}, {"virtual_stages": 2}])
-@pytest.mark.parametrize("leaves", [1024, 64])
-def test_200_units_on_1024_devices_are_planned_in_under_a_second(fields, leaves):
-    units = analytic_profiles(198, 4096, 2048, 1, 2e14, 50_000, bytes_per_value=2)
-    wanted = PlacementSection(
-        workers=1024, **({"worker_memory_bytes": 80 << 30} | fields if "worker_memory_bytes" not in fields else {})
-    )
+@pytest.mark.parametrize(
+    ("leaves", "fields"),
+    [
+        (1024, {}),
+        (64, {}),
+        (1024, {"worker_memory_bytes": 10 << 30}),
+        (64, {"worker_memory_bytes": 40 << 30}),
+        (1024, {"objective": "cost"}),
+        (64, {"virtual_stages": 2}),
+    ],
+)
+def test_200_units_on_1024_devices_are_planned_in_under_a_second(leaves, fields):
+    hidden = 1024 if "worker_memory_bytes" in fields and leaves == 1024 else 4096
+    units = analytic_profiles(198, hidden, 2048, 1, 2e14, 50_000, bytes_per_value=2)
+    wanted = PlacementSection(workers=1024, **({"worker_memory_bytes": 80 << 30} | fields))
     case = inputs(units, cluster_members(128, 8), num_microbatches=1024, reduction_leaves=leaves, link=LINK, placement=wanted)
     started = time.process_time()
     planned = make_plan(case)
     assert time.process_time() - started < 1.0
     assert len(planned.placement.workers) + len(planned.spares) == 1024
+    assert planned.cost.peak_bytes <= wanted.worker_memory_bytes

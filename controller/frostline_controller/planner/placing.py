@@ -1,0 +1,88 @@
+"""From a chosen shape to a placement: its final cut, its workers, its dealing, and the prediction of it as it stands."""
+
+from dataclasses import dataclass
+
+from frostline_contract.plan import Placement
+from frostline_contract.shape import ParallelShape
+from frostline_controller.planner.assignment import assign_workers, replica_speeds
+from frostline_controller.planner.cost import CostModel, StepCost, step_cost
+from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.partition import StageCosts, refined_bounds
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A shape that was costed: what `frostline plan` shows beside the chosen one."""
+
+    pp_degree: int
+    dp_degree: int
+    virtual_stages: int
+    schedule: str
+    cost: StepCost
+
+    @property
+    def workers(self) -> int:
+        return self.pp_degree * self.dp_degree
+
+
+@dataclass(frozen=True)
+class PlannedPlacement:
+    """A placement with its prediction. spares: warm workers outside the shape. use_cache is in the placement.
+
+    moved_bytes: weights and moments that the reshape moves. uncovered_stages: see Assignment.
+    """
+
+    placement: Placement
+    cost: StepCost
+    spares: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
+    reason: str
+    cache_reason: str
+    moved_bytes: int = 0
+    uncovered_stages: int = 0
+
+
+def finish(
+    model: CostModel,
+    chosen: Alternative,
+    bounds: tuple[int, ...],
+    costs: StageCosts | None,
+    reason: str,
+    cache_reason: str,
+    alternatives: tuple[Alternative, ...] = (),
+) -> PlannedPlacement:
+    """Give the chosen shape its final cut, workers and dealing, and predict it as it stands.
+
+    costs: None keeps `bounds` as they are; else the cut of the same bottleneck that moves least is taken.
+    """
+    inputs = model.inputs
+    shape = ParallelShape(chosen.pp_degree, chosen.dp_degree, chosen.virtual_stages)
+    shape.check_fits(inputs.num_units, inputs.freeze_point, inputs.reduction_leaves)
+    options = [bounds]
+    if costs is not None:
+        current = inputs.current
+        same = current is not None and (current.pp_degree, current.virtual_stages) == (shape.pp_degree, shape.virtual_stages)
+        here = current.stage_bounds if same else None
+        bottleneck = costs.heaviest(bounds)
+        options.insert(0, refined_bounds(costs, shape.num_stages, shape.pp_degree, bottleneck, here))
+    results = []
+    for option in options:
+        assignment = assign_workers(inputs, shape, option)
+        speeds = replica_speeds(inputs, assignment.workers, shape.pp_degree)
+        for dealing in (speeds, [1.0] * shape.dp_degree):
+            leaf_bounds = deal_by_speed(inputs.reduction_leaves, dealing)
+            cost = step_cost(model, option, leaf_bounds, shape.pp_degree, chosen.schedule, speeds)
+            if cost.peak_bytes <= inputs.memory_cap:
+                results.append((option, assignment, leaf_bounds, cost))
+                break
+    assert results, f"shape {shape} fitted {inputs.memory_cap:.0f} bytes in the search and does not now"
+    least = min(cost.total_seconds for *_, cost in results)
+    option, assignment, leaf_bounds, cost = next(r for r in results if r[3].total_seconds <= least * (1 + 1e-9))
+    placement = Placement(
+        pp_degree=shape.pp_degree, dp_degree=shape.dp_degree, virtual_stages=shape.virtual_stages, stage_bounds=option,
+        leaf_bounds=leaf_bounds, workers=assignment.workers, schedule=chosen.schedule, use_cache=model.use_cache,
+        predicted_step_seconds=cost.total_seconds,
+    )  # fmt: skip
+    return PlannedPlacement(placement, cost, assignment.spares, alternatives, reason, cache_reason,
+                            assignment.moved_bytes if inputs.current else 0,
+                            assignment.uncovered_stages)  # fmt: skip
