@@ -41,11 +41,12 @@ class Situation:
 
 @dataclass(frozen=True)
 class Choice:
-    """A placement, whether it is worth a reshape from the current one, and why."""
+    """A placement, why it is the best, and whether it is worth a reshape from the current one, with the figures."""
 
     placement: Placement
     pays: bool
     reason: str
+    verdict: str = ""
 
 
 def choose_placement(job: Job, situation: Situation) -> Choice:
@@ -63,7 +64,7 @@ def choose_placement(job: Job, situation: Situation) -> Choice:
         placement_cost(current, inputs), planned.cost, situation.steps_left, situation.reshape_seconds,
         job.placement.hysteresis, job.placement.objective, len(current.workers), len(planned.placement.workers),
     )  # fmt: skip
-    return Choice(planned.placement, pays, f"{verdict}; {reason}")
+    return Choice(planned.placement, pays, reason, verdict)
 
 
 def plan_inputs(job: Job, situation: Situation) -> PlanInputs:

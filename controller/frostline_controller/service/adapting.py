@@ -52,7 +52,7 @@ class Adapting:
         choice = await self._choice(freeze_point, first)
         if choice is None or not choice.pays:
             if choice is not None:
-                log.info("no reshape wish=%r reason=%r", self.wish, choice.reason)
+                log.info("no reshape wish=%r verdict=%r reason=%r", self.wish, choice.verdict, choice.reason)
             self.wish = ""
             return
         wish, self.wish = self.wish, ""
@@ -79,7 +79,8 @@ class Adapting:
         frozen = run.job.placement.reshape_every_freeze and freeze_point != current.freeze_point
         differs = _computed(choice.placement) != _computed(current.placement)
         due = bool(leaving) or frozen or (commanded and differs)
-        return Choice(choice.placement, (choice.pays and differs) or due, choice.reason)
+        reason = choice.reason if due else f"{choice.verdict}; {choice.reason}"
+        return Choice(choice.placement, (choice.pays and differs) or due, reason, choice.verdict)
 
     async def _take_scheduled(self) -> None:
         """The next of the job's reshapes becomes the pinned shape as soon as the decision in force at its step is known."""

@@ -46,15 +46,16 @@ def decision(number: int, freeze_point: int, kind: str = "keep", **fields: objec
 
 def record(step: int, lineage: int = 0, loss: float = 1.0, numerics_hash: str = "") -> StepRecord:
     return StepRecord(
-        lineage=lineage, step=step, loss=loss, learning_rate=0.1, gradient_norm=1.0, freeze_point=0, pp_degree=1,
-        dp_degree=1, generation="1.1", step_seconds=0.1, numerics_hash=numerics_hash,
+        lineage=lineage, step=step, loss=loss, learning_rate=0.1, gradient_norm=1.0, freeze_point=0, generation="1.1",
+        pp_degree=1, dp_degree=1, step_seconds=0.1, numerics_hash=numerics_hash,
     )  # fmt: skip
 
 
 def interval(number: int, lineage: int = 0) -> IntervalStatistics:
     return IntervalStatistics(
         number=number, lineage=lineage, first_step=8 * number - 7, last_step=8 * number, freeze_point=0,
-        unit_gradient_norms=(1.0,), unit_parameters=(1,), learning_rate=0.1, learning_rate_peak=0.1, loss_mean=1.0, accepted_steps=8,
+        unit_gradient_norms=(1.0,), unit_parameters=(1,), learning_rate=0.1, learning_rate_peak=0.1, loss_mean=1.0,
+        accepted_steps=8,
     )  # fmt: skip
 
 
