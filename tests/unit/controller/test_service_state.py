@@ -63,7 +63,8 @@ def test_state_survives_encoding_with_its_plan_and_decisions() -> None:
     decisions = (decision(1, 0), decision(2, 3, "freeze"))
     plan = Plan(
         generation=GenerationId(incarnation=2, counter=5), lineage=1, start="checkpoint", start_step=16,
-        checkpoint_path="0/1.1/16", freeze_point=3, decision_number=2, placement=placement(2, 1, (0, 3, 6), "ab"), decisions=decisions,
+        checkpoint_path="0/1.1/16", freeze_point=3, decision_number=2, placement=placement(2, 1, (0, 3, 6), "ab"),
+        decisions=decisions,
     )  # fmt: skip
     state = DurableState(incarnation=2, counter=5, current=plan, decisions=decisions, max_lineage=1)
     assert decode_state(encode_state(state)) == state
