@@ -3,8 +3,8 @@
 from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
-EXACT = ("tests/integration/test_exact_step.py",)
-RESHAPE = ("tests/integration/test_reshape.py",)
+EXACT = ("tests/integration/test_exactness.py", "-m", "not wide")
+RESHAPE = ("tests/integration/test_reshape_moves.py", "-k", "journey or moments")
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the head is initialised anew when its state arrives",
         (
             Edit(
-                TRAINER + "engine/moves.py",
+                TRAINER + "moves.py",
                 "            import_unit(unit, context.cut.units[unit], context.moments, unpack(payload))\n",
                 "            if unit + 1 < context.num_units:\n"
                 "                import_unit(unit, context.cut.units[unit], context.moments, unpack(payload))\n",
@@ -79,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a unit moves without its optimizer state",
         (
             Edit(
-                TRAINER + "engine/moves.py",
+                TRAINER + "moves.py",
                 "pack(export_unit(unit, context.cut.units[unit], context.moments))",
                 "pack(export_unit(unit, context.cut.units[unit], {}))",
             ),
@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "            self._compute(samples, variants, found, out, first=self._freeze_point)\n",
             ),
         ),
-        ("tests/integration/test_prefix.py",),
+        ("tests/integration/test_exactness_cache.py",),
     ),
     Mutant(
         "order-by-shape",
