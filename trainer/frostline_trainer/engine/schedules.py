@@ -43,21 +43,25 @@ def one_forward_one_backward(pp_rank: int, pp_degree: int, virtual_stages: int, 
 def interleaved(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Action]:
     """Interleaved 1F1B (Narayanan et al. 2021): each rank alternates between its stages, in rounds of pp_degree micro-batches.
 
-    A last round may hold fewer micro-batches than pp_degree, so that replicas may run any number of them.
+    A last round may hold fewer micro-batches than pp_degree, so that replicas may run any number of them: the order is that of
+    whole rounds without the actions that are not there. (An order made from a short round itself can wait for ever: its
+    warm-ups would no longer fit each other's.)
     """
-    forwards = _rounds(pp_rank, pp_degree, range(virtual_stages), num_microbatches, forward=True)
-    backwards = _rounds(pp_rank, pp_degree, range(virtual_stages - 1, -1, -1), num_microbatches, forward=False)
+    rounded = -(-num_microbatches // pp_degree) * pp_degree
+    forwards = _rounds(pp_rank, pp_degree, range(virtual_stages), rounded, forward=True)
+    backwards = _rounds(pp_rank, pp_degree, range(virtual_stages - 1, -1, -1), rounded, forward=False)
     warmup = min((pp_degree - pp_rank - 1) * 2 + (virtual_stages - 1) * pp_degree, len(forwards))
     actions = forwards[:warmup]
     for index, forward in enumerate(forwards[warmup:]):
         actions += [forward, backwards[index]]
-    return actions + backwards[len(forwards) - warmup :]
+    actions += backwards[len(forwards) - warmup :]
+    return [action for action in actions if action.micro_batch < num_microbatches]
 
 
 def _rounds(pp_rank: int, pp_degree: int, chunks: range, num_microbatches: int, forward: bool) -> list[Action]:
     order = []
     for start in range(0, num_microbatches, pp_degree):
-        members = range(start, min(start + pp_degree, num_microbatches))
+        members = range(start, start + pp_degree)
         order += [Action(forward, pp_rank + chunk * pp_degree, m) for chunk in chunks for m in members]
     return order
 

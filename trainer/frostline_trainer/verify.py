@@ -1,0 +1,175 @@
+"""`frostline verify RUN_DIR`: compute chosen steps of a run again in this one process and compare bits (PROTOCOLS 1).
+
+Any step can be checked, whatever placement computed it: the run's own checkpoints give the state to start from, its recorded
+decisions the freeze points, and the job file everything else. No controller, no cache, no network.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from frostline_contract.job import Job, load_job
+from frostline_contract.learning_rate import learning_rate
+from frostline_contract.plan import Placement
+from frostline_contract.statistics import StepRecord
+from frostline_trainer.cache.codec import make_codec
+from frostline_trainer.checkpoints import complete_checkpoints, load_unit
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.generation import Generation
+from frostline_trainer.engine.groups import lone_groups
+from frostline_trainer.engine.unit_state import import_unit
+from frostline_trainer.engine.vote import Ballot, hold_vote
+from frostline_trainer.finishing import world_digest
+from frostline_trainer.run_state import RunState
+from frostline_trainer.setup import build_context
+
+EXIT_EQUAL, EXIT_DIFFERENT, EXIT_USER = 0, 1, 2
+COMPARED = ("loss", "gradient_norm", "learning_rate", "unit_gradient_norms", "freeze_point", "refused", "numerics_hash")
+
+
+def surviving_records(run_dir: Path) -> dict[int, StepRecord]:
+    """The records of the surviving lineage by step: a lineage's start cuts what earlier ones recorded above it."""
+    records: dict[int, StepRecord] = {}
+    for line in (run_dir / "metrics.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        if "starts_at_step" in entry:
+            records = {step: record for step, record in records.items() if step <= entry["starts_at_step"]}
+        else:
+            records[entry["step"]] = StepRecord.model_validate(entry)
+    return records
+
+
+class Replayer:
+    """One worker that redoes a run's steps."""
+
+    def __init__(self, run_dir: Path, job: Job) -> None:
+        self.run_dir, self.job = run_dir, job
+        self.context: RunContext = build_context(job)
+        self.records = surviving_records(run_dir)
+        self.total_steps = job.total_steps(self.context.order(1).steps_per_epoch)
+        root = Path(job.checkpoint.uri) if job.checkpoint.uri else run_dir / "checkpoints"
+        self.checkpoints = complete_checkpoints(root)
+        codec = make_codec(job.cache.codec, self.context.hidden_shape, self.context.dtype)
+        self.round_trip = None if codec.name == "none" else codec.round_trip
+        self.state = RunState()
+
+    def run(self, steps: list[int]) -> Iterator[tuple[int, list[str]]]:
+        """Yield (step, what differs) for each of `steps`, in order."""
+        for step in sorted(steps):
+            if step not in self.records:
+                raise ValueError(
+                    f"step {step} is not recorded in {self.run_dir / 'metrics.jsonl'}; recorded: 1 to {max(self.records)}"
+                )
+            generation = self._start_before(step)
+            while self.state.step < step:
+                found = self._redo(generation, self.state.step + 1)
+            yield step, _differences(self.records[step], found)
+
+    def _start_before(self, step: int) -> Generation:
+        """The newest state below `step`: the present one, a checkpoint's, or the seed's."""
+        usable = [(folder, manifest) for folder, manifest in self.checkpoints if self.state.step < manifest["step"] < step]
+        if usable:
+            folder, manifest = max(usable, key=lambda item: (item[1]["step"], item[1]["lineage"]))
+            self.context.moments.clear()
+            for index, unit in enumerate(self.context.cut.units):
+                import_unit(index, unit, self.context.moments, load_unit(folder, manifest, index))
+            self.state = RunState.model_validate(manifest["state"])
+        return self._generation(self.state.freeze_point)
+
+    def _generation(self, freeze_point: int) -> Generation:
+        context = self.context
+        placement = Placement(
+            pp_degree=1,
+            dp_degree=1,
+            stage_bounds=(0, context.num_units),
+            leaf_bounds=(0, self.job.training.reduction_leaves),
+            workers=("verify",),
+        )
+        chain = tuple(self.state.codec_chain)
+        return Generation(context, placement, 0, lone_groups(), freeze_point, lambda name: None, chain, self.round_trip)
+
+    def _redo(self, generation: Generation, step: int) -> StepRecord:
+        """Compute one step, under the freeze point that was recorded for it."""
+        state, recorded = self.state, self.records[step]
+        if recorded.freeze_point != generation.freeze_point:
+            state.codec_chain = [point for point in state.codec_chain if point < recorded.freeze_point]
+            state.codec_chain += [recorded.freeze_point] if recorded.freeze_point else []
+            generation.freeze_to(recorded.freeze_point, tuple(state.codec_chain), self.round_trip)
+        state.freeze_point = recorded.freeze_point
+        gradients = generation.compute(step)
+        ballot = Ballot(gradients.unit_squares, gradients.losses)
+        result = hold_vote(generation.world, ballot, self.context.num_units, generation.num_microbatches)
+        rate = 0.0
+        if result.finite:
+            state.accepted_steps += 1
+            training = self.job.training
+            rate = learning_rate(training.optimizer, training.schedule, state.accepted_steps, self.total_steps)
+            generation.commit(gradients, rate, result.gradient_norm)
+        else:
+            generation.refuse(gradients)
+        state.step = step
+        return recorded.model_copy(
+            update={
+                "loss": result.loss,
+                "gradient_norm": result.gradient_norm,
+                "learning_rate": rate,
+                "unit_gradient_norms": tuple(square**0.5 for square in result.unit_squares),
+                "refused": not result.finite,
+                "numerics_hash": state.chain(step, not result.finite),
+            }
+        )
+
+    def final_digest(self) -> str:
+        """The digest of the present state; the run's own where its last step was redone."""
+        return world_digest(self._generation(self.state.freeze_point))
+
+
+def _differences(recorded: StepRecord, found: StepRecord) -> list[str]:
+    return [
+        f"{name}: recorded {getattr(recorded, name)!r}, computed {getattr(found, name)!r}"
+        for name in COMPARED
+        if repr(getattr(recorded, name)) != repr(getattr(found, name))
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m frostline_trainer.verify", description=__doc__.splitlines()[0])
+    parser.add_argument("run_dir", type=Path, help="directory of a run that has trained")
+    parser.add_argument("--steps", default="", help="steps, e.g. 1,20,126; default: one after each checkpoint, and the last")
+    options = parser.parse_args(argv)
+    try:
+        return _verify(options.run_dir, options.steps)
+    except (ValueError, OSError) as mistake:
+        print(f"verify: {mistake}", file=sys.stderr)
+        return EXIT_USER
+
+
+def _verify(run_dir: Path, wanted: str) -> int:
+    replayer = Replayer(run_dir, load_job(run_dir / "job.yaml"))
+    last = max(replayer.records)
+    steps = [int(text) for text in wanted.split(",") if text.strip()] or _default_steps(replayer, last)
+    wrong = 0
+    for step, differences in replayer.run(steps):
+        wrong += bool(differences)
+        record = replayer.records[step]
+        shape = f"{record.pp_degree}x{record.dp_degree}"
+        print(f"step {step:>6}  computed on {shape}  {'; '.join(differences) or 'same bits'}", flush=True)
+    result = run_dir / "result.json"
+    if last in steps and result.exists():
+        recorded, found = json.loads(result.read_text())["digest"], replayer.final_digest()
+        wrong += recorded != found
+        print(f"digest        {found}  {'same' if recorded == found else f'recorded {recorded}'}", flush=True)
+    print(f"{len(steps)} step(s) computed again in one process: {f'{wrong} DIFFER' if wrong else 'all the same bits'}")
+    return EXIT_DIFFERENT if wrong else EXIT_EQUAL
+
+
+def _default_steps(replayer: Replayer, last: int) -> list[int]:
+    """The step after each checkpoint and the last one, ten at most: every part of the run is looked at, cheaply."""
+    after = {manifest["step"] + 1 for _, manifest in replayer.checkpoints if manifest["step"] < last}
+    return sorted({1, *sorted(after)[:8], last})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
