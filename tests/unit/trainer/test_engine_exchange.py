@@ -1,0 +1,137 @@
+"""The gradient exchange has the tree's bits for any number of replicas and leaves; the vote's slots have one contributor each."""
+
+import math
+
+import pytest
+import torch
+
+from frostline_contract.shape import deal_leaves, leaf_micro_batches
+from frostline_trainer.collectives import Group, broadcast_bytes, receive_bytes, send_bytes
+from frostline_trainer.engine.exchange import exchange_bytes, reduce_gradients
+from frostline_trainer.engine.gradients import GradientBuffers
+from frostline_trainer.engine.vote import Ballot, hold_vote
+from tests.unit.trainer.group_threads import in_group
+from tests.unit.trainer.test_engine_tree import recursion, spread
+
+LONE = Group(None, "alone", 0, 1)
+
+
+def filled(values: list[torch.Tensor], low: int, high: int, leaves: int, exact: bool = True) -> GradientBuffers:
+    """A replica's buffers after the backwards of leaves [low, high); value i is micro-batch i's gradient."""
+    parameter = torch.nn.Parameter(torch.zeros_like(values[0]))
+    buffers = GradientBuffers([(0, [parameter])], len(values), leaves, exact)
+    for leaf in range(low, high):
+        for number in leaf_micro_batches(leaf, len(values), leaves):
+            buffers.before_backward(number)
+            (parameter * values[number]).sum().backward()
+            buffers.after_backward(number)
+    return buffers
+
+
+@pytest.mark.parametrize("length", [1, 7, 1000])
+@pytest.mark.parametrize(
+    ("replicas", "leaves"), [(1, 8), (2, 2), (2, 8), (3, 4), (3, 8), (4, 4), (4, 8), (5, 8), (5, 16), (6, 8), (7, 8), (8, 8)]
+)
+def test_the_exchange_is_the_tree_sum(replicas: int, leaves: int, length: int) -> None:
+    values = spread(leaves, length)
+    expected = recursion(values)
+    dealt = deal_leaves(leaves, replicas)
+    bounds = (0, *(high for _, high in dealt))
+
+    def member(column: Group) -> list[torch.Tensor]:
+        buffers = filled(values, *dealt[column.index], leaves)
+        totals = []
+        for _ in range(2):
+            total = reduce_gradients(buffers, column, bounds, leaves, exact=True)
+            totals.append(total[:length].clone())
+            buffers.release(total)
+            buffers = filled(values, *dealt[column.index], leaves)
+        return totals
+
+    for totals in in_group(replicas, member):
+        for total in totals:
+            assert torch.equal(total, expected)
+
+
+def test_uneven_bounds_that_no_rule_deals_have_the_trees_bits_too() -> None:
+    values, bounds = spread(8, 50), (0, 1, 6, 8)
+
+    def member(column: Group) -> torch.Tensor:
+        buffers = filled(values, bounds[column.index], bounds[column.index + 1], 8)
+        return reduce_gradients(buffers, column, bounds, 8, exact=True)[:50]
+
+    assert all(torch.equal(total, recursion(values)) for total in in_group(3, member))
+
+
+def test_fast_sums_agree_to_rounding() -> None:
+    values = [torch.rand(50, generator=torch.Generator().manual_seed(i)).double() for i in range(8)]
+
+    def member(column: Group) -> torch.Tensor:
+        low, high = deal_leaves(8, 3)[column.index]
+        return reduce_gradients(filled(values, low, high, 8, exact=False), column, (0, 3, 5, 8), 8, exact=False)[:50]
+
+    totals = in_group(3, member)
+    assert all(torch.allclose(total, recursion(values), rtol=1e-14, atol=0.0) for total in totals)
+    assert torch.equal(totals[0], totals[2])
+
+
+def test_bytes_of_an_exchange() -> None:
+    assert exchange_bytes(1000, 1, 8) == 0
+    assert exchange_bytes(1000, 2, 8) == 1000, "a ring's bytes where every replica holds one node"
+    assert exchange_bytes(1000, 4, 8) == 1500
+    assert exchange_bytes(1000, 3, 8) == 2000, "two nodes on a replica"
+
+
+def test_a_vote_totals_every_members_slots_in_one_order() -> None:
+    def member(world: Group) -> object:
+        index = world.index
+        ballot = Ballot({index: 10.0**index}, {2 * index: 0.1, 2 * index + 1: 0.2}, ready=7, decision=3 + index, drain=index == 1)
+        return hold_vote(world, ballot, num_units=4, num_microbatches=6)
+
+    first, second, third = in_group(3, member)
+    assert first == second == third
+    assert first.unit_squares == (1.0, 10.0, 100.0, 0.0)
+    assert first.loss == 0.1 + 0.2 + 0.1 + 0.2 + 0.1 + 0.2
+    assert first.gradient_norm == math.sqrt(111.0)
+    assert (first.ready_smallest, first.decision_smallest, first.drain, first.give_up, first.checkpoint) == (
+        7,
+        3,
+        True,
+        False,
+        False,
+    )
+    assert first.switches_to(7) and not first.switches_to(8)
+
+
+def test_one_member_that_is_not_ready_holds_the_switch_back() -> None:
+    results = in_group(2, lambda world: hold_vote(world, Ballot({}, {}, ready=5 * world.index, give_up=world.index == 1), 1, 1))
+    assert [result.switches_to(5) for result in results] == [False, False]
+    assert not results[0].switches_to(0), "no counter is no plan"
+    assert all(result.give_up for result in results)
+
+
+@pytest.mark.parametrize(
+    ("square", "loss", "finite"),
+    [(1.0, 2.0, True), (math.inf, 2.0, False), (1.0, math.nan, False), (math.nan, 1.0, False), (1.0, math.inf, False)],
+)
+def test_a_step_with_a_value_that_is_not_finite_is_refused(square: float, loss: float, finite: bool) -> None:
+    result = hold_vote(LONE, Ballot({0: square, 1: 4.0}, {0: loss}), 2, 1)
+    assert result.finite == finite
+
+
+def test_bytes_travel_whole_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frostline_trainer.collectives.CHUNK_BYTES", 1000)
+    payloads = [b"", b"x", bytes(range(256)) * 20]
+
+    def member(group: Group) -> list[bytes]:
+        if group.index == 0:
+            sent = [message for tag, payload in enumerate(payloads) for message in send_bytes(group, payload, 1, tag)]
+            for message in sent:
+                message.wait()
+            return [broadcast_bytes(group, payloads[2], 0)]
+        received = [receive_bytes(group, 0, tag) for tag in range(3)]
+        return [*received, broadcast_bytes(group, b"", 0)]
+
+    sender, receiver = in_group(2, member)
+    assert sender == [payloads[2]]
+    assert receiver == [*payloads, payloads[2]]

@@ -1,0 +1,89 @@
+"""Every schedule runs every action once, waits for nothing that never comes, and takes backwards in micro-batch order."""
+
+import pytest
+
+from frostline_trainer.engine.schedules import (
+    SCHEDULES,
+    Action,
+    check_schedule,
+    gpipe,
+    interleaved,
+    one_forward_one_backward,
+    schedule_named,
+)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("pp_degree", [1, 2, 3, 4, 6])
+def test_every_schedule_runs_on_paper(name: str, pp_degree: int) -> None:
+    schedule = schedule_named(name)
+    checked = 0
+    for virtual_stages in (1,) if name == "1f1b" else (1, 2, 3):
+        for num_microbatches in range(1, 14):
+            check_schedule(schedule, pp_degree, virtual_stages, num_microbatches)
+            checked += 1
+    assert checked == (13 if name == "1f1b" else 39)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("pp_degree", "virtual_stages"), [(1, 1), (2, 1), (4, 1), (2, 2), (3, 2), (1, 3)])
+def test_a_stages_backwards_come_in_micro_batch_order(name: str, pp_degree: int, virtual_stages: int) -> None:
+    """Leaves add their micro-batches in order, so that order is part of the numbers."""
+    if name == "1f1b" and virtual_stages > 1:
+        with pytest.raises(ValueError, match="virtual_stages is"):
+            one_forward_one_backward(0, pp_degree, virtual_stages, 4)
+        return
+    for num_microbatches in (1, 2, 3, 7):
+        for pp_rank in range(pp_degree):
+            actions = SCHEDULES[name](pp_rank, pp_degree, virtual_stages, num_microbatches)
+            for stage in range(pp_rank, pp_degree * virtual_stages, pp_degree):
+                for forward in (True, False):
+                    order = [a.micro_batch for a in actions if a.stage == stage and a.forward == forward]
+                    assert order == list(range(num_microbatches))
+
+
+def in_flight(actions: list[Action]) -> int:
+    most = now = 0
+    for action in actions:
+        now += 1 if action.forward else -1
+        most = max(most, now)
+    return most
+
+
+def test_1f1b_keeps_few_micro_batches_and_gpipe_all() -> None:
+    for pp_rank in range(4):
+        assert in_flight(one_forward_one_backward(pp_rank, 4, 1, 16)) == 4 - pp_rank
+        assert in_flight(gpipe(pp_rank, 4, 1, 16)) == 16
+        assert in_flight(interleaved(pp_rank, 4, 2, 16)) < 16
+
+
+def test_interleaved_alternates_between_its_stages_in_rounds() -> None:
+    forwards = [(a.stage, a.micro_batch) for a in interleaved(1, 2, 2, 3) if a.forward]
+    assert forwards == [(1, 0), (1, 1), (3, 0), (3, 1), (1, 2), (3, 2)]
+
+
+def broken(kind: str):
+    def schedule(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Action]:
+        actions = gpipe(pp_rank, pp_degree, virtual_stages, num_microbatches)
+        if kind == "repeats" and pp_rank == 1:
+            return [*actions, actions[-1]]
+        if kind == "misses" and pp_rank == 0:
+            return actions[:-1]
+        if kind == "waits" and pp_rank == 0:
+            return actions[::-1]
+        return actions
+
+    return schedule
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("repeats", "repeats"), ("misses", "runs 11 actions, expected 12"), ("waits", "ever")]
+)
+def test_a_wrong_schedule_is_found(kind: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_schedule(broken(kind), 2, 1, 3)
+
+
+def test_an_unknown_schedule_is_named_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="'zigzag'; known: gpipe, 1f1b, interleaved_1f1b"):
+        schedule_named("zigzag")
