@@ -1,0 +1,150 @@
+"""The cache changes no bit: hits, misses, advanced values and a dead Redis have one list of losses, for every codec."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from frostline_contract.plan import Decision
+from frostline_rpc.auth import WORKER
+from frostline_trainer.cache.counts import CacheCounts
+from frostline_trainer.caching import CacheUse
+from frostline_trainer.engine.generation import Generation
+from frostline_trainer.engine.groups import lone_groups
+from frostline_trainer.engine.prefix import PrefixReader
+from frostline_trainer.run_state import RunState
+from tests.cache_stack import CacheStack, cache_stack, identity, wait_until
+from tests.engine_member import Run, train_step
+from tests.exact_cases import TRAIN_ROWS, Case, build_case
+from tests.hand_made_plans import Layout
+
+CASE = Case("gpt2_tied", freezing=((2, 2), (7, 4)), steps=11)
+"""Epochs of three steps: boundary 2 fills from the first, is read in the second, advances to 4 in the third, is read again."""
+
+CODECS = ("none", "bfloat16", "int8")
+
+
+@dataclass
+class CachedRun:
+    """Losses by step; what the cache counted, by freeze point; whether an audit found a difference."""
+
+    run: Run = field(default_factory=Run)
+    counts: dict[int, CacheCounts] = field(default_factory=dict)
+    audit_failed: bool = False
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[CacheStack]:
+    with cache_stack(tmp_path) as started:
+        yield started
+
+
+def train(case: Case, stack: CacheStack | None, before_step: Callable[[int], None] = lambda step: None) -> CachedRun:
+    """One worker's run; without a stack nothing is cached and the prefix is computed with its micro-batch."""
+    context, state, told = build_case(case), RunState(), CachedRun()
+    address, token = (stack.address, stack.tokens.by_role[WORKER]) if stack else ("", "")
+    caching = CacheUse(context, address, token, f"worker-{id(context)}", stack.run_dir if stack else Path())
+    placement = Layout(1, 1).placement(0).model_copy(update={"use_cache": True})
+    generation = Generation(context, placement, 0, lone_groups(), 0, lambda name: None)
+    try:
+        for step in range(1, case.steps + 1):
+            before_step(step)
+            point = case.freeze_point_at(step)
+            if point != state.freeze_point:
+                freeze(generation, caching, state, step, point)
+            train_step(generation, case, step, told.run)
+            if caching.cache is not None:
+                assert caching.cache.flush(20.0)
+                counted, told.counts[point] = told.counts.get(point), caching.cache.take_counts()
+                if counted is not None:
+                    told.counts[point] = add(counted, told.counts[point])
+                generation.prefetch(range(step + 1, step + 2))
+                told.audit_failed |= generation.prefix is not None and generation.prefix.audit_failed
+    finally:
+        caching.close()
+    return told
+
+
+def freeze(generation: Generation, caching: CacheUse, state: RunState, step: int, point: int) -> None:
+    """What a worker does when a decision comes into force, and then the wait for admission."""
+    number = len(state.decisions) + 1
+    state.decisions.append(Decision(number=number, interval=number, effective_step=step, freeze_point=point, kind="freeze"))
+    state.freeze_point = point
+    state.codec_chain.append(point)
+    generation.freeze_to(point, tuple(state.codec_chain), caching.round_trip)
+    caching.connect(generation, state)
+    cache = caching.cache
+    if cache is not None and cache.usable:
+        wait_until(lambda: cache.admitted_fraction == 1.0)
+
+
+def add(first: CacheCounts, second: CacheCounts) -> CacheCounts:
+    return replace(first, **{name: getattr(first, name) + getattr(second, name)
+                             for name in ("hits", "misses", "previous_hits", "audited", "audit_failures")})  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_cached_missed_advanced_and_uncached_runs_have_equal_losses(codec: str, stack: CacheStack) -> None:
+    case = replace(CASE, codec=codec)
+    uncached = train(case, None)
+    cold = train(case, stack)
+    warm = train(replace(case, audit_fraction=1.0), stack)
+    assert cold.run.losses == warm.run.losses == uncached.run.losses
+    assert cold.run.unit_norms == warm.run.unit_norms == uncached.run.unit_norms
+    assert cold.counts[2].misses > 0 and cold.counts[2].hits > 0
+    assert cold.counts[4].previous_hits > 0 and cold.counts[4].hits > 0
+    assert warm.counts[4].hits > cold.counts[4].hits
+    assert warm.counts[4].audited > 0 and warm.counts[4].audit_failures == 0 and not warm.audit_failed
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_lossy_codec_is_part_of_the_function_and_none_is_not(codec: str) -> None:
+    plain = train(CASE, None)
+    coded = train(replace(CASE, codec=codec), None)
+    assert coded.run.losses[1] == plain.run.losses[1]
+    assert (coded.run.losses == plain.run.losses) == (codec == "none")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_killing_redis_in_the_middle_changes_nothing(codec: str, stack: CacheStack) -> None:
+    case = replace(CASE, codec=codec)
+    whole = train(case, None)
+
+    def kill(step: int) -> None:
+        if step == 5:
+            stack.shards[0].stop()
+
+    killed = train(case, stack, kill)
+    assert killed.run.losses == whole.run.losses
+    assert killed.counts[2].hits > 0, "the cache was in use before"
+    assert killed.counts[4].hits == 0, "and is gone after"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("family", ["vit", "bert_classification", "llama"])
+def test_a_sample_has_one_boundary_activation_in_any_tile(family: str, dtype: str, stack: CacheStack) -> None:
+    context = build_case(Case(family, dtype))
+    generation = Generation(context, Layout(1, 1).placement(0), 0, lone_groups(), 3, lambda name: None)
+    cache = stack.connect(context.hidden_shape, context.dtype, shadow_audit_fraction=0.0)
+    stack.ready(cache, identity(f"{family}-{dtype}", 3), None, TRAIN_ROWS)
+    reader = PrefixReader(context, generation.stages[0], context.data.train, cache, 3, None)
+    never = stack.connect(context.hidden_shape, context.dtype)
+    missing = PrefixReader(context, generation.stages[0], context.data.train, never, 3, None)
+
+    def rows(which: PrefixReader, samples: list[int]) -> torch.Tensor:
+        return which.rows(samples, [0] * len(samples))
+
+    sample = 5
+    tiles = [rows(missing, [sample]), rows(missing, [9, sample])[1:], rows(missing, [sample, 30])[:1],
+             rows(missing, [1, 2, -1, 3, sample, -1])[4:5]]  # fmt: skip
+    filled = rows(reader, [sample, 17, 18])
+    assert cache.flush(20.0)
+    read = rows(reader, [40, sample, 18])
+    assert cache.take_counts().hits == 2
+    for other in (*tiles, read[1:2]):
+        assert torch.equal(other[0].view(torch.uint8), filled[0].view(torch.uint8))
+    assert torch.equal(read[2], filled[2]) and not torch.equal(read[0], read[1])
+    with_micro_batch = generation.stages[0].run_frozen(None, context.on_device(context.data.train.collate([sample, 8], [0, 0])))
+    assert torch.equal(with_micro_batch[0], filled[0])
