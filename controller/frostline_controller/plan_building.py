@@ -38,8 +38,8 @@ def switching_plan(
     """
     freeze_point, decision_number = numerics
     sources = sources_of(base.placement, placement, base.placement.stage_bounds[-1])
-    leavers = tuple(worker for worker in base.placement.workers if worker in sources and worker not in placement.workers)
-    giver = next(worker for worker in base.placement.workers if worker in placement.workers or worker in leavers)
+    leavers = tuple(worker for worker in base.placement.workers if worker not in placement.workers)
+    giver = next((worker for worker in base.placement.workers if worker in placement.workers), base.placement.workers[0])
     return Plan(
         generation=generation,
         base=base.generation,

@@ -109,7 +109,7 @@ class Plan(Frozen):
     decision_number: the decision that must be in force when it starts. decisions: all decisions so far, oldest first.
     switch_from, switch_until: for "continue", the steps whose votes may switch (PROTOCOLS 3).
     sources: for each unit the worker id that gives its state to members that lack it (empty for fresh and checkpoint).
-    leavers: sources of state that are members of `base` but not of this plan.
+    leavers: members of `base` but not of this plan: they vote for the switch, give state away, and become spares.
     state_source: the worker whose run state (counters, unacknowledged records) all members take.
     store_host, store_port: the TCPStore of the new global rank 0.
     """

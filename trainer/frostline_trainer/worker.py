@@ -76,6 +76,7 @@ class Worker:
         self.state = RunState()
         self.entered: Entered | None = None
         self.closing: Generation | None = None
+        self.switched_to: Plan | None = None
 
     def run(self) -> int:
         self.context = build_context(self.job)
@@ -118,8 +119,6 @@ class Worker:
                 return self._finish(ended)
             base = self.entered.plan.placement if self.entered is not None else None
 
-    switched_to: Plan | None = None
-
     def _generation(self, plan: Plan, base: Placement | None) -> LoopEnd:
         """Enter a plan and train until it ends."""
         started = time.perf_counter()
@@ -127,10 +126,10 @@ class Worker:
         entered = self.entrance.enter(plan, base, self.state, self.calendar, self.clock.enter, self.caching)
         self.switched_to = None
         if entered is None:
-            # A leaver has given its state away.
+            # A leaver has given its state away: it is a warm spare now, until it is told to end.
             self._close(self.entered.generation if self.entered else None)
             self.entered = None
-            self.mailbox.tell(end=self.mailbox.end or "left")
+            self.clock.enter("spare")
             return LoopEnd(Ended.SWITCHED)
         self.closing = self.entered.generation if self.entered is not None else None
         self.entered = entered
