@@ -2,9 +2,9 @@
 
     python examples/question_answering/make_questions.py
 
-Each module is a paragraph of true sentences, read from its source: how long it is, what it defines first, what it imports.
-The order of the sentences is drawn by the module's name, so that position alone answers nothing. The file goes to .cache/
-beside this one; the same Python writes the same file.
+Each module is told in several paragraphs of the same true sentences, read from its source (how long it is, what it defines
+first, what it imports), in orders drawn by the module's name, so that position alone answers nothing. Every fifth module is in
+the test file and in it alone. Both files go to .cache/ beside this one; the same Python writes the same files.
 """
 
 import ast
@@ -14,8 +14,10 @@ import sysconfig
 from pathlib import Path
 from typing import NamedTuple
 
-TARGET = Path(__file__).resolve().parent / ".cache" / "modules.json"
+FOLDER = Path(__file__).resolve().parent / ".cache"
 MODULES_MIN = 50
+TRAIN_PARAGRAPHS, TEST_PARAGRAPHS = 12, 1
+TEST_EVERY = 5
 
 
 class Fact(NamedTuple):
@@ -50,32 +52,39 @@ def facts_of(name: str, source: str) -> list[Fact]:
     return facts
 
 
-def article(name: str, facts: list[Fact]) -> dict:
-    """One module as an article of one paragraph."""
-    shuffled = random.Random(name).sample(facts, len(facts))
+def paragraph(name: str, facts: list[Fact], number: int) -> dict:
+    """One order of a module's facts, with a question about each."""
+    shuffled = random.Random(f"{name} {number}").sample(facts, len(facts))
     context, questions = f"{name} is a module of the standard library.", []
-    for number, fact in enumerate(shuffled):
+    for fact in shuffled:
         start = len(context) + 1 + fact.sentence.rindex(fact.answer)
         context = f"{context} {fact.sentence}"
         answers = [{"text": fact.answer, "answer_start": start}]
-        questions.append({"id": f"{name}-{number}", "question": fact.question, "answers": answers})
-    return {"title": name, "paragraphs": [{"context": context, "qas": questions}]}
+        questions.append({"id": f"{name}-{number}-{len(questions)}", "question": fact.question, "answers": answers})
+    return {"context": context, "qas": questions}
 
 
-def main(target: Path = TARGET) -> None:
-    """Write the file."""
-    folder = Path(sysconfig.get_paths()["stdlib"])
-    files = [file for file in sorted(folder.glob("*.py")) if not file.stem.startswith("_")]
-    articles = [article(file.stem, facts_of(file.stem, file.read_text(encoding="utf-8"))) for file in files]
-    if len(articles) < MODULES_MIN:
-        raise SystemExit(
-            f"{folder}: holds {len(articles)} modules, at least {MODULES_MIN} are needed; use a Python with its library's source"
-        )
-    target.parent.mkdir(parents=True, exist_ok=True)
+def write(target: Path, modules: list[tuple[str, list[Fact]]], paragraphs: int) -> None:
+    """Write one SQuAD file; it appears when it is whole."""
+    articles = [{"title": name, "paragraphs": [paragraph(name, facts, i) for i in range(paragraphs)]} for name, facts in modules]
     draft = target.with_suffix(".draft")
     draft.write_text(json.dumps({"version": "1.1", "data": articles}, indent=1) + "\n", encoding="utf-8")
     draft.rename(target)
-    print(f"{target}: {sum(len(entry['paragraphs'][0]['qas']) for entry in articles)} questions about {len(articles)} modules")
+    print(f"{target}: {paragraphs * sum(len(facts) for _, facts in modules)} questions about {len(modules)} modules")
+
+
+def main(folder: Path = FOLDER) -> None:
+    """Write train.json and test.json."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    files = [file for file in sorted(library.glob("*.py")) if not file.stem.startswith("_")]
+    modules = [(file.stem, facts_of(file.stem, file.read_text(encoding="utf-8"))) for file in files]
+    if len(modules) < MODULES_MIN:
+        raise SystemExit(
+            f"{library}: holds {len(modules)} modules, at least {MODULES_MIN} are needed; use a Python with its source"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / "train.json", [entry for i, entry in enumerate(modules) if i % TEST_EVERY], TRAIN_PARAGRAPHS)
+    write(folder / "test.json", modules[::TEST_EVERY], TEST_PARAGRAPHS)
 
 
 if __name__ == "__main__":

@@ -65,14 +65,16 @@ def test_digits_job_loads_and_trains_in_whole_batches() -> None:
 
 def test_generated_questions_are_real_squad_and_repeatable(tmp_path: Path) -> None:
     make = script("question_answering/make_questions.py")
-    make.main(tmp_path / "one.json")
-    make.main(tmp_path / "two.json")
-    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
-    job = load_job(EXAMPLES / "question_answering/modules.yaml", [f"data.path={tmp_path / 'one.json'}"])
-    data = load_data(job)
-    assert data.train.valid_counts(range(len(data.train)))[0] >= 400
-    content = json.loads((tmp_path / "one.json").read_text())
-    (paragraph,) = next(entry for entry in content["data"] if entry["title"] == "ast")["paragraphs"]
+    for name in ("one", "two"):
+        make.main(tmp_path / name)
+    assert all(
+        (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes() for file in ("train.json", "test.json")
+    )
+    paths = [f"data.{field}={tmp_path / 'one' / file}" for field, file in (("path", "train.json"), ("test_path", "test.json"))]
+    data = load_data(load_job(EXAMPLES / "question_answering/modules.yaml", paths))
+    assert data.train.valid_counts(range(len(data.train)))[0] > 0.95 * len(data.train) > 3000
+    content = json.loads((tmp_path / "one" / "train.json").read_text())
+    paragraph = next(entry for entry in content["data"] if entry["title"] == "ast")["paragraphs"][0]
     answers = {entry["question"]: entry["answers"][0]["text"] for entry in paragraph["qas"]}
     assert answers["What is the first function of ast?"] == "parse"
 
