@@ -102,6 +102,17 @@ def test_a_pod_has_the_workers_that_the_job_says(cluster: Callable[..., LocalClu
     assert sorted(worker["local_rank"] for worker in found) == ["0", "1"]
 
 
+def test_pod_that_ended_well_is_started_again_while_it_is_wanted(cluster: Callable[..., LocalCluster]) -> None:
+    made = cluster("exit 0", 1)
+    first = wait_for(lambda: workers(made, "trainer-0"), "a worker")[0]
+    again = wait_for(lambda: workers(made, "trainer-0")[1:], "another worker")[0]
+    assert again["uid"] == first["uid"]
+    assert float(again["at"]) - float(first["at"]) >= 2.5
+    made.backend.scale(0)
+    wait_for(lambda: made.backend.read().pods == [], "no pods")
+    assert made.failure is None
+
+
 @pytest.mark.parametrize(("script", "code"), [("exit 2", 2), ("exit 3", 3)])
 def test_users_mistake_and_refusal_are_not_tried_again(cluster: Callable[..., LocalCluster], script: str, code: int) -> None:
     made = cluster(script, 1)

@@ -15,6 +15,8 @@ from frostline_controller.cluster.child import kill_group, signal_child, start_c
 log = logging.getLogger(__name__)
 
 RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX = 0.2, 10.0
+RESTART_SECONDS_AFTER_SUCCESS = 3.0
+"""A pod that ended well is started again too (restartPolicy Always), unless it is scaled away meanwhile: so a run ends."""
 HEALTHY_SECONDS = 30.0
 """An agent that lived this long starts its back-off anew."""
 USER_MISTAKE, REFUSED = 2, 3
@@ -63,7 +65,7 @@ class Pod:
                 kill_group(self._process)
                 self._note_end(self._process.returncode, now)
             return
-        if self._process is None and self.phase in (PENDING, RUNNING) and now >= self._next_start:
+        if self._process is None and self.phase in (PENDING, SUCCEEDED) and now >= self._next_start:
             self._process = start_child([sys.executable, "-m", "frostline_trainer.agent"], self._env, self.log)
             self._started, self._started_at = now, time.time()
             self.phase = RUNNING
@@ -91,6 +93,7 @@ class Pod:
             return
         if code in (0, USER_MISTAKE, REFUSED):
             self.phase = SUCCEEDED if code == 0 else FAILED
+            self._next_start = now + RESTART_SECONDS_AFTER_SUCCESS
             log.info("pod ended pod=%s code=%s", self.name, code)
             return
         self._restarts = 0 if now - self._started > HEALTHY_SECONDS else self._restarts + 1

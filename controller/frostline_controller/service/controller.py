@@ -154,6 +154,10 @@ class Controller:
         for worker in run.members.overdue(now):
             silence = f"no heartbeat for {run.members.dead_after_seconds:g} s"
             self._departures.append((worker.worker_id, silence, "gone"))
+        members = set(run.current.placement.workers) if run.current else set()
+        for worker in run.members:  # a spare or leaver whose stream has closed: nobody waits for it, so it is given up early
+            if worker.presence != GONE and worker.worker_id not in members and not run.members.reachable(worker.worker_id, now):
+                self._departures.append((worker.worker_id, "its connection has closed", "gone"))
         departures, self._departures = self._departures, []
         for worker_id, why, kind in departures:
             worker = run.members.get(worker_id)
