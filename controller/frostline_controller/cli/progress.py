@@ -44,13 +44,18 @@ class Progress:
 
 
 class ProgressReader:
-    """Follows a run directory: each `poll` reads the new lines and asks the controller once."""
+    """Follows a run directory: each `poll` reads the new lines and asks the controller once.
 
-    def __init__(self, folder: Path, client: ControlClient) -> None:
+    skip_events: those that are there already, of an earlier life of the run, are no news.
+    """
+
+    def __init__(self, folder: Path, client: ControlClient, skip_events: bool = False) -> None:
         self._folder = folder
         self._client = client
         self._metrics = JsonlTail(folder / "metrics.jsonl")
         self._events = JsonlTail(folder / "events.jsonl")
+        if skip_events:
+            self._events.new()
         self._statistics = JsonlTail(folder / "statistics.jsonl")
         self._job = read_yaml(folder / "job.yaml")
         self._recent: list[dict[str, Any]] = []

@@ -78,7 +78,7 @@ def watch(folder: Path, job: Job, replay: Path | None, resume: bool, quiet: bool
     services = LocalServices(folder, job, replay=replay, resume=resume)
     failure: ClusterFailure | None = None
     with closing(ControlClient(folder)) as client, _interrupts() as interrupts:
-        reader = ProgressReader(folder, client)
+        reader = ProgressReader(folder, client, skip_events=resume)
         try:
             services.start()
             failure = _follow(services, reader, client, terminal, interrupts)
@@ -162,17 +162,20 @@ def _finish(folder: Path, at_once: bool, failure: "ClusterFailure | None") -> in
     from frostline_controller.report.tensorboard import summary_line, write_tensorboard
 
     run_data = read_run(folder)
+    status = finished_status(folder)
+    # Who has asked twice wants to be rid of us, unless the run was faster and has ended as it should.
+    at_once = at_once and not status
     if run_data.records and not at_once:
         write_tensorboard(folder)
         print(f"report {build_report(folder)}")
-    status = finished_status(folder)
     if status == "completed":
         print(summary_line(run_data))
         return exit_codes.DONE
     if status in ("failed", "cancelled") or failure is not None:
         message = str(run_data.result.get("message", "")) or (failure.message if failure else "")
         print(f"frostline: {summary_line(run_data)}: {message}\nlogs: {folder / 'logs'}", file=sys.stderr)
-        return exit_codes.USER_MISTAKE if failure is not None and failure.user_mistake else exit_codes.FAILED
+        mistake = run_data.result.get("user_mistake") or (failure is not None and failure.user_mistake)
+        return exit_codes.USER_MISTAKE if mistake else exit_codes.FAILED
     print(f"stopped; go on with: frostline resume {folder}")
     return exit_codes.INTERRUPTED if at_once else exit_codes.DRAINED
 

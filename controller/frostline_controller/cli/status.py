@@ -8,6 +8,7 @@ from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.errors import NoRun
 from frostline_controller.cli.run_folder import replace_text
 from frostline_controller.report.data import RunData, read_json, read_run
+from frostline_controller.report.metrics import main_first, main_metric
 from frostline_controller.report.tables import duration
 from frostline_proto.v1.control_pb2 import StatusResponse
 
@@ -35,7 +36,7 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
         "num_units": response.num_units,
         "shape": _shape(placement),
         "loss": response.loss if response.step else None,
-        "metrics": dict(response.metrics),
+        "metrics": main_first(dict(response.metrics), main_metric(response.metrics, {}, {})),
         "samples_per_second": response.samples_per_second,
         "cache_hit_fraction": response.cache_hit_fraction,
         "seconds_left": response.seconds_left if response.seconds_left >= 0 else None,
@@ -105,7 +106,7 @@ def status_text(status: dict[str, Any]) -> str:
         f"shape {shape['pp_degree']} x {shape['dp_degree']} (pp x dp, {shape['schedule'] or 'no schedule'})",
     ]
     readings = {"loss": status["loss"], **status["metrics"]}
-    known = [f"{name} {value:.4g}" for name, value in readings.items() if value is not None]
+    known = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in readings.items() if value is not None]
     if status["seconds_left"]:
         known.append(f"{duration(status['seconds_left'])} left")
     lines += [", ".join(known)] if known else []
