@@ -48,4 +48,4 @@ def _judge_one(copy: Path, mutant: Mutant, clean: dict[tuple[str, ...], str | No
 
 def _first_failure(output: str) -> str:
     """The first line of pytest's summary that names a failed test."""
-    return next((line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))), "")
+    return next((line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR tests"))), "")
