@@ -100,11 +100,20 @@ class ControlClient:
         )  # fmt: skip
         self._persistently("Ready", request)
 
-    def ready_in_background(self, generation: GenerationId, seconds: float, step: int) -> None:
+    def ready_in_background(self, generation: GenerationId, seconds: float) -> None:
+        """A plan is prepared; nobody waits for the answer."""
+        self._in_background(lambda: self.ready(generation, True, seconds))
+
+    def not_ready_in_background(self, generation: GenerationId, reason: str) -> None:
+        """Readiness is taken back, for later votes only."""
+        self._in_background(lambda: self.ready(generation, False, reason=reason))
+
+    def entered_in_background(self, generation: GenerationId, seconds: float, step: int) -> None:
         """Tell the controller that a generation was entered; training does not wait for the answer."""
-        threading.Thread(
-            target=self._quietly, args=(lambda: self.ready(generation, True, seconds, entered=True, step=step),), daemon=True
-        ).start()
+        self._in_background(lambda: self.ready(generation, True, seconds, entered=True, step=step))
+
+    def _in_background(self, call: Callable[[], None]) -> None:
+        threading.Thread(target=self._quietly, args=(call,), daemon=True).start()
 
     def _quietly(self, call: Callable[[], None]) -> None:
         try:

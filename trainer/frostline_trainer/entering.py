@@ -17,7 +17,7 @@ from frostline_contract.statistics import LinkProfile
 from frostline_trainer.caching import CacheUse
 from frostline_trainer.checkpoints import load_unit, read_manifest
 from frostline_trainer.collectives import broadcast_bytes
-from frostline_trainer.control_client import ControlClient, Refused
+from frostline_trainer.control_client import ControlClient
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import Groups, form_groups
@@ -64,21 +64,35 @@ class Entrance:
                 if counter not in self._seen:
                     self._seen.add(counter)
                     threading.Thread(target=self._prepare, args=(plan,), name=f"prepare-{counter}", daemon=True).start()
+            for plan in self._mailbox.take_repeated():
+                self._client.ready_in_background(plan.generation, 0.0)
+            for plan in self._mailbox.take_withdrawn():
+                self._give_up(plan, "withdrawn by the controller")
+
+    def _give_up(self, plan: Plan, reason: str) -> None:
+        """Readiness is taken back, for later votes only; what was prepared is dropped."""
+        groups = self._groups.pop(plan.generation.counter, None)
+        if groups is not None:
+            groups.close()
+        self._client.not_ready_in_background(plan.generation, reason)
 
     def _prepare(self, plan: Plan) -> None:
         counter, started = plan.generation.counter, time.perf_counter()
         backend = "nccl" if self._context.device.type == "cuda" and torch.cuda.device_count() > 1 else "gloo"
         timeout = timedelta(seconds=self._context.job.controller.reshape_deadline_seconds)
         try:
-            self._groups[counter] = form_groups(plan, self._worker_id, self._store, backend, timeout)
-            self._mailbox.mark_prepared(counter)
-            self._client.ready(plan.generation, True, time.perf_counter() - started)
-        except (RuntimeError, Refused, TimeoutError) as error:
+            groups = form_groups(plan, self._worker_id, self._store, backend, timeout)
+        except RuntimeError as error:
             log.warning("plan %s not prepared: %s", plan.generation, error)
             self._mailbox.withdraw(counter)
-            with_reason = f"{type(error).__name__}: {error}"
-            if not isinstance(error, Refused):
-                self._client.ready(plan.generation, False, reason=with_reason[:500])
+            self._client.not_ready_in_background(plan.generation, f"{type(error).__name__}: {error}"[:500])
+            return
+        if counter in self._mailbox.withdrawn:
+            groups.close()
+            return
+        self._groups[counter] = groups
+        self._mailbox.mark_prepared(counter)
+        self._client.ready_in_background(plan.generation, time.perf_counter() - started)
 
     # ---- which plan is next
 

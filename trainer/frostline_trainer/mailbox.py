@@ -12,7 +12,8 @@ class Mailbox:
     """Newest-wins notices. All methods may be called from any thread.
 
     plans: plans that name this worker and are not over, by counter. allowed: counters whose participants are all ready.
-    prepared: counters that this worker has prepared itself.
+    prepared: counters that this worker has prepared itself. known: counters heard. repeated: heard again, by a controller that
+    may not know the answer.
     """
 
     worker_id: str
@@ -22,6 +23,7 @@ class Mailbox:
     prepared: set[int] = field(default_factory=set)
     withdrawn: set[int] = field(default_factory=set)
     known: set[int] = field(default_factory=set)
+    repeated: set[int] = field(default_factory=set)
     decisions: dict[tuple[int, int], Decision] = field(default_factory=dict)
     newest: GenerationId = field(default_factory=lambda: GenerationId(incarnation=0, counter=0))
     drain: str = ""
@@ -30,9 +32,13 @@ class Mailbox:
     lost: str = ""
 
     def put_plan(self, plan: Plan) -> bool:
-        """Take a plan; False where it is older than what was heard, or known already."""
+        """Take a plan; False where it is older than what was heard, or known already (then it is to be answered again)."""
         with self.changed:
-            if plan.generation.counter in self.known or plan.generation < self.newest:
+            if plan.generation.counter in self.known:
+                self.repeated.add(plan.generation.counter)
+                self.changed.notify_all()
+                return False
+            if plan.generation < self.newest:
                 return False
             self.newest = plan.generation
             self.known.add(plan.generation.counter)
@@ -85,6 +91,18 @@ class Mailbox:
                 if may and plan.start == "continue" and in_window and plan.decision_number == decision_number:
                     return counter
             return 0
+
+    def take_repeated(self) -> list[Plan]:
+        """Prepared plans whose announcement came again: their answer is due again."""
+        with self.changed:
+            again = [self.plans[counter] for counter in self.repeated if counter in self.plans and counter in self.prepared]
+            self.repeated.clear()
+            return again
+
+    def take_withdrawn(self) -> list[Plan]:
+        """Plans that have been withdrawn since the last call; they are forgotten."""
+        with self.changed:
+            return [self.plans.pop(counter) for counter in sorted(self.withdrawn) if counter in self.plans]
 
     def forget_plans_until(self, counter: int) -> None:
         """A generation was entered: it and older plans are nothing to vote for any more."""

@@ -46,7 +46,7 @@ class LoopHooks:
     """What the loop asks of its surroundings.
 
     checkpoint(before_freeze): take a copy now. roll_back(decision): put the state of its step back. stable(): a vote has passed.
-    applied(decision): a decision is in force. report(kind, reason, seconds): an event. parts(): step parts since the last call.
+    applied(decision): a decision is in force. report(kind, reason, seconds, **detail): an event. parts(): step parts since the last call.
     first_vote(): the first vote of this generation has passed.
     """
 
@@ -54,7 +54,7 @@ class LoopHooks:
     roll_back: Callable[[Decision], None]
     stable: Callable[[], None]
     applied: Callable[[Decision], None]
-    report: Callable[[str, str, float], None]
+    report: Callable[..., None]
     parts: Callable[[], dict[str, float]]
     cache_counts: Callable[[], tuple[int, int]]
     first_vote: Callable[[], None]
@@ -252,7 +252,8 @@ class TrainingLoop:
         if void or decision is None:
             decision = Decision(number=number, interval=number, effective_step=state.step + 1, freeze_point=state.freeze_point,
                                 lineage=state.lineage, reason="came too late", void=True)  # fmt: skip
-            self.hooks.report("decision_void", f"decision {number} did not come within {self.job.decisions.wait_seconds} s", 0.0)
+            late = f"decision {number} did not come within {self.job.decisions.wait_seconds} s"
+            self.hooks.report("decision_void", late, 0.0, number=str(number))
         if decision.kind == "rollback" and not decision.void:
             self.hooks.roll_back(decision)
             return

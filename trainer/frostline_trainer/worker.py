@@ -134,7 +134,7 @@ class Worker:
         self.closing = self.entered.generation if self.entered is not None else None
         self.entered = entered
         self.client.entered(plan.generation)
-        self.client.ready_in_background(plan.generation, time.perf_counter() - started, self.state.step)
+        self.client.entered_in_background(plan.generation, time.perf_counter() - started, self.state.step)
         units = plan.placement.units_of(self.identity.worker_id)
         shape = plan.placement.shape
         log.info(
@@ -267,12 +267,14 @@ class Worker:
     def _acknowledge(self, lineage: int, step: int | None, interval: int | None) -> None:
         self.state.forget(lineage, step, interval)
 
-    def _report(self, kind: str, reason: str, seconds: float) -> None:
+    def _report(self, kind: str, reason: str, seconds: float, **detail: str) -> None:
         if self._is_sender():
-            event = control_pb2.RunEvent(
-                kind=kind, step=self.state.step, lineage=self.state.lineage, reason=reason, seconds=seconds
+            state = self.state
+            self.client.add_event(
+                control_pb2.RunEvent(
+                    kind=kind, step=state.step, lineage=state.lineage, reason=reason, seconds=seconds, detail=detail
+                )
             )
-            self.client.add_event(event)
 
     def _heartbeat(self) -> control_pb2.HeartbeatRequest:
         phase, seconds = self.clock.now()

@@ -77,9 +77,10 @@ class RunContext:
         return torch.empty(self.micro_batch_size, *self.hidden_shape, dtype=self.dtype, device=self.device)
 
     def on_device(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Collated inputs in the compute type, on the device; integers keep theirs."""
+        """Collated inputs in the compute type, on the device; integers and labels keep theirs."""
         return {
-            name: tensor.to(self.device, self.dtype if tensor.is_floating_point() else None) for name, tensor in inputs.items()
+            name: tensor.to(self.device, self.dtype if tensor.is_floating_point() and "label" not in name else None)
+            for name, tensor in inputs.items()
         }
 
 
