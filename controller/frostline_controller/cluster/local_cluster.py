@@ -48,6 +48,7 @@ class LocalCluster:
     """Runs the pods and services of one run directory. `start` returns at once; `failure` says what does not stay up.
 
     env: added to every child's environment (tests set FROSTLINE_WORKER_MODULE). services: kept running beside the pods.
+    Where FROSTLINE_PRELOAD names the socket of a preload process already, none is started: many short runs can share one.
     """
 
     def __init__(self, run_dir: Path, job: Job, services: Sequence[Service] = (), env: dict[str, str] | None = None) -> None:
@@ -58,8 +59,11 @@ class LocalCluster:
         threads = str(job.training.threads)
         self._env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **(env or {})}
         self._sockets = Path(tempfile.mkdtemp(prefix="frostline-"))  # a UNIX socket's path must be short
-        preload = Service("preload", (sys.executable, "-m", "frostline_trainer.preload", str(self._sockets / "preload.sock")))
-        self._services = [ServiceProcess(service, self._env, self._logs) for service in (*services, preload)]
+        shared = self._env.get("FROSTLINE_PRELOAD", "")
+        self._preload = shared or str(self._sockets / "preload.sock")
+        preload = Service("preload", (sys.executable, "-m", "frostline_trainer.preload", self._preload))
+        wanted = (*services, *(() if shared else (preload,)))
+        self._services = [ServiceProcess(service, self._env, self._logs) for service in wanted]
         self._pods: dict[str, Pod] = {}
         self._written: list[dict[str, object]] | None = None
         self._stopping = threading.Event()
@@ -146,7 +150,7 @@ class LocalCluster:
             "FROSTLINE_RUN_DIR": str(self.run_dir),
             "FROSTLINE_CONTROLLER": str(self.run_dir / "controller.address"),
             "FROSTLINE_TOKEN": Tokens.read(self.run_dir / "tokens.json").by_role[WORKER],
-            "FROSTLINE_PRELOAD": str(self._sockets / "preload.sock"),
+            "FROSTLINE_PRELOAD": self._preload,
             "FROSTLINE_WORKERS_PER_POD": str(self._job.placement.workers_per_pod),
             "FROSTLINE_GRACE_SECONDS": str(GRACE_SECONDS - 1.0),
         }

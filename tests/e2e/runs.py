@@ -1,0 +1,222 @@
+"""Whole runs through the real command: a preload process that all of them share, and what a run has left to be compared."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_SECONDS = 240.0
+"""Far above what a run here takes on two busy cores; a run that hangs is a failure and not a wait."""
+
+FROSTLINE = (sys.executable, "-m", "frostline_controller.cli.main")
+
+TINY_DIGITS: dict[str, Any] = {
+    "name": "tiny",
+    "model": {
+        "family": "vit",
+        "config": {
+            "hidden_size": 32,
+            "num_hidden_layers": 5,
+            "num_attention_heads": 2,
+            "intermediate_size": 64,
+            "patch_size": 2,
+        },
+        "dropout": 0.1,
+    },
+    "task": {"kind": "image_classification"},
+    "data": {
+        "source": "digits",
+        "max_samples": 320,
+        "augmentation": {"mode": "k-variants", "variants": 2, "shift_pixels": 1},
+    },
+    "training": {"steps": 48, "batch_size": 32, "micro_batch_size": 4, "reduction_leaves": 8},
+    # Freeze point 2 from step 11 on and 4 from step 27 on; on so few steps the guard would only measure noise.
+    "freeze": {
+        "interval_steps": 8,
+        "policy": {"name": "manual", "points": {1: 2, 3: 4}},
+        "rails": {"guard_margin": 10.0},
+    },
+    "decisions": {"wait_seconds": 120.0},
+    "placement": {"workers": 1, "reshape_every_freeze": True},
+    "cache": {"use": "always", "memory_bytes": 64 << 20},
+    "controller": {"heartbeat_seconds": 0.1, "dead_after_seconds": 60.0},
+}
+
+
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` laid over it, section by section."""
+    result = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that has ended: its directory, exit status and everything that it said."""
+
+    folder: Path
+    code: int
+    output: str
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return json.loads((self.folder / "result.json").read_text())
+
+    @property
+    def digest(self) -> str:
+        assert self.code == 0, self.story()
+        return self.result["digest"]
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The surviving records, by step: a lineage cut takes back what earlier lineages recorded above it."""
+        kept: dict[int, dict[str, Any]] = {}
+        for line in json_lines(self.folder / "metrics.jsonl"):
+            if "starts_at_step" in line:
+                kept = {step: record for step, record in kept.items() if step <= line["starts_at_step"]}
+            else:
+                assert line["step"] not in kept, f"step {line['step']} is recorded twice in lineage {line['lineage']}"
+                kept[line["step"]] = line
+        return [kept[step] for step in sorted(kept)]
+
+    @property
+    def losses(self) -> list[float]:
+        return [record["loss"] for record in self.records]
+
+    @property
+    def numerics(self) -> list[tuple[Any, ...]]:
+        """What no placement may change, step by step: each value with all its bits."""
+        names = ("step", "loss", "learning_rate", "gradient_norm", "unit_gradient_norms", "freeze_point", "refused", "evaluation")
+        return [tuple(repr(record[name]) for name in names) for record in self.records]
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """(pp_degree, dp_degree) in the order in which the run went through them."""
+        every = [(record["pp_degree"], record["dp_degree"]) for record in self.records]
+        return [shape for index, shape in enumerate(every) if index == 0 or shape != every[index - 1]]
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        return json_lines(self.folder / name)
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.lines("events.jsonl") if event["kind"] == kind]
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines("plans.jsonl") if line["kind"] == "decision"]
+
+    def story(self) -> str:
+        """For a failing assertion: what it said and the end of every log."""
+        logs = [f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in sorted((self.folder / "logs").glob("*.log"))]
+        return f"exit {self.code}\n{self.output[-3000:]}\n" + "\n".join(logs)
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """Every whole line of a file of JSON lines; the last one may still be half written."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+class Running:
+    """A `frostline run` or `resume` in a process of its own."""
+
+    def __init__(self, folder: Path, argv: list[str], env: dict[str, str]) -> None:
+        self.folder = folder
+        self._said = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said)
+
+    @property
+    def step(self) -> int:
+        """The newest durable step."""
+        return max((line.get("step", 0) for line in json_lines(self.folder / "metrics.jsonl")), default=0)
+
+    def wait_for_step(self, step: int) -> None:
+        """Until `step` is durable. Fails where the run ends or hangs before."""
+        self.wait_until(lambda: self.step >= step, f"step {step}")
+
+    def wait_until(self, condition: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + RUN_SECONDS
+        while not (found := condition()):
+            assert self.process.poll() is None, f"the run ended before {what}:\n{self._text()}"
+            assert time.monotonic() < deadline, f"no {what} within {RUN_SECONDS:g} s:\n{self._text()}"
+            time.sleep(0.05)
+        return found
+
+    def children(self, module: str) -> list[psutil.Process]:
+        """Processes of this run whose command line names `module`."""
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                if any(module in word for word in child.cmdline()):
+                    found.append(child)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> Ended:
+        """Wait for its end."""
+        try:
+            code = self.process.wait(RUN_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        return Ended(self.folder, code, self._text())
+
+    def _text(self) -> str:
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace")
+
+
+class Workshop:
+    """Starts runs that share one preload process."""
+
+    def __init__(self, preload: str) -> None:
+        self.env = {**os.environ, "FROSTLINE_PRELOAD": preload, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        self.started: list[Running] = []
+
+    def start(self, folder: Path, changes: dict[str, Any] | None = None, *arguments: str, **more_env: str) -> Running:
+        """`frostline run` of the tiny digits job with changes, in `folder`."""
+        job = folder.with_suffix(".yaml")
+        job.write_text(yaml.safe_dump(merged(TINY_DIGITS, changes or {}), sort_keys=False))
+        return self._start(folder, "run", "-f", str(job), "--out", str(folder), *arguments, **more_env)
+
+    def run(self, folder: Path, changes: dict[str, Any] | None = None, *arguments: str, **more_env: str) -> Ended:
+        return self.start(folder, changes, *arguments, **more_env).end()
+
+    def resume(self, folder: Path, *arguments: str) -> Ended:
+        return self._start(folder, "resume", str(folder), *arguments).end()
+
+    def command(self, *arguments: str, **more_env: str) -> subprocess.CompletedProcess[str]:
+        """Any other `frostline` command, to its end."""
+        return subprocess.run(
+            [*FROSTLINE, *arguments], env={**self.env, **more_env}, capture_output=True, text=True, timeout=RUN_SECONDS, check=False
+        )
+
+    def close(self) -> None:
+        """End what a failed test has left running."""
+        for running in self.started:
+            if running.process.poll() is None:
+                running.process.kill()
+                running.process.wait()
+
+    def _start(self, folder: Path, *arguments: str, **more_env: str) -> Running:
+        self.started.append(Running(folder, [*FROSTLINE, *arguments], {**self.env, **more_env}))
+        return self.started[-1]
