@@ -74,7 +74,8 @@ def watch(folder: Path, job: Job, replay: Path | None, resume: bool, quiet: bool
     from frostline_controller.cli.services import LocalServices
 
     terminal = open_terminal(quiet)
-    terminal.say(f"run directory {folder}")
+    if not quiet:
+        terminal.say(f"run directory {folder}")
     services = LocalServices(folder, job, replay=replay, resume=resume)
     failure: ClusterFailure | None = None
     with closing(ControlClient(folder)) as client, _interrupts() as interrupts:

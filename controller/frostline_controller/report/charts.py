@@ -184,10 +184,15 @@ def step_parts_chart(run: RunData) -> Chart | None:
     figure, axes = new_figure(NARROW, 2.9)
     palette = ["#3b7dd8", "#e0833f", "#3aa17e", "#b05cc6", "#d1495b", "#8d99ae"]
     axes.stackplot([group[-1].step for group in groups], bands, labels=labels, colors=palette, step="pre", alpha=0.85)
-    axes.set_ylim(bottom=0)
+    totals_shown = np.sum(bands, axis=0)
+    # One slow first step would flatten everything else.
+    ceiling = 1.4 * float(np.percentile(totals_shown, 95))
+    axes.set_ylim(0, ceiling)
     _finish(axes, run, "ms a step")
     means = [f"{name.replace('_', ' ')} {1e3 * totals[name] / len(run.records):.3g} ms" for name in shown]
     text = f"On average {', '.join(means)}" + (f", {len(rest)} smaller parts together." if rest else ".")
+    if totals_shown.max() > ceiling:
+        text += f" Steps above {ceiling:.3g} ms (the slowest took {totals_shown.max():.3g} ms) are cut off."
     return Chart("parts", "Where a step's time goes", text, _svg(figure, "parts", "Where a step's time goes", text))
 
 
@@ -229,7 +234,10 @@ def _finish(axes: "Axes", run: RunData, label: str, *, legend: bool = True, mark
             if event.kind in MARK_KINDS:
                 axes.axvline(event.step, color=COLOURS["bad"], linewidth=1.0, linestyle=(0, (2, 2)), zorder=1)
     if legend and axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=6, borderaxespad=0.1, handlelength=1.6, columnspacing=1.4)
+        columns = 3 if axes.figure.get_figwidth() < WIDE else 6
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderaxespad=0.1, handlelength=1.6, columnspacing=1.4
+        )
 
 
 def _whole_numbers(axes: "Axes", largest: float, bottom: float = 0.0, top: float | None = None) -> None:
