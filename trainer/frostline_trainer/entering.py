@@ -22,6 +22,7 @@ from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import Groups, form_groups
 from frostline_trainer.engine.unit_state import export_unit, import_unit
+from frostline_trainer.identity import Identity
 from frostline_trainer.link import measure_link
 from frostline_trainer.mailbox import Mailbox
 from frostline_trainer.model import build_cut_model
@@ -45,9 +46,9 @@ class Entered:
 class Entrance:
     """Prepares each announced plan in a thread of its own, and enters the one that is due."""
 
-    def __init__(self, context: RunContext, worker_id: str, store: Any, mailbox: Mailbox, client: ControlClient,
+    def __init__(self, context: RunContext, identity: Identity, store: Any, mailbox: Mailbox, client: ControlClient,
                  checkpoint_root: Path) -> None:  # fmt: skip
-        self._context, self._worker_id, self._store = context, worker_id, store
+        self._context, self._identity, self._store = context, identity, store
         self._mailbox, self._client, self._root = mailbox, client, checkpoint_root
         self._groups: dict[int, Groups] = {}
         self._seen: set[int] = set()
@@ -81,7 +82,7 @@ class Entrance:
         backend = "nccl" if self._context.device.type == "cuda" and torch.cuda.device_count() > 1 else "gloo"
         timeout = timedelta(seconds=self._context.job.controller.reshape_deadline_seconds)
         try:
-            groups = form_groups(plan, self._worker_id, self._store, backend, timeout)
+            groups = form_groups(plan, self._identity.worker_id, self._store, backend, timeout, self._identity.host)
         except RuntimeError as error:
             log.warning("plan %s not prepared: %s", plan.generation, error)
             self._mailbox.withdraw(counter)
@@ -130,14 +131,14 @@ class Entrance:
             if base is not None and groups.store is not None:
                 groups.store.set(_switch_key(plan), str(state.step))
             self._share_state(plan, state, groups)
-            move_units(self._context, plan, base, self._worker_id, groups.moving)
+            move_units(self._context, plan, base, self._identity.worker_id, groups.moving)
         else:
             self._restart(plan, state, calendar)
         self._mailbox.forget_plans_until(plan.generation.counter)
         if groups.world is None:
             groups.close()
             return None
-        index = plan.placement.workers.index(self._worker_id)
+        index = plan.placement.workers.index(self._identity.worker_id)
         round_trip = caching.round_trip
         self.extend_chain(state, state.freeze_point)
         generation = Generation(
@@ -174,7 +175,7 @@ class Entrance:
             return
         folder = self._root / plan.checkpoint_path
         manifest = read_manifest(folder)
-        for unit in plan.placement.units_of(self._worker_id):
+        for unit in plan.placement.units_of(self._identity.worker_id):
             import_unit(unit, self._context.cut.units[unit], self._context.moments, load_unit(folder, manifest, unit))
         restored = RunState.model_validate(manifest["state"])
         restored.enter_lineage(plan.lineage)

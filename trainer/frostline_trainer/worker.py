@@ -7,18 +7,15 @@ Environment: see docs/architecture.md. Exit codes: 0 ended as told, 2 the user's
 
 import logging
 import os
-import resource
-import secrets
 import signal
 import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.job import Job, job_digest, load_job
+from frostline_contract.job import Job, load_job
 from frostline_contract.plan import Decision, Placement, Plan
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message
@@ -28,9 +25,10 @@ from frostline_trainer.control_client import ControlClient, Refused
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.entering import Entered, Entrance
 from frostline_trainer.finishing import final_score, make_outcome, save_final_model, wait_for_manifest, world_digest
+from frostline_trainer.identity import Identity
+from frostline_trainer.introducing import heartbeat, make_registration
 from frostline_trainer.mailbox import Mailbox
 from frostline_trainer.phases import PhaseClock
-from frostline_trainer.profile import profile_units
 from frostline_trainer.run_state import RunState
 from frostline_trainer.saving import Saving
 from frostline_trainer.setup import build_context
@@ -38,32 +36,6 @@ from frostline_trainer.training_loop import Ended, LoopEnd, LoopHooks, TrainingL
 
 log = logging.getLogger(__name__)
 EXIT_DONE, EXIT_USER, EXIT_REFUSED, EXIT_FAULT = 0, 2, 3, 70
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Who this worker is: pod UID + process nonce, never a pod's name (PROTOCOLS 5)."""
-
-    run_dir: Path
-    controller_file: Path
-    token: str
-    pod_name: str
-    worker_id: str
-    node: str
-    local_rank: int
-
-    @staticmethod
-    def from_environment() -> "Identity":
-        run_dir = Path(os.environ["FROSTLINE_RUN_DIR"])
-        return Identity(
-            run_dir=run_dir,
-            controller_file=Path(os.environ.get("FROSTLINE_CONTROLLER", run_dir / "controller.address")),
-            token=os.environ["FROSTLINE_TOKEN"],
-            pod_name=os.environ.get("FROSTLINE_POD_NAME", "worker"),
-            worker_id=f"{os.environ.get('FROSTLINE_POD_UID', 'pod')}/{secrets.token_hex(4)}",
-            node=os.environ.get("FROSTLINE_NODE", "local"),
-            local_rank=int(os.environ.get("FROSTLINE_LOCAL_RANK", "0")),
-        )
 
 
 class Worker:
@@ -80,12 +52,12 @@ class Worker:
 
     def run(self) -> int:
         self.context = build_context(self.job)
-        self.store, store_port = open_store()
+        self.store, store_port = open_store(self.identity.host)
         feed_steps = self.context.order(1).steps_per_epoch
         self.calendar = DecisionCalendar(
             self.job.interval_steps(feed_steps), self.job.decisions.lag_steps, self.job.total_steps(feed_steps)
         )
-        registration = self._registration(store_port, feed_steps)
+        registration = make_registration(self.identity, self.context, store_port, feed_steps)
         self.client = ControlClient(
             self.identity.controller_file, self.identity.token, registration, self.mailbox, self._heartbeat, self._acknowledge
         )
@@ -95,7 +67,7 @@ class Worker:
         )
         self.saving = Saving(self.context, Path(response.checkpoint_root), self.client)
         self.client.start(self._outgoing)
-        self.entrance = Entrance(self.context, self.identity.worker_id, self.store, self.mailbox, self.client, self.saving.root)
+        self.entrance = Entrance(self.context, self.identity, self.store, self.mailbox, self.client, self.saving.root)
         self.entrance.start()
         try:
             return self._generations()
@@ -277,52 +249,14 @@ class Worker:
             )
 
     def _heartbeat(self) -> control_pb2.HeartbeatRequest:
-        phase, seconds = self.clock.now()
-        request = control_pb2.HeartbeatRequest(
-            worker_id=self.identity.worker_id,
-            step=self.state.step,
-            phase=phase,
-            phase_seconds=seconds,
-            resident_bytes=_resident_bytes(),
-            step_parts=self.clock.means(),
-        )
         entered = self.entered
-        if entered is not None:
-            request.generation.CopyFrom(to_message(entered.plan.generation, plan_pb2.GenerationId))
-            if entered.link is not None:
-                request.link.CopyFrom(to_message(entered.link, plan_pb2.LinkProfile))
-        measured = self.caching.profile()
-        if measured is not None:
-            request.cache.CopyFrom(to_message(measured, plan_pb2.CacheProfile))
-        return request
-
-    def _registration(self, store_port: int, steps_per_epoch: int) -> control_pb2.RegisterRequest:
-        context, identity = self.context, self.identity
-        refusal = None
-        try:
-            refusal = CacheUse(context, "", "", identity.worker_id, identity.run_dir).refusal
-        except ValueError as error:
-            refusal = str(error)
-        tokens, width = context.hidden_shape
-        return control_pb2.RegisterRequest(
-            worker_id=identity.worker_id,
-            pod_name=identity.pod_name,
-            failure_domain=identity.node,
-            process_id=os.getpid(),
-            store_host="127.0.0.1",
-            store_port=store_port,
-            probe_digest=context.probe_digest,
-            probe_detail=context.probe_detail,
-            job_digest=job_digest(self.job),
-            profile=to_message(profile_units(context), plan_pb2.WorkerProfile),
-            num_units=context.num_units,
-            steps_per_epoch=steps_per_epoch,
-            train_samples=len(context.data.train),
-            dataset_digest=context.data.digest,
-            unit_names=context.cut.unit_names,
-            boundary_bytes_per_sample=tokens * width * context.hidden_like().element_size(),
-            cacheable=refusal is None,
-            cache_refusal=refusal or "",
+        return heartbeat(
+            self.identity.worker_id,
+            self.state.step,
+            self.clock,
+            entered.plan.generation if entered is not None else None,
+            entered.link if entered is not None else None,
+            self.caching.profile(),
         )
 
 
@@ -367,11 +301,6 @@ def _tell(identity: Identity, worker: Worker | None, error: str, user_mistake: b
         client.leave("ended", ended=True, error=error, user_mistake=user_mistake)
     except (TimeoutError, Refused) as unheard:
         log.warning("the controller did not hear of it: %s", unheard)
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 if __name__ == "__main__":

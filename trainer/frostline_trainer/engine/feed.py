@@ -18,7 +18,7 @@ class StepBatch:
 
 
 class BatchFeed:
-    """Makes a replica's micro-batches. needs_samples, needs_labels: what this rank's stages read of them."""
+    """Makes a replica's micro-batches."""
 
     def __init__(self, context: RunContext, dp_degree: int) -> None:
         self._context = context
@@ -45,7 +45,7 @@ class BatchFeed:
 
     def micro_batch(self, batch: StepBatch, number: int) -> MicroBatch:
         rows = self.rows_of(number)
-        return MicroBatch(number, self._inputs(batch.indices[rows], batch.variants[rows]))
+        return MicroBatch(number, self._inputs(batch.indices[rows], batch.variants[rows]), batch.indices[rows])
 
     def _inputs(self, indices: list[int], variants: list[int]) -> Inputs:
         return self._context.on_device(self._context.data.train.collate(indices, variants))

@@ -17,8 +17,9 @@ from frostline_trainer.engine.exchange import reduce_gradients
 from frostline_trainer.engine.feed import BatchFeed, StepBatch
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.groups import Groups
+from frostline_trainer.engine.noise import add_feature_noise
 from frostline_trainer.engine.optimizer import UnitOptimizer
-from frostline_trainer.engine.pipeline import MicroBatch, Pipeline
+from frostline_trainer.engine.pipeline import EnterBoundary, MicroBatch, Pipeline
 from frostline_trainer.engine.prefix import PrefixReader
 from frostline_trainer.engine.schedules import schedule_named
 from frostline_trainer.engine.stage import Stage, StageSettings
@@ -81,8 +82,17 @@ class Generation:
         self._freeze_tied()
         trainable = [pair for stage in self.stages.values() for pair in stage.trainable()]
         self.optimizer = UnitOptimizer(context.job.training.optimizer, trainable, context.moments)
-        self.pipeline = Pipeline(self.stages, self.buffers, self.shape.num_stages, self.row, context.hidden_like())
+        self.pipeline = Pipeline(
+            self.stages, self.buffers, self.shape.num_stages, self.row, context.hidden_like(), self._boundary_noise()
+        )
         self.prefix = None
+
+    def _boundary_noise(self) -> EnterBoundary | None:
+        section = self.context.job.data.augmentation
+        if section.mode != "pointwise-feature":
+            return None
+        seed, scale = self.context.job.seed, section.feature_noise
+        return lambda hidden, samples, step: add_feature_noise(hidden, samples, step, seed, scale)
 
     def use_cache(self, cache: Any, previous_boundary: int | None) -> None:
         """Read the frozen prefix through the cache: only where stage 0 holds all of it."""

@@ -28,10 +28,11 @@ class Groups:
         self.store = None
 
 
-def form_groups(plan: Plan, worker_id: str, own_store: Any, backend: str, timeout: timedelta = DEFAULT_TIMEOUT) -> Groups:
+def form_groups(plan: Plan, worker_id: str, own_store: Any, backend: str, timeout: timedelta = DEFAULT_TIMEOUT,
+                host: str = "127.0.0.1") -> Groups:  # fmt: skip
     """Meet the plan's other participants. Raises RuntimeError where they do not all come within `timeout`.
 
-    own_store: this worker's store server, used where it is the plan's global rank 0.
+    own_store: this worker's store server, used where it is the plan's global rank 0. host: the address that others reach it at.
     """
     participants, shape = plan.participants, plan.placement.shape
     index = participants.index(worker_id)
@@ -39,13 +40,13 @@ def form_groups(plan: Plan, worker_id: str, own_store: Any, backend: str, timeou
     if index != 0 and len(participants) > 1:
         store = connect_store(plan.store_host, plan.store_port, timeout)
     name = f"g{plan.generation}"
-    moving = Group(store, f"{name}/moving", index, len(participants), "gloo", timeout)
+    moving = Group(store, f"{name}/moving", index, len(participants), "gloo", timeout, host)
     if index >= shape.world_size:
         return Groups(store, moving, None, None, None)
     pp_rank, dp_rank = shape.pp_rank(index), shape.dp_rank(index)
-    world = moving if not plan.leavers else Group(store, f"{name}/world", index, shape.world_size, "gloo", timeout)
-    row = Group(store, f"{name}/row{dp_rank}", pp_rank, shape.pp_degree, backend, timeout)
-    column = Group(store, f"{name}/column{pp_rank}", dp_rank, shape.dp_degree, backend, timeout)
+    world = moving if not plan.leavers else Group(store, f"{name}/world", index, shape.world_size, "gloo", timeout, host)
+    row = Group(store, f"{name}/row{dp_rank}", pp_rank, shape.pp_degree, backend, timeout, host)
+    column = Group(store, f"{name}/column{pp_rank}", dp_rank, shape.dp_degree, backend, timeout, host)
     return Groups(store, moving, world, row, column)
 
 

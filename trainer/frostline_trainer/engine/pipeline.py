@@ -15,17 +15,21 @@ from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.schedules import Action
 from frostline_trainer.engine.stage import Inputs, Stage
 
+EnterBoundary = Callable[[torch.Tensor, list[int], int], torch.Tensor]
+"""(boundary activations, samples, step) -> what the first unit that learns is given."""
+
 
 @dataclass
 class MicroBatch:
     """What a stage needs of one micro-batch beside the hidden tensor.
 
-    number: its number in the whole step. inputs: masks and labels (and raw samples for stage 0). boundary: the frozen
-    prefix's output where stage 0 has it already (from the cache).
+    number: its number in the whole step. inputs: masks and labels (and raw samples for stage 0). samples: which they are, -1
+    for padding. boundary: the frozen prefix's output where stage 0 has it already (from the cache).
     """
 
     number: int
     inputs: Inputs
+    samples: list[int] = field(default_factory=list)
     boundary: torch.Tensor | None = None
 
 
@@ -41,11 +45,12 @@ class Pipeline:
 
     stages: by stage number. buffers: gradient memory by stage number, for stages that learn. row: the replica's members.
     hidden_like: an empty tensor with a micro-batch's boundary shape, type and device.
-    loss: (logits, inputs) -> scalar, on the last stage.
+    enter_boundary: what is done to the frozen prefix's output before the first unit that learns (an augmentation), or None.
     """
 
     def __init__(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers], num_stages: int, row: Group,
-                 hidden_like: torch.Tensor) -> None:  # fmt: skip
+                 hidden_like: torch.Tensor, enter_boundary: EnterBoundary | None = None) -> None:  # fmt: skip
+        self._enter_boundary = enter_boundary
         self._stages, self._buffers = stages, buffers
         self._num_stages, self._row, self._hidden_like = num_stages, row, hidden_like
         self._sent: list[Sent] = []
@@ -111,6 +116,9 @@ class Pipeline:
         if stage.is_frozen:
             assert hidden is not None
             return hidden
+        if stage.starts_learning and self._enter_boundary is not None and step > 0:
+            assert hidden is not None
+            hidden = self._enter_boundary(hidden, micro_batch.samples, step)
         return stage.run_trainable(hidden, micro_batch.inputs, step, micro_batch.number)
 
     def _backward(self, stage_number: int, number: int, entry: torch.Tensor | None, output: torch.Tensor) -> None:

@@ -41,6 +41,7 @@ class Stage:
         self.first_unit = first_unit
         self.settings = settings
         self.num_frozen = min(max(freeze_point - first_unit, 0), len(self.units))
+        self.starts_learning = 0 < freeze_point == first_unit + self.num_frozen and not self.is_frozen
         for index, unit in enumerate(self.units):
             frozen = index < self.num_frozen
             set_frozen(unit, frozen)

@@ -1,0 +1,37 @@
+"""Who a worker is, from its pod's environment."""
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who this worker is: pod UID + process nonce, never a pod's name (PROTOCOLS 5).
+
+    node: its failure domain. host: the address at which other workers reach its store and its groups.
+    """
+
+    run_dir: Path
+    controller_file: Path
+    token: str
+    pod_name: str
+    worker_id: str
+    node: str
+    local_rank: int
+    host: str
+
+    @staticmethod
+    def from_environment() -> "Identity":
+        run_dir = Path(os.environ["FROSTLINE_RUN_DIR"])
+        return Identity(
+            run_dir=run_dir,
+            controller_file=Path(os.environ.get("FROSTLINE_CONTROLLER", run_dir / "controller.address")),
+            token=os.environ["FROSTLINE_TOKEN"],
+            pod_name=os.environ.get("FROSTLINE_POD_NAME", "worker"),
+            worker_id=f"{os.environ.get('FROSTLINE_POD_UID', 'pod')}/{secrets.token_hex(4)}",
+            node=os.environ.get("FROSTLINE_NODE", "local"),
+            local_rank=int(os.environ.get("FROSTLINE_LOCAL_RANK", "0")),
+            host=os.environ.get("FROSTLINE_HOST", "127.0.0.1"),
+        )

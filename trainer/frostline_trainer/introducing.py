@@ -1,0 +1,69 @@
+"""What a worker says of itself: its registration, and the heartbeat that follows it."""
+
+import os
+import resource
+
+from frostline_contract.job import job_digest
+from frostline_contract.plan import GenerationId
+from frostline_contract.statistics import CacheProfile, LinkProfile
+from frostline_proto.v1 import control_pb2, plan_pb2
+from frostline_rpc.convert import to_message
+from frostline_trainer.data.augment import cache_refusal
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.identity import Identity
+from frostline_trainer.phases import PhaseClock
+from frostline_trainer.profile import profile_units
+
+
+def make_registration(
+    identity: Identity, context: RunContext, store_port: int, steps_per_epoch: int
+) -> control_pb2.RegisterRequest:
+    """Measures the units on the way, so it takes a moment."""
+    refusal = cache_refusal(context.job)
+    tokens, width = context.hidden_shape
+    return control_pb2.RegisterRequest(
+        worker_id=identity.worker_id,
+        pod_name=identity.pod_name,
+        failure_domain=identity.node,
+        process_id=os.getpid(),
+        store_host=identity.host,
+        store_port=store_port,
+        probe_digest=context.probe_digest,
+        probe_detail=context.probe_detail,
+        job_digest=job_digest(context.job),
+        profile=to_message(profile_units(context), plan_pb2.WorkerProfile),
+        num_units=context.num_units,
+        steps_per_epoch=steps_per_epoch,
+        train_samples=len(context.data.train),
+        dataset_digest=context.data.digest,
+        unit_names=context.cut.unit_names,
+        boundary_bytes_per_sample=tokens * width * context.hidden_like().element_size(),
+        cacheable=refusal is None,
+        cache_refusal=refusal or "",
+    )
+
+
+def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: GenerationId | None, link: LinkProfile | None,
+              cache: CacheProfile | None) -> control_pb2.HeartbeatRequest:  # fmt: skip
+    """Liveness and progress now; newest wins."""
+    phase, seconds = clock.now()
+    request = control_pb2.HeartbeatRequest(
+        worker_id=worker_id,
+        step=step,
+        phase=phase,
+        phase_seconds=seconds,
+        resident_bytes=_resident_bytes(),
+        step_parts=clock.means(),
+    )
+    if generation is not None:
+        request.generation.CopyFrom(to_message(generation, plan_pb2.GenerationId))
+    if link is not None:
+        request.link.CopyFrom(to_message(link, plan_pb2.LinkProfile))
+    if cache is not None:
+        request.cache.CopyFrom(to_message(cache, plan_pb2.CacheProfile))
+    return request
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
