@@ -10,7 +10,7 @@ import zlib
 from dataclasses import dataclass
 
 CHUNK_BYTES = 512 * 1024 - 64
-"""Values above WHOLE_VALUE_BYTES are stored in chunks of this size (facts/activation-cache.md: 3.2x faster than one 16 MiB GET)."""
+"""Values above WHOLE_VALUE_BYTES are stored in chunks of this size (3.2x faster than one 16 MiB GET)."""
 
 WHOLE_VALUE_BYTES = 1024 * 1024
 MAGIC = b"FLAC"

@@ -21,7 +21,7 @@ class DecisionCalendar:
 
     def __post_init__(self) -> None:
         if self.lag_steps < 3:
-            raise ValueError(f"decisions.lag_steps is {self.lag_steps}; it must be at least 3, since statistics leave when stable")
+            raise ValueError(f"decisions.lag_steps is {self.lag_steps}; statistics leave when stable, so it must be at least 3")
         if self.interval_steps <= self.lag_steps:
             raise ValueError(
                 f"freeze.interval_steps is {self.interval_steps} and decisions.lag_steps is {self.lag_steps}; "

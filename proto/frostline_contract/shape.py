@@ -18,6 +18,8 @@ class ParallelShape:
         for field in ("pp_degree", "dp_degree", "virtual_stages"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} is {getattr(self, field)}; it must be at least 1")
+        if self.virtual_stages > 1 and self.pp_degree == 1:
+            raise ValueError(f"virtual_stages is {self.virtual_stages} with pp_degree 1; one rank has nothing to interleave with")
 
     @property
     def world_size(self) -> int:

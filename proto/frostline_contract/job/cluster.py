@@ -15,11 +15,17 @@ class PlacementSection(Section):
     workers_per_pod: int = fixed(1, ge=1, doc="Workers an agent starts: one a GPU.")
     pp_degree: int | None = live(None, ge=1, doc="Pins the pipeline's depth for the whole run; null: the planner's choice.")
     dp_degree: int | None = live(None, ge=1, doc="Pins the number of replicas; null: the planner's choice.")
-    initial_pp_degree: int | None = fixed(None, ge=1, doc="The pipeline's depth at the start (the paper's K0); later the planner's choice.")
+    initial_pp_degree: int | None = fixed(
+        None, ge=1, doc="The pipeline's depth at the start (the paper's K0); later the planner's choice."
+    )
     schedule: str = live("auto", doc="gpipe, 1f1b, interleaved_1f1b, an entry point's of frostline.schedules, or auto.")
     virtual_stages: int = live(1, ge=1, le=8, doc="Stages a rank with interleaved_1f1b.")
-    planner: Literal["optimal", "paper_greedy"] = live("optimal", doc="paper_greedy: the paper's partitioner and compression rule.")
-    objective: Literal["throughput", "cost"] = live("throughput", doc="throughput: freed workers become replicas. cost: they go back.")
+    planner: Literal["optimal", "paper_greedy"] = live(
+        "optimal", doc="paper_greedy: the paper's partitioner and compression rule."
+    )
+    objective: Literal["throughput", "cost"] = live(
+        "throughput", doc="throughput: freed workers become replicas. cost: they go back."
+    )
     worker_memory_bytes: int | None = live(None, ge=1, doc="Memory a worker may use; null: what it measures.")
     hysteresis: float = live(0.05, ge=0.0, doc="A reshape must save this share of the remaining time beyond its cost.")
     reshape_every_freeze: bool = live(False, doc="Reshape at every freeze, worth it or not (for demonstrations and tests).")
@@ -40,7 +46,9 @@ class CacheSection(Section):
     shards: int = live(1, ge=1, le=256, doc="Redis servers, one single-threaded process each.")
     addresses: tuple[str, ...] = live((), doc="host:port of external Redis servers; empty: started with the run.")
     memory_bytes: int = live(1 << 30, ge=1 << 20, doc="Memory of all shards together; admission follows from it.")
-    codec: Literal["none", "bfloat16", "int8"] = fixed("none", doc="none: the compute type's bytes. A lossy codec is part of the function.")
+    codec: Literal["none", "bfloat16", "int8"] = fixed(
+        "none", doc="none: the compute type's bytes. A lossy codec is part of the function."
+    )
     shadow_audit_fraction: float = live(0.01, ge=0.0, le=1.0, doc="Share of hits computed again and compared.")
     prefetch_steps: int = live(2, ge=0, le=64, doc="Steps whose samples are fetched ahead.")
 
@@ -49,8 +57,12 @@ class ControllerSection(Section):
     heartbeat_seconds: float = live(0.5, gt=0.0, doc="Interval of a worker's liveness and progress messages.")
     dead_after_seconds: float = live(10.0, gt=0.0, doc="Silence after which a worker counts as gone.")
     hang_floor_seconds: float = live(60.0, gt=0.0, doc="Least deadline of a phase; the deadline is max(floor, 5 x rolling p99).")
-    reshape_deadline_seconds: float = live(120.0, gt=0.0, doc="A prepared reshape that no vote has switched by then is abandoned.")
-    start_timeout_seconds: float = live(120.0, gt=0.0, doc="How long the first plan waits for all workers before it takes those there are.")
+    reshape_deadline_seconds: float = live(
+        120.0, gt=0.0, doc="A prepared reshape that no vote has switched by then is abandoned."
+    )
+    start_timeout_seconds: float = live(
+        120.0, gt=0.0, doc="How long the first plan waits for all workers before it takes those there are."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = live("info", doc="Least level of the structured logs.")
 
 

@@ -10,16 +10,24 @@ from frostline_contract.job.section import Section, fixed
 class ModelSection(Section):
     """Which transformer, and where its weights come from: exactly one of `path`, `hub` and `config`."""
 
-    family: str = fixed(doc="Model family: vit, bert, gpt2, llama, or one that an entry point of the group frostline.families adds.")
+    family: str = fixed(
+        doc="Model family: vit, bert, gpt2, llama, or one that an entry point of the group frostline.families adds."
+    )
     path: str | None = fixed(None, doc="Local checkpoint directory as save_pretrained writes it; relative to the job file.")
     hub: str | None = fixed(None, doc="Hub id, e.g. bert-base-uncased, where the network reaches the hub.")
     revision: str | None = fixed(None, doc="Hub revision; ignored for a local path.")
     config: dict[str, Any] = fixed(
         {}, doc="Fields of the transformers config: the whole model where neither path nor hub is given, overrides otherwise."
     )
-    dropout: float | None = fixed(None, ge=0.0, lt=1.0, doc="Sets every dropout probability of the config; null keeps the config's.")
-    untie_on_freeze: bool = fixed(False, doc="Train and save an untied head, so that freezing the embedding leaves the head learning.")
-    attention: Literal["sdpa", "eager"] = fixed("sdpa", doc="Attention kernel. On CUDA with exact numerics sdpa runs its deterministic variant.")
+    dropout: float | None = fixed(
+        None, ge=0.0, lt=1.0, doc="Sets every dropout probability of the config; null keeps the config's."
+    )
+    untie_on_freeze: bool = fixed(
+        False, doc="Train and save an untied head, so that freezing the embedding leaves the head learning."
+    )
+    attention: Literal["sdpa", "eager"] = fixed(
+        "sdpa", doc="Attention kernel. On CUDA with exact numerics sdpa runs its deterministic variant."
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> "ModelSection":
@@ -39,7 +47,9 @@ class AugmentationSection(Section):
     variants: int = fixed(4, ge=1, le=1024, doc="k of k-variants.")
     shift_pixels: int = fixed(0, ge=0, doc="Images: random shift by up to this many pixels each way.")
     horizontal_flip: bool = fixed(False, doc="Images: random mirror.")
-    feature_noise: float = fixed(0.0, ge=0.0, doc="pointwise-feature: standard deviation of the noise, relative to the activation's RMS.")
+    feature_noise: float = fixed(
+        0.0, ge=0.0, doc="pointwise-feature: standard deviation of the noise, relative to the activation's RMS."
+    )
 
 
 class DataSection(Section):
@@ -51,15 +61,25 @@ class DataSection(Section):
     path: str | None = fixed(None, doc="File or directory of the training data; relative to the job file.")
     test_path: str | None = fixed(None, doc="File or directory of the test data; null: test_fraction of the training data.")
     columns: dict[str, str] = fixed({}, doc="Column names for csv and jsonl, e.g. {text: sentence, label: label}.")
-    glue_task: str | None = fixed(None, doc="cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli: columns, labels and metric follow.")
+    glue_task: str | None = fixed(
+        None, doc="cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli: columns, labels and metric follow."
+    )
     test_fraction: float = fixed(0.2, gt=0.0, lt=1.0, doc="Share of samples for the test split where no test_path is given.")
-    guard_fraction: float = fixed(0.1, gt=0.0, lt=0.5, doc="Share of the training samples held out for the guard (never trained on).")
+    guard_fraction: float = fixed(
+        0.1, gt=0.0, lt=0.5, doc="Share of the training samples held out for the guard (never trained on)."
+    )
     guard_samples_max: int = fixed(1024, ge=1, doc="At most this many samples in the guard split.")
     max_samples: int | None = fixed(None, ge=1, doc="Use only this many samples (chosen by seed) of the training data.")
-    sequence_length: int = fixed(128, ge=4, doc="Text: tokens a sample; longer ones are cut (or windowed, for squad), shorter padded.")
+    sequence_length: int = fixed(
+        128, ge=4, doc="Text: tokens a sample; longer ones are cut (or windowed, for squad), shorter padded."
+    )
     doc_stride: int = fixed(64, ge=1, doc="squad: overlap of the windows of a long context, in tokens.")
-    image_size: int | None = fixed(None, ge=4, doc="Images are resized to this many pixels square; null keeps the model config's.")
-    tokenizer: str | None = fixed(None, doc="Tokenizer directory or hub id; null: the model checkpoint's, or one trained on the data.")
+    image_size: int | None = fixed(
+        None, ge=4, doc="Images are resized to this many pixels square; null keeps the model config's."
+    )
+    tokenizer: str | None = fixed(
+        None, doc="Tokenizer directory or hub id; null: the model checkpoint's, or one trained on the data."
+    )
     vocabulary_size: int = fixed(2048, ge=64, doc="Size of a tokenizer trained on the data.")
     augmentation: AugmentationSection = fixed(AugmentationSection(), doc="How samples vary between epochs.")
 
@@ -70,5 +90,7 @@ class TaskSection(Section):
     kind: Literal["image_classification", "text_classification", "question_answering", "language_modeling"] = fixed(
         doc="The task; it fixes the loss, the head and the metric."
     )
-    metric: str | None = fixed(None, doc="accuracy, f1, matthews, pearson, spearman, exact_match, perplexity; null: the task's own.")
+    metric: str | None = fixed(
+        None, doc="accuracy, f1, matthews, pearson, spearman, exact_match, perplexity; null: the task's own."
+    )
     num_labels: int | None = fixed(None, ge=1, doc="Number of classes (1: regression); null: read from the data.")

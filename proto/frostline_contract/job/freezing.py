@@ -11,8 +11,12 @@ class PolicySection(Section):
         doc="gradient_argmin (the paper's Eq. (1)), schedule, gradient_change, information_per_flop, manual, replay, "
         "or one that an entry point of frostline.freeze_policies adds.",
     )
-    alpha: float = fixed(1 / 3, gt=0.0, lt=1.0, doc="gradient_argmin, schedule: share of the remaining blocks frozen in one interval, at most.")
-    normalise_by_parameters: bool = fixed(False, doc="gradient_argmin: divide a block's norm by the square root of its parameter count.")
+    alpha: float = fixed(
+        1 / 3, gt=0.0, lt=1.0, doc="gradient_argmin, schedule: share of the remaining blocks frozen in one interval, at most."
+    )
+    normalise_by_parameters: bool = fixed(
+        False, doc="gradient_argmin: divide a block's norm by the square root of its parameter count."
+    )
     percentile: float = fixed(50.0, ge=0.0, le=100.0, doc="gradient_change: N of AutoFreeze's N-th percentile.")
     form: Literal["closed", "freezeout_linear", "freezeout_cubed", "linear"] = fixed("closed", doc="schedule: which curve.")
     freezeout_t0: float = fixed(0.8, gt=0.0, le=1.0, doc="schedule: t0 of FreezeOut.")
@@ -39,10 +43,16 @@ class RailsSection(Section):
     last_blocks: int = fixed(2, ge=1, doc="last_blocks: the last blocks, never frozen.")
     cooldown_intervals: int = fixed(1, ge=0, doc="cooldown: intervals without a change after one.")
     absolute_change: float = fixed(
-        1.0, ge=0.0, doc="absolute: a block's norm must have fallen to this share of its peak (a rank test always nominates somebody)."
+        1.0,
+        ge=0.0,
+        doc="absolute: a block's norm must have fallen to this share of its peak (a rank test always nominates somebody).",
     )
-    rearm_drop: float = fixed(0.5, gt=0.0, lt=1.0, doc="rearm: a learning rate this much below the last interval's starts patience anew.")
-    guard_margin: float = fixed(0.02, ge=0.0, doc="guard: tolerated rise of the guard loss, as a share of its value before the freeze.")
+    rearm_drop: float = fixed(
+        0.5, gt=0.0, lt=1.0, doc="rearm: a learning rate this much below the last interval's starts patience anew."
+    )
+    guard_margin: float = fixed(
+        0.02, ge=0.0, doc="guard: tolerated rise of the guard loss, as a share of its value before the freeze."
+    )
     guard_confidence: float = fixed(0.95, gt=0.5, lt=1.0, doc="guard: confidence with which the rise must exceed the margin.")
     guard_intervals: int = fixed(2, ge=1, doc="guard: intervals after a freeze in which a breach rolls it back.")
 
@@ -55,7 +65,9 @@ class FreezeSection(Section):
 
 class DecisionsSection(Section):
     lag_steps: int = fixed(3, ge=3, doc="Steps from an interval's end to its decision's first step.")
-    wait_seconds: float = live(30.0, ge=0.0, doc="A step whose decision is late waits at most this long; then the decision is void.")
+    wait_seconds: float = live(
+        30.0, ge=0.0, doc="A step whose decision is late waits at most this long; then the decision is void."
+    )
 
 
 class ElasticSection(Section):
