@@ -192,7 +192,7 @@ def step_parts_chart(run: RunData) -> Chart | None:
     means = [f"{name.replace('_', ' ')} {1e3 * totals[name] / len(run.records):.3g} ms" for name in shown]
     text = f"On average {', '.join(means)}" + (f", {len(rest)} smaller parts together." if rest else ".")
     if totals_shown.max() > ceiling:
-        text += f" Steps above {ceiling:.3g} ms (the slowest took {totals_shown.max():.3g} ms) are cut off."
+        text += f" Steps above {ceiling:,.0f} ms (the slowest took {totals_shown.max():,.0f} ms) are cut off."
     return Chart("parts", "Where a step's time goes", text, _svg(figure, "parts", "Where a step's time goes", text))
 
 
