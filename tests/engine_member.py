@@ -1,6 +1,7 @@
 """What a warm worker runs: one member's part of a series of hand-made plans, by the engine's own code."""
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -137,7 +138,7 @@ def train_step(generation: Generation, case: Case, step: int, run: Run) -> None:
     rate = learning_rate(training.optimizer, training.schedule, step, case.steps)
     generation.commit(gradients, rate, result.gradient_norm)
     run.losses[step], run.gradient_norms[step] = result.loss, result.gradient_norm
-    run.unit_norms[step] = tuple(square**0.5 for square in result.unit_squares)
+    run.unit_norms[step] = tuple(math.sqrt(square) for square in result.unit_squares)
 
 
 def take_checkpoint(saving: Saving, generation: Generation, plan: Plan, case: Case, step: int) -> str:

@@ -37,9 +37,9 @@ TASK_OF = {
 }
 
 NEVER: tuple[tuple[int, int], ...] = ()
-FREEZING = ((3, 1), (4, 3), (6, 5))
+FREEZING = ((2, 1), (3, 3), (5, 5))
 """(first step, freeze point): nothing, one unit, several, all but the last two blocks and the head."""
-THAWING = ((1, 5), (3, 1), (5, 0), (7, 3))
+THAWING = ((1, 5), (2, 1), (4, 0), (6, 3))
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Case:
     optimizer: str = "adamw"
     clip_norm: float | None = 1.0
     dropout: float = 0.1
-    steps: int = 7
+    steps: int = 6
     learning_rate: float = 3e-3
     untie_on_freeze: bool = False
     activation_checkpointing: bool = False
@@ -60,6 +60,7 @@ class Case:
     batch: str = "global"
     codec: str = "none"
     audit_fraction: float = 0.0
+    feature_noise: float = 0.0
 
     def freeze_point_at(self, step: int) -> int:
         """The freeze point in force in `step`."""
@@ -121,7 +122,7 @@ def job_of(case: Case) -> Job:
         {
             "model": {"family": family, "dropout": case.dropout, "untie_on_freeze": case.untie_on_freeze},
             "task": {"kind": kind},
-            "data": {"source": "digits"},
+            "data": {"source": "digits", "augmentation": _augmentation(case)},
             "training": {
                 "steps": case.steps,
                 "batch_size": BATCH,
@@ -139,6 +140,10 @@ def job_of(case: Case) -> Job:
             "cache": {"codec": case.codec, "shadow_audit_fraction": case.audit_fraction},
         }
     )
+
+
+def _augmentation(case: Case) -> dict[str, Any]:
+    return {"mode": "pointwise-feature", "feature_noise": case.feature_noise} if case.feature_noise else {}
 
 
 def build_case(case: Case) -> RunContext:
@@ -172,7 +177,7 @@ def oracle_trace(case: Case) -> Trace:
     batches = []
     for step in range(1, case.steps + 1):
         rows = split.collate(order.indices(step), [0] * BATCH)
-        batches.append({key: value.to(dtype) if value.is_floating_point() else value for key, value in rows.items()})
+        batches.append({key: _in_type(key, value, dtype) for key, value in rows.items()})
     recipe = Recipe(
         micro_batch_size=MICRO_BATCH,
         reduction_leaves=LEAVES,
@@ -185,6 +190,11 @@ def oracle_trace(case: Case) -> Trace:
     )
     model = small_model(case.family, dtype, case.dropout, BLOCKS)
     return run_plain_loop(model, batches, recipe)
+
+
+def _in_type(key: str, value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Model inputs are cast to the compute type; labels and weights are not, as they are no part of the model."""
+    return value.to(dtype) if value.is_floating_point() and "label" not in key else value
 
 
 def without_checkpointing(case: Case) -> Case:

@@ -96,7 +96,7 @@ def _plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple
         freeze_point=segment.freeze_point,
         placement=placement,
         sources=sources,
-        leavers=tuple(sorted(set(sources) - set(placement.workers))),
+        leavers=tuple(sorted(set(before.placement.workers) - set(placement.workers))) if before is not None else (),
         state_source=sources[0] if sources else "",
         store_host="127.0.0.1",
         store_port=ports[segment.layout.numbers[0]],

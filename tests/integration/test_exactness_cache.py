@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,12 @@ def train(case: Case, stack: CacheStack | None, before_step: Callable[[int], Non
     return told
 
 
+@cache
+def uncached(case: Case) -> CachedRun:
+    """What every cached run must equal."""
+    return train(case, None)
+
+
 def freeze(generation: Generation, caching: CacheUse, state: RunState, step: int, point: int) -> None:
     """What a worker does when a decision comes into force, and then the wait for admission."""
     number = len(state.decisions) + 1
@@ -75,9 +82,9 @@ def freeze(generation: Generation, caching: CacheUse, state: RunState, step: int
     state.codec_chain.append(point)
     generation.freeze_to(point, tuple(state.codec_chain), caching.round_trip)
     caching.connect(generation, state)
-    cache = caching.cache
-    if cache is not None and cache.usable:
-        wait_until(lambda: cache.admitted_fraction == 1.0)
+    boundary = caching.cache
+    if boundary is not None and boundary.usable:
+        wait_until(lambda: boundary.admitted_fraction == 1.0)
 
 
 def add(first: CacheCounts, second: CacheCounts) -> CacheCounts:
@@ -88,11 +95,11 @@ def add(first: CacheCounts, second: CacheCounts) -> CacheCounts:
 @pytest.mark.parametrize("codec", CODECS)
 def test_cached_missed_advanced_and_uncached_runs_have_equal_losses(codec: str, stack: CacheStack) -> None:
     case = replace(CASE, codec=codec)
-    uncached = train(case, None)
+    plain = uncached(case)
     cold = train(case, stack)
     warm = train(replace(case, audit_fraction=1.0), stack)
-    assert cold.run.losses == warm.run.losses == uncached.run.losses
-    assert cold.run.unit_norms == warm.run.unit_norms == uncached.run.unit_norms
+    assert cold.run.losses == warm.run.losses == plain.run.losses
+    assert cold.run.unit_norms == warm.run.unit_norms == plain.run.unit_norms
     assert cold.counts[2].misses > 0 and cold.counts[2].hits > 0
     assert cold.counts[4].previous_hits > 0 and cold.counts[4].hits > 0
     assert warm.counts[4].hits > cold.counts[4].hits
@@ -101,8 +108,7 @@ def test_cached_missed_advanced_and_uncached_runs_have_equal_losses(codec: str, 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_lossy_codec_is_part_of_the_function_and_none_is_not(codec: str) -> None:
-    plain = train(CASE, None)
-    coded = train(replace(CASE, codec=codec), None)
+    plain, coded = uncached(CASE), uncached(replace(CASE, codec=codec))
     assert coded.run.losses[1] == plain.run.losses[1]
     assert (coded.run.losses == plain.run.losses) == (codec == "none")
 
@@ -110,7 +116,7 @@ def test_a_lossy_codec_is_part_of_the_function_and_none_is_not(codec: str) -> No
 @pytest.mark.parametrize("codec", CODECS)
 def test_killing_redis_in_the_middle_changes_nothing(codec: str, stack: CacheStack) -> None:
     case = replace(CASE, codec=codec)
-    whole = train(case, None)
+    whole = uncached(case)
 
     def kill(step: int) -> None:
         if step == 5:
@@ -127,9 +133,9 @@ def test_killing_redis_in_the_middle_changes_nothing(codec: str, stack: CacheSta
 def test_a_sample_has_one_boundary_activation_in_any_tile(family: str, dtype: str, stack: CacheStack) -> None:
     context = build_case(Case(family, dtype))
     generation = Generation(context, Layout(1, 1).placement(0), 0, lone_groups(), 3, lambda name: None)
-    cache = stack.connect(context.hidden_shape, context.dtype, shadow_audit_fraction=0.0)
-    stack.ready(cache, identity(f"{family}-{dtype}", 3), None, TRAIN_ROWS)
-    reader = PrefixReader(context, generation.stages[0], context.data.train, cache, 3, None)
+    used = stack.connect(context.hidden_shape, context.dtype, shadow_audit_fraction=0.0)
+    stack.ready(used, identity(f"{family}-{dtype}", 3), None, TRAIN_ROWS)
+    reader = PrefixReader(context, generation.stages[0], context.data.train, used, 3, None)
     never = stack.connect(context.hidden_shape, context.dtype)
     missing = PrefixReader(context, generation.stages[0], context.data.train, never, 3, None)
 
@@ -140,9 +146,9 @@ def test_a_sample_has_one_boundary_activation_in_any_tile(family: str, dtype: st
     tiles = [rows(missing, [sample]), rows(missing, [9, sample])[1:], rows(missing, [sample, 30])[:1],
              rows(missing, [1, 2, -1, 3, sample, -1])[4:5]]  # fmt: skip
     filled = rows(reader, [sample, 17, 18])
-    assert cache.flush(20.0)
+    assert used.flush(20.0)
     read = rows(reader, [40, sample, 18])
-    assert cache.take_counts().hits == 2
+    assert used.take_counts().hits == 2
     for other in (*tiles, read[1:2]):
         assert torch.equal(other[0].view(torch.uint8), filled[0].view(torch.uint8))
     assert torch.equal(read[2], filled[2]) and not torch.equal(read[0], read[1])

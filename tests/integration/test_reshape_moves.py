@@ -138,6 +138,17 @@ def test_an_untied_head_learns_on_and_has_the_oracles_bits(warm_workers: WarmWor
     assert differences(case, run_series(warm_workers, case, [Segment(Layout(2, 2), case.steps)])) == []
 
 
+@pytest.mark.parametrize("layout", [Layout(4, 1), Layout(2, 2), Layout(1, 3)], ids=str)
+def test_noise_on_the_boundary_is_the_same_on_any_placement(layout: Layout, warm_workers: WarmWorkers) -> None:
+    """Freeze points 1, 3 and 5 lie at a cut, inside a stage and behind frozen stages of these layouts."""
+    case = Case("vit", feature_noise=0.1)
+    (alone,) = noisy = run_series(warm_workers, case, [Segment(Layout(1, 1), case.steps)])
+    assert losses_of(noisy) != lone_run(warm_workers, replace(case, feature_noise=0.0)).losses, "the noise shows"
+    runs = run_series(warm_workers, case, [Segment(layout, case.steps)])
+    assert losses_of(runs) == alone.losses
+    assert {run.digest for run in runs} == {alone.digest}
+
+
 def test_a_batch_per_replica_runs_and_takes_more_samples(warm_workers: WarmWorkers) -> None:
     case = Case("bert_classification", batch="per_replica", steps=3, freezing=())
     runs = run_series(warm_workers, case, [Segment(Layout(1, 2), case.steps)])

@@ -1,0 +1,140 @@
+"""What the controller told a worker, and what all members know alike."""
+
+import pytest
+
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_contract.statistics import IntervalStatistics, StepRecord
+from frostline_trainer.mailbox import Mailbox
+from frostline_trainer.run_state import RunState
+from tests.hand_made_plans import Layout
+
+
+def plan(counter: int, incarnation: int = 1, **fields: object) -> Plan:
+    base: dict[str, object] = {"start": "continue", "switch_from": 3, "switch_until": 5, "decision_number": 2, "lineage": 0}
+    generation = GenerationId(incarnation=incarnation, counter=counter)
+    return Plan(generation=generation, freeze_point=0, placement=Layout(1, 2).placement(0), **(base | fields))
+
+
+def ready_box(*plans: Plan) -> Mailbox:
+    box = Mailbox("w1")
+    for item in plans:
+        assert box.put_plan(item)
+        box.allow(item.generation.counter)
+        box.mark_prepared(item.generation.counter)
+    return box
+
+
+@pytest.mark.parametrize(("step", "decision", "votable"), [(2, 2, 0), (3, 2, 7), (5, 2, 7), (6, 2, 0), (4, 1, 0), (4, 3, 0)])
+def test_a_plan_can_be_voted_for_in_its_window_under_its_decision(step: int, decision: int, votable: int) -> None:
+    assert ready_box(plan(7)).votable(step, decision) == votable
+
+
+def test_readiness_needs_preparation_and_leave_and_can_be_taken_back() -> None:
+    box = Mailbox("w1")
+    box.put_plan(plan(7))
+    assert box.votable(4, 2) == 0
+    box.mark_prepared(7)
+    assert box.votable(4, 2) == 0
+    box.allow(7)
+    assert box.votable(4, 2) == 7
+    box.withdraw(7)
+    assert box.votable(4, 2) == 0
+    assert ready_box(plan(7, start="fresh")).votable(4, 2) == 0, "nothing to switch from"
+
+
+def test_the_newest_plan_is_voted_for_and_entered_ones_are_forgotten() -> None:
+    box = ready_box(plan(7), plan(9))
+    assert box.votable(4, 2) == 9
+    box.forget_plans_until(7)
+    assert list(box.plans) == [9]
+    box.forget_plans_until(9)
+    assert box.votable(4, 2) == 0 and box.plans == {}, "what was entered is nothing to vote for"
+
+
+def test_older_generations_are_refused_by_incarnation_first() -> None:
+    box = ready_box(plan(7, incarnation=2))
+    assert not box.put_plan(plan(8, incarnation=1))
+    assert not box.put_plan(plan(7, incarnation=2)), "known already"
+    assert box.put_plan(plan(8, incarnation=2))
+    stranger = Mailbox("somebody")
+    assert not stranger.put_plan(plan(7))
+    assert stranger.plans == {}, "a plan without this worker is heard, not taken"
+    assert stranger.newest == GenerationId(incarnation=1, counter=7)
+
+
+def test_decisions_are_found_by_lineage_and_number() -> None:
+    box = Mailbox("w1")
+    kept = Decision(number=2, interval=2, effective_step=11, freeze_point=3)
+    rollback = Decision(number=3, interval=3, effective_step=15, freeze_point=0, lineage=1, kind="rollback", rollback_to_step=4)
+    box.put_plan(plan(7, decisions=(kept, rollback)))
+    assert box.decision(0, 2) == kept and box.decision(1, 2) is None
+    assert box.decision(0, 3) == rollback, "due in the lineage that it ends"
+    calendar = DecisionCalendar(interval_steps=4, lag_steps=3, total_steps=40)
+    restored = plan(8, lineage=1, start="checkpoint", start_step=9, decisions=(kept, rollback))
+    box.refile(restored, calendar)
+    assert box.decision(1, 2) == kept, "its interval was kept and its step is still to come"
+    assert box.decision(1, 3) is None
+
+
+def record(step: int, lineage: int = 0) -> StepRecord:
+    return StepRecord(
+        lineage=lineage, step=step, loss=1.0, learning_rate=0.1, gradient_norm=1.0, freeze_point=0, pp_degree=1, dp_degree=1,
+        generation="1.1", step_seconds=0.1,
+    )  # fmt: skip
+
+
+def statistics(number: int, lineage: int = 0) -> IntervalStatistics:
+    return IntervalStatistics(
+        number=number, lineage=lineage, first_step=1, last_step=4, freeze_point=0, unit_gradient_norms=(1.0,),
+        unit_parameters=(1,), learning_rate=0.1, learning_rate_peak=0.1, loss_mean=1.0, accepted_steps=4,
+    )  # fmt: skip
+
+
+def test_only_what_a_later_vote_has_confirmed_leaves() -> None:
+    state = RunState(unconfirmed=record(1), unconfirmed_statistics=statistics(1))
+    assert state.outgoing() == ([], [])
+    state.confirm()
+    state.unconfirmed = record(2)
+    assert [item.step for item in state.outgoing()[0]] == [1]
+    assert [item.number for item in state.outgoing()[1]] == [1]
+    state.confirm()
+    state.confirm()
+    assert [item.step for item in state.records] == [1, 2], "a vote confirms once"
+
+
+def test_what_is_acknowledged_goes_and_the_rest_stays() -> None:
+    state = RunState(records=[record(1), record(2), record(1, 1)], statistics=[statistics(1), statistics(2)])
+    state.forget(0, 1, None)
+    assert [(item.lineage, item.step) for item in state.records] == [(0, 2), (1, 1)]
+    assert len(state.statistics) == 2
+    state.forget(0, None, 1)
+    assert [item.number for item in state.statistics] == [2]
+    state.forget(1, 1, 0)
+    assert (state.records, state.statistics) == ([], []), "whatever belongs to an earlier lineage is durable or over"
+
+
+def test_a_joiner_takes_everything_and_a_rollback_keeps_what_is_unacknowledged() -> None:
+    source = RunState(step=7, accepted_steps=6, records=[record(7)], codec_chain=[2])
+    joiner = RunState()
+    joiner.take(RunState.model_validate(source.dump()), keep_unacknowledged=False)
+    assert joiner.dump() == source.dump()
+    rolled = RunState(step=9, records=[record(8), record(9)])
+    rolled.take(RunState(step=4), keep_unacknowledged=True)
+    assert rolled.step == 4 and [item.step for item in rolled.records] == [8, 9]
+
+
+def test_the_numerics_history_is_a_chain() -> None:
+    one, same, other = RunState(), RunState(), RunState(freeze_point=1)
+    assert one.chain(1, False) == same.chain(1, False) != other.chain(1, False)
+    assert one.chain(2, True) != same.chain(2, False)
+    assert len(one.numerics_hash) == 64
+
+
+def test_statistics_on_their_way_enter_the_new_lineage() -> None:
+    state = RunState(statistics=[statistics(1)], unconfirmed_statistics=statistics(2), records=[record(3)])
+    state.enter_lineage(4)
+    assert state.lineage == 4
+    assert [item.lineage for item in state.statistics] == [4]
+    assert state.unconfirmed_statistics is not None and state.unconfirmed_statistics.lineage == 4
+    assert state.records[0].lineage == 0, "a record belongs to the lineage that it was committed in"

@@ -1,0 +1,233 @@
+"""A unit's state: what an optimizer keeps over rebuilds, what travels, what lies in a checkpoint, and its digest."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from frostline_contract.job.training import OptimizerSection
+from frostline_trainer.checkpoints import MANIFEST, CheckpointWriter, Snapshot, complete_checkpoints, load_unit, read_manifest
+from frostline_trainer.engine.optimizer import Moments, UnitOptimizer, decays
+from frostline_trainer.engine.unit_state import UnitState, export_unit, import_unit, pack, run_digest, unit_digest, unpack
+
+SECTIONS = [OptimizerSection(), OptimizerSection(name="sgd")]
+
+
+def unit(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
+
+
+def give_gradients(module: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator) if parameter.requires_grad else None
+
+
+def weights(module: nn.Module) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
+def test_a_rebuilt_optimizer_goes_on_with_the_same_moments(section: OptimizerSection) -> None:
+    kept, rebuilt, moments, other = unit(), unit(), {}, {}
+    one = UnitOptimizer(section, [(5, kept)], moments)
+    for step in range(4):
+        give_gradients(kept, step)
+        one.step(0.01)
+        give_gradients(rebuilt, step)
+        UnitOptimizer(section, [(5, rebuilt)], other).step(0.01)
+    assert same(weights(kept), weights(rebuilt))
+    assert moments.keys() == other.keys() == {(5, name) for name, _ in kept.named_parameters()}
+
+
+def test_one_optimizer_over_units_and_one_each_give_the_same_bits() -> None:
+    pairs = [(index, unit(index)) for index in range(3)]
+    singly = [(index, unit(index)) for index in range(3)]
+    together, apart = {}, {}
+    for step in range(3):
+        for (_, a), (_, b) in zip(pairs, singly, strict=True):
+            give_gradients(a, step)
+            give_gradients(b, step)
+        UnitOptimizer(SECTIONS[0], pairs, together).step(0.01)
+        for pair in singly:
+            UnitOptimizer(SECTIONS[0], [pair], apart).step(0.01)
+    assert all(same(weights(a), weights(b)) for (_, a), (_, b) in zip(pairs, singly, strict=True))
+
+
+def test_frozen_parameters_keep_weights_moments_and_their_own_step_count() -> None:
+    module, moments = unit(), {}
+    give_gradients(module, 0)
+    UnitOptimizer(SECTIONS[0], [(0, module)], moments).step(0.1)
+    before = {name: tensor.clone() for name, tensor in moments[0, "0.weight"].items()}
+    module[0].requires_grad_(False)
+    frozen = weights(module[0])
+    for step in range(3):
+        give_gradients(module, step)
+        UnitOptimizer(SECTIONS[0], [(0, module)], moments).step(0.1)
+    assert same(frozen, weights(module[0])), "no weight decay either"
+    assert all(torch.equal(moments[0, "0.weight"][name], tensor) for name, tensor in before.items())
+    assert [float(moments[0, name]["step"]) for name in ("0.weight", "1.weight")] == [1.0, 4.0]
+
+
+def test_decay_is_for_matrices_only_and_all_frozen_is_no_optimizer() -> None:
+    module = unit()
+    assert [name for name, parameter in module.named_parameters() if decays(parameter)] == ["0.weight"]
+    start = weights(module)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    UnitOptimizer(OptimizerSection(weight_decay=0.5), [(0, module)], {}).step(0.1)
+    assert torch.allclose(module[0].weight, start[0] * 0.95) and same(weights(module)[1:], start[1:])
+    module.requires_grad_(False)
+    moments: Moments = {}
+    UnitOptimizer(SECTIONS[0], [(0, module)], moments).step(0.1)
+    assert moments == {}
+
+
+def trained(section: OptimizerSection = SECTIONS[0]) -> tuple[nn.Module, Moments]:
+    module, moments = unit(), {}
+    give_gradients(module, 1)
+    UnitOptimizer(section, [(2, module)], moments).step(0.1)
+    return module, moments
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
+def test_state_travels_as_bytes_and_the_next_step_has_the_same_bits(section: OptimizerSection) -> None:
+    source, moments = trained(section)
+    state = unpack(pack(export_unit(2, source, moments)))
+    target, arrived = unit(9), {(2, "0.weight"): {"stale": torch.zeros(1)}, (7, "x"): {}}
+    import_unit(2, target, arrived, state)
+    assert (2, "0.weight") in arrived and "stale" not in arrived[2, "0.weight"] and (7, "x") in arrived
+    assert unit_digest(export_unit(2, target, arrived)) == unit_digest(export_unit(2, source, moments))
+    for module, held in ((source, moments), (target, arrived)):
+        give_gradients(module, 4)
+        UnitOptimizer(section, [(2, module)], held).step(0.1)
+    assert same(weights(source), weights(target))
+
+
+def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed() -> None:
+    module, moments = trained()
+    start, state = weights(module), export_unit(2, module, moments)
+    for wrong in ({k: v for k, v in state.items() if k != "weight/0.bias"}, state | {"weight/0.bias": torch.zeros(9)},
+                  state | {"weight/extra": torch.zeros(1)}):  # fmt: skip
+        with pytest.raises(ValueError, match="unit 2: state does not fit the model"):
+            import_unit(2, module, moments, wrong)
+    assert same(start, weights(module)) and moments
+
+
+def test_the_digest_sees_every_bit_name_type_and_shape() -> None:
+    module, moments = trained()
+    state = export_unit(2, module, moments)
+    plain = unit_digest(state)
+    first = state["exp_avg/0.weight"].clone()
+    first.view(torch.int32)[0, 0] ^= 1
+    changes: list[UnitState] = [
+        state | {"exp_avg/0.weight": first},
+        state | {"weight/0.weight": state["weight/0.weight"].view(4, 3).reshape(3, 4)},
+        state | {"weight/0.bias": state["weight/0.bias"].view(torch.int32)},
+        {key.replace("0.bias", "0.tilt"): tensor for key, tensor in state.items()},
+        {key: tensor for key, tensor in state.items() if key != "step/0.bias"},
+    ]
+    digests = {unit_digest(change) for change in changes}
+    assert len(digests) == len(changes) and plain not in digests
+    assert unit_digest(dict(reversed(state.items()))) == plain, "but not the order"
+    skipped = unit_digest(state, frozenset({"0.weight"}))
+    assert skipped == unit_digest({key: value for key, value in state.items() if not key.endswith("/0.weight")})
+    assert run_digest([plain, skipped]) != run_digest([skipped, plain])
+
+
+# ---- checkpoints
+
+
+@pytest.fixture
+def published() -> list[Path]:
+    return []
+
+
+@pytest.fixture
+def writer(published: list[Path]) -> Iterator[CheckpointWriter]:
+    started = CheckpointWriter(2, lambda folder, manifest: published.append(folder))
+    yield started
+    started.finish()
+
+
+def snapshot(root: Path, step: int, stable: bool = True, units: tuple[int, ...] = (0, 1), publisher: bool = True,
+             **manifest: object) -> Snapshot:  # fmt: skip
+    event = threading.Event()
+    if stable:
+        event.set()
+    states = {index: {"weight/a": torch.full((2,), float(step + index))} for index in units}
+    fields = {"lineage": 0, "step": step, **manifest}
+    return Snapshot(root / "0" / "1.1" / str(step), states, {}, 2, fields if publisher else None, event)
+
+
+def test_a_checkpoint_is_published_when_all_units_are_there_and_the_step_is_stable(
+    writer: CheckpointWriter, published: list[Path], tmp_path: Path
+) -> None:
+    first = snapshot(tmp_path, 5, stable=False, units=(0,))
+    writer.write(first)
+    with pytest.raises(ValueError, match="no complete checkpoint"):
+        read_manifest(first.folder)
+    first.stable.set()
+    other = CheckpointWriter(2, lambda folder, manifest: published.append(folder))
+    other.write(snapshot(tmp_path, 5, units=(1,), publisher=False))
+    other.finish()
+    writer.finish()
+    manifest = read_manifest(first.folder)
+    assert published == [first.folder]
+    assert [torch.equal(load_unit(first.folder, manifest, i)["weight/a"], torch.full((2,), 5.0 + i)) for i in (0, 1)] == [
+        True,
+        True,
+    ]
+    digests = [unit_digest({"weight/a": torch.full((2,), 5.0 + index)}) for index in (0, 1)]
+    assert manifest["digest"] == run_digest(digests)
+
+
+def test_old_checkpoints_go_but_the_best_and_those_before_a_freeze_stay(tmp_path: Path, published: list[Path]) -> None:
+    writer = CheckpointWriter(2, lambda folder, manifest: published.append(folder))
+    for step, fields in (
+        (1, {"guard_loss": 0.1}),
+        (2, {}),
+        (3, {"before_freeze": True}),
+        (4, {"guard_loss": 0.5}),
+        (5, {}),
+        (6, {}),
+    ):
+        writer.write(snapshot(tmp_path, step, **fields))
+    writer.finish()
+    assert [manifest["step"] for _, manifest in complete_checkpoints(tmp_path)] == [1, 3, 5, 6]
+    assert len(published) == 6
+    assert not (tmp_path / "0" / "1.1" / "2").exists()
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, writer: CheckpointWriter) -> None:
+    written = snapshot(tmp_path, 3)
+    writer.write(written)
+    writer.finish()
+    manifest = read_manifest(written.folder)
+    path = written.folder / manifest["units"][1]["file"]
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(ValueError, match=r"unit-001\.safetensors: cannot be read"):
+        load_unit(written.folder, manifest, 1)
+    (written.folder / MANIFEST).write_text(json.dumps(manifest | {"version": 99}))
+    with pytest.raises(ValueError, match="checkpoint version 99"):
+        read_manifest(written.folder)
+    (written.folder / MANIFEST).write_text("{")
+    with pytest.raises(ValueError, match="no complete checkpoint"):
+        read_manifest(written.folder)
+
+
+def test_a_place_that_cannot_be_written_costs_a_warning_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "0").write_text("a file where a folder should be")
+    writer = CheckpointWriter(2, lambda folder, manifest: None)
+    writer.write(snapshot(tmp_path, 1))
+    writer.finish()
+    assert "training goes on" in caplog.text
