@@ -4,7 +4,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,18 @@ import pytest
 from tests.e2e.runs import Ended, Workshop
 
 WARM_SECONDS = 120.0
+
+RESHAPES = {
+    1: [],
+    2: [{"step": 18, "pp_degree": 1, "dp_degree": 2}, {"step": 37, "pp_degree": 2, "dp_degree": 1}],
+    3: [{"step": 18, "pp_degree": 3, "dp_degree": 1}, {"step": 37, "pp_degree": 1, "dp_degree": 3}],
+    4: [
+        {"step": 18, "pp_degree": 2, "dp_degree": 2, "schedule": "interleaved_1f1b", "virtual_stages": 2},
+        {"step": 37, "pp_degree": 1, "dp_degree": 4, "schedule": "gpipe"},
+    ],
+    6: [{"step": 18, "pp_degree": 2, "dp_degree": 3, "schedule": "gpipe"}, {"step": 37, "pp_degree": 3, "dp_degree": 2}],
+}
+"""By number of workers: what is reshaped by command, between the freezes (in force from steps 11 and 27 on) and after them."""
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +52,20 @@ def workshop(preload: str) -> Iterator[Workshop]:
 
 
 @pytest.fixture(scope="session")
-def one_worker(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """The tiny digits job on one worker that nothing befell: what every other run of it is compared with."""
-    ended = workshop.run(tmp_path_factory.mktemp("one") / "run")
+def run_on(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Ended]:
+    """The tiny digits job on so many workers, reshaped by command in between: run once, looked at by several tests."""
+
+    @cache
+    def ended(workers: int) -> Ended:
+        folder = tmp_path_factory.mktemp(f"on{workers}") / "run"
+        return workshop.run(folder, {"reshapes": RESHAPES[workers]}, "--workers", str(workers))
+
+    return ended
+
+
+@pytest.fixture(scope="session")
+def one_worker(run_on: Callable[[int], Ended]) -> Ended:
+    """The run on one worker that nothing befell: what every other run of the job is compared with."""
+    ended = run_on(1)
     assert ended.code == 0, ended.story()
     return ended

@@ -30,7 +30,7 @@ TINY_DIGITS: dict[str, Any] = {
             "num_hidden_layers": 5,
             "num_attention_heads": 2,
             "intermediate_size": 64,
-            "patch_size": 2,
+            "patch_size": 4,
         },
         "dropout": 0.1,
     },
@@ -40,7 +40,7 @@ TINY_DIGITS: dict[str, Any] = {
         "max_samples": 320,
         "augmentation": {"mode": "k-variants", "variants": 2, "shift_pixels": 1},
     },
-    "training": {"steps": 48, "batch_size": 32, "micro_batch_size": 4, "reduction_leaves": 8},
+    "training": {"steps": 60, "batch_size": 32, "micro_batch_size": 4, "reduction_leaves": 8},
     # Freeze point 2 from step 11 on and 4 from step 27 on; on so few steps the guard would only measure noise.
     "freeze": {
         "interval_steps": 8,
@@ -99,8 +99,8 @@ class Ended:
     @property
     def numerics(self) -> list[tuple[Any, ...]]:
         """What no placement may change, step by step: each value with all its bits."""
-        names = ("step", "loss", "learning_rate", "gradient_norm", "unit_gradient_norms", "freeze_point", "refused", "evaluation")
-        return [tuple(repr(record[name]) for name in names) for record in self.records]
+        names = ("step", "loss", "learning_rate", "gradient_norm", "unit_gradient_norms", "freeze_point", "refused")
+        return [(*(repr(record[name]) for name in names), repr(sorted(record["evaluation"].items()))) for record in self.records]
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
@@ -120,7 +120,9 @@ class Ended:
 
     def story(self) -> str:
         """For a failing assertion: what it said and the end of every log."""
-        logs = [f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in sorted((self.folder / "logs").glob("*.log"))]
+        logs = [
+            f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in sorted((self.folder / "logs").glob("*.log"))
+        ]
         return f"exit {self.code}\n{self.output[-3000:]}\n" + "\n".join(logs)
 
 
@@ -157,11 +159,11 @@ class Running:
         return found
 
     def children(self, module: str) -> list[psutil.Process]:
-        """Processes of this run whose command line names `module`."""
+        """Processes of this run whose command line has `module` as a word."""
         found = []
         for child in psutil.Process(self.process.pid).children(recursive=True):
             try:
-                if any(module in word for word in child.cmdline()):
+                if module in child.cmdline():
                     found.append(child)
             except psutil.NoSuchProcess:
                 continue
@@ -189,7 +191,7 @@ class Workshop:
     """Starts runs that share one preload process."""
 
     def __init__(self, preload: str) -> None:
-        self.env = {**os.environ, "FROSTLINE_PRELOAD": preload, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        self.env = {**os.environ, "FROSTLINE_PRELOAD": preload, "OMP_NUM_THREADS": "1"}
         self.started: list[Running] = []
 
     def start(self, folder: Path, changes: dict[str, Any] | None = None, *arguments: str, **more_env: str) -> Running:
@@ -207,7 +209,12 @@ class Workshop:
     def command(self, *arguments: str, **more_env: str) -> subprocess.CompletedProcess[str]:
         """Any other `frostline` command, to its end."""
         return subprocess.run(
-            [*FROSTLINE, *arguments], env={**self.env, **more_env}, capture_output=True, text=True, timeout=RUN_SECONDS, check=False
+            [*FROSTLINE, *arguments],
+            env={**self.env, **more_env},
+            capture_output=True,
+            text=True,
+            timeout=RUN_SECONDS,
+            check=False,
         )
 
     def close(self) -> None:

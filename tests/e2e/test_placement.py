@@ -1,10 +1,67 @@
-"""Placement changes no bit (PROTOCOLS 1): one digest and one list of losses, whoever computes and whatever befalls them."""
+"""Placement changes no bit (PROTOCOLS 1): one digest and one list of losses, on any number of workers and through any reshapes.
 
+The job freezes twice, reshapes at every freeze and by command in between, reads the frozen prefix from the cache, and drops
+out with seeded masks. Exactness of a single shape against a loop that shares no code with the trainer is tested in
+tests/integration/test_exactness.py; here the whole system runs.
+"""
+
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from tests.e2e.conftest import RESHAPES
 from tests.e2e.runs import Ended, Workshop
 
 
-def test_one(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    print(one_worker.output, one_worker.shapes, one_worker.result["wall_seconds"])
-    assert one_worker.code == 0
+def test_the_job_is_what_it_claims(one_worker: Ended) -> None:
+    """It freezes twice, learns in every step, and reads from the cache: else the comparisons below would say little."""
+    records = one_worker.records
+    assert [record["step"] for record in records] == list(range(1, 61))
+    assert [record["freeze_point"] for record in records] == [0] * 10 + [2] * 16 + [4] * 34
+    assert len(set(one_worker.losses)) == 60
+    assert sum(record["cache_hits"] for record in records) > 100
+    assert {decision["decision_kind"] for decision in one_worker.decisions} == {"keep", "freeze"}
+    assert len(one_worker.digest) == 64
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 6])
+def test_any_number_of_workers_ends_with_the_same_bits(workers: int, one_worker: Ended, run_on: Callable[[int], Ended]) -> None:
+    ended = run_on(workers)
+    assert ended.digest == one_worker.digest
+    assert ended.numerics == one_worker.numerics
+    commanded = [(reshape["pp_degree"], reshape["dp_degree"]) for reshape in RESHAPES[workers]]
+    assert set(commanded) <= set(ended.shapes), f"{ended.shapes}\n{ended.story()}"
+    assert ended.lines("metrics.jsonl")[-1]["lineage"] == 0
+    assert sum(record["cache_hits"] for record in ended.records) > 100
+
+
+def test_a_replay_takes_every_decision_from_another_run(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
+    changes = {"freeze": {"policy": {"name": "gradient_argmin", "points": {}}}, "elastic": {"cache": False}}
+    ended = workshop.run(tmp_path / "again", changes, "--workers", "2", "--replay", str(one_worker.folder))
+    assert ended.digest == one_worker.digest
+    assert ended.numerics == one_worker.numerics
+    assert {decision["policy"] for decision in ended.decisions} == {"replay"}
+    assert sum(record["cache_hits"] for record in ended.records) == 0
+
+
+def test_verify_confirms_steps_of_every_shape(run_on: Callable[[int], Ended], workshop: Workshop) -> None:
+    ended = run_on(4)
+    checked = workshop.command("verify", str(ended.folder), "--steps", "1,11,20,27,45,60")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert checked.stdout.count("same bits") == 7
+    assert f"digest        {ended.digest}  same" in checked.stdout
+
+
+def test_verify_finds_a_single_wrong_bit(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    (folder / "checkpoints").symlink_to(one_worker.folder / "checkpoints")
+    (folder / "job.yaml").write_bytes((one_worker.folder / "job.yaml").read_bytes())
+    loss = one_worker.losses[29]
+    wrong = (one_worker.folder / "metrics.jsonl").read_text().replace(repr(loss), repr(loss * (1 + 2**-52)))
+    (folder / "metrics.jsonl").write_text(wrong)
+    checked = workshop.command("verify", str(folder), "--steps", "29,30")
+    assert checked.returncode == 1, checked.stdout + checked.stderr
+    assert f"loss: recorded {loss * (1 + 2**-52)!r}, computed {loss!r}" in checked.stdout
+    assert "1 DIFFER" in checked.stdout

@@ -1,0 +1,69 @@
+"""How the mixer is cut into units: what Frostline needs to know of a model, and all of it."""
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from frostline_stripes.model import MixerConfig, MixerForImageClassification
+from frostline_trainer.data.sizes import DataSizes
+from frostline_trainer.families.base import CutModel, Unit, assemble
+from frostline_trainer.families.configuring import SizeFitter
+from frostline_trainer.families.hugging_face import HuggingFaceFamily
+
+
+class Embedding(Unit):
+    """Unit 0: pixels to patches. Its submodule is the model's own, so what is trained is what is saved."""
+
+    def __init__(self, model: MixerForImageClassification) -> None:
+        super().__init__()
+        self.patches = model.patches
+
+    def forward(self, x: Tensor | None, inputs: dict[str, Tensor]) -> Tensor:
+        return self.patches(inputs["pixel_values"].to(self.patches.weight.dtype)).flatten(2).transpose(1, 2)
+
+
+class Block(Unit):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor | None, inputs: dict[str, Tensor]) -> Tensor:
+        return self.layer(x)
+
+
+class Head(Unit):
+    """The last unit: logits of the mean over tokens."""
+
+    def __init__(self, model: MixerForImageClassification) -> None:
+        super().__init__()
+        self.norm, self.classifier = model.norm, model.classifier
+
+    def forward(self, x: Tensor | None, inputs: dict[str, Tensor]) -> Tensor:
+        return self.classifier(self.norm(x).mean(dim=1))
+
+
+class Mixer(HuggingFaceFamily):
+    name = "mixer"
+    config_class = MixerConfig
+    model_classes = {"image_classification": MixerForImageClassification}  # noqa: RUF012
+    fresh = ("classifier.",)
+
+    def fit(self, fitter: SizeFitter, sizes: DataSizes) -> None:
+        fitter.exactly("image_size", sizes.image_size, "the images' size", "set data.image_size to the model's")
+        fitter.exactly("num_channels", sizes.channels, "the images' channels", "set model.config.num_channels")
+        config = fitter.config
+        if config.image_size % config.patch_size:
+            raise ValueError(
+                f"image_size {config.image_size} is no multiple of patch_size {config.patch_size}; set model.config.patch_size"
+            )
+
+    def cut(self, model: PreTrainedModel, task_kind: str) -> CutModel:
+        return assemble(model, Embedding(model), [Block(layer) for layer in model.layers], Head(model))
+
+    def hidden_shape(self, config: MixerConfig, sizes: DataSizes) -> tuple[int, int]:
+        return config.tokens, config.hidden_size
+
+    def forward_flops(self, config: MixerConfig, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
+        tokens, width = config.tokens, config.hidden_size
+        embedding = 2 * tokens * width * config.num_channels * config.patch_size**2
+        block = 4 * tokens * width * (config.token_size + config.intermediate_size)
+        return (embedding, *[block] * config.num_hidden_layers, 2 * width * config.num_labels)

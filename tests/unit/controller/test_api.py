@@ -1,0 +1,57 @@
+"""The Python API as far as it needs no training: what it asks, what it answers, how mistakes come back. A run: tests/e2e."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from frostline_contract.job import parse_job
+from frostline_controller import api
+from tests.unit.controller.synthetic_run import job_values, write_run
+
+
+def test_plan_answers_like_the_command_for_a_mapping_and_for_a_job() -> None:
+    of_mapping = api.plan(job_values(), devices=[2, 4])
+    assert [plan["devices"] for plan in of_mapping["plans"]] == [2, 4]
+    assert of_mapping == api.plan(parse_job(job_values()), devices=[2, 4])
+
+
+def test_overrides_reach_the_job(tmp_path: Path) -> None:
+    found = api.plan(job_values(), overrides={"placement.workers": 3, "name": "renamed"})
+    assert found["job"] == "renamed"
+    assert [plan["devices"] for plan in found["plans"]] == [3]
+
+
+def test_a_mistake_is_a_value_error_with_the_commands_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(api.JobMistake, match=r"training\.stepz: unknown key; did you mean steps\?") as caught:
+        api.run({**job_values(), "training": {"stepz": 3}})
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.code == 2
+    assert list(tmp_path.iterdir()) == [], "a refused job leaves neither a run nor its own file behind"
+    with pytest.raises(api.JobMistake, match="cannot be read"):
+        api.plan(tmp_path / "no.yaml")
+    with pytest.raises(api.JobMistake, match="no such directory"):
+        api.status(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="no run directory"):
+        api.result(tmp_path)
+
+
+def test_a_used_directory_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    with pytest.raises(api.JobMistake, match="holds another run"):
+        api.run(job_values(), out=tmp_path / "run")
+
+
+def test_a_finished_run_is_a_view_of_its_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write_run(folder)
+    found = api.result(folder)
+    assert found.status == "completed"
+    assert found.digest == json.loads((folder / "result.json").read_text())["digest"]
+    steps = [record["step"] for record in found.metrics]
+    assert steps == sorted(set(steps))
+    assert found.steps == steps[-1]
+    assert api.status(folder)["state"] == "completed"
+    with pytest.raises(api.JobMistake, match="there is nothing to go on with"):
+        api.resume(folder)
