@@ -142,7 +142,15 @@ class Entrance:
         round_trip = caching.round_trip
         self.extend_chain(state, state.freeze_point)
         generation = Generation(
-            self._context, plan.placement, index, groups, state.freeze_point, phase, tuple(state.codec_chain), round_trip
+            self._context,
+            plan.placement,
+            index,
+            groups,
+            state.freeze_point,
+            phase,
+            tuple(state.codec_chain),
+            round_trip,
+            state.data_origin,
         )
         caching.connect(generation, state)
         link = measure_link(groups) if plan.start != "continue" else None

@@ -26,6 +26,7 @@ class RunState(BaseModel):
     """step: last committed (or refused). accepted_steps: the learning-rate schedule's counter. decisions: adopted ones.
 
     unconfirmed: the record of `step`, stable once a later vote has passed. records, statistics: stable, not known to be durable.
+    data_epoch, data_offset: where the batch after `step` begins.
     numerics_hash: chains every accepted and refused step with the freeze point it ran under.
     """
 
@@ -47,7 +48,14 @@ class RunState(BaseModel):
     statistics: list[IntervalStatistics] = []
     numerics_hash: str = ""
     best_guard_loss: float | None = None
+    data_epoch: int = 0
+    data_offset: int = 0
     _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
+
+    @property
+    def data_origin(self) -> tuple[int, int, int]:
+        """Where a generation that starts now finds its data."""
+        return self.step, self.data_epoch, self.data_offset
 
     def chain(self, step: int, refused: bool) -> str:
         """Extend the numerics history by one step."""

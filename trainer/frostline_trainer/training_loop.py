@@ -46,7 +46,8 @@ class LoopHooks:
     """What the loop asks of its surroundings.
 
     checkpoint(before_freeze): take a copy now. roll_back(decision): put the state of its step back. stable(): a vote has passed.
-    applied(decision): a decision is in force. report(kind, reason, seconds, **detail): an event. parts(): step parts since the last call.
+    applied(decision): a decision is in force. report(kind, reason, seconds, **detail): an event.
+    parts(): step parts since the last call. cache_counts(): (hits, misses) since the last call.
     first_vote(): the first vote of this generation has passed.
     """
 
@@ -77,12 +78,18 @@ class TrainingLoop:
             ended = self._settle_decision()
             if ended is not None:
                 return ended
-            if self.state.step >= self.calendar.total_steps:
+            if self._is_over():
                 self._vote(self._ballot(self.state.step))
                 return LoopEnd(Ended.FINISHED)
             ended = self._one_step(self.state.step + 1)
             if ended is not None:
                 return ended
+
+    def _is_over(self) -> bool:
+        """All steps are done, or (where the batch grows with the replicas) all epochs."""
+        epochs = self.job.training.epochs
+        grown = self.job.training.batch == "per_replica" and epochs is not None and self.state.data_epoch >= epochs
+        return grown or self.state.step >= self.calendar.total_steps
 
     # ---- a step
 
@@ -112,7 +119,8 @@ class TrainingLoop:
         rate = learning_rate(training.optimizer, training.schedule, state.accepted_steps + 1, self.calendar.total_steps)
         rate *= self._rate_scale()
         self.generation.commit(gradients, rate, result.gradient_norm)
-        state.accepted_steps += 1
+        # With batch: per_replica one step stands for dp_degree of the schedule's.
+        state.accepted_steps += self.generation.shape.dp_degree if self.job.training.batch == "per_replica" else 1
         state.learning_rate_peak = max(state.learning_rate_peak, rate)
         self._rate = rate
         sums = state.interval
@@ -133,6 +141,7 @@ class TrainingLoop:
         state, seconds = self.state, time.perf_counter() - started
         hits, misses = self.hooks.cache_counts()
         state.step = step
+        state.data_epoch, state.data_offset = self.generation.feed.place_of(step + 1)
         refused = not result.finite
         state.unconfirmed = StepRecord(
             lineage=state.lineage,

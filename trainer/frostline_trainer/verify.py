@@ -45,6 +45,8 @@ class Replayer:
     """One worker that redoes a run's steps."""
 
     def __init__(self, run_dir: Path, job: Job) -> None:
+        if job.training.batch == "per_replica":
+            raise ValueError("training.batch is per_replica: the batch depends on dp_degree, so one process cannot redo a step")
         self.run_dir, self.job = run_dir, job
         self.context: RunContext = build_context(job)
         self.records = surviving_records(run_dir)
@@ -88,7 +90,9 @@ class Replayer:
             workers=("verify",),
         )
         chain = tuple(self.state.codec_chain)
-        return Generation(context, placement, 0, lone_groups(), freeze_point, lambda name: None, chain, self.round_trip)
+        return Generation(
+            context, placement, 0, lone_groups(), freeze_point, lambda name: None, chain, self.round_trip, self.state.data_origin
+        )
 
     def _redo(self, generation: Generation, step: int) -> StepRecord:
         """Compute one step, under the freeze point that was recorded for it."""
@@ -110,6 +114,7 @@ class Replayer:
         else:
             generation.refuse(gradients)
         state.step = step
+        state.data_epoch, state.data_offset = generation.feed.place_of(step + 1)
         return recorded.model_copy(
             update={
                 "loss": result.loss,

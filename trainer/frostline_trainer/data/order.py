@@ -30,11 +30,14 @@ class BatchOrder:
     """Global batches by step number. Steps count from 1, epochs from 0.
 
     Every epoch visits every sample once; its last batch is filled up with PADDING. Raises ValueError for sizes below 1.
+    origin: (step, epoch, offset): the batch after `step` begins at that place of that epoch. It is other than the run's start
+    only where the batch size changes on the way (training.batch: per_replica).
     """
 
     seed: int
     num_samples: int
     batch_size: int
+    origin: tuple[int, int, int] = (0, 0, 0)
     _permutations: OrderedDict[int, np.ndarray] = field(default_factory=OrderedDict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -48,13 +51,23 @@ class BatchOrder:
 
     def epoch_of(self, step: int) -> int:
         """The epoch, from 0, that `step` (from 1) belongs to."""
-        assert step >= 1, f"step {step}: steps count from 1"
-        return (step - 1) // self.steps_per_epoch
+        return self.place_of(step)[0]
+
+    def place_of(self, step: int) -> tuple[int, int]:
+        """(epoch, offset in its permutation) at which the batch of `step` begins."""
+        origin_step, epoch, offset = self.origin
+        assert step > origin_step, f"step {step}: this order starts after step {origin_step}, steps count from 1"
+        batches = step - origin_step - 1
+        in_first_epoch = -(-(self.num_samples - offset) // self.batch_size)
+        if batches < in_first_epoch:
+            return epoch, offset + batches * self.batch_size
+        epochs, batches = divmod(batches - in_first_epoch, self.steps_per_epoch)
+        return epoch + 1 + epochs, batches * self.batch_size
 
     def indices(self, step: int) -> list[int]:
         """The `batch_size` sample indices of a step, PADDING at the end of an epoch's last batch."""
-        first = (step - 1) % self.steps_per_epoch * self.batch_size
-        taken = self._epoch(self.epoch_of(step))[first : first + self.batch_size].tolist()
+        epoch, first = self.place_of(step)
+        taken = self._epoch(epoch)[first : first + self.batch_size].tolist()
         return taken + [PADDING] * (self.batch_size - len(taken))
 
     def variants(self, step: int, indices: Sequence[int], mode: str, k: int) -> list[int]:

@@ -57,9 +57,9 @@ class RunContext:
     def exact(self) -> bool:
         return self.job.training.numerics == "exact"
 
-    def order(self, dp_degree: int) -> BatchOrder:
+    def order(self, dp_degree: int, origin: tuple[int, int, int] = (0, 0, 0)) -> BatchOrder:
         """The data order. With batch: per_replica the global batch is dp_degree times the job's."""
-        return BatchOrder(self.job.seed, len(self.data.train), self.batch_size(dp_degree))
+        return BatchOrder(self.job.seed, len(self.data.train), self.batch_size(dp_degree), origin)
 
     def batch_size(self, dp_degree: int) -> int:
         widened = dp_degree if self.job.training.batch == "per_replica" else 1

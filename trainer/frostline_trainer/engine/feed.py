@@ -20,14 +20,18 @@ class StepBatch:
 class BatchFeed:
     """Makes a replica's micro-batches."""
 
-    def __init__(self, context: RunContext, dp_degree: int) -> None:
+    def __init__(self, context: RunContext, dp_degree: int, origin: tuple[int, int, int] = (0, 0, 0)) -> None:
         self._context = context
-        self._order = context.order(dp_degree)
+        self._order = context.order(dp_degree, origin)
         self._length = context.num_microbatches(dp_degree) * context.micro_batch_size
 
     @property
     def steps_per_epoch(self) -> int:
         return self._order.steps_per_epoch
+
+    def place_of(self, step: int) -> tuple[int, int]:
+        """(epoch, offset) at which the batch of `step` begins."""
+        return self._order.place_of(step)
 
     def batch(self, step: int) -> StepBatch:
         context = self._context

@@ -39,10 +39,12 @@ class Generation:
 
     index: own global rank. phase: called with the name of each phase as it is entered (PROTOCOLS 7).
     codec_chain, round_trip: the lossy codec's part of the function, () and None where there is none.
+    origin: (step, epoch, offset) of the data where this generation starts.
     """
 
     def __init__(self, context: RunContext, placement: Placement, index: int, groups: Groups, freeze_point: int,
-                 phase: Callable[[str], None], codec_chain: tuple[int, ...] = (), round_trip: Any = None) -> None:  # fmt: skip
+                 phase: Callable[[str], None], codec_chain: tuple[int, ...] = (), round_trip: Any = None,
+                 origin: tuple[int, int, int] = (0, 0, 0)) -> None:  # fmt: skip
         assert groups.world is not None and groups.row is not None and groups.column is not None
         self.context, self.placement, self.groups = context, placement, groups
         self.shape = placement.shape
@@ -51,7 +53,7 @@ class Generation:
         self.phase = phase
         self.num_microbatches = context.num_microbatches(self.shape.dp_degree)
         self.num_leaves = context.job.training.reduction_leaves
-        self.feed = BatchFeed(context, self.shape.dp_degree)
+        self.feed = BatchFeed(context, self.shape.dp_degree, origin)
         self._schedule = schedule_named(placement.schedule)
         self._settings = StageSettings(
             seed=context.job.seed,

@@ -11,7 +11,7 @@ from frostline_contract.seeds import seed_of
 
 
 def add_feature_noise(hidden: torch.Tensor, samples: Sequence[int], step: int, seed: int, scale: float) -> torch.Tensor:
-    """Boundary activations (samples, tokens, width) with Gaussian noise of `scale` times each sample's RMS; padding (-1) as is."""
+    """Boundary activations (samples, tokens, width) with Gaussian noise of `scale` x each sample's RMS; padding as is."""
     noisy = hidden.clone()
     for row, sample in enumerate(samples):
         if sample < 0:
