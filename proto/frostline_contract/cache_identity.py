@@ -9,14 +9,16 @@ import struct
 import zlib
 from dataclasses import dataclass
 
+import xxhash
+
 CHUNK_BYTES = 512 * 1024 - 64
 """Values above WHOLE_VALUE_BYTES are stored in chunks of this size (3.2x faster than one 16 MiB GET)."""
 
 WHOLE_VALUE_BYTES = 1024 * 1024
 MAGIC = b"FLAC"
-HEADER_VERSION = 1
+HEADER_VERSION = 2
 HEADER = struct.Struct("<4sBBHIQI8s")
-"""magic, version, dtype code, ndim, valid length (rows), payload bytes of this chunk, CRC-32 of this chunk, shape digest."""
+"""magic, version, dtype code, ndim, valid length (rows), payload bytes of this chunk, checksum of this chunk, shape digest."""
 
 DTYPE_CODES = {"float32": 1, "float64": 2, "bfloat16": 3, "float16": 4, "int8": 5, "uint8": 6}
 
@@ -68,23 +70,28 @@ def shape_digest(shape: tuple[int, ...]) -> bytes:
     return hashlib.blake2b(repr(tuple(shape)).encode(), digest_size=8).digest()
 
 
+def checksum(payload: memoryview | bytes) -> int:
+    """The low 32 bits of XXH3-64: it finds torn values at memory speed, where CRC-32 costs as much as the read itself."""
+    return xxhash.xxh3_64_intdigest(payload) & 0xFFFFFFFF
+
+
 def pack_header(dtype: str, shape: tuple[int, ...], valid_length: int, payload: memoryview | bytes) -> bytes:
     """The self-describing header in front of each chunk."""
     return HEADER.pack(MAGIC, HEADER_VERSION, DTYPE_CODES[dtype], len(shape), valid_length, len(payload),
-                       zlib.crc32(payload), shape_digest(shape))  # fmt: skip
+                       checksum(payload), shape_digest(shape))  # fmt: skip
 
 
 def header_fault(header: bytes, dtype: str, shape: tuple[int, ...], payload: memoryview | bytes) -> str | None:
     """Why a stored chunk cannot be used, or None where it is whole: a torn or foreign value is a miss, never an error."""
     if len(header) != HEADER.size:
         return f"header of {len(header)} bytes, expected {HEADER.size}"
-    magic, version, code, ndim, _, length, checksum, digest = HEADER.unpack(header)
+    magic, version, code, ndim, _, length, expected, digest = HEADER.unpack(header)
     if magic != MAGIC or version != HEADER_VERSION:
         return f"magic {magic!r} version {version}"
     if code != DTYPE_CODES.get(dtype) or ndim != len(shape) or digest != shape_digest(shape):
         return f"dtype code {code} or shape differs from {dtype} {shape}"
     if length != len(payload):
         return f"payload of {len(payload)} bytes, header says {length}"
-    if checksum != zlib.crc32(payload):
+    if expected != checksum(payload):
         return "checksum differs"
     return None

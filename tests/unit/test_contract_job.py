@@ -176,3 +176,13 @@ def test_numbers_that_follow() -> None:
     assert parse_job(apply_overrides(SMALL, ["training.epochs=0.001"])).total_steps(22) == 1
     assert parse_job(apply_overrides(SMALL, ["decisions.lag_steps=5"])).interval_steps(3) == 6
     assert parse_job(apply_overrides(SMALL, ["freeze.interval_steps=9"])).interval_steps(3) == 9
+
+
+def test_off_is_a_word_in_a_job_file(tmp_path):
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "model: {family: vit}\ntask: {kind: image_classification}\ntraining: {epochs: 1}\n"
+        "data: {source: digits, augmentation: {mode: off}}\nfreeze: {rails: {off: [guard]}}\n"
+    )
+    job = load_job(file, ["elastic.cache=false", "data.augmentation.mode=off"])
+    assert (job.data.augmentation.mode, job.freeze.rails.off, job.elastic.cache) == ("off", ("guard",), False)

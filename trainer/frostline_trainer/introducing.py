@@ -40,6 +40,7 @@ def make_registration(
         boundary_bytes_per_sample=tokens * width * context.hidden_like().element_size(),
         cacheable=refusal is None,
         cache_refusal=refusal or "",
+        tied=context.cut.tied is not None,
     )
 
 

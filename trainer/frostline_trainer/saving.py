@@ -33,7 +33,9 @@ class Saving:
     def checkpoint(self, entered: Entered, state: RunState, before_freeze: bool) -> Path:
         """Copy this member's share at a commit point and hand it to the background writer. Returns the checkpoint's folder."""
         generation, plan = entered.generation, entered.plan
-        folder = self.root / RUN_EPOCH / str(plan.generation) / str(state.step)
+        # A rollback in place begins a lineage in the same generation, whose steps have the old ones' numbers and other bits.
+        lineage = "" if state.lineage == plan.lineage else f"-lineage-{state.lineage}"
+        folder = self.root / RUN_EPOCH / f"{plan.generation}{lineage}" / str(state.step)
         if folder in self._taken:
             return folder
         self._taken.add(folder)

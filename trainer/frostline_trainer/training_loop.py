@@ -6,7 +6,7 @@ Everything that steers it comes out of votes, so all members do the same at the 
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from frostline_contract.intervals import DecisionCalendar
@@ -79,8 +79,7 @@ class TrainingLoop:
             if ended is not None:
                 return ended
             if self._is_over():
-                self._vote(self._ballot(self.state.step))
-                return LoopEnd(Ended.FINISHED)
+                return self._last_vote(LoopEnd(Ended.FINISHED))
             ended = self._one_step(self.state.step + 1)
             if ended is not None:
                 return ended
@@ -103,7 +102,7 @@ class TrainingLoop:
         self._record(step, result, started)
         self.generation.phase("between")
         if self.state.refused_steps > self.job.training.refused_steps_max:
-            return LoopEnd(Ended.FAILED, message=self._refusal_text(step, result))
+            return self._last_vote(LoopEnd(Ended.FAILED, message=self._refusal_text(step, result)))
         if self.calendar.ends_interval(step):
             self._close_interval(step, result)
         return self._after_vote(result)
@@ -244,7 +243,7 @@ class TrainingLoop:
             self._adopt(due, void=result.decision_smallest < due)
             return None
         if result.drain and state.step < self.calendar.total_steps:
-            return LoopEnd(Ended.DRAINED)
+            return self._last_vote(LoopEnd(Ended.DRAINED))
         every = self.job.checkpoint.every_steps
         if result.checkpoint or (every and state.step % every == 0 and state.unconfirmed is not None):
             self.mailbox.tell(checkpoint=False)
@@ -289,6 +288,14 @@ class TrainingLoop:
             drain=bool(box.drain),
             checkpoint=box.checkpoint,
         )
+
+    def _last_vote(self, ended: LoopEnd) -> LoopEnd:
+        """A run ends with one vote that carries no step, so that its last step is stable and leaves (PROTOCOLS 2.5).
+
+        It switches to nothing, whoever is ready: all members have seen the vote that ends the run.
+        """
+        self._vote(replace(self._ballot(self.state.step), ready=0))
+        return ended
 
     def _vote(self, ballot: Ballot) -> VoteResult:
         context = self.generation.context

@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,26 @@ class JobError(ValueError):
     """A mistake in a job file; the text names each field, its value and what to do."""
 
 
+class _Yaml(yaml.SafeLoader):
+    """YAML 1.2's booleans: true and false only, so that `mode: off` and the key `off:` stay words."""
+
+
+_Yaml.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Yaml.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+
+def read_yaml(text: str) -> Any:
+    """Plain data from YAML text. Raises yaml.YAMLError."""
+    loader = _Yaml(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
 def load_job(path: str | Path, overrides: list[str] | None = None) -> Job:
     """Read a job file and apply `--set a.b=c` overrides.
 
@@ -24,7 +45,7 @@ def load_job(path: str | Path, overrides: list[str] | None = None) -> Job:
     """
     file = Path(path)
     try:
-        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+        raw = read_yaml(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise JobError(f"{file}: cannot be read ({error.strerror}); give a job file with -f") from error
     except yaml.YAMLError as error:
@@ -57,7 +78,7 @@ def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
                 raise JobError(f"--set {text!r}: {parent} is no section")
-        place[last] = yaml.safe_load(value)
+        place[last] = read_yaml(value)
     return result
 
 

@@ -85,6 +85,10 @@ class ImageSplit:
                 labels[row] = self._labels[index]
         return {"pixel_values": torch.from_numpy((pixels - self._mean) / self._std), "labels": torch.from_numpy(labels)}
 
+    def later_inputs(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        labels = [IGNORED if index < 0 else int(self._labels[index]) for index in indices]
+        return {"labels": torch.tensor(labels, dtype=torch.int64)}
+
     def valid_counts(self, indices: Sequence[int]) -> tuple[int, ...]:
         return (sum(index >= 0 for index in indices),)
 

@@ -43,6 +43,20 @@ class Split(Protocol):
         ...
 
 
+class SampledSplit(Split, Protocol):
+    """A split whose samples are costly to read: it can also give what the units after the first need, without them."""
+
+    def later_inputs(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        """As `collate`, less what only the embedding reads (pixels): masks and labels."""
+        ...
+
+
+def inputs_of(split: Split, indices: Sequence[int], variants: Sequence[int], samples: bool) -> dict[str, Tensor]:
+    """A micro-batch's inputs; `samples` False where the embedding does not run here, or its output is known already."""
+    lean = None if samples else getattr(split, "later_inputs", None)
+    return split.collate(indices, variants) if lean is None else lean(indices)
+
+
 class Processor(Protocol):
     """A tokenizer or image processor, as far as a run needs it: it is saved beside the model."""
 

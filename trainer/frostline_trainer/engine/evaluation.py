@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from frostline_trainer.data.split import inputs_of
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.pipeline import MicroBatch
 
@@ -22,7 +23,7 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
     for tile in own:
         samples = list(range(tile * size, min((tile + 1) * size, len(split))))
         samples += [-1] * (size - len(samples))
-        inputs = context.on_device(split.collate(samples, [0] * size))
+        inputs = context.on_device(inputs_of(split, samples, [0] * size, samples=0 in generation.stages))
         logits = generation.pipeline.evaluate(MicroBatch(tile, inputs))
         if logits is not None:
             rows[tile * size : (tile + 1) * size] = context.task.evaluate(logits, inputs).cpu()

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from frostline_trainer.data.split import inputs_of
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.pipeline import MicroBatch
-from frostline_trainer.engine.stage import Inputs
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,8 @@ class BatchFeed:
         size = self._context.micro_batch_size
         return slice(number * size, (number + 1) * size)
 
-    def micro_batch(self, batch: StepBatch, number: int) -> MicroBatch:
+    def micro_batch(self, batch: StepBatch, number: int, samples: bool) -> MicroBatch:
+        """Micro-batch `number`; with its samples only where the embedding computes them."""
         rows = self.rows_of(number)
-        return MicroBatch(number, self._inputs(batch.indices[rows], batch.variants[rows]), batch.indices[rows])
-
-    def _inputs(self, indices: list[int], variants: list[int]) -> Inputs:
-        return self._context.on_device(self._context.data.train.collate(indices, variants))
+        inputs = inputs_of(self._context.data.train, batch.indices[rows], batch.variants[rows], samples)
+        return MicroBatch(number, self._context.on_device(inputs), batch.indices[rows])

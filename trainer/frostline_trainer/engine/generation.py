@@ -236,8 +236,10 @@ class Generation:
 
     def _micro_batches(self, batch: StepBatch) -> list[MicroBatch]:
         numbers = self.own_micro_batches()
-        micro_batches = [self.feed.micro_batch(batch, number) for number in numbers]
-        if self.prefix is not None and not self.prefix.audit_failed:
+        cached = self.prefix is not None and not self.prefix.audit_failed
+        micro_batches = [self.feed.micro_batch(batch, number, 0 in self.stages and not cached) for number in numbers]
+        if cached:
+            assert self.prefix is not None
             rows = slice(self.feed.rows_of(numbers[0]).start, self.feed.rows_of(numbers[-1]).stop)
             samples, variants = batch.indices[rows], batch.variants[rows]
             boundary = self.prefix.rows(samples, variants)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from frostline_trainer.data.split import inputs_of
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.stage import Stage
 
@@ -104,7 +105,7 @@ class PrefixReader:
         """One tile of the micro-batch's shape, padded; returns the rows asked for, before the codec."""
         padding = [-1] * (self._context.micro_batch_size - len(tile))
         indices, kinds = [samples[p] for p in tile] + padding, [variants[p] for p in tile] + [0] * len(padding)
-        inputs = self._context.on_device(self._split.collate(indices, kinds))
+        inputs = self._context.on_device(inputs_of(self._split, indices, kinds, samples=first == 0))
         hidden = None
         if first > 0:
             hidden = self._context.hidden_like().zero_()

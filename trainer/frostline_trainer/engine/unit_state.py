@@ -27,13 +27,16 @@ def export_unit(index: int, unit: nn.Module, moments: Moments) -> UnitState:
 
 
 def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[str, torch.Tensor]) -> None:
-    """Put a state in place: weights into the unit, moments as new tensors. Raises ValueError where names or shapes differ."""
+    """Put a state in place: weights into the unit, moments as new tensors.
+
+    Raises ValueError where names, shapes or types differ: a weight that is cast on its way has other bits.
+    """
     own = unit.state_dict()
     given = {key.removeprefix(WEIGHT): tensor for key, tensor in state.items() if key.startswith(WEIGHT)}
-    if own.keys() != given.keys() or any(own[name].shape != given[name].shape for name in own):
+    if own.keys() != given.keys() or any(_form(own[name]) != _form(given[name]) for name in own):
         missing, surplus = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
         raise ValueError(
-            f"unit {index}: state does not fit the model (missing {missing[:3]}, surplus {surplus[:3]}, or other shapes)"
+            f"unit {index}: state does not fit the model (missing {missing[:3]}, surplus {surplus[:3]}, or other shapes or types)"
         )
     unit.load_state_dict(given)
     device = next(unit.parameters()).device
@@ -45,6 +48,10 @@ def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[st
             # The step count stays in host memory, as torch's optimizers keep it.
             home = torch.device("cpu") if moment == "step" else device
             moments.setdefault((index, name), {})[moment] = tensor.to(home, copy=True)
+
+
+def _form(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
 
 
 def pack(state: UnitState) -> bytes:

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("worker_id", "pod_name", "failure_domain", "process_id", "store_host", "store_port", "probe_digest", "probe_detail", "job_digest", "profile", "num_units", "steps_per_epoch", "train_samples", "dataset_digest", "generation", "unit_names", "boundary_bytes_per_sample", "cacheable", "cache_refusal")
+    __slots__ = ("worker_id", "pod_name", "failure_domain", "process_id", "store_host", "store_port", "probe_digest", "probe_detail", "job_digest", "profile", "num_units", "steps_per_epoch", "train_samples", "dataset_digest", "generation", "unit_names", "boundary_bytes_per_sample", "cacheable", "cache_refusal", "tied")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     POD_NAME_FIELD_NUMBER: _ClassVar[int]
     FAILURE_DOMAIN_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class RegisterRequest(_message.Message):
     BOUNDARY_BYTES_PER_SAMPLE_FIELD_NUMBER: _ClassVar[int]
     CACHEABLE_FIELD_NUMBER: _ClassVar[int]
     CACHE_REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    TIED_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     pod_name: str
     failure_domain: str
@@ -47,7 +48,8 @@ class RegisterRequest(_message.Message):
     boundary_bytes_per_sample: int
     cacheable: bool
     cache_refusal: str
-    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., failure_domain: _Optional[str] = ..., process_id: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., probe_digest: _Optional[str] = ..., probe_detail: _Optional[str] = ..., job_digest: _Optional[str] = ..., profile: _Optional[_Union[_plan_pb2.WorkerProfile, _Mapping]] = ..., num_units: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., train_samples: _Optional[int] = ..., dataset_digest: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., unit_names: _Optional[_Iterable[str]] = ..., boundary_bytes_per_sample: _Optional[int] = ..., cacheable: bool = ..., cache_refusal: _Optional[str] = ...) -> None: ...
+    tied: bool
+    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., failure_domain: _Optional[str] = ..., process_id: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., probe_digest: _Optional[str] = ..., probe_detail: _Optional[str] = ..., job_digest: _Optional[str] = ..., profile: _Optional[_Union[_plan_pb2.WorkerProfile, _Mapping]] = ..., num_units: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., train_samples: _Optional[int] = ..., dataset_digest: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., unit_names: _Optional[_Iterable[str]] = ..., boundary_bytes_per_sample: _Optional[int] = ..., cacheable: bool = ..., cache_refusal: _Optional[str] = ..., tied: bool = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("incarnation", "heartbeat_seconds", "checkpoint_root", "cache_address")
