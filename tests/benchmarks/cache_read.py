@@ -1,84 +1,99 @@
-"""Direct cache read against redis-py `get`: the same values, the same Redis, interleaved, ratio of medians.
+"""Direct cache read against redis-py `get`: the same values, the same Redis, interleaved."""
 
-Run as a script it prints the result as JSON; `measure()` returns it.
-"""
-
-import json
 import os
-import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import redis
 import redis.utils
+import torch
 
 from frostline_contract.cache_identity import HEADER, CacheIdentity
-from frostline_controller.local.redis_process import start_redis
+from frostline_controller.local.redis_process import RedisProcess, start_redis
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.layout import ValueLayout
 from frostline_trainer.cache.resp import Connection, Outcome
+from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave, ratios
 
 VALUE_SHAPE = (192, 768)
 """float32: 0.59 MB, a ViT-B/16 boundary of 197 tokens in round numbers."""
 
 BATCH = 32
+ROUNDS = 40
+GOAL = 1.5
 
 
-def measure(rounds: int = 15) -> dict[str, float | int | str | bool]:
-    """Seconds for one batch of reads by each way, medians of interleaved rounds, and their ratios.
-
-    direct: the wire only, into preallocated rows. checked: with the checksums that a worker verifies as well. redis_py: one
-    `get` a value; redis_py_copied: with the copy into the batch row that a trainer needs. Processor time of the client's thread
-    is compared too: on a loaded machine it says more than the clock.
-    """
-    import torch
-
+def cache_read(effort: Effort) -> Report:
+    """Batches of 32 values by each way."""
     codec = make_codec("none", VALUE_SHAPE, torch.float32)
     layout = ValueLayout(codec)
-    identity = CacheIdentity("benchmark", "d", "train", 6)
-    keys = [identity.key(sample, 0) for sample in range(BATCH)]
+    keys = [CacheIdentity("benchmark", "d", "train", 6).key(sample, 0) for sample in range(BATCH)]
     with tempfile.TemporaryDirectory() as folder:
         server = start_redis(Path(folder), 256 << 20)
+        direct = Connection("127.0.0.1", server.port, server.password, 0, 5.0)
+        libraries = {name: _library(server, parser) for name, parser in _parsers().items()}
         try:
-            library = redis.Redis(port=server.port, password=server.password)
-            direct = Connection("127.0.0.1", server.port, server.password, 0, 5.0)
             payload = memoryview(os.urandom(codec.payload_bytes))
             stored = [(key, (layout.header(payload), payload)) for key in keys]
             assert set(direct.set_many(stored, time.monotonic() + 30)) == {Outcome.DONE}
-            ways = _ways(direct, library, layout, keys)
-            seconds: dict[str, list[float]] = {name: [] for name in ways}
-            cpu: dict[str, list[float]] = {name: [] for name in ways}
-            for turn in range(rounds + 2):
-                for name, way in ways.items():
-                    started, started_cpu = time.perf_counter(), time.thread_time()
-                    way()
-                    if turn >= 2:
-                        seconds[name].append(time.perf_counter() - started)
-                        cpu[name].append(time.thread_time() - started_cpu)
-            direct.close()
-            library.close()
+            ways = _ways(direct, libraries, layout, keys)
+            seconds = interleave(ways, effort.pairs(ROUNDS), warm_up=2)
         finally:
+            direct.close()
+            for library in libraries.values():
+                library.close()
             server.stop()
-    middle = {name: statistics.median(values) for name, values in seconds.items()}
-    middle_cpu = {name: statistics.median(values) for name, values in cpu.items()}
-    return {
-        "value_bytes": layout.value_bytes,
-        "batch": BATCH,
-        "rounds": rounds,
-        "redis_py": redis.__version__,
-        "hiredis": bool(redis.utils.HIREDIS_AVAILABLE),
-        **{f"{name}_gigabytes_per_second": BATCH * layout.value_bytes / value / 1e9 for name, value in middle.items()},
-        "ratio_of_client_cpu": middle_cpu["redis_py"] / middle_cpu["direct"],
-        "ratio": middle["redis_py"] / middle["direct"],
-        "ratio_copied": middle["redis_py_copied"] / middle["direct"],
-        "ratio_checked": middle["redis_py_copied"] / middle["checked"],
-    }
+    gigabytes = BATCH * layout.value_bytes / 1e9
+    return Report(
+        "Direct cache read against redis-py",
+        f"{BATCH} values of {layout.value_bytes / 1e6:.2f} MB (a ViT-B/16 boundary activation) from one real Redis over the "
+        "loopback interface: our client, which receives into preallocated rows, against redis-py's `get` for each key. *wire*: what "
+        "arrives is dropped. *in place*: redis-py's bytes are copied into the batch row, as a trainer needs them; ours lie "
+        f"there. *checked*: ours verifies header and checksum as well. redis-py {redis.__version__}, "
+        f"{'with and without hiredis' if redis.utils.HIREDIS_AVAILABLE else 'its Python parser (hiredis is not installed)'}.",
+        [row for name in libraries for row in _rows(name, seconds, gigabytes)],
+    )
 
 
-def _ways(direct: Connection, library: redis.Redis, layout: ValueLayout, keys: list[bytes]) -> dict[str, Callable[[], object]]:
+def _rows(library: str, seconds: dict[str, list[float]], gigabytes: float) -> list[Row]:
+    def row(case: str, ours: str, theirs: str, goal: float | None) -> Row:
+        speed = {label: gigabytes / sorted(seconds[way])[len(seconds[way]) // 2]
+                 for label, way in (("direct GB/s", ours), ("redis-py GB/s", theirs))}  # fmt: skip
+        return Row(
+            f"{case}, {library}",
+            "redis-py / direct",
+            "x",
+            Spread.of(ratios(seconds[theirs], seconds[ours])),
+            speed,
+            at_least=goal,
+        )
+
+    return [
+        row("wire", "direct", library, GOAL),
+        row("in place", "direct", f"{library}, copied", GOAL),
+        row("checked", "direct, checked", f"{library}, copied", None),
+    ]
+
+
+def _parsers() -> dict[str, Any]:
+    """redis-py's parsers of RESP 2, by name: its own in Python, and hiredis where it is installed."""
+    parsers: dict[str, Any] = {"redis-py": redis.connection._RESP2Parser}
+    if redis.utils.HIREDIS_AVAILABLE:
+        parsers["redis-py with hiredis"] = redis.connection._HiredisParser
+    return parsers
+
+
+def _library(server: RedisProcess, parser: Any) -> redis.Redis:
+    pool = redis.ConnectionPool(host="127.0.0.1", port=server.port, password=server.password, parser_class=parser, protocol=2)
+    return redis.Redis(connection_pool=pool)
+
+
+def _ways(
+    direct: Connection, libraries: dict[str, redis.Redis], layout: ValueLayout, keys: list[bytes]
+) -> dict[str, Callable[[], object]]:
     rows = memoryview(bytearray(BATCH * layout.payload_bytes))
     headers = [memoryview(bytearray(HEADER.size)) for _ in keys]
     pieces = [rows[i * layout.payload_bytes : (i + 1) * layout.payload_bytes] for i in range(BATCH)]
@@ -92,22 +107,16 @@ def _ways(direct: Connection, library: redis.Redis, layout: ValueLayout, keys: l
         faults = [layout.fault(*target) for target in targets]
         assert faults == [None] * BATCH
 
-    def library_only() -> None:
+    def dropped(library: redis.Redis) -> None:
         for key in keys:
             library.get(key)
 
-    def library_copied() -> None:
+    def copied(library: redis.Redis) -> None:
         for key, piece in zip(keys, pieces, strict=True):
             piece[:] = memoryview(library.get(key))[HEADER.size :]
 
-    return {
-        "direct": fetch,
-        "redis_py": library_only,
-        "checked": fetch_and_check,
-        "redis_py_copied": library_copied,
-    }
-
-
-if __name__ == "__main__":
-    json.dump(measure(), sys.stdout, indent=2)
-    print()
+    ways: dict[str, Callable[[], object]] = {"direct": fetch, "direct, checked": fetch_and_check}
+    for name, library in libraries.items():
+        ways[name] = lambda library=library: dropped(library)
+        ways[f"{name}, copied"] = lambda library=library: copied(library)
+    return ways

@@ -1,0 +1,112 @@
+"""`python -m tests.benchmarks`: measure, keep the figures in docs/benchmarks.json, write docs/benchmarks.md from it.
+
+--only NAME measures one (may be repeated) and keeps the others' figures; --quick is a smoke test that writes below --out only;
+--pages FOLDER writes the pages from the committed figures into FOLDER/docs and measures nothing.
+"""
+
+import os
+
+# Before torch is imported by anybody: it takes its number of threads from here.
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import argparse
+import datetime
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.measuring import Effort, Report, surroundings
+from tests.benchmarks.writing import FORMAT_VERSION, JSON_NAME, verdict, write_pages
+
+DOCS = Path(__file__).parents[2] / "docs"
+BENCHMARKS = {
+    "step_time": "one_worker:step_time",
+    "norm_statistics": "one_worker:norm_statistics",
+    "numerics": "several_workers:numerics",
+    "pipelining": "several_workers:pipelining",
+    "reshape": "reshape:reshape",
+    "cache_read": "cache_read:cache_read",
+    "frozen_epoch": "frozen_epoch:frozen_epoch",
+    "memory": "memory:memory",
+    "thousand_workers": "thousand_workers:thousand_workers",
+    "plan_speed": "plan_speed:plan_speed",
+}
+"""In the order of the page: name -> module:function, each a function of Effort that returns a Report."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status 0; 1 where a benchmark failed (the others' figures are kept); a missed goal is a figure, not a failure."""
+    options = _arguments().parse_args(argv)
+    if options.pages is not None:
+        write_pages(json.loads((DOCS / JSON_NAME).read_text()), options.pages / "docs")
+        return 0
+    if options.quick and options.out == DOCS:
+        options.out = DOCS.parent / "runs" / "quick-benchmarks"
+    options.out.mkdir(parents=True, exist_ok=True)
+    failed = []
+    for name in options.only or BENCHMARKS:
+        try:
+            entry = run_one(name, options.quick)
+        except Exception as error:
+            failed.append(name)
+            print(f"{name}: failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            continue
+        write_pages(keep(options.out / JSON_NAME, name, entry), options.out)
+        _print(name, entry)
+    print(f"written to {options.out}" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
+
+
+def run_one(name: str, quick: bool) -> dict[str, Any]:
+    """Measure one benchmark. Returns its entry of benchmarks.json."""
+    print(f"== {name}", flush=True)
+    taken, started = surroundings(), time.monotonic()
+    module, _, function = BENCHMARKS[name].partition(":")
+    report: Report = getattr(importlib.import_module(f"tests.benchmarks.{module}"), function)(Effort(quick))
+    return {
+        "command": f"make bench ARGS='--only {name}{' --quick' if quick else ''}'",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "quick": quick,
+        "seconds": round(time.monotonic() - started, 1),
+        "taken": taken,
+        "report": report.as_json(),
+    }
+
+
+def keep(path: Path, name: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Put an entry beside those that are there, in the page's order, and write the file. Returns the whole document."""
+    known = json.loads(path.read_text())["benchmarks"] if path.exists() else {}
+    known[name] = entry
+    document = {"version": FORMAT_VERSION, "benchmarks": {each: known[each] for each in BENCHMARKS if each in known}}
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(document, indent=1) + "\n")
+    fresh.replace(path)
+    return document
+
+
+def _print(name: str, entry: dict[str, Any]) -> None:
+    for row in entry["report"]["rows"]:
+        spread = row["spread"]
+        print(f"  {row['case']}: {row['figure']} {spread['median']:.4g} {row['unit']} "
+              f"({spread['low']:.4g} to {spread['high']:.4g}) {verdict(row)}")  # fmt: skip
+    print(f"  {name} took {entry['seconds']:.0f} s", flush=True)
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Benchmarks; results go to docs/.")
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--quick", action="store_true", help="a smoke test: two pairs each, written to runs/quick-benchmarks")
+    parser.add_argument("--out", type=Path, default=DOCS, help="folder of benchmarks.json and its pages; default: docs")
+    parser.add_argument(
+        "--pages", type=Path, metavar="FOLDER", help="only write the pages from docs/benchmarks.json to FOLDER/docs"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""How figures are taken: interleaved (A B A B ...), a ratio for each pair, its smallest, median and largest kept."""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+PACKAGES = ("torch", "transformers", "redis", "hiredis", "grpcio")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Smallest, median and largest of `count` values."""
+
+    low: float
+    median: float
+    high: float
+    count: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> "Spread":
+        assert values, "a spread of no values"
+        return Spread(min(values), statistics.median(values), max(values), len(values))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of a benchmark.
+
+    case: what it was measured on ("digits", "bert, 4 workers"). figure: what is counted, in words ("engine / plain loop").
+    unit: "x" (a ratio), "%", "ms", "s" or "MB". spread: of `figure`. sides: medians of what was compared, each {label: value}
+    with its unit in the label. at_most, at_least: the goal, where there is one; it is judged by the median.
+    note: where the time goes, or why a goal is missed.
+    """
+
+    case: str
+    figure: str
+    unit: str
+    spread: Spread
+    sides: dict[str, float] = field(default_factory=dict)
+    at_most: float | None = None
+    at_least: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a benchmark returns. text: one paragraph on what is compared with what, and how."""
+
+    title: str
+    text: str
+    rows: list[Row]
+
+    def as_json(self) -> dict[str, Any]:
+        return rounded(asdict(self))
+
+
+@dataclass(frozen=True)
+class Effort:
+    """quick: a smoke test of the benchmark itself, its figures mean nothing."""
+
+    quick: bool
+
+    def pairs(self, full: int) -> int:
+        """Pairs to measure: `full` of them, or two."""
+        return 2 if self.quick else full
+
+
+def interleave(ways: Mapping[str, Callable[[], object]], pairs: int, warm_up: int = 1) -> dict[str, list[float]]:
+    """Seconds of each way, run in turns; the first `warm_up` turns are not counted. Every other turn runs in reverse order,
+    so that no way always follows the same one."""
+    names = list(ways)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(pairs + warm_up):
+        for name in names if turn % 2 == 0 else reversed(names):
+            started = time.perf_counter()
+            ways[name]()
+            ended = time.perf_counter()
+            if turn >= warm_up:
+                seconds[name].append(ended - started)
+    return seconds
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """ours / theirs, turn by turn."""
+    return [a / b for a, b in zip(ours, theirs, strict=True)]
+
+
+def milliseconds(values: Sequence[float]) -> float:
+    return statistics.median(values) * 1e3
+
+
+def surroundings() -> dict[str, Any]:
+    """The machine and the versions that a figure was taken with. load: runnable processes before the benchmark."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return {
+        "device": f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {_memory_gigabytes():.0f} GB",
+        "python": platform.python_version(),
+        "versions": found,
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+def rounded(value: Any) -> Any:
+    """Floats to five significant digits, all the way down: more would only be noise in the committed file."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _processor() -> str:
+    with open("/proc/cpuinfo") as file:
+        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _memory_gigabytes() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9

@@ -1,0 +1,159 @@
+"""What warm worker processes run for the benchmarks of several workers. Arguments and answers are plain data."""
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from frostline_contract.plan import GenerationId, Placement, Plan
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.groups import Groups, form_groups
+from frostline_trainer.moves import move_units
+from tests import engine_member
+from tests.benchmarks.stepper import Stepper
+from tests.benchmarks.subjects import new_context, with_numerics
+from tests.benchmarks.torch_pipeline import TorchPipeline
+from tests.warm_workers import Call, WarmWorkers
+
+GROUP_SECONDS = timedelta(seconds=120)
+CALL_SECONDS = 600.0
+_counters = iter(range(1, 10**6))
+
+
+@dataclass
+class Standing:
+    """What a worker keeps between calls of the reshape benchmark."""
+
+    context: RunContext
+    stepper: Stepper
+    groups: Groups
+    placement: Placement
+
+
+_standing: list[Standing] = []
+
+
+def workers_of(count: int) -> tuple[str, ...]:
+    return tuple(f"w{number}" for number in range(count))
+
+
+def make_plan(placement: Placement, ports: list[int], base: Plan | None = None) -> Plan:
+    """A plan by hand: fresh, or going on from `base`, whose last owner of each unit gives its state."""
+    num_units = placement.stage_bounds[-1]
+    sources = () if base is None else tuple(base.placement.owners(unit)[-1] for unit in range(num_units))
+    return Plan(
+        generation=GenerationId(incarnation=1, counter=next(_counters)),
+        base=base.generation if base else None,
+        lineage=0,
+        start="continue" if base else "fresh",
+        freeze_point=0,
+        placement=placement,
+        sources=sources,
+        store_host="127.0.0.1",
+        store_port=ports[0],
+    )
+
+
+def store_ports(pool: WarmWorkers, count: int) -> list[int]:
+    return pool.call([Call("tests.engine_member:store_port", {})] * count)
+
+
+def call_all(pool: WarmWorkers, function: str, count: int, **arguments: Any) -> list[Any]:
+    """All of `count` workers run `members.<function>`, each with its own worker_id."""
+    name = f"tests.benchmarks.members:{function}"
+    return pool.call([Call(name, {**arguments, "worker_id": worker}) for worker in workers_of(count)], CALL_SECONDS)
+
+
+# ---- exact against fast numerics
+
+
+def numerics_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: int) -> dict[str, Any]:
+    """Exact and fast steps in turns on one model. Returns {numerics: {"seconds": [...], "parts": [{phase: seconds}, ...]}}."""
+    groups, index, placement = _meet(worker_id, plan)
+    context = new_context(subject)
+    exact = Stepper(context, placement, index, groups)
+    exact.step()
+    # Built after the first step, so that both optimizers hold the same moments.
+    fast = Stepper(with_numerics(context, "fast"), placement, index, groups)
+    fast.step()
+    answer = _take_turns({"exact": exact, "fast": fast}, groups, turns)
+    groups.close()
+    return answer
+
+
+# ---- our pipeline executor against torch's
+
+
+def pipeline_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: int) -> dict[str, Any]:
+    """Our step and torch.distributed.pipelining's in turns, on two copies of the model cut alike."""
+    groups, index, placement = _meet(worker_id, plan)
+    context = new_context(subject)
+    exact = Stepper(context, placement, index, groups)
+    first = exact.step()
+    fast = Stepper(with_numerics(context, "fast"), placement, index, groups)
+    peer = TorchPipeline(new_context(subject), placement, index, groups.store, f"peer{plan['generation']['counter']}")
+    peer_first = peer.step()
+    assert abs(first - peer_first) < 1e-4 * abs(first), f"the two do not compute the same: losses {first}, {peer_first}"
+    answer = _take_turns({"exact": exact, "fast": fast, "peer": peer}, groups, turns)
+    peer.close()
+    groups.close()
+    return answer
+
+
+def _take_turns(steppers: dict[str, Any], groups: Groups, turns: int) -> dict[str, Any]:
+    answer: dict[str, Any] = {name: {"seconds": [], "parts": []} for name in steppers}
+    for turn in range(turns):
+        for name in steppers if turn % 2 == 0 else reversed(steppers):
+            groups.moving.barrier()
+            started = time.perf_counter()
+            steppers[name].step()
+            answer[name]["seconds"].append(time.perf_counter() - started)
+            answer[name]["parts"].append(steppers[name].parts)
+    return answer
+
+
+# ---- reshape in place
+
+
+def start_series(worker_id: str, plan: dict[str, Any], subject: str) -> None:
+    """Enter the first plan and train one step, so that there are moments to move."""
+    groups, index, placement = _meet(worker_id, plan)
+    context = new_context(subject)
+    stepper = Stepper(context, placement, index, groups)
+    stepper.step()
+    _standing[:] = [Standing(context, stepper, groups, placement)]
+
+
+def reshape(worker_id: str, plan: dict[str, Any]) -> dict[str, float]:
+    """Enter the next plan. Returns CLOCK_MONOTONIC seconds at its parts' ends, and the bytes received."""
+    now = _standing[0]
+    started = time.monotonic()
+    groups, index, placement = _meet(worker_id, plan)
+    grouped = time.monotonic()
+    received = move_units(now.context, Plan.model_validate(plan), now.placement, worker_id, groups.moving)
+    moved = time.monotonic()
+    stepper = Stepper(now.context, placement, index, groups)
+    groups.moving.barrier()
+    ready = time.monotonic()
+    now.groups.close()
+    # One step, so that the next move has something new to move, and a broken reshape does not go unseen.
+    stepper.step()
+    _standing[:] = [Standing(now.context, stepper, groups, placement)]
+    return {"started": started, "grouped": grouped, "moved": moved, "ready": ready, "bytes": received}
+
+
+def end_series(worker_id: str) -> None:
+    """Forget everything of the series."""
+    for standing in _standing:
+        standing.groups.close()
+    _standing.clear()
+
+
+def _meet(worker_id: str, fields: dict[str, Any]) -> tuple[Groups, int, Placement]:
+    torch.set_num_threads(1)
+    plan = Plan.model_validate(fields)
+    engine_member.store_port()
+    groups = form_groups(plan, worker_id, engine_member._stores[0][0], "gloo", GROUP_SECONDS)
+    return groups, plan.placement.workers.index(worker_id), plan.placement

@@ -1,0 +1,45 @@
+"""A generation driven step by step as the training loop drives it: compute, vote, commit, with the phases' clock."""
+
+import time
+
+from frostline_contract.plan import Placement
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.generation import Generation
+from frostline_trainer.engine.groups import Groups, lone_groups
+from frostline_trainer.engine.vote import Ballot, hold_vote
+from frostline_trainer.phases import PhaseClock
+from tests.benchmarks.subjects import placement_of
+
+LEARNING_RATE = 1e-5
+"""Small and constant: the weights must stay sane over thousands of steps, and their size changes no time."""
+
+
+class Stepper:
+    """One member of a placement. parts: seconds of the last step by phase."""
+
+    def __init__(self, context: RunContext, placement: Placement | None = None, index: int = 0, groups: Groups | None = None,
+                 freeze_point: int = 0) -> None:  # fmt: skip
+        self.clock = PhaseClock()
+        self.parts: dict[str, float] = {}
+        self.generation = Generation(
+            context, placement or placement_of(1, 1), index, groups or lone_groups(), freeze_point, self.clock.enter
+        )
+        self.step_number = 0
+        self.seconds = 0.0
+
+    def step(self) -> float:
+        """One step on the next batch. Returns its loss."""
+        generation = self.generation
+        self.step_number += 1
+        started = time.perf_counter()
+        gradients = generation.compute(self.step_number)
+        self.clock.enter("vote")
+        ballot = Ballot(gradients.unit_squares, gradients.losses)
+        result = hold_vote(generation.world, ballot, generation.context.num_units, generation.num_microbatches)
+        self.clock.enter("commit")
+        generation.commit(gradients, LEARNING_RATE, result.gradient_norm)
+        self.clock.enter("between")
+        self.seconds = time.perf_counter() - started
+        self.parts = self.clock.take_parts()
+        self.parts.pop("between", None)
+        return result.loss

@@ -1,0 +1,111 @@
+"""The two models that everything is measured on: the digits job's ViT, and a 6-layer BERT over made data."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from frostline_contract.job import Job, load_job, parse_job
+from frostline_contract.plan import Placement
+from frostline_contract.shape import deal_leaves, even_bounds
+from frostline_trainer.data.sizes import DataSizes
+from frostline_trainer.data.split import TaskData
+from frostline_trainer.engine.context import RunContext, has_dropout
+from frostline_trainer.families.registry import family_named
+from frostline_trainer.model import build_cut_model
+from frostline_trainer.setup import build_context
+from frostline_trainer.tasks import task_for
+from tests.exact_cases import RowSplit
+
+SUBJECTS = ("digits", "bert")
+NUM_UNITS, LEAVES = 8, 8
+"""Of both: embedding, six blocks, head; eight micro-batches, a leaf each."""
+DIGITS_JOB = Path(__file__).parents[2] / "examples" / "image_classification" / "digits.yaml"
+BERT_TOKENS, BERT_VOCABULARY, BERT_LABELS, BERT_ROWS = 64, 8192, 2, 128
+
+
+def new_context(subject: str, *overrides: str) -> RunContext:
+    """A fresh model and its data, as a worker builds them. overrides: as of `--set`."""
+    if subject == "digits":
+        return build_context(load_job(DIGITS_JOB, ["training.device=cpu", *overrides]))
+    return _bert_context()
+
+
+def with_numerics(context: RunContext, numerics: str) -> RunContext:
+    """The same model, data and moments under `exact` or `fast` numerics: so both can take turns on one state."""
+    training = context.job.training.model_copy(update={"numerics": numerics})
+    return replace(context, job=context.job.model_copy(update={"training": training}))
+
+
+def unsplit_model(context: RunContext) -> PreTrainedModel:
+    """Another copy of the context's model with the same first weights, in one piece, in train mode."""
+    return build_cut_model(context.job, context.data.sizes).model
+
+
+def placement_of(pp_degree: int, dp_degree: int) -> Placement:
+    """An even cut of either subject under 1F1B, on the workers w0, w1, ..."""
+    dealt = deal_leaves(LEAVES, dp_degree)
+    return Placement(
+        pp_degree=pp_degree,
+        dp_degree=dp_degree,
+        stage_bounds=even_bounds(NUM_UNITS, 0, pp_degree),
+        leaf_bounds=(0, *(high for _, high in dealt)),
+        workers=tuple(f"w{number}" for number in range(pp_degree * dp_degree)),
+    )
+
+
+def bert_job() -> Job:
+    """Hidden size 384, six layers; batches of 32 in micro-batches of 4."""
+    config = {
+        "hidden_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 6,
+        "intermediate_size": 1536,
+        "vocab_size": BERT_VOCABULARY,
+        "max_position_embeddings": BERT_TOKENS,
+    }
+    return parse_job(
+        {
+            "name": "bench-bert",
+            "model": {"family": "bert", "config": config, "dropout": 0.0},
+            "task": {"kind": "text_classification"},
+            # The rows come from memory; the job only has to name a source.
+            "data": {"source": "stdlib-text", "sequence_length": BERT_TOKENS},
+            "training": {
+                "steps": 10_000,
+                "batch_size": 32,
+                "micro_batch_size": 4,
+                "reduction_leaves": LEAVES,
+                "optimizer": {"learning_rate": 1e-4},
+                "clip_norm": 1.0,
+                "device": "cpu",
+            },
+        }
+    )
+
+
+@cache
+def _bert_rows(seed: int) -> dict[str, Tensor]:
+    """Random token ids, half of the texts padded, random labels."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(BERT_TOKENS // 2, 2 * BERT_TOKENS, (BERT_ROWS,), generator=generator)
+    mask = (torch.arange(BERT_TOKENS) < lengths[:, None]).long()
+    ids = torch.randint(2, BERT_VOCABULARY, (BERT_ROWS, BERT_TOKENS), generator=generator)
+    labels = torch.randint(BERT_LABELS, (BERT_ROWS,), generator=generator)
+    return {"input_ids": ids * mask, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids), "labels": labels}
+
+
+def _bert_context() -> RunContext:
+    torch.set_num_threads(1)
+    job = bert_job()
+    sizes = DataSizes(num_labels=BERT_LABELS, vocabulary_size=BERT_VOCABULARY, sequence_length=BERT_TOKENS)
+    splits = {name: RowSplit(name, _bert_rows(seed)) for seed, name in enumerate(("train", "guard", "test"))}
+    data = TaskData(**splits, sizes=sizes, processor=None, digest="made", augmentation_note="none")
+    family = family_named("bert")
+    cut = build_cut_model(job, sizes)
+    config = cut.model.config
+    return RunContext(job, data, task_for(job, sizes), cut, torch.device("cpu"), family.hidden_shape(config, sizes),
+                      has_dropout(config), family.forward_flops(config, sizes, job.task.kind), "made")  # fmt: skip
