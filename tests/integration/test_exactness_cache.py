@@ -106,6 +106,13 @@ def test_cached_missed_advanced_and_uncached_runs_have_equal_losses(codec: str, 
     assert warm.counts[4].audited > 0 and warm.counts[4].audit_failures == 0 and not warm.audit_failed
 
 
+def test_noise_after_the_cache_is_the_same_whether_a_value_was_read_or_computed(stack: CacheStack) -> None:
+    case = replace(CASE, feature_noise=0.1, steps=6)
+    cached = train(case, stack)
+    assert cached.counts[2].hits > 0
+    assert cached.run.losses == uncached(case).run.losses != uncached(replace(CASE, steps=6)).run.losses
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_lossy_codec_is_part_of_the_function_and_none_is_not(codec: str) -> None:
     plain, coded = uncached(CASE), uncached(replace(CASE, codec=codec))

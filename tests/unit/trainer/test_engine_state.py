@@ -10,9 +10,18 @@ import torch
 from torch import nn
 
 from frostline_contract.job.training import OptimizerSection
+from frostline_contract.plan import GenerationId, Plan
 from frostline_trainer.checkpoints import MANIFEST, CheckpointWriter, Snapshot, complete_checkpoints, load_unit, read_manifest
+from frostline_trainer.engine.generation import Generation
+from frostline_trainer.engine.groups import lone_groups
 from frostline_trainer.engine.optimizer import Moments, UnitOptimizer, decays
 from frostline_trainer.engine.unit_state import UnitState, export_unit, import_unit, pack, run_digest, unit_digest, unpack
+from frostline_trainer.entering import Entered
+from frostline_trainer.run_state import RunState
+from frostline_trainer.saving import Saving
+from tests.engine_member import EventList, Run, train_step
+from tests.exact_cases import Case, build_case
+from tests.hand_made_plans import Layout
 
 SECTIONS = [OptimizerSection(), OptimizerSection(name="sgd")]
 
@@ -117,6 +126,7 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed() -> None:
     module, moments = trained()
     start, state = weights(module), export_unit(2, module, moments)
     for wrong in ({k: v for k, v in state.items() if k != "weight/0.bias"}, state | {"weight/0.bias": torch.zeros(9)},
+                  state | {"weight/0.bias": torch.zeros(4, dtype=torch.float64)},
                   state | {"weight/extra": torch.zeros(1)}):  # fmt: skip
         with pytest.raises(ValueError, match="unit 2: state does not fit the model"):
             import_unit(2, module, moments, wrong)
@@ -145,6 +155,30 @@ def test_the_digest_sees_every_bit_name_type_and_shape() -> None:
 
 
 # ---- checkpoints
+
+
+def test_a_step_redone_after_a_rollback_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+    case = Case("vit", freezing=(), steps=4)
+    context = build_case(case)
+    placement = Layout(1, 1).placement(0)
+    plan = Plan(generation=GenerationId(incarnation=1, counter=3), lineage=0, start="fresh", freeze_point=0, placement=placement)
+    generation = Generation(context, placement, 0, lone_groups(), 0, lambda name: None)
+    saving = Saving(context, tmp_path, EventList())  # type: ignore[arg-type]
+    entered = Entered(plan, 0, generation, None)
+    folders, weights_at = [], []
+    for lineage, step in ((0, 1), (1, 2)):
+        train_step(generation, case, step, Run())
+        folders.append(saving.checkpoint(entered, RunState(lineage=lineage, step=2), before_freeze=False))
+        weights_at.append(weights(context.cut.units[2]))
+        assert saving.checkpoint(entered, RunState(lineage=lineage, step=2), before_freeze=True) == folders[-1], "taken once"
+    saving.stable()
+    train_step(generation, case, 3, Run())
+    restored = saving.restore(entered, 2)
+    saving.finish()
+    assert [manifest["lineage"] for _, manifest in complete_checkpoints(tmp_path)] == [0, 1]
+    assert folders[0] != folders[1] and folders[0].name == folders[1].name == "2"
+    assert restored.lineage == 1 and same(weights(context.cut.units[2]), weights_at[1])
+    assert not same(weights_at[0], weights_at[1])
 
 
 @pytest.fixture
