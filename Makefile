@@ -19,11 +19,11 @@ export TORCH_INDEX_URL PYTHON
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test lint format proto verify bench mutants clean
+.PHONY: help setup run test test-wide lint format proto verify bench mutants clean
 
 help: ## list these targets
 	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## install everything into .venv (once; run and test do it too). TORCH_INDEX_URL=... takes torch from there
 
@@ -36,6 +36,9 @@ run: $(STAMP) ## train: make run [JOB=examples/.../job.yaml] [ARGS="--workers 2 
 
 test: $(STAMP) ## unit, integration and end-to-end tests that this machine can run; says what it skips and why
 	$(PY) -m pytest $(TESTS) -q -ra -m "not wide" $(ARGS)
+
+test-wide: $(STAMP) ## the widest tables: every family, type, shape, schedule and freeze history (about an hour)
+	$(PY) -m pytest $(TESTS) -q -ra -m wide $(ARGS)
 
 lint: $(STAMP) ## ruff, import boundaries, house rules
 	.venv/bin/ruff check $(SOURCES)
