@@ -64,8 +64,8 @@ $(PROTO_STAMP): | $(STAMP)
 verify: $(STAMP) $(PROTO_STAMP) ## regenerate into a temporary folder and fail on any difference
 	tools/verify.sh
 
-bench: $(STAMP) ## benchmarks (long); results go to docs/
-	@for script in tests/benchmarks/*.py; do printf '== %s\n' "$$script"; $(PY) "$$script" $(ARGS); done
+bench: $(STAMP) ## benchmarks (15 min); figures and pages go to docs/. ARGS="--only NAME" one of them, ARGS=--quick a smoke test
+	$(PY) -m tests.benchmarks $(ARGS)
 
 mutants: $(STAMP) ## plant each known bug in a copy and show that the tests catch it
 	$(PY) -m tests.mutants $(ARGS)

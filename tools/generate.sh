@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Write every generated file below the folder given: protobuf stubs and the job file's reference.
+# Write every generated file below the folder given: protobuf stubs, the job file's reference, the benchmarks' pages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(cd "${1:?usage: tools/generate.sh FOLDER}" && pwd)
@@ -12,3 +12,4 @@ mkdir -p "$target/proto/gen" "$target/docs"
         frostline_proto/v1/*.proto
 )
 .venv/bin/python -m frostline_contract.job.reference > "$target/docs/job-reference.md"
+if [ -e docs/benchmarks.json ]; then .venv/bin/python -m tests.benchmarks --pages "$target"; fi

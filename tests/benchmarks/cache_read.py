@@ -16,7 +16,7 @@ from frostline_controller.local.redis_process import RedisProcess, start_redis
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.layout import ValueLayout
 from frostline_trainer.cache.resp import Connection, Outcome
-from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave, ratios
+from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave_both, ratios
 
 VALUE_SHAPE = (192, 768)
 """float32: 0.59 MB, a ViT-B/16 boundary of 197 tokens in round numbers."""
@@ -40,7 +40,7 @@ def cache_read(effort: Effort) -> Report:
             stored = [(key, (layout.header(payload), payload)) for key in keys]
             assert set(direct.set_many(stored, time.monotonic() + 30)) == {Outcome.DONE}
             ways = _ways(direct, libraries, layout, keys)
-            seconds = interleave(ways, effort.pairs(ROUNDS), warm_up=2)
+            seconds, processor = interleave_both(ways, effort.pairs(ROUNDS), warm_up=2)
         finally:
             direct.close()
             for library in libraries.values():
@@ -49,16 +49,16 @@ def cache_read(effort: Effort) -> Report:
     gigabytes = BATCH * layout.value_bytes / 1e9
     return Report(
         "Direct cache read against redis-py",
-        f"{BATCH} values of {layout.value_bytes / 1e6:.2f} MB (a ViT-B/16 boundary activation) from one real Redis over the "
-        "loopback interface: our client, which receives into preallocated rows, against redis-py's `get` for each key. *wire*: what "
+        f"{BATCH} values of {layout.value_bytes / 1e6:.2f} MB (a ViT-B/16 boundary activation) from one real Redis over "
+        "loopback: our client, which receives into preallocated rows, against redis-py's `get` for each key. *wire*: what "
         "arrives is dropped. *in place*: redis-py's bytes are copied into the batch row, as a trainer needs them; ours lie "
         f"there. *checked*: ours verifies header and checksum as well. redis-py {redis.__version__}, "
         f"{'with and without hiredis' if redis.utils.HIREDIS_AVAILABLE else 'its Python parser (hiredis is not installed)'}.",
-        [row for name in libraries for row in _rows(name, seconds, gigabytes)],
+        [row for name in libraries for row in _rows(name, seconds, processor, gigabytes)],
     )
 
 
-def _rows(library: str, seconds: dict[str, list[float]], gigabytes: float) -> list[Row]:
+def _rows(library: str, seconds: dict[str, list[float]], processor: dict[str, list[float]], gigabytes: float) -> list[Row]:
     def row(case: str, ours: str, theirs: str, goal: float | None) -> Row:
         speed = {label: gigabytes / sorted(seconds[way])[len(seconds[way]) // 2]
                  for label, way in (("direct GB/s", ours), ("redis-py GB/s", theirs))}  # fmt: skip
@@ -75,6 +75,12 @@ def _rows(library: str, seconds: dict[str, list[float]], gigabytes: float) -> li
         row("wire", "direct", library, GOAL),
         row("in place", "direct", f"{library}, copied", GOAL),
         row("checked", "direct, checked", f"{library}, copied", None),
+        Row(
+            f"client's processor time, {library}",
+            "redis-py / direct",
+            "x",
+            Spread.of(ratios(processor[library], processor["direct"])),
+        ),
     ]
 
 

@@ -5,7 +5,7 @@ import time
 
 import torch
 
-from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave, milliseconds, ratios
+from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave_both, milliseconds, ratios
 from tests.benchmarks.plain_loop import PlainLoop
 from tests.benchmarks.stepper import Stepper
 from tests.benchmarks.subjects import SUBJECTS, new_context
@@ -44,13 +44,15 @@ def _subject_rows(subject: str, effort: Effort) -> list[Row]:
         parts.append(engine.parts)
 
     ways = {"engine": engine_step, **{str(size): loop.step for size, loop in loops.items()}}
-    seconds = interleave(ways, effort.pairs(PAIRS[subject]))
+    seconds, processor = interleave_both(ways, effort.pairs(PAIRS[subject]))
     best = min(loops, key=lambda size: statistics.median(seconds[str(size)]))
     ratio = Spread.of(ratios(seconds["engine"], seconds[str(own)]))
     sides = {"engine ms": milliseconds(seconds["engine"]), "plain loop ms": milliseconds(seconds[str(own)])}
     best_sides = {"engine ms": sides["engine ms"], f"plain loop at {best} ms": milliseconds(seconds[str(best)])}
     return [
         Row(f"{subject}, micro-batches of {own}", "engine / plain loop", "x", ratio, sides, at_most=GOAL, note=_where(parts)),
+        Row(f"{subject}, processor time", "engine / plain loop", "x",
+            Spread.of(ratios(processor["engine"], processor[str(own)]))),
         Row(f"{subject}, loop at its best ({best})", "engine / plain loop", "x",
             Spread.of(ratios(seconds["engine"], seconds[str(best)])), best_sides),
     ]  # fmt: skip

@@ -77,7 +77,7 @@ def _span(answers: list[dict[str, float]]) -> float:
 
 
 def restart(subject: str, plan: Plan, folder: Path) -> tuple[float, dict[str, float]]:
-    """Start a process for each worker of the plan and end them again. Returns seconds until all are ready, and the slowest's own."""
+    """Start a process for each worker of the plan and end them again. Returns seconds until all are ready; the slowest's."""
     (folder / "port").unlink(missing_ok=True)
     cold = plan.model_copy(update={"start": "checkpoint", "checkpoint_path": "0/1.1/1", "base": None, "sources": ()})
     (folder / "plan.json").write_text(cold.model_dump_json())

@@ -27,10 +27,10 @@ def numerics(effort: Effort) -> Report:
         pool.close()
     return Report(
         "Exact against fast numerics",
-        "The same step of the same weights under `numerics: exact` (gradients summed over the fixed tree, exchanged in its order) and "
-        "`numerics: fast` (one accumulator, the library's all-reduce), in turns, on 1, 2 and 4 replicas over gloo; a step "
-        "takes as long as its slowest replica. The note says which phases the difference comes from: `schedule` holds the leaf "
-        "sums, `exchange` the traffic.",
+        "The same step of the same weights under `numerics: exact` (gradients summed over the fixed tree, exchanged in its "
+        "order) and `numerics: fast` (one accumulator, the library's all-reduce), in turns, on 1, 2 and 4 replicas over gloo; a "
+        "step takes as long as its slowest replica. The note says which phases the difference comes from: `schedule` holds the "
+        "leaf sums, `exchange` the traffic.",
         rows,
     )
 

@@ -17,7 +17,7 @@ from tests.integration.scripted_worker import make_run, start_controller, stop
 
 ROOT = Path(__file__).parents[2]
 WORKERS, QUICK_WORKERS = 1000, 40
-PROCESSES = 4
+PROCESSES, DEPTH = 4, 10
 DECISIONS, QUICK_DECISIONS = 40, 4
 SETTLE_SECONDS = 5.0
 MEMORY_GOAL_MEGABYTES = 120.0
@@ -63,10 +63,10 @@ def thousand_workers(effort: Effort) -> Report:
     return Report(
         f"The controller with {count:,} workers on one core",
         f"The real controller process, bound to one core; {count:,} simulated workers in {PROCESSES} processes, each with a "
-        "connection of its own, its stream and a heartbeat a second. Decision latency: from the call that reports an interval's statistics "
-        "to the moment when a worker holds the decision, after it was written durably; over all workers and all decisions. "
-        "The planner is asked after each. The simulated workers share the machine's other cores, so that on two cores their own "
-        "delay is part of the figures.",
+        "connection of its own, its stream and a heartbeat a second. Decision latency: from the call that reports an "
+        "interval's statistics to the moment when a worker holds the decision, after it was written durably; over all workers "
+        "and all decisions. The planner is asked after each. The simulated workers share the machine's other cores, so that on "
+        "two cores their own delay is part of the figures.",
         rows,
     )
 
@@ -77,7 +77,8 @@ def _measure(run_dir: Path, count: int, decisions: int) -> list[Row]:
         model={"config": {"num_hidden_layers": NUM_UNITS - 2}},
         training={"steps": 1_000_000, "batch_size": 4096, "micro_batch_size": 4, "reduction_leaves": 1024},
         freeze={"interval_steps": INTERVAL_STEPS, "policy": {"name": "gradient_argmin"}},
-        placement={"workers": count, "min_workers": 1},
+        # Pinned, so that all of them are members: the local cluster's planner would not go beyond this machine's cores.
+        placement={"workers": count, "min_workers": 1, "pp_degree": DEPTH, "dp_degree": count // DEPTH},
         controller={"heartbeat_seconds": 1.0, "dead_after_seconds": 60.0, "start_timeout_seconds": 300.0, "log_level": "warning"},
     )
     controller = _on_one_core(run_dir)

@@ -40,8 +40,8 @@ def page_text(document: Mapping[str, Any]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `make bench` from [benchmarks.json](benchmarks.json); do not edit. Ratios come from one interleaved run "
-        "each: both sides take turns in the same minutes on the same machine, every turn gives one ratio, and the smallest, the median "
+        "Written by `make bench` from [benchmarks.json](benchmarks.json); do not edit. Ratios come from one interleaved run: "
+        "both sides take turns in the same minutes on the same machine, every turn gives one ratio, and the smallest, the median "
         "and the largest are shown. A goal is judged by the median.",
         "",
         *_overview(entries),
