@@ -165,8 +165,8 @@ def status(directory: str | Path) -> dict[str, Any]:
 def verify(directory: str | Path, *, steps: Sequence[int] = ()) -> str:
     """Compute steps of a run again in one process and compare their bits, as `frostline verify` does.
 
-    steps: none: one after each checkpoint, and the last. Returns what the verifier says of each step. Raises RunError (code 1) where a
-    bit differs, JobMistake where a step was never recorded.
+    steps: none: one after each checkpoint, and the last. Returns what the verifier says of each step. Raises RunError (code 1)
+    where a bit differs, JobMistake where a step was never recorded.
     """
     chosen = ["--steps", ",".join(str(step) for step in steps)] if steps else []
     return _command(["verify", str(directory), *chosen], quiet=True)

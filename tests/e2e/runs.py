@@ -138,7 +138,7 @@ class Running:
 
     def __init__(self, folder: Path, argv: list[str], env: dict[str, str]) -> None:
         self.folder = folder
-        self._said = tempfile.TemporaryFile()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as this object
         self.process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said)
 
     @property

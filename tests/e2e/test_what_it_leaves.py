@@ -1,4 +1,4 @@
-"""What a run leaves: every file with its documented keys, a model that plain transformers scores the same, no process, no port."""
+"""What a run leaves: every file with its documented keys, a model that plain transformers scores the same, no port."""
 
 import json
 import socket
@@ -12,7 +12,8 @@ from frostline_contract.job import load_job
 from tests.e2e.runs import Ended, Workshop
 
 EVENT_KEYS = {
-    "time_seconds", "step", "generation", "kind", "freeze_point", "pp_degree", "dp_degree", "num_microbatches", "reason", "seconds",
+    "time_seconds", "step", "generation", "kind", "freeze_point", "pp_degree", "dp_degree", "num_microbatches", "reason",
+    "seconds",
 }  # fmt: skip
 RECORD_KEYS = {
     "lineage", "step", "loss", "learning_rate", "gradient_norm", "freeze_point", "pp_degree", "dp_degree", "generation",
