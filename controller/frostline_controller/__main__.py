@@ -22,6 +22,10 @@ from frostline_rpc.server import start_server
 SUPERSEDED = 4
 """Exit code of a controller that another one has replaced."""
 
+RESUMED_STATES = ("suspended", "failed", "cancelled", "draining")
+"""What --resume goes on from. Draining: its predecessor was stopped (Ctrl-C twice) before the drain had ended; found without
+--resume (a controller that crashed) the drain goes on."""
+
 log = logging.getLogger("frostline_controller")
 
 
@@ -31,7 +35,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", default=0, type=int, help="TCP port; 0 chooses a free one")
     parser.add_argument("--replay", type=Path, help="folder of a run whose freeze history is followed")
-    parser.add_argument("--resume", action="store_true", help="go on with a run that was suspended, failed or cancelled")
+    parser.add_argument("--resume", action="store_true", help="go on with a run that was suspended, failed, cancelled or draining")
     return parser.parse_args(argv)
 
 
@@ -50,7 +54,7 @@ async def serve(options: argparse.Namespace) -> int:
     controller = Controller(run, replayed, checkpoint_root.absolute())
     stamp_logs(run)
     await controller.start()
-    if options.resume and run.state.state in ("suspended", "failed", "cancelled"):
+    if options.resume and run.state.state in RESUMED_STATES:
         await controller.commands.resume("resumed")
     tokens = Tokens.read(folder / "tokens.json")
     server, port = await start_server(lambda server: add_control(server, controller), options.host, options.port, tokens)

@@ -8,10 +8,10 @@ from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
 from frostline_contract.plan import Decision
 from frostline_contract.statistics import IntervalStatistics
-from frostline_controller.freezing.decide import decide
+from frostline_controller.freezing.decide import check_freezing, decide
 from frostline_controller.freezing.inputs import FreezeInputs
 from frostline_controller.history import next_number, remembered_decisions, surviving_decisions, surviving_statistics
-from frostline_controller.state.durable import DurableState
+from frostline_controller.state.durable import DurableState, RunIdentity
 
 
 def due_statistics(
@@ -25,28 +25,38 @@ def due_statistics(
 
 def next_decision(
     job: Job,
-    num_units: int,
+    identity: RunIdentity,
     statistics: list[IntervalStatistics],
     state: DurableState,
     calendar: DecisionCalendar,
     replayed: tuple[Decision, ...] | None,
 ) -> Decision:
-    """The verdict on the last of `statistics` (of `due_statistics`)."""
+    """The verdict on the last of `statistics` (of `due_statistics`). Raises ValueError for mistakes in the freeze section."""
     remembered = remembered_decisions(state.decisions, state.lineages, calendar)
-    inputs = FreezeInputs.of_job(job, num_units, calendar, statistics, remembered, tied=is_tied(job))
     requested = state.forced_freeze_point if state.forced_freeze_point >= 0 else None
-    inputs = dataclasses.replace(inputs, requested=requested, highest_lineage=state.max_lineage)
-    if replayed is not None:
-        policy = job.freeze.policy.model_copy(update={"name": "replay"})
-        inputs = dataclasses.replace(inputs, freeze=job.freeze.model_copy(update={"policy": policy}), replayed=replayed)
-    return decide(inputs)
+    inputs = _inputs(job, identity, calendar, statistics, remembered, replayed)
+    return decide(dataclasses.replace(inputs, requested=requested, highest_lineage=state.max_lineage))
 
 
-def is_tied(job: Job) -> bool:
-    """Whether head and embedding share a matrix, as far as the job file says."""
-    if job.task.kind != "language_modeling" or job.model.untie_on_freeze:
-        return False
-    return bool(job.model.config.get("tie_word_embeddings", job.model.family == "gpt2"))
+def check_job(job: Job, identity: RunIdentity, calendar: DecisionCalendar, replayed: tuple[Decision, ...] | None) -> None:
+    """Raise ValueError for mistakes in the job's freeze section, as soon as the model's units are known."""
+    check_freezing(_inputs(job, identity, calendar, [], [], replayed))
+
+
+def _inputs(
+    job: Job,
+    identity: RunIdentity,
+    calendar: DecisionCalendar,
+    statistics: list[IntervalStatistics],
+    decisions: list[Decision],
+    replayed: tuple[Decision, ...] | None,
+) -> FreezeInputs:
+    """The job's own policy, or the one that follows another run's decisions."""
+    inputs = FreezeInputs.of_job(job, identity.num_units, calendar, statistics, decisions, tied=identity.tied)
+    if replayed is None:
+        return inputs
+    policy = job.freeze.policy.model_copy(update={"name": "replay"})
+    return dataclasses.replace(inputs, freeze=job.freeze.model_copy(update={"policy": policy}), replayed=replayed)
 
 
 def read_replay(run_dir: Path) -> tuple[Decision, ...]:

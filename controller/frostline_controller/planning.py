@@ -6,7 +6,6 @@ from statistics import median
 from frostline_contract.job import Job
 from frostline_contract.plan import Placement
 from frostline_contract.statistics import CacheProfile, LinkProfile, WorkerProfile
-from frostline_controller.deciding import is_tied
 from frostline_controller.membership import Worker
 from frostline_controller.planner.cost import placement_cost
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
@@ -22,6 +21,7 @@ class Situation:
     workers: those that a plan may name, members of the current placement first. start: (pp, dp) that the run began with,
     zeros before. pinned: a shape by command. steps_left: of the run. reshape_seconds: measured, of the last reshape.
     parallel_slots: workers that can compute at once on one machine; None: all. cache_reachable: a cache server is there.
+    tied: the head uses unit 0's matrix.
     """
 
     num_units: int
@@ -37,6 +37,7 @@ class Situation:
     cache_reachable: bool
     train_samples: int
     parallel_slots: int | None
+    tied: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         cache=_cache(situation.workers),
         cache_available=elastic.cache and situation.cacheable and situation.cache_reachable,
         cache_use=job.cache.use,
-        tied=is_tied(job),
+        tied=situation.tied,
         elastic=elastic,
         placement=section,
         current=current,

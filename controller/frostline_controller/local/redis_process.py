@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from frostline_controller.cluster.child import DIE_WITH_PARENT
+
 START_SECONDS = 10.0
 """How long a new server may take until it answers; an empty one needs about 50 ms."""
 
@@ -72,6 +74,7 @@ def start_redis(folder: Path, memory_bytes: int, port: int = 0, password: str | 
 
     memory_bytes: the server's limit; it refuses writes there and evicts nothing. port: 0 chooses a free one.
     password: of all shards of a run; None makes a new one. It reaches the server in a file that only the user can read.
+    Call it from a thread that lives as long as the server should: on Linux it is killed when that thread ends.
     Raises RedisUnavailable with the server's own words where it does not start.
     """
     if memory_bytes < 1 << 20:
@@ -96,7 +99,8 @@ def _start_once(server: Path, folder: Path, memory_bytes: int, port: int, passwo
     config.unlink(missing_ok=True)
     with os.fdopen(os.open(config, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
         file.write(_configuration(folder, memory_bytes, port, password, log))
-    # A session of its own: Ctrl-C in the terminal must not take the cache away before the run has drained.
+    # A session of its own: Ctrl-C in the terminal must not take the cache away before the run has drained. A command line
+    # that is killed cannot stop it, so the kernel does.
     with log.open("ab") as output:
         process = subprocess.Popen(
             [str(server), str(config)],
@@ -104,6 +108,7 @@ def _start_once(server: Path, folder: Path, memory_bytes: int, port: int, passwo
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=DIE_WITH_PARENT,
         )
     return RedisProcess(process, "127.0.0.1", port, password, log, config)
 

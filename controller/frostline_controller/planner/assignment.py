@@ -79,7 +79,7 @@ def _missing_bytes(
     lacks: dict[str, list[int]] = {}
     current = inputs.current
     by_column: dict[int, list[int]] = {}
-    place = {worker: rank for rank, worker in enumerate(current.workers)} if current else {}
+    place = {worker: global_rank for global_rank, worker in enumerate(current.workers)} if current else {}
     for member in chosen:
         if member.worker_id not in place:
             lacks[member.worker_id] = nothing

@@ -212,9 +212,9 @@ def step_cost(
     parts["vote"] = model.vote_seconds(pp_degree * dp_degree)
     busy = m * float(seconds[critical]) + parts["bubble"] + parts["optimizer"]
     parts["contention"] = _contention(model, sum(counts), dp_degree, pp_degree * dp_degree, busy)
-    rank = np.tile(np.arange(pp_degree), virtual)
+    pp_rank = np.tile(np.arange(pp_degree), virtual)
     most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
-    held = model.stage_bytes(low, high, in_flight(schedule, pp_degree, rank, max(counts)), most_leaves, dp_degree)
+    held = model.stage_bytes(low, high, in_flight(schedule, pp_degree, pp_rank, max(counts)), most_leaves, dp_degree)
     peak = float(np.reshape(held, (virtual, pp_degree)).sum(axis=0).max()) + inputs.base_bytes
     ordered = {name: parts[name] for name in PARTS}
     return StepCost(sum(ordered.values()), ordered, inputs.samples_of_step(dp_degree), tuple(seconds.tolist()), peak)

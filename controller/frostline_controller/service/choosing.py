@@ -46,5 +46,6 @@ class Choosing:
             cache_reachable=(run.folder / "cache.address").exists(),
             parallel_slots=run.parallel_slots,
             train_samples=run.identity.train_samples,
+            tied=run.identity.tied,
         )
         return await asyncio.to_thread(choose_placement, run.job, situation)

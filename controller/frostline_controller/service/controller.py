@@ -57,6 +57,8 @@ class Controller:
         if not run.state.started_at:
             await run.commit(started_at=time.time())
         await self.deciding.restore()
+        if not run.ended:
+            self.note_identity()
         if run.current is not None:
             written = {
                 (line["generation"]["incarnation"], line["generation"]["counter"])
@@ -103,6 +105,13 @@ class Controller:
         if event.kind == "decision_void":
             self.deciding.note_void(event)
         self.run.wake.set()
+
+    def note_identity(self) -> None:
+        """The first worker has said what the run is: a wrong policy or rail ends it now, not at the first decision."""
+        try:
+            self.deciding.check()
+        except ValueError as error:
+            self.ending.fail(str(error), user_mistake=True)
 
     async def note_joined(self, worker: Worker) -> None:
         """A worker registered that was not there before."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from frostline_contract.plan import Decision
-from frostline_controller.deciding import decision_line, due_statistics, next_decision
+from frostline_controller.deciding import check_job, decision_line, due_statistics, next_decision
 from frostline_controller.service.announce import decision_message
 from frostline_controller.service.run import Run
 from frostline_controller.state.durable import LineageStart
@@ -20,6 +20,12 @@ class Deciding:
         self._run = run
         self._replayed = replayed
         self._voids: list[tuple[int, int, str]] = []
+
+    def check(self) -> None:
+        """Raise ValueError for mistakes in the job's freeze section; called once the run's identity is known."""
+        run = self._run
+        if run.identity is not None and run.calendar is not None:
+            check_job(run.job, run.identity, run.calendar, self._replayed)
 
     async def restore(self) -> None:
         """Write to plans.jsonl what a predecessor made durable and could not write there any more."""
@@ -53,7 +59,7 @@ class Deciding:
             if run.calendar.effective_step(statistics[-1].number) > run.total_steps:
                 break
             decision = await asyncio.to_thread(
-                next_decision, run.job, run.identity.num_units, statistics, run.state, run.calendar, self._replayed
+                next_decision, run.job, run.identity, statistics, run.state, run.calendar, self._replayed
             )
             await self._bind(decision)
             taken = True
@@ -63,8 +69,10 @@ class Deciding:
     async def _bind(self, decision: Decision) -> None:
         """Durable, then heard."""
         run = self._run
-        changes: dict[str, object] = {"decisions": (*run.state.decisions, decision), "forced_freeze_point": -1}
-        if decision.kind == "rollback":
+        changes: dict[str, object] = {"decisions": (*run.state.decisions, decision)}
+        if decision.kind != "rollback":
+            changes["forced_freeze_point"] = -1  # an operator's request waits until a decision of its own kind has taken it
+        else:
             start = LineageStart(lineage=decision.lineage, starts_at_step=decision.rollback_to_step, kind="rollback")
             changes |= {
                 "lineage": decision.lineage,

@@ -80,9 +80,10 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                     steps_per_epoch=request.steps_per_epoch, train_samples=request.train_samples,
                     dataset_digest=request.dataset_digest, unit_names=tuple(request.unit_names),
                     boundary_bytes_per_sample=request.boundary_bytes_per_sample, cacheable=request.cacheable,
-                    cache_refusal=request.cache_refusal,
+                    cache_refusal=request.cache_refusal, tied=request.tied,
                 )
             )  # fmt: skip
+            self._controller.note_identity()
             return
         for name in ("num_units", "steps_per_epoch", "dataset_digest"):
             if getattr(request, name) != getattr(known, name):

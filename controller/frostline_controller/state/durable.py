@@ -38,6 +38,7 @@ class RunIdentity(Frozen):
     boundary_bytes_per_sample: int = 0
     cacheable: bool = False
     cache_refusal: str = ""
+    tied: bool = False
 
 
 class PinnedShape(Frozen):
