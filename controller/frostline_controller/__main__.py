@@ -35,7 +35,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", default=0, type=int, help="TCP port; 0 chooses a free one")
     parser.add_argument("--replay", type=Path, help="folder of a run whose freeze history is followed")
-    parser.add_argument("--resume", action="store_true", help="go on with a run that was suspended, failed, cancelled or draining")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with a run that was suspended, failed, cancelled or draining"
+    )
     return parser.parse_args(argv)
 
 
