@@ -32,14 +32,14 @@ class RailsSection(Section):
         doc="Rails switched off: nan, warmup, cooldown, min_active, rearm, patience, unfreeze, absolute, cap_interval, "
         "cap_total, last_blocks, baseline, quarantine, guard (which takes baseline and quarantine with it).",
     )
-    warmup_fraction: float = fixed(0.25, ge=0.0, lt=1.0, doc="warmup: nothing freezes before this share of the steps.")
+    warmup_fraction: float = fixed(0.6, ge=0.0, lt=1.0, doc="warmup: nothing freezes before this share of the steps.")
     patience: int = fixed(2, ge=1, doc="patience: consecutive intervals that must ask for at least this freeze point.")
     unfreeze_patience: int = fixed(3, ge=1, doc="unfreeze: consecutive intervals that must ask for less than is frozen.")
     min_active_steps: int | None = fixed(
         None, ge=0, doc="min_active: steps a block must have learnt since the start or its last unfreezing; null: two intervals."
     )
     blocks_per_interval: int = fixed(1, ge=1, doc="cap_interval: blocks frozen by one decision, at most.")
-    total_fraction: float = fixed(0.67, ge=0.0, le=1.0, doc="cap_total: share of the blocks that may ever be frozen.")
+    total_fraction: float = fixed(0.5, ge=0.0, le=1.0, doc="cap_total: share of the blocks that may ever be frozen.")
     last_blocks: int = fixed(2, ge=1, doc="last_blocks: the last blocks, never frozen.")
     cooldown_intervals: int = fixed(1, ge=0, doc="cooldown: intervals without a change after one.")
     absolute_change: float = fixed(
