@@ -1,77 +1,20 @@
 """The controller over real sockets: first plan, decisions, the two-phase reshape, withdrawal, recovery, end."""
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import grpc
 import pytest
 
-from frostline_contract.plan import Decision, Plan
+from frostline_contract.plan import Decision
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.convert import to_record
-from tests.integration.scripted_worker import (
-    Operator,
-    ScriptedWorker,
-    make_run,
-    record,
-    start_controller,
-    statistics,
-    stop,
-    wait_for,
-)
+from tests.integration.scripted_worker import record, start_controller, statistics, stop, wait_for
+from tests.integration.scripted_world import World, world
+
+__all__ = ["world"]
 
 FREEZE_AT_2 = {"policy": {"name": "manual", "points": {2: 2}}, "interval_steps": 8, "rails": {"off": ["guard"]}}
-
-
-class World:
-    """A run with its controller process and scripted workers."""
-
-    def __init__(self, folder: Path, **sections: object) -> None:
-        self.folder = make_run(folder / "run", **sections)
-        self.controller = start_controller(self.folder)
-        self.workers: list[ScriptedWorker] = []
-        self.operator = Operator(self.folder)
-
-    def join(self, count: int) -> list[ScriptedWorker]:
-        first = len(self.workers)
-        fresh = [ScriptedWorker(self.folder, first + i).join() for i in range(count)]
-        self.workers += fresh
-        return fresh
-
-    def start(self, count: int = 2) -> Plan:
-        """All workers join and enter the first plan."""
-        plans = [worker.next_plan("fresh") for worker in self.join(count)]
-        for worker in self.workers:
-            if worker.worker_id in plans[0].placement.workers:
-                worker.enter(plans[0], 0)
-        return plans[0]
-
-    def at(self, step: int) -> None:
-        for worker in self.workers:
-            worker.heartbeat(step)
-
-    def lines(self, name: str) -> list[dict]:
-        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
-
-    def close(self) -> None:
-        for worker in self.workers:
-            worker.close()
-        self.operator.close()
-        stop(self.controller)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[Callable[..., World]]:
-    made: list[World] = []
-
-    def make(**sections: object) -> World:
-        made.append(World(tmp_path, **sections))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 def test_first_plan_names_all_workers_and_status_shows_them(world: Callable[..., World]) -> None:

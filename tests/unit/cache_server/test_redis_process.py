@@ -1,9 +1,12 @@
 """The run's own Redis: bounded, private, and clear about why it does not start."""
 
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 from redis.backoff import NoBackoff
@@ -35,6 +38,23 @@ def test_it_stops_and_leaves_no_password_behind(start_shard: Callable[..., Redis
     shard.stop()
     assert not shard.is_alive()
     assert not shard.config.exists()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux kills a child with its parent")
+def test_it_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "from frostline_controller.local.redis_process import start_redis\n"
+        "shard = start_redis(Path(sys.argv[1]), 16 << 20)\nprint(shard.process.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    server = psutil.Process(int(owner.stdout.readline()))
+    assert "redis-server" in server.name()
+    owner.kill()
+    owner.communicate()
+    gone, _ = psutil.wait_procs([server], timeout=5)
+    assert gone == [server]
 
 
 def test_an_occupied_port_is_named(tmp_path: Path) -> None:

@@ -157,6 +157,8 @@ def test_a_drain_ends_after_the_next_vote_and_not_after_the_last_step() -> None:
     bench.box.tell(drain="asked")
     assert bench.run().how is Ended.DRAINED
     assert bench.state.step == 1
+    assert [record.step for record in bench.state.records] == [1], "a last vote without a step made it stable"
+    assert bench.state.unconfirmed is None
     late = Bench()
     late.box.put_decision(decision(0, kind="keep"))
     late.after_vote = lambda: late.box.tell(drain="asked") if late.state.step == 8 else None
@@ -185,6 +187,23 @@ def test_a_switch_happens_in_its_window_under_its_decision() -> None:
     assert (ended.how, ended.plan) == (Ended.SWITCHED, following)
     assert bench.state.step == 7, "the vote of step 6 adopts the decision; a vote that does so does not switch"
     assert bench.state.freeze_point == 2
+
+
+def test_the_last_vote_switches_to_nothing() -> None:
+    bench = Bench()
+    following = plan(2, start="continue", base=GenerationId(incarnation=1, counter=1), switch_from=1, switch_until=20)
+    bench.box.put_plan(following)
+    bench.box.mark_prepared(2)
+    bench.box.tell(drain="asked")
+    votes = []
+
+    def make_ready() -> None:
+        votes.append(bench.state.step)
+        bench.box.allow(2)
+
+    bench.after_vote = make_ready
+    assert bench.run().how is Ended.DRAINED
+    assert votes == [0, 1], "the step's vote, seen before it is committed, and the last one"
 
 
 def spoil(bench: Bench, steps: set[int]) -> None:
@@ -225,5 +244,6 @@ def test_too_many_refused_steps_end_the_run_with_unit_samples_and_remedy() -> No
     spoil(bench, {2, 3})
     ended = bench.run()
     assert ended.how is Ended.FAILED
+    assert [(record.step, record.refused) for record in bench.state.records] == [(1, False), (2, True), (3, True)]
     assert "2 steps had non-finite values, more than training.refused_steps_max 1" in ended.message
     assert "samples [" in ended.message and "lower training.optimizer.learning_rate" in ended.message

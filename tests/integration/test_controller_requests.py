@@ -1,0 +1,89 @@
+"""What people ask a running controller for, and mistakes that it finds before a step is lost to them."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from frostline_contract.plan import Decision
+from frostline_rpc.convert import to_record
+from tests.integration.scripted_worker import start_controller, statistics, stop, wait_for
+from tests.integration.scripted_world import World, world
+
+__all__ = ["world"]
+
+
+def guarded(number: int, loss: float, **fields: int) -> object:
+    """An interval's statistics with a guard reading of 16 samples that all lose about as much."""
+    message = statistics(number, **fields)
+    message.guard.losses.extend([loss + 0.001 * sample for sample in range(16)])
+    message.guard.metrics["loss"] = loss
+    return message
+
+
+def test_a_request_outlives_the_rollback_that_comes_before_it(world: Callable[..., World]) -> None:
+    rails = {"warmup_fraction": 0.0, "off": ["cooldown", "patience", "min_active", "absolute", "rearm", "unfreeze"]}
+    run = world(freeze={"policy": {"name": "manual", "points": {1: 1}}, "interval_steps": 8, "rails": rails})
+    run.start()
+    run.at(9)
+    run.workers[0].report(guarded(1, 1.0))
+    frozen = to_record(run.workers[1].next("decision"), Decision)
+    assert (frozen.kind, frozen.freeze_point) == ("freeze", 1), frozen.reason
+    assert run.operator.command("unfreeze") == "everything learns again from the next decision on"
+    wait_for(lambda: [e for e in run.lines("events.jsonl") if e["kind"] == "command"], "the command is taken")
+    run.at(17)
+    run.workers[0].report(guarded(2, 9.0, freeze_point=1))
+    back = to_record(run.workers[1].next("decision"), Decision)
+    assert (back.kind, back.lineage, back.rollback_to_step) == ("rollback", 1, 10), back.reason
+    run.workers[0].report(guarded(2, 1.0, lineage=1))
+    answer = to_record(run.workers[1].next("decision"), Decision)
+    assert (answer.number, answer.lineage, answer.freeze_point, answer.policy) == (2, 1, 0, "operator")
+    run.workers[0].report(guarded(3, 1.0, lineage=1))
+    assert to_record(run.workers[1].next("decision"), Decision).policy == "manual", "a request is taken once"
+
+
+@pytest.mark.parametrize(
+    ("freeze", "words"),
+    [
+        ({"rails": {"off": ["gard"]}}, "gard"),
+        ({"policy": {"name": "manuel"}}, "manuel"),
+        ({"policy": {"name": "manual", "points": {1: 9}}}, "freeze.policy.points has 9 at decision 1"),
+    ],
+)
+def test_a_mistake_in_the_freeze_section_ends_the_run_at_the_first_registration(
+    world: Callable[..., World], freeze: dict, words: str
+) -> None:
+    run = world(freeze=freeze)
+    run.join(1)
+    assert words in run.workers[0].next("end").reason
+    result = json.loads((run.folder / "result.json").read_text())
+    assert (result["status"], result["user_mistake"], result["steps"]) == ("failed", True, 0)
+    assert words in result["message"]
+
+
+def test_resume_takes_up_a_run_that_was_stopped_while_it_drained(world: Callable[..., World]) -> None:
+    run = world()
+    run.start()
+    run.at(10)
+    run.operator.command("suspend")
+    for worker in run.workers:
+        worker.next("drain")
+    manifest = run.folder / "checkpoints" / "0" / "1.1" / "8" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(json.dumps({"lineage": 0, "step": 8}))
+    for worker in run.workers:
+        worker.close()
+    run.operator.close()
+    stop(run.controller)
+    run.controller = start_controller(run.folder, "--resume")
+    run.operator = type(run.operator)(run.folder)
+    assert run.operator.status().state == "waiting"
+    run.workers = []
+    again = run.join(2)
+    plan = again[0].next_plan("checkpoint")
+    assert (plan.start_step, plan.lineage) == (8, 1)
+    for worker in again:
+        worker.enter(plan, 8)
+    wait_for(lambda: run.operator.status().state == "running", "running")
+    told = list(again[0].messages.queue)
+    assert not any(message.WhichOneof("message") == "drain" for message in told)
