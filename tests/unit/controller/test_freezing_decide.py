@@ -38,12 +38,12 @@ def test_later_decisions_and_the_decision_itself_are_not_looked_at():
 def test_the_default_rails_freeze_one_block_at_a_time_and_leave_the_last_two():
     statistics, decisions = simulate(inputs_of(entry(1, FALLING)), 39, lambda k, n, f: entry(k, FALLING, f, n, guard=[1.0, 1.0]))
     steps = [(made.effective_step, made.freeze_point) for made in decisions if made.kind != "keep"]
-    assert steps == [(103, 2), (123, 3), (143, 4), (163, 5)]
-    assert statistics[-1].freeze_point == 5
-    assert "warmup: step 93 is within the first 100 steps (3 -> 0)" in decisions[8].reason
-    assert "cap_interval: at most 1 block(s) by one decision (3 -> 2)" in decisions[9].reason
-    assert "cooldown: decision 10 changed the freeze point" in decisions[10].reason
-    assert "cap_total: at most 4 of 6 blocks (67%) (6 -> 5)" in decisions[-1].reason
+    assert steps == [(243, 2), (263, 3), (283, 4)]
+    assert statistics[-1].freeze_point == 4
+    assert "warmup: step 233 is within the first 240 steps (3 -> 0)" in decisions[22].reason
+    assert "cap_interval: at most 1 block(s) by one decision (3 -> 2)" in decisions[23].reason
+    assert "cooldown: decision 24 changed the freeze point" in decisions[24].reason
+    assert "cap_total: at most 3 of 6 blocks (50%)" in decisions[-1].reason
 
 
 def test_the_reason_says_what_freezing_a_tied_embedding_stops():

@@ -52,10 +52,11 @@ def test_nan(fields, words):
 
 def test_warmup():
     # A quarter of 400 steps is 100; decision 9 takes effect at step 93, decision 10 at 103.
-    early, late = inputs_of(*history(*[0] * 9), only=("warmup",)), inputs_of(*history(*[0] * 10), only=("warmup",))
+    on = {"only": ("warmup",), "rails": {"warmup_fraction": 0.25}}
+    early, late = inputs_of(*history(*[0] * 9), **on), inputs_of(*history(*[0] * 10), **on)
     assert clip(early, 3) == (0, "warmup: step 93 is within the first 100 steps (3 -> 0)")
     assert clip(late, 3) == (3, "")
-    assert clip(inputs_of(*history(3), only=("warmup",)), 0) == (0, ""), "the warm-up does not forbid unfreezing"
+    assert clip(inputs_of(*history(3), **on), 0) == (0, ""), "the warm-up does not forbid unfreezing"
 
 
 def test_cooldown_after_a_freeze_and_after_a_rollback():
@@ -146,9 +147,9 @@ def test_cap_interval():
 
 
 def test_cap_total():
-    on = {"only": ("cap_total",)}
-    assert clip(inputs_of(*history(0), **on), 7) == (5, "cap_total: at most 4 of 6 blocks (67%) (7 -> 5)")
-    assert clip(inputs_of(*history(6), **on), 7) == (6, "cap_total: at most 4 of 6 blocks (67%) (7 -> 6)")
+    on, rails = {"only": ("cap_total",)}, {"total_fraction": 0.67}
+    assert clip(inputs_of(*history(0), rails=rails, **on), 7) == (5, "cap_total: at most 4 of 6 blocks (67%) (7 -> 5)")
+    assert clip(inputs_of(*history(6), rails=rails, **on), 7) == (6, "cap_total: at most 4 of 6 blocks (67%) (7 -> 6)")
     assert clip(inputs_of(*history(0), rails={"total_fraction": 0.0}, **on), 3).freeze_point == 0
 
 
@@ -212,8 +213,8 @@ def test_unknown_rails_are_refused_with_the_known_ones():
 def test_a_persons_word_is_kept_within_the_caps_only():
     points = {"name": "manual", "points": {1: 7}}
     made = decide(inputs_of(*history(0), policy=points))
-    assert made.freeze_point == 5
-    assert made.reason == ("manual: freeze point 7 from decision 1 on; cap_total: at most 4 of 6 blocks (67%) (7 -> 5)")
+    assert made.freeze_point == 4
+    assert made.reason == ("manual: freeze point 7 from decision 1 on; cap_total: at most 3 of 6 blocks (50%) (7 -> 4)")
     ill = decide(inputs_of(entry(1, FALLING, accepted_steps=0), policy=points))
     assert (ill.freeze_point, ill.kind) == (0, "keep")
 
