@@ -32,6 +32,7 @@ $(STAMP): requirements.txt requirements-torch.txt $(wildcard */pyproject.toml) t
 	@touch $@
 
 run: $(STAMP) ## train: make run [JOB=examples/.../job.yaml] [ARGS="--workers 2 --set training.epochs=3"]
+	@if grep -q '\.cache/' $(JOB); then for script in $(dir $(JOB))*.py; do $(PY) "$$script"; done; fi
 	@.venv/bin/frostline run -f $(JOB) $(ARGS)
 
 test: $(STAMP) ## unit, integration and end-to-end tests that this machine can run; says what it skips and why
