@@ -23,7 +23,7 @@ from tests.warm_workers import WarmWorkers
 WORKERS = 4
 SHAPES = ((2, 2), (1, 4), (4, 1))
 """The shapes that are entered in turn, from (4, 1)."""
-PAIRS = 6
+PAIRS = 4
 GOAL = 20.0
 ROOT = Path(__file__).parents[2]
 
