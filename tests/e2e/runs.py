@@ -45,7 +45,7 @@ TINY_DIGITS: dict[str, Any] = {
     "freeze": {
         "interval_steps": 8,
         "policy": {"name": "manual", "points": {1: 2, 3: 4}},
-        "rails": {"guard_margin": 10.0},
+        "rails": {"guard_margin": 10.0, "total_fraction": 0.7},
     },
     "decisions": {"wait_seconds": 120.0},
     "placement": {"workers": 1, "reshape_every_freeze": True},
@@ -55,10 +55,10 @@ TINY_DIGITS: dict[str, Any] = {
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` laid over it, section by section."""
+    """`base` with `changes` laid over it, section by section; the fields of a model's config come all from one of them."""
     result = dict(base)
     for key, value in changes.items():
-        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        both = isinstance(value, dict) and isinstance(result.get(key), dict) and key != "config"
         result[key] = merged(result[key], value) if both else value
     return result
 
@@ -136,10 +136,14 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
 class Running:
     """A `frostline run` or `resume` in a process of its own."""
 
-    def __init__(self, folder: Path, argv: list[str], env: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, argv: list[str], env: dict[str, str], before_it_starts: Callable[[], None] | None = None
+    ) -> None:
         self.folder = folder
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as this object
-        self.process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said)
+        self.process = subprocess.Popen(
+            argv, env=env, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, preexec_fn=before_it_starts
+        )
 
     @property
     def step(self) -> int:
@@ -194,11 +198,18 @@ class Workshop:
         self.env = {**os.environ, "FROSTLINE_PRELOAD": preload, "OMP_NUM_THREADS": "1"}
         self.started: list[Running] = []
 
-    def start(self, folder: Path, changes: dict[str, Any] | None = None, *arguments: str, **more_env: str) -> Running:
-        """`frostline run` of the tiny digits job with changes, in `folder`."""
+    def start(
+        self,
+        folder: Path,
+        changes: dict[str, Any] | None = None,
+        *arguments: str,
+        before_it_starts: Callable[[], None] | None = None,
+        **more_env: str,
+    ) -> Running:
+        """`frostline run` of the tiny digits job with changes, in `folder`. before_it_starts: carried out in the new process."""
         job = folder.with_suffix(".yaml")
         job.write_text(yaml.safe_dump(merged(TINY_DIGITS, changes or {}), sort_keys=False))
-        return self._start(folder, "run", "-f", str(job), "--out", str(folder), *arguments, **more_env)
+        return self._start(folder, "run", "-f", str(job), "--out", str(folder), *arguments, before=before_it_starts, **more_env)
 
     def run(self, folder: Path, changes: dict[str, Any] | None = None, *arguments: str, **more_env: str) -> Ended:
         return self.start(folder, changes, *arguments, **more_env).end()
@@ -224,6 +235,6 @@ class Workshop:
                 running.process.kill()
                 running.process.wait()
 
-    def _start(self, folder: Path, *arguments: str, **more_env: str) -> Running:
-        self.started.append(Running(folder, [*FROSTLINE, *arguments], {**self.env, **more_env}))
+    def _start(self, folder: Path, *arguments: str, before: Callable[[], None] | None = None, **more_env: str) -> Running:
+        self.started.append(Running(folder, [*FROSTLINE, *arguments], {**self.env, **more_env}, before))
         return self.started[-1]

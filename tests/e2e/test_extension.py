@@ -54,7 +54,8 @@ def test_it_is_as_exact_as_a_built_in_one(trained: Ended, installed: str, worksh
 
 
 def test_it_is_planned_for_and_unknown_without_the_package(installed: str, workshop: Workshop, tmp_path: Path) -> None:
-    planned = workshop.command("plan", "-f", str(EXAMPLE / "stripes.yaml"), PYTHONPATH=installed)
+    deep = ("--set", "placement.pp_degree=2")
+    planned = workshop.command("plan", "-f", str(EXAMPLE / "stripes.yaml"), *deep, PYTHONPATH=installed)
     assert planned.returncode == 0, planned.stderr
     assert "last_in_first_out" in planned.stdout
     unknown = workshop.run(tmp_path / "run", {"data": {"source": "stripes", "augmentation": {"mode": "off"}}})

@@ -91,7 +91,7 @@ def test_plain_transformers_score_the_model_the_same(left: Ended) -> None:
     right = (output.logits.argmax(-1) == batch["labels"]).double().mean().item()
     assert right == pytest.approx(left.result["final"]["accuracy"], abs=1e-12)
     assert output.loss.item() == pytest.approx(left.result["final"]["loss"], rel=1e-5)
-    assert processor.image_mean == [0.5]
+    assert list(processor.image_mean) == [0.5]
 
 
 def test_status_of_a_finished_run(left: Ended, workshop: Workshop) -> None:

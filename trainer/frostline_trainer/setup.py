@@ -5,6 +5,7 @@ import torch
 from frostline_contract.job import Job
 from frostline_trainer.data.load import load_data
 from frostline_trainer.engine.context import COMPUTE_TYPES, RunContext, has_dropout
+from frostline_trainer.engine.schedules import schedule_named
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
 from frostline_trainer.probe import run_probe
@@ -14,6 +15,7 @@ from frostline_trainer.tasks import task_for
 def build_context(job: Job, device: torch.device | None = None) -> RunContext:
     """Load data and model as the job says. Raises ValueError for the user's mistakes, one line each."""
     torch.set_num_threads(job.training.threads)
+    _check_schedules(job)
     device = device or choose_device(job, 0)
     if device.type == "cuda":
         _deterministic_cuda()
@@ -56,6 +58,14 @@ def _deterministic_cuda() -> None:
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def _check_schedules(job: Job) -> None:
+    """A schedule that nobody knows is said now, not when the first pipeline deeper than one needs it."""
+    wanted = [job.placement.schedule, *(reshape.schedule for reshape in job.reshapes)]
+    for name in wanted:
+        if name != "auto":
+            schedule_named(name)
 
 
 def _check_batch(context: RunContext) -> None:

@@ -104,6 +104,7 @@ class Ending:
         job = run.job
         known = run.identity
         settings = {
+            **dict(outcome.settings),
             "job_name": job.name, "seed": job.seed, "family": job.model.family, "task": job.task.kind,
             "batch_size": job.training.batch_size, "micro_batch_size": job.training.micro_batch_size,
             "num_microbatches": job.training.num_microbatches, "reduction_leaves": job.training.reduction_leaves,
@@ -111,7 +112,6 @@ class Ending:
             "total_steps": run.total_steps, "freeze_policy": job.freeze.policy.name if job.elastic.freeze else "none",
             "workers": job.placement.workers, "dataset_digest": known.dataset_digest if known else "",
             "probe_digest": known.probe_digest if known else "", "probe_detail": known.probe_detail if known else "",
-            **dict(outcome.settings),
         }  # fmt: skip
         return {
             "version": RESULT_VERSION,
