@@ -1,7 +1,7 @@
 """A pipeline schedule: all forwards, then the backwards with the newest micro-batch first.
 
 A schedule is data: the order of forwards and backwards on one pipeline rank. It moves no tensor and changes no bit, since
-gradients are summed in the tree's order whatever the order of computation. Frostline checks on paper that it can run.
+gradients are summed in the tree's order whatever the order of computation. `check_schedule` runs one on paper.
 """
 
 from frostline_trainer.engine.schedules import Action
