@@ -82,7 +82,11 @@ def _unit_digests(weights: dict[str, Tensor], moments: dict[str, dict[str, Tenso
 
 
 def _name(value: Any) -> str:
-    return str(value).replace(" ", "-")
+    """A test id that pytest's -k can take."""
+    if isinstance(value, Layout):
+        return f"pp{value.pp_degree}_dp{value.dp_degree}_v{value.virtual_stages}_{value.schedule}"
+    history = "".join(f"_{point}at{first}" for first, point in value.freezing)
+    return f"{value.family}-{value.dtype}-freeze{history or '_never'}"
 
 
 @pytest.mark.parametrize(("case", "layout"), covering(), ids=_name)
