@@ -61,9 +61,13 @@ def choose_placement(job: Job, situation: Situation) -> Choice:
     there = {worker.worker_id for worker in situation.workers}
     if current is None or any(worker not in there for worker in current.workers):
         return Choice(planned.placement, True, reason)
+    before, after = len(current.workers), len(planned.placement.workers)
+    # The planner names more workers only to keep the pace; worker-seconds, of which fewer workers always need fewer, are
+    # what giving workers back is judged by.
+    objective = job.placement.objective if after <= before else "throughput"
     pays, verdict = should_reshape(
         placement_cost(current, inputs), planned.cost, situation.steps_left, situation.reshape_seconds,
-        job.placement.hysteresis, job.placement.objective, len(current.workers), len(planned.placement.workers),
+        job.placement.hysteresis, objective, before, after,
     )  # fmt: skip
     return Choice(planned.placement, pays, reason, verdict)
 
@@ -84,7 +88,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         reduction_leaves=job.training.reduction_leaves,
         freeze_point=situation.freeze_point,
         members=tuple(_member(worker, profile, current) for worker in situation.workers),
-        link=_link(situation.workers),
+        link=measured_link(situation.workers) or LinkProfile(),
         cache=_cache(situation.workers),
         cache_available=elastic.cache and situation.cacheable and situation.cache_reachable,
         cache_use=job.cache.use,
@@ -124,11 +128,11 @@ def _member(worker: Worker, reference: WorkerProfile, current: Placement | None)
     return MemberInfo(worker.worker_id, worker.failure_domain, worker.profile.memory_bytes, place, speed or 1.0)
 
 
-def _link(workers: tuple[Worker, ...]) -> LinkProfile:
-    """Field by field the median of what workers measured; the defaults before anybody has."""
+def measured_link(workers: tuple[Worker, ...]) -> LinkProfile | None:
+    """Field by field the median of what workers measured; None before anybody has."""
     found = [worker.link for worker in workers if worker.link is not None]
     if not found:
-        return LinkProfile()
+        return None
     return LinkProfile(**{name: median(getattr(link, name) for link in found) for name in LinkProfile.model_fields})
 
 

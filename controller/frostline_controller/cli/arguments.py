@@ -117,7 +117,9 @@ def _add_plan(commands: argparse._SubParsersAction) -> None:
     plan.add_argument("--json", action="store_true", help="machine-readable")
     plan.add_argument("--devices", type=positive, nargs="+", metavar="N", help="numbers of devices to plan for")
     plan.add_argument("--freeze-point", type=natural, default=0, metavar="N", help="plan as if units 0 to N-1 were frozen")
-    plan.add_argument("--profile", metavar="FILE", help="measured unit times (a WorkerProfile as JSON) instead of analytic ones")
+    plan.add_argument(
+        "--profile", metavar="FILE", help="measured unit and link times (a run's profile.json) instead of analytic ones"
+    )
     plan.add_argument("--hardware", choices=("cpu", "gpu"), help="what analytic times assume (default: gpu with --devices)")
     plan.add_argument("--teraflops", type=float, metavar="X", help="sustained 10^12 FLOP/s of a device, for analytic times")
 

@@ -10,10 +10,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from frostline_contract.job import Job, JobError, load_job
-from frostline_contract.statistics import LinkProfile, UnitProfile, WorkerProfile
+from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import UserMistake
 from frostline_controller.cli.model_size import ModelSize, model_size
+from frostline_controller.measured import MeasuredProfile
 from frostline_controller.planner.advice import Advice, advise
 from frostline_controller.planner.describe import as_json, describe
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
@@ -84,7 +85,7 @@ def choose_hardware(job: Job, arguments: argparse.Namespace) -> Hardware:
 
 
 def plan_inputs(
-    job: Job, size: ModelSize, hardware: Hardware, devices: int, freeze_point: int, measured: WorkerProfile | None
+    job: Job, size: ModelSize, hardware: Hardware, devices: int, freeze_point: int, measured: MeasuredProfile | None
 ) -> PlanInputs:
     """The planner's inputs for `devices` equal workers. Raises UserMistake for a freeze point outside the model."""
     units = measured.units if measured else unit_profiles(job, size, hardware, job.training.micro_batch_size)
@@ -103,7 +104,7 @@ def plan_inputs(
             MemberInfo(f"worker-{i}", f"node-{i // max(job.placement.workers_per_pod, hardware.per_node)}", memory)
             for i in range(devices)
         ),
-        link=hardware.link,
+        link=(measured.link if measured else None) or hardware.link,
         cache_available=job.elastic.cache and job.data.augmentation.mode != "recompute",
         cache_use=job.cache.use,
         tied=size.tied,
@@ -146,7 +147,7 @@ def walk(inputs: PlanInputs) -> list[tuple[int, PlannedPlacement]]:
 
 
 def micro_batch_advice(
-    job: Job, size: ModelSize, hardware: Hardware, inputs: PlanInputs, measured: WorkerProfile | None
+    job: Job, size: ModelSize, hardware: Hardware, inputs: PlanInputs, measured: MeasuredProfile | None
 ) -> Advice:
     """The micro-batch size with the least predicted step; two analytic sizes, or the measured one, span the prediction."""
     if measured:
@@ -155,9 +156,9 @@ def micro_batch_advice(
     return advise(inputs, job.training.batch_size, {at: unit_profiles(job, size, hardware, at) for at in sizes})
 
 
-def _measured_profile(path: str) -> WorkerProfile:
+def _measured_profile(path: str) -> MeasuredProfile:
     try:
-        return WorkerProfile.model_validate_json(Path(path).read_text(encoding="utf-8"))
+        return MeasuredProfile.model_validate_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserMistake(f"--profile {path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
@@ -194,7 +195,7 @@ def _step_json(planned: PlannedPlacement) -> dict[str, Any]:
     return {**shape, "stage_bounds": list(placement.stage_bounds), "step_seconds": planned.cost.total_seconds}
 
 
-def _assumptions(job: Job, size: ModelSize, hardware: Hardware, measured: WorkerProfile | None) -> str:
+def _assumptions(job: Job, size: ModelSize, hardware: Hardware, measured: MeasuredProfile | None) -> str:
     source = f"measured on {measured.device}" if measured else f"analytic at {hardware.teraflops:g} TFLOP/s a {hardware.name}"
     return (
         f"{job.name}: {job.model.family}, {size.num_units} units "

@@ -2,26 +2,36 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from frostline_contract.plan import Placement
 from frostline_controller.membership import Worker
 from frostline_controller.planning import Choice, Situation, choose_placement
 from frostline_controller.service.run import Run
+from frostline_controller.state.durable import PinnedShape
 
 log = logging.getLogger(__name__)
 
 
 class Choosing:
+    """wanted_by_plan: with objective "cost", workers that the newest choice would use and the run does not hold; else 0."""
+
     def __init__(self, run: Run) -> None:
         self._run = run
+        self.wanted_by_plan = 0
 
-    def wanted_workers(self) -> int:
-        """Workers that the run wants: the job's number, below a user's request where there is one."""
-        wanted = self._run.job.placement.workers
+    def limit_workers(self) -> int:
+        """Workers that the run may have: the job's number, below a user's request where there is one."""
+        limit = self._run.job.placement.workers
         requested = self._run.state.requested_workers
         if requested > 0:
-            wanted = max(self._run.job.placement.min_workers, min(wanted, requested))
-        return wanted
+            limit = max(self._run.job.placement.min_workers, min(limit, requested))
+        return limit
+
+    def wanted_workers(self) -> int:
+        """Workers that the run waits for: its limit; with objective "cost" those of the pods that it holds, if fewer."""
+        held = self._run.state.replicas * self._run.job.placement.workers_per_pod
+        return min(self.limit_workers(), held) if self._for_cost and held > 0 else self.limit_workers()
 
     async def choose(self, workers: list[Worker], freeze_point: int, current: Placement | None, step: int) -> Choice:
         """The placement for these workers; a pinned shape that they cannot fill is left out. ValueError where none fits."""
@@ -30,12 +40,10 @@ class Choosing:
         pinned = run.state.pinned
         if pinned is not None and (pinned.freeze_point != freeze_point or pinned.pp_degree * pinned.dp_degree > len(workers)):
             pinned = None
-        members = [worker for worker in workers if current is not None and worker.worker_id in current.workers]
-        others = [worker for worker in workers if worker not in members]
         situation = Situation(
             num_units=run.identity.num_units,
             freeze_point=freeze_point,
-            workers=tuple([*members, *others][: self.wanted_workers()]),
+            workers=self._candidates(workers, current),
             current=current,
             start=(run.state.start_pp_degree, run.state.start_dp_degree),
             pinned=pinned,
@@ -48,4 +56,50 @@ class Choosing:
             train_samples=run.identity.train_samples,
             tied=run.identity.tied,
         )
+        if self._for_cost:
+            return await asyncio.to_thread(self._cheapest, situation)
         return await asyncio.to_thread(choose_placement, run.job, situation)
+
+    @property
+    def _for_cost(self) -> bool:
+        return self._run.job.placement.objective == "cost"
+
+    def _candidates(self, workers: list[Worker], current: Placement | None) -> tuple[Worker, ...]:
+        """Those that a plan may name, best first: pods that stay, then members; with objective "cost" by ordinal alone."""
+        held = self._run.state.replicas
+        going = {worker.worker_id for worker in workers if 0 < held <= worker.ordinal}
+        if self._for_cost:
+            ordered = [worker for worker in workers if worker.worker_id not in going] or workers
+        else:
+            members = set(current.workers) if current is not None else set()
+            ordered = sorted(workers, key=lambda worker: (worker.worker_id in going, worker.worker_id not in members))
+        return tuple(ordered[: self.limit_workers()])
+
+    def _cheapest(self, situation: Situation) -> Choice:
+        """Objective "cost": the shape is chosen as if all pods that the run may have were there, so that a run which has
+        handed pods back is judged as it was before; then it is put on the lowest ordinals, since the highest are handed back.
+
+        Where the shape needs more workers than there are, `wanted_by_plan` says so, and those that are there all work.
+        """
+        job, there = self._run.job, situation.workers
+        self.wanted_by_plan = 0
+        choice = choose_placement(job, replace(situation, workers=(*there, *self._expected(there))))
+        shape, count = choice.placement, len(choice.placement.workers)
+        if count <= len(there):
+            pinned = PinnedShape(
+                pp_degree=shape.pp_degree, dp_degree=shape.dp_degree, schedule=shape.schedule, virtual_stages=shape.virtual_stages
+            )
+            placed = choose_placement(job, replace(situation, workers=there[:count], pinned=pinned))
+            return Choice(placed.placement, placed.pays, choice.reason, placed.verdict)
+        if choice.pays:
+            self.wanted_by_plan = count
+        fast = job.model_copy(update={"placement": job.placement.model_copy(update={"objective": "throughput"})})
+        return choose_placement(fast, situation)
+
+    def _expected(self, there: tuple[Worker, ...]) -> list[Worker]:
+        """Workers like the last of those there, in pods that the run may have and does not hold."""
+        alike = max(there, key=lambda worker: worker.ordinal)
+        return [
+            replace(alike, worker_id=f"expected/{number}", pod_name=f"expected-{number}", failure_domain=f"expected-{number}")
+            for number in range(len(there), self.limit_workers())
+        ]

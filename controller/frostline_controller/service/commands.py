@@ -1,15 +1,15 @@
-"""What people ask for: commands by RPC or by annotation, and scale requests (PROTOCOLS 10)."""
+"""What people ask for: commands by RPC or by annotation; suspend and resume by a scale request as well."""
 
 import asyncio
 import logging
 
-from frostline_contract.annotations import COMMAND, REQUESTED_WORKERS
-from frostline_controller.cluster.backend import ClusterState, Conflict
+from frostline_contract.annotations import COMMAND
+from frostline_controller.cluster.backend import Conflict
 from frostline_controller.service.adapting import Adapting
-from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.ending import Ending
 from frostline_controller.service.entering import Entering
 from frostline_controller.service.run import Run
+from frostline_controller.service.sizing import Sizing
 from frostline_controller.state.durable import PinnedShape
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.errors import InvalidRequest, Refused
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 class Commands:
     """Each command is checked when it arrives, carried out by the reconciler, and answered by an event."""
 
-    def __init__(self, run: Run, choosing: Choosing, adapting: Adapting, entering: Entering, ending: Ending) -> None:
-        self._run, self._choosing, self._adapting, self._entering, self._ending = run, choosing, adapting, entering, ending
+    def __init__(self, run: Run, sizing: Sizing, adapting: Adapting, entering: Entering, ending: Ending) -> None:
+        self._run, self._sizing, self._adapting, self._entering, self._ending = run, sizing, adapting, entering, ending
         self._queue: list[pb.CommandRequest] = []
 
     def accept(self, request: pb.CommandRequest) -> str:
@@ -78,15 +78,16 @@ class Commands:
     async def advance(self) -> None:
         """Carry out what was asked for."""
         await self._take_annotation()
-        await self._take_scale_request()
+        if (asked := await self._sizing.take_requests()) is not None:
+            await self._carry_out(pb.CommandRequest(kind=asked[0]), asked[1])
         while self._queue:
             request = self._queue.pop(0)
             await self._carry_out(request)
 
-    async def _carry_out(self, request: pb.CommandRequest) -> None:
+    async def _carry_out(self, request: pb.CommandRequest, by: str = "command") -> None:
         run, kind = self._run, request.kind
         log.info("command kind=%s step=%s", kind, run.step)
-        reason = f"{kind} by command"
+        reason = f"{kind} by {by}"
         if kind in ("freeze", "unfreeze"):
             await run.commit(forced_freeze_point=request.freeze_point if kind == "freeze" else 0)
             reason += f": freeze point {run.state.forced_freeze_point} with the next decision"
@@ -98,8 +99,8 @@ class Commands:
         elif kind == "checkpoint":
             run.streams.send_all(pb.WatchPlanResponse(checkpoint=pb.CheckpointNotice(reason=reason)))
         elif kind == "resize":
-            await self._request_workers(request.workers)
-            reason += f": at most {request.workers} workers"
+            await self._sizing.request_workers(request.workers, reason)
+            return
         elif kind == "suspend":
             await self._ending.drain(reason)
         elif kind == "cancel":
@@ -112,17 +113,11 @@ class Commands:
         """A run that was stopped waits for workers again; the first plan starts from the newest checkpoint."""
         run = self._run
         self._ending.reopen()
-        await run.commit(state="waiting", message="", prepared=None, replicas=-1)
+        limit = run.state.requested_workers
+        await run.commit(state="waiting", message="", prepared=None, replicas=-1, requested_workers=limit if limit > 0 else -1)
         self._entering.resuming = run.current is not None
-        await self.start_pods()
+        await self._sizing.start_pods()
         log.info("resuming reason=%r", reason)
-
-    async def start_pods(self) -> None:
-        """Ask for the pods that the run wants, where nobody has yet."""
-        run = self._run
-        if run.state.replicas >= 0 or run.ended:
-            return
-        await self._scale(self._wanted_pods())
 
     async def _take_annotation(self) -> None:
         """`kubectl annotate`: the command is removed when it is taken."""
@@ -142,35 +137,3 @@ class Commands:
             self.accept(request)
         except (ValueError, InvalidRequest, Refused) as error:
             await run.event("command", f"refused: {error}")
-
-    async def _take_scale_request(self) -> None:
-        """spec.replicas that the controller did not write is a person's wish: taken once, answered by one correction."""
-        run = self._run
-        cluster: ClusterState = run.cluster
-        if run.state.replicas < 0 or cluster.spec_replicas == run.state.replicas or run.ended:
-            return
-        asked = cluster.spec_replicas * run.job.placement.workers_per_pod
-        if asked == 0:
-            await run.commit(replicas=0)
-            await run.event("command", "scaled to 0: suspend")
-            await self._ending.drain("suspended by a scale request to 0")
-            return
-        await self._request_workers(asked)
-        await run.event("command", f"scale request for {asked} workers, answered by {self._choosing.wanted_workers()}")
-
-    async def _request_workers(self, workers: int) -> None:
-        run = self._run
-        await run.commit(requested_workers=workers)
-        await asyncio.to_thread(run.backend.patch_annotations, {REQUESTED_WORKERS: str(workers)}, {})
-        await self._scale(self._wanted_pods())
-        self._adapting.ask(f"at most {workers} workers by request")
-
-    async def _scale(self, pods: int) -> None:
-        run = self._run
-        await run.commit(replicas=pods)
-        await asyncio.to_thread(run.backend.scale, pods)
-        run.cluster = await asyncio.to_thread(run.backend.read)  # so that the old number is no new request
-        log.info("scaled pods=%s", pods)
-
-    def _wanted_pods(self) -> int:
-        return -(-self._choosing.wanted_workers() // self._run.job.placement.workers_per_pod)

@@ -17,8 +17,10 @@ from frostline_controller.service.commands import Commands
 from frostline_controller.service.ending import Ending
 from frostline_controller.service.entering import Entering
 from frostline_controller.service.freezing import Deciding
+from frostline_controller.service.profiling import ProfileFile
 from frostline_controller.service.reshaping import Reshaping, plan_line
 from frostline_controller.service.run import Run
+from frostline_controller.service.sizing import Sizing
 from frostline_controller.service.status import progress_text
 from frostline_proto.v1 import control_pb2 as pb
 
@@ -44,7 +46,9 @@ class Controller:
         self.deciding = Deciding(run, replayed)
         self.adapting = Adapting(run, self.choosing, self.reshaping)
         self.ending = Ending(run)
-        self.commands = Commands(run, self.choosing, self.adapting, self.entering, self.ending)
+        self.sizing = Sizing(run, self.choosing, self.adapting, self.reshaping)
+        self.commands = Commands(run, self.sizing, self.adapting, self.entering, self.ending)
+        self.profiling = ProfileFile(run)
         self._stopped = False
         self._cluster_read_at = -1.0
         self._progress_at = -PROGRESS_SECONDS
@@ -68,7 +72,7 @@ class Controller:
             generation = run.current.generation
             if (generation.incarnation, generation.counter) not in written:
                 await run.plans.append([plan_line(run.current, run.current.start_step + 1)])
-        await self.commands.start_pods()
+        await self.sizing.start_pods()
         log.info("controller leads incarnation=%s state=%s generation=%s", run.state.incarnation, run.state.state,
                  run.current.generation if run.current else "none")  # fmt: skip
 
@@ -141,6 +145,7 @@ class Controller:
             if (plan := await self.reshaping.advance(now)) is not None:
                 self._release_leavers(set(plan.placement.workers))
             await self.adapting.advance()
+            await self.sizing.advance()
         await self._plant_faults()
         await self._publish(now)
 
@@ -149,8 +154,9 @@ class Controller:
         if now - self._cluster_read_at < CLUSTER_READ_SECONDS:
             return
         run = self.run
-        run.cluster = await asyncio.to_thread(run.backend.read)
+        await run.reread()
         self._cluster_read_at = now
+        await self.profiling.advance()
         if not run.cluster.pods:
             return
         uids = {pod.uid for pod in run.cluster.pods}

@@ -74,8 +74,7 @@ class Ending:
         alive = [worker for worker in run.members if worker.presence != "gone" and worker.watching]
         if not self._scaled and (not alive or now - self._told_at > EXIT_WAIT_SECONDS):
             self._scaled = True
-            await run.commit(replicas=0)
-            await asyncio.to_thread(run.backend.scale, 0)
+            await run.scale(0)
         return True
 
     def _tell_drain(self) -> None:

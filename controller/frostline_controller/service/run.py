@@ -86,6 +86,17 @@ class Run:
         await asyncio.to_thread(self._store.write, self.state, fresh)
         self.state = fresh
 
+    async def scale(self, pods: int) -> None:
+        """Write spec.replicas. A successor finishes it, and takes no half-done write for a person's request."""
+        await self.commit(replicas=pods, scaling_from=self.cluster.spec_replicas)
+        await asyncio.to_thread(self.backend.scale, pods)
+        await self.commit(scaling_from=-1)
+        await self.reread()
+
+    async def reread(self) -> None:
+        """Read the cluster again after a write, so that what was there before is no new request."""
+        self.cluster = await asyncio.to_thread(self.backend.read)
+
     def surviving(self) -> list[Decision]:
         if self.calendar is None:
             return []

@@ -9,7 +9,7 @@ import json
 import zlib
 from typing import Any
 
-from frostline_contract.annotations import FENCE, PLAN
+from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS
 from frostline_contract.plan import Decision, Frozen, GenerationId, Plan
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState
 
@@ -58,7 +58,8 @@ class DurableState(Frozen):
     state: waiting, running, draining, suspended, completed, failed or cancelled. started_at: Unix seconds.
     forced_freeze_point: a freeze or unfreeze by command that the next decision carries out; -1: none.
     reshapes_done, faults_done: how many of the job's scheduled ones have been taken up.
-    replicas: what the controller last wrote to spec.replicas; -1: never. requested_workers: a user's limit; -1: none.
+    replicas: what the controller last wrote to spec.replicas; -1: never. scaling_from: what it was, while that write is not
+    known to be done; -1 otherwise. requested_workers: a user's limit, 0 to suspend; -1: none.
     start_pp_degree, start_dp_degree: the shape that the run began with; 0 before.
     """
 
@@ -79,6 +80,7 @@ class DurableState(Frozen):
     reshapes_done: int = 0
     faults_done: int = 0
     replicas: int = -1
+    scaling_from: int = -1
     requested_workers: int = -1
     start_pp_degree: int = 0
     start_dp_degree: int = 0
@@ -142,8 +144,11 @@ class DurableStore:
         return raised, cluster
 
     def write(self, old: DurableState, new: DurableState) -> None:
-        """Replace `old` by `new`. Raises Conflict where this incarnation no longer leads."""
-        self._backend.patch_annotations({PLAN: encode_state(new), FENCE: new.fence}, {FENCE: old.fence})
+        """Replace `old` by `new`, in one patch with what people read of it. Raises Conflict where another leads."""
+        changes: dict[str, str | None] = {PLAN: encode_state(new), FENCE: new.fence}
+        if new.requested_workers != old.requested_workers:
+            changes[REQUESTED_WORKERS] = str(new.requested_workers) if new.requested_workers >= 0 else None
+        self._backend.patch_annotations(changes, {FENCE: old.fence})
 
 
 def next_generation(state: DurableState) -> GenerationId:
