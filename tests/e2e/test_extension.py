@@ -58,6 +58,6 @@ def test_it_is_planned_for_and_unknown_without_the_package(installed: str, works
     planned = workshop.command("plan", "-f", str(EXAMPLE / "stripes.yaml"), *deep, PYTHONPATH=installed)
     assert planned.returncode == 0, planned.stderr
     assert "last_in_first_out" in planned.stdout
-    unknown = workshop.run(tmp_path / "run", {"data": {"source": "stripes", "augmentation": {"mode": "off"}}})
+    unknown = workshop.run(tmp_path / "run", {"data": {"source": "stripes", "augmentation": {"mode": "off", "shift_pixels": 0}}})
     assert unknown.code == 2, unknown.story()
     assert "data.source is 'stripes'; known: " in unknown.output

@@ -42,11 +42,12 @@ class Snapshot:
 class CheckpointWriter:
     """Writes snapshots one after the other in a background thread; a full disk costs a warning, never the run.
 
-    on_published(folder, manifest): called in that thread.
+    on_published(folder, manifest): called in that thread. not_written: what went wrong, by folder.
     """
 
     def __init__(self, keep_last: int, on_published: Callable[[Path, dict], None]) -> None:
         self._keep_last, self._on_published = keep_last, on_published
+        self.not_written: dict[Path, str] = {}
         self._queue: Queue[Snapshot | None] = Queue()
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
         self._thread.start()
@@ -67,6 +68,7 @@ class CheckpointWriter:
                     self._on_published(snapshot.folder, snapshot.manifest)
                     _prune(snapshot.folder.parents[2], self._keep_last)
             except OSError as error:
+                self.not_written[snapshot.folder] = str(error)
                 log.warning("checkpoint %s not written: %s; training goes on, free some space", snapshot.folder, error)
                 shutil.rmtree(snapshot.folder, ignore_errors=True)
 

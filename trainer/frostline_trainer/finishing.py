@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.checkpoints import load_unit, read_manifest
@@ -57,13 +58,28 @@ def wait_for_manifest(folder: Path, seconds: float = 300.0) -> bool:
     return False
 
 
-def save_final_model(context: RunContext, folder: Path, directory: Path) -> None:
-    """Put all units of the final checkpoint together and write what plain transformers loads."""
+def unwritten_text(step: int, folder: Path, why: str) -> str:
+    """For the user: what is missing and what to do. why: the system's words, empty where another member's share is missing."""
+    return (
+        f"trained to step {step}, but its weights could not be written to {folder} ({why or 'a share of it is missing'}); "
+        "free some space and resume from the last complete checkpoint"
+    )
+
+
+def save_final_model(context: RunContext, folder: Path, directory: Path) -> str:
+    """Put all units of the final checkpoint together and write what plain transformers loads.
+
+    Returns what kept it from being written; empty where nothing did.
+    """
     manifest = read_manifest(folder)
     for index, unit in enumerate(context.cut.units):
         unit.to("cpu")
         import_unit(index, unit, {}, load_unit(folder, manifest, index))
-    save_model(context.cut, directory, context.data.processor)
+    try:
+        save_model(context.cut, directory, context.data.processor)
+    except (OSError, SafetensorError) as error:
+        return str(error)
+    return ""
 
 
 def make_outcome(status: str, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,

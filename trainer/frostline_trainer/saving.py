@@ -64,6 +64,10 @@ class Saving:
     def finish(self) -> None:
         self._writer.finish()
 
+    def why_not_written(self, folder: Path) -> str:
+        """What kept this member's share of a checkpoint from being written; empty where nothing did."""
+        return self._writer.not_written.get(folder, "")
+
     def _held(self, entered: Entered) -> list[int]:
         shape = entered.generation.shape
         stages = shape.stages_of(entered.generation.pp_rank)

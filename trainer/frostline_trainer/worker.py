@@ -24,7 +24,14 @@ from frostline_trainer.collectives import open_store
 from frostline_trainer.control_client import ControlClient, Refused
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.entering import Entered, Entrance
-from frostline_trainer.finishing import final_score, make_outcome, save_final_model, wait_for_manifest, world_digest
+from frostline_trainer.finishing import (
+    final_score,
+    make_outcome,
+    save_final_model,
+    unwritten_text,
+    wait_for_manifest,
+    world_digest,
+)
 from frostline_trainer.identity import Identity
 from frostline_trainer.introducing import heartbeat, make_registration
 from frostline_trainer.mailbox import Mailbox
@@ -204,12 +211,17 @@ class Worker:
         digest = world_digest(generation)
         self.saving.finish()
         if self._is_sender():
-            published = wait_for_manifest(folder)
+            unwritten = self.saving.why_not_written(folder)
+            published = not unwritten and wait_for_manifest(folder)
             if ended.how is Ended.FINISHED and published:
-                save_final_model(context, folder, self.identity.run_dir / "model")
+                unwritten = save_final_model(context, folder, self.identity.run_dir / "model")
             status = {Ended.FINISHED: "completed", Ended.DRAINED: "drained", Ended.FAILED: "failed"}[ended.how]
+            message = ended.message
+            if status != "failed" and (unwritten or not published):
+                # Without its weights a run is not completed, and cannot be gone on with from where it drained.
+                status, message = "failed", unwritten_text(self.state.step, folder, unwritten)
             place = str(folder.relative_to(self.saving.root)) if published else ""
-            self.client.outcome(make_outcome(status, context, self.state, digest, metrics, place, ended.message))
+            self.client.outcome(make_outcome(status, context, self.state, digest, metrics, place, message))
         while not self.mailbox.end:
             self.mailbox.wait(0.2)
         generation.close()
