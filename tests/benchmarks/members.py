@@ -103,14 +103,17 @@ def pipeline_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: in
 
 
 def _take_turns(steppers: dict[str, Any], groups: Groups, turns: int) -> dict[str, Any]:
+    """The first turn warms up and is not counted; every other one runs in reverse order."""
     answer: dict[str, Any] = {name: {"seconds": [], "parts": []} for name in steppers}
-    for turn in range(turns):
+    for turn in range(turns + 1):
         for name in steppers if turn % 2 == 0 else reversed(steppers):
             groups.moving.barrier()
             started = time.perf_counter()
             steppers[name].step()
-            answer[name]["seconds"].append(time.perf_counter() - started)
-            answer[name]["parts"].append(steppers[name].parts)
+            seconds = time.perf_counter() - started
+            if turn:
+                answer[name]["seconds"].append(seconds)
+                answer[name]["parts"].append(steppers[name].parts)
     return answer
 
 

@@ -20,7 +20,6 @@ WORKERS, QUICK_WORKERS = 1000, 40
 PROCESSES, DEPTH = 4, 10
 DECISIONS, QUICK_DECISIONS = 40, 4
 SETTLE_SECONDS = 5.0
-MEMORY_GOAL_MEGABYTES = 120.0
 
 
 class ClientProcess:
@@ -82,6 +81,7 @@ def _measure(run_dir: Path, count: int, decisions: int) -> list[Row]:
         controller={"heartbeat_seconds": 1.0, "dead_after_seconds": 60.0, "start_timeout_seconds": 300.0, "log_level": "warning"},
     )
     controller = _on_one_core(run_dir)
+    alone = peak_megabytes(controller.pid)
     share = count // PROCESSES
     clients = [ClientProcess(run_dir, number * share, share) for number in range(PROCESSES)]
     try:
@@ -108,8 +108,10 @@ def _measure(run_dir: Path, count: int, decisions: int) -> list[Row]:
         Row(place, "decision latency, the slowest worker of each decision", "ms", Spread.of(slowest)),
         Row(place, "heartbeat latency, p99", "ms", _around(beats, 0.99), {"median ms": statistics.median(beats)}),
         Row(place, "controller's share of its core", "%", Spread.of([busy])),
-        Row(place, "controller's peak resident", "MB", Spread.of([peak]), at_most=MEMORY_GOAL_MEGABYTES),
-    ]
+        Row(place, "controller's peak resident", "MB", Spread.of([peak]), {"before any worker MB": alone},
+            note=f"{1e3 * (peak - alone) / count:.0f} kB a worker, most of it gRPC's connection and stream; the goal of "
+            "120 MB is that of the memory benchmark's run"),
+    ]  # fmt: skip
 
 
 def _on_one_core(run_dir: Path) -> "subprocess.Popen[bytes]":
