@@ -21,7 +21,7 @@ class Situation:
     workers: those that a plan may name, members of the current placement first. start: (pp, dp) that the run began with,
     zeros before. pinned: a shape by command. steps_left: of the run. reshape_seconds: measured, of the last reshape.
     parallel_slots: workers that can compute at once on one machine; None: all. cache_reachable: a cache server is there.
-    tied: the head uses unit 0's matrix.
+    tied: the head uses unit 0's matrix. present: ids of workers that are there, where that is more than `workers`.
     """
 
     num_units: int
@@ -38,6 +38,7 @@ class Situation:
     train_samples: int
     parallel_slots: int | None
     tied: bool = False
+    present: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def choose_placement(job: Job, situation: Situation) -> Choice:
     if situation.pinned is not None:
         reason = f"shape by command; {reason}"
     current = situation.current
-    there = {worker.worker_id for worker in situation.workers}
+    there = {worker.worker_id for worker in situation.workers} | situation.present
     if current is None or any(worker not in there for worker in current.workers):
         return Choice(planned.placement, True, reason)
     before, after = len(current.workers), len(planned.placement.workers)

@@ -89,7 +89,8 @@ class Choosing:
             pinned = PinnedShape(
                 pp_degree=shape.pp_degree, dp_degree=shape.dp_degree, schedule=shape.schedule, virtual_stages=shape.virtual_stages
             )
-            placed = choose_placement(job, replace(situation, workers=there[:count], pinned=pinned))
+            present = frozenset(worker.worker_id for worker in there)
+            placed = choose_placement(job, replace(situation, workers=there[:count], pinned=pinned, present=present))
             return Choice(placed.placement, placed.pays, choice.reason, placed.verdict)
         if choice.pays:
             self.wanted_by_plan = count

@@ -1,0 +1,268 @@
+"""How many pods a run holds: objective cost, scale requests and the annotation, on the local backend."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from frostline_contract.annotations import REQUESTED_WORKERS
+from frostline_contract.job import parse_job
+from frostline_contract.plan import Plan
+from frostline_contract.statistics import IntervalStatistics, UnitProfile, WorkerProfile
+from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_controller.freezing.rails import RAIL_NAMES
+from frostline_controller.membership import Worker
+from frostline_controller.service.controller import Controller
+from frostline_controller.service.run import Run
+from frostline_controller.state.durable import DurableStore, RunIdentity
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_rpc.convert import to_record
+from tests.integration.scripted_worker import NUM_UNITS, job_values, statistics
+
+UNIT = UnitProfile(
+    forward_seconds=0.02, backward_seconds=0.04, parameter_bytes=4000, optimizer_bytes=8000, activation_bytes=1000,
+    output_bytes=1000,
+)  # fmt: skip
+
+
+class Stage:
+    """A leading controller in this process; workers are facts that the test states. Every worker has a core of its own."""
+
+    def __init__(self, folder: Path, **sections: Any) -> None:
+        job = parse_job(yaml.safe_load(yaml.safe_dump(job_values(**sections))))
+        self.backend = LocalBackend(folder / "cluster")
+        store = DurableStore(self.backend)
+        self.run = Run(job, folder, self.backend, store, *store.take_over(), parallel_slots=None)
+        self.run.adopt_identity(
+            RunIdentity(
+                probe_digest="p", probe_detail="", num_units=NUM_UNITS, steps_per_epoch=16, train_samples=512, dataset_digest="d"
+            )
+        )
+        self.controller = Controller(self.run, None, folder / "checkpoints")
+
+    async def join(self, *ordinals: int) -> None:
+        for ordinal in ordinals:
+            now = self.run.clock()
+            worker = Worker(
+                worker_id=f"uid-{ordinal}/1", pod_name=f"trainer-{ordinal}", failure_domain=f"node-{ordinal}", process_id=1,
+                store_host="127.0.0.1", store_port=1, profile=WorkerProfile(micro_batch_size=4, units=(UNIT,) * NUM_UNITS),
+                registered_at=now, last_heard=now, watching=True,
+            )  # fmt: skip
+            self.run.members.add(worker)
+            await self.controller.note_joined(worker)
+
+    async def enter(self, plan: Plan, step: int) -> None:
+        """All members run the plan, at a step; of a prepared plan the vote has switched."""
+        for worker_id in plan.participants:
+            if self.run.state.prepared == plan:
+                request = pb.ReadyRequest(worker_id=worker_id, ready=True, entered=worker_id in plan.placement.workers, step=step)
+                self.controller.reshaping.note_ready(worker_id, request)
+            else:
+                self.run.entered[worker_id] = (step, 0.1)
+        for worker_id in plan.placement.workers:
+            worker = self.run.members.get(worker_id)
+            assert worker is not None
+            worker.generation, worker.step = plan.generation, step
+        await self.until(lambda: self.run.current == plan, "the plan runs")
+
+    async def until(self, condition: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + 10.0
+        while time.monotonic() < deadline:
+            for worker in self.run.members:
+                worker.last_heard = self.run.clock()
+            if value := condition():
+                return value
+            self.run.wake.set()
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"not within 10 s: {what}; {self.run.message}; {self.run.events.all()}")
+
+    async def told(self, kind: str, words: str) -> str:
+        def found() -> str:
+            return next((e["reason"] for e in self.run.events.all() if e["kind"] == kind and words in e["reason"]), "")
+
+        return await self.until(found, f"an event {kind!r} with {words!r}")
+
+    def ordinals(self, plan: Plan) -> list[int]:
+        return sorted(int(worker_id.split("/")[0].removeprefix("uid-")) for worker_id in plan.placement.workers)
+
+    @property
+    def replicas(self) -> int:
+        return self.backend.read().spec_replicas
+
+
+@asynccontextmanager
+async def leading(folder: Path, **sections: Any) -> AsyncIterator[Stage]:
+    stage = Stage(folder, **sections)
+    await stage.controller.start()
+    serving = asyncio.create_task(stage.controller.serve())
+    try:
+        yield stage
+    finally:
+        stage.controller.stop()
+        await serving
+        stage.run.close()
+
+
+def cost_job(**placement: Any) -> dict[str, Any]:
+    return {
+        "placement": {"workers": 4, "min_workers": 1, "objective": "cost", "initial_pp_degree": 4, **placement},
+        "training": {"steps": 6400, "batch_size": 32, "micro_batch_size": 4, "reduction_leaves": 8},
+        "freeze": {"interval_steps": 8, "policy": {"name": "manual"}, "rails": {"off": list(RAIL_NAMES)}},
+    }
+
+
+async def first_plan(stage: Stage, *ordinals: int) -> Plan:
+    await stage.join(*ordinals)
+    plan = await stage.until(lambda: stage.run.current, "the first plan")
+    await stage.enter(plan, 1)
+    return plan
+
+
+async def freeze_to(stage: Stage, freeze_point: int) -> None:
+    """An operator's wish becomes the next decision, and its step is reached."""
+    assert stage.run.calendar is not None
+    taken = len(stage.run.state.decisions)
+    stage.controller.commands.accept(pb.CommandRequest(kind="freeze", freeze_point=freeze_point))
+    await stage.until(lambda: stage.run.state.forced_freeze_point == freeze_point, "the command is taken")
+    for worker in stage.run.members:
+        worker.step = stage.run.calendar.effective_step(taken + 1) if worker.generation is not None else 0
+    await stage.run.statistics.take([to_record(statistics(taken + 1, freeze_point=0), IntervalStatistics)])
+    await stage.until(lambda: len(stage.run.state.decisions) > taken, "the decision")
+    assert stage.run.state.decisions[-1].freeze_point == freeze_point, stage.run.state.decisions[-1].reason
+
+
+def test_cost_hands_unused_pods_back_and_takes_them_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, **cost_job()) as stage:
+            assert stage.replicas == 4
+            first = await first_plan(stage, 0, 1, 2, 3)
+            assert (first.placement.pp_degree, first.placement.dp_degree) == (4, 1)
+            await freeze_to(stage, 4)
+            small = await stage.until(lambda: stage.run.state.prepared, "a plan for fewer workers")
+            used = stage.ordinals(small)
+            assert used == list(range(len(used))) and len(used) < 4, "the lowest ordinals stay"
+            assert stage.replicas == 4, "nobody goes before the switch"
+            await stage.enter(small, stage.run.step + 1)
+            await stage.told("leave", f"{4 - len(used)} of 4 pods handed back: the plan uses {len(used)} workers")
+            await stage.until(lambda: stage.replicas == len(used), "the scale")
+            written = stage.run.state.incarnation, stage.run.state.replicas
+            for ordinal in range(len(used), 4):
+                stage.controller.note_departure(f"uid-{ordinal}/1", "its pod ended", "gone")
+            await stage.until(lambda: len(stage.run.members.available()) == len(used), "the others are gone")
+            await stage.until(lambda: not stage.controller.adapting.wish, "the planner's answer")
+            assert (stage.run.state.incarnation, stage.run.state.replicas) == written
+            assert stage.run.state.prepared is None, "a run that handed pods back is judged as before"
+            await freeze_to(stage, 0)
+            await stage.told("join", "pods taken again: the planner wants 4 workers")
+            await stage.until(lambda: stage.replicas == 4, "the scale")
+            if stage.run.state.prepared is not None:
+                await stage.enter(stage.run.state.prepared, stage.run.step + 1)
+            await stage.join(*range(len(used), 4))
+            whole = await stage.until(lambda: stage.run.state.prepared, "a plan for all")
+            assert stage.ordinals(whole) == [0, 1, 2, 3]
+            await stage.enter(whole, stage.run.step + 1)
+            await stage.until(lambda: not stage.controller.adapting.wish, "the planner's answer")
+            assert stage.replicas == 4
+            counts = [event["kind"] for event in stage.run.events.all()]
+            assert counts.count("leave") == 1, "one event and one write for a plan"
+
+    asyncio.run(story())
+
+
+def test_pods_that_are_still_starting_are_not_handed_back(tmp_path: Path) -> None:
+    async def story() -> None:
+        sections = cost_job(initial_pp_degree=None, pp_degree=1, dp_degree=1, workers=3)
+        sections["controller"] = {"start_timeout_seconds": 0.3, "dead_after_seconds": 2.0}
+        async with leading(tmp_path, **sections) as stage:
+            plan = await first_plan(stage, 0, 1)
+            assert stage.ordinals(plan) == [0]
+            assert stage.replicas == 3, "the third pod is still starting"
+            await stage.told("leave", "2 of 3 pods handed back: the plan uses 1 workers")
+            assert stage.run.clock() - stage.run.started > 0.3
+            await stage.until(lambda: stage.replicas == 1, "the scale")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("by", ["annotation", "a scale request"])
+def test_a_request_is_a_limit_answered_once(tmp_path: Path, by: str) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 4, "min_workers": 2}) as stage:
+            await first_plan(stage, 0, 1, 2, 3)
+            ask(stage, by, 1)
+            await stage.told("command", f"{by}: 1 workers, answered by 2")
+            await stage.until(lambda: stage.replicas == 2, "clamped to min_workers")
+            assert stage.backend.read().annotations[REQUESTED_WORKERS] == "1"
+            ask(stage, by, 9)
+            await stage.told("command", f"{by}: 9 workers, answered by 4")
+            await stage.until(lambda: stage.replicas == 4, "clamped to the job's workers")
+            for _ in range(5):
+                await asyncio.sleep(0.1)
+                stage.run.wake.set()
+            assert [event["kind"] for event in stage.run.events.all()].count("command") == 2
+
+    asyncio.run(story())
+
+
+def test_a_removed_annotation_lifts_the_limit_and_a_wrong_one_is_put_back(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 4}) as stage:
+            await first_plan(stage, 0, 1, 2, 3)
+            ask(stage, "annotation", 3)
+            await stage.until(lambda: stage.replicas == 3, "three pods")
+            stage.backend.patch_annotations({REQUESTED_WORKERS: "many"}, {})
+            await stage.told("command", "frostline.io/requested-workers is 'many'; it must be a number of workers")
+            assert stage.backend.read().annotations[REQUESTED_WORKERS] == "3"
+            stage.backend.patch_annotations({REQUESTED_WORKERS: None}, {})
+            await stage.told("command", "annotation: no limit on the workers, answered by 4")
+            await stage.until(lambda: stage.replicas == 4, "four pods")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("by", ["annotation", "a scale request"])
+def test_zero_suspends_and_more_than_zero_resumes(tmp_path: Path, by: str) -> None:
+    async def story() -> None:
+        async with leading(tmp_path) as stage:
+            await first_plan(stage, 0, 1)
+            ask(stage, by, 0)
+            await stage.told("command", f"suspend by {by}")
+            assert stage.run.state.state == "draining"
+            stage.controller.ending.note_outcome(pb.RunOutcome(status="drained", steps=3))
+            for ordinal in (0, 1):
+                stage.controller.note_departure(f"uid-{ordinal}/1", "ended", "gone")
+                stage.run.members.remove(f"uid-{ordinal}/1", "ended")
+            await stage.until(lambda: stage.run.state.state == "suspended" and stage.replicas == 0, "suspended")
+            await asyncio.sleep(0.2)
+            assert stage.run.state.state == "suspended", "its own scale is no request"
+            ask(stage, by, 1)
+            await stage.told("command", f"resume by {by}")
+            await stage.until(lambda: stage.replicas == 1, "one pod is asked for again")
+            assert stage.run.state.state == "waiting"
+
+    asyncio.run(story())
+
+
+def test_a_scale_that_a_crash_cut_short_is_finished_and_no_request(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with leading(tmp_path / "run", placement={"workers": 4}) as stage:
+            assert stage.replicas == 4
+            await stage.run.commit(replicas=2, scaling_from=4)  # and then the power went
+        async with leading(tmp_path / "run", placement={"workers": 4}) as stage:
+            assert stage.replicas == 2
+            await asyncio.sleep(0.1)
+            assert (stage.run.state.requested_workers, stage.run.state.scaling_from) == (-1, -1)
+
+    asyncio.run(story())
+
+
+def ask(stage: Stage, by: str, workers: int) -> None:
+    if by == "annotation":
+        stage.backend.patch_annotations({REQUESTED_WORKERS: str(workers)}, {})
+    else:
+        stage.backend.scale(workers)
