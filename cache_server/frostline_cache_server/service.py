@@ -7,26 +7,13 @@ from typing import Any
 from frostline_cache_server.admission import usable_bytes
 from frostline_cache_server.boundaries import Boundaries
 from frostline_cache_server.shards import ShardMap
+from frostline_contract.cache_counts import CACHE_COUNTS
 from frostline_contract.cache_identity import CacheIdentity
 from frostline_proto.v1 import cache_pb2, cache_pb2_grpc
 from frostline_rpc.errors import InvalidRequest
 
 LEASE_SECONDS_MAX = 3600.0
 HOLDER_CHARACTERS_MAX = 200
-TOTALS = (
-    "hits",
-    "misses",
-    "fills",
-    "dropped_fills",
-    "refused_fills",
-    "corrupt",
-    "bytes_read",
-    "bytes_written",
-    "read_seconds",
-    "write_seconds",
-    "audited",
-    "audit_failures",
-)
 log = logging.getLogger(__name__)
 
 
@@ -38,7 +25,7 @@ class CacheControl(cache_pb2_grpc.CacheControlServicer):
 
     def __init__(self, shards: ShardMap, boundaries: Boundaries, memory_bytes: int | None) -> None:
         self._shards, self._boundaries, self._memory_bytes = shards, boundaries, memory_bytes
-        self._totals: dict[str, float] = dict.fromkeys(TOTALS, 0)
+        self._totals: dict[str, float] = dict.fromkeys(CACHE_COUNTS, 0)
 
     def limit_bytes(self) -> int:
         limits = [limit for limit in (self._memory_bytes, self._shards.memory_limit) if limit]
@@ -86,7 +73,7 @@ class CacheControl(cache_pb2_grpc.CacheControlServicer):
         return cache_pb2.LeaseResponse(seconds=seconds)
 
     async def ReportUse(self, request: cache_pb2.ReportUseRequest, context: Any) -> cache_pb2.ReportUseResponse:
-        amounts = {name: getattr(request, name) for name in TOTALS}
+        amounts = {name: getattr(request, name) for name in CACHE_COUNTS}
         negative = [name for name, amount in amounts.items() if not amount >= 0]
         if negative:
             raise InvalidRequest(f"{negative[0]} is {amounts[negative[0]]}; must be >= 0")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpc
 
+from frostline_contract.cache_counts import CACHE_COUNTS
 from frostline_contract.cache_identity import CacheIdentity
 from frostline_proto.v1 import cache_pb2, cache_pb2_grpc
 from frostline_rpc.channel import error_text, open_channel
@@ -218,29 +219,13 @@ class Control:
         request = cache_pb2.ReportUseRequest(
             worker_id=self._worker_id,
             identity=_message(boundary.identity) if boundary else None,
-            **{name: getattr(counts, name) for name in _REPORTED},
+            **{name: getattr(counts, name) for name in CACHE_COUNTS},
         )
         try:
             stub.ReportUse(request, timeout=CALL_SECONDS)
         except grpc.RpcError:
             self._meter.give_back("report", counts)
             raise
-
-
-_REPORTED = (
-    "hits",
-    "misses",
-    "fills",
-    "dropped_fills",
-    "refused_fills",
-    "corrupt",
-    "bytes_read",
-    "bytes_written",
-    "read_seconds",
-    "write_seconds",
-    "audited",
-    "audit_failures",
-)
 
 
 def _message(identity: CacheIdentity) -> cache_pb2.Identity:
