@@ -52,7 +52,7 @@ class Adapting:
         choice = await self._choice(freeze_point, first)
         if choice is None or not choice.pays:
             if choice is not None:
-                log.info("no reshape wish=%r verdict=%r reason=%r", self.wish, choice.verdict, choice.reason)
+                log.info("no reshape wish=%r reason=%r", self.wish, choice.reason)
             self.wish = ""
             return
         wish, self.wish = self.wish, ""

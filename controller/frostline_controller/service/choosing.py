@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from frostline_contract.plan import Placement
 from frostline_controller.membership import Worker
-from frostline_controller.planning import Choice, Situation, choose_placement
+from frostline_controller.planning import Choice, Situation, choose_placement, reference_profile
 from frostline_controller.service.run import Run
 from frostline_controller.state.durable import PinnedShape
 
@@ -98,8 +98,8 @@ class Choosing:
         return choose_placement(fast, situation)
 
     def _expected(self, there: tuple[Worker, ...]) -> list[Worker]:
-        """Workers like the last of those there, in pods that the run may have and does not hold."""
-        alike = max(there, key=lambda worker: worker.ordinal)
+        """Workers in pods that the run may have and does not hold. They add no measurement: their profile is the median one."""
+        alike = replace(there[0], profile=reference_profile(there), link=None, cache=None)
         return [
             replace(alike, worker_id=f"expected/{number}", pod_name=f"expected-{number}", failure_domain=f"expected-{number}")
             for number in range(len(there), self.limit_workers())

@@ -1,0 +1,46 @@
+"""profile.json: what workers measured, whole at any moment, and read by `frostline plan --profile`."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from frostline_contract.job import dump_job, parse_job
+from frostline_contract.statistics import LinkProfile
+from frostline_controller.cli.main import main
+from tests.integration.scripted_worker import NUM_UNITS, job_values
+from tests.unit.controller.test_service_sizing import UNIT, first_plan, leading
+
+
+def test_measurements_are_written_with_the_first_plan_and_links_when_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "profile.json"
+
+    async def story() -> None:
+        async with leading(tmp_path) as stage:
+            assert not path.exists()
+            await first_plan(stage, 0, 1)
+            await stage.until(path.exists, "the profile")
+            written = json.loads(path.read_text())
+            assert (written["version"], written["micro_batch_size"], written["link"]) == (1, 4, None)
+            assert written["units"] == [UNIT.model_dump()] * NUM_UNITS
+            for worker, latency in zip(stage.run.members, (0.01, 0.03), strict=True):
+                worker.link = LinkProfile(latency_seconds=latency)
+            await stage.until(lambda: json.loads(path.read_text())["link"], "the links")
+            stage.controller.note_departure("uid-1/1", "gone", "gone")
+            await stage.until(lambda: len(stage.run.members.available()) == 1, "one is left")
+
+    asyncio.run(story())
+    assert json.loads(path.read_text())["link"]["latency_seconds"] == pytest.approx(0.02)
+    job = tmp_path / "job.yaml"
+    job.write_text(dump_job(parse_job(job_values())))
+    command = ["plan", "-f", str(job), "--json", "--profile", str(path), "--devices", "2", "--set", "model.config.hidden_size=64"]
+    assert main(command) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["assumptions"]["unit_profile"] == "measured"
+    slow = told["plans"][0]["cost"]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"link": None}))
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["plans"][0]["cost"] != slow, "the measured links count"
