@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 VERSION = 1
 WAIT_FOR_FILES_SECONDS = 300.0
+_DAMAGED = "the file was damaged: restore it, or remove this checkpoint's folder to resume from the one before"
 
 
 @dataclass
@@ -84,7 +85,9 @@ def _write_units(snapshot: Snapshot) -> None:
             raise OSError(str(error)) from error
         _sync(partial)
         os.replace(partial, final)
-        _write_text(final.with_suffix(".sha256"), unit_digest(state, snapshot.tied_names.get(unit, frozenset())).hex())
+        skipped, whole = snapshot.tied_names.get(unit), unit_digest(state)
+        counted = unit_digest(state, skipped) if skipped else whole
+        _write_text(final.with_suffix(".sha256"), f"{counted.hex()} {whole.hex()}")
 
 
 def _publish(snapshot: Snapshot) -> bool:
@@ -97,12 +100,13 @@ def _publish(snapshot: Snapshot) -> bool:
             log.warning("checkpoint %s given up: missing %s, stable %s", snapshot.folder, missing[:3], snapshot.stable.is_set())
             return False
         time.sleep(0.02)
-    digests = [path.read_text() for path in sidecars]
+    digests = [path.read_text().split() for path in sidecars]
     assert snapshot.manifest is not None
     snapshot.manifest["units"] = [
-        {"file": path.with_suffix(".safetensors").name, "sha256": text} for path, text in zip(sidecars, digests, strict=True)
+        {"file": path.with_suffix(".safetensors").name, "sha256": counted, "whole_sha256": whole}
+        for path, (counted, whole) in zip(sidecars, digests, strict=True)
     ]
-    snapshot.manifest["digest"] = run_digest([bytes.fromhex(text) for text in digests])
+    snapshot.manifest["digest"] = run_digest([bytes.fromhex(counted) for counted, _ in digests])
     snapshot.manifest["version"] = VERSION
     _write_text(snapshot.folder / MANIFEST, json.dumps(snapshot.manifest, indent=1))
     return True
@@ -120,12 +124,19 @@ def read_manifest(folder: Path) -> dict:
 
 
 def load_unit(folder: Path, manifest: dict, unit: int) -> UnitState:
-    """One unit's state. Raises ValueError for a missing or truncated file."""
-    path = folder / manifest["units"][unit]["file"]
+    """One unit's state. Raises ValueError for a file that is missing, truncated or not what its manifest says.
+
+    The manifest's sha256 leaves out what counts in another unit (a tied matrix); whole_sha256 is that of everything in the file.
+    """
+    entry = manifest["units"][unit]
+    path = folder / entry["file"]
     try:
-        return load_file(path)
+        state = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); resume from another checkpoint") from error
+        raise ValueError(f"{path}: cannot be read ({error}); {_DAMAGED}") from error
+    if unit_digest(state).hex() != entry["whole_sha256"]:
+        raise ValueError(f"{path}: its bytes are not those that {MANIFEST} names; {_DAMAGED}")
+    return state
 
 
 def complete_checkpoints(root: Path) -> list[tuple[Path, dict]]:
