@@ -1,4 +1,4 @@
-"""What a worker counts of its use of the activation cache: the fields of ReportUse and Statistics (frostline_proto/v1/cache.proto)."""
+"""What a worker counts of its use of the activation cache: fields of ReportUse and of Statistics in cache.proto."""
 
 CACHE_COUNTS = (
     "hits",
