@@ -80,7 +80,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
     if pinned is not None:
         section = section.model_copy(update=pinned.model_dump(include={"pp_degree", "dp_degree", "schedule", "virtual_stages"}))
         elastic = elastic.model_copy(update={"pipeline": True, "replicas": True})
-    profile = reference_profile(situation.workers)
+    profile = reference_profile(situation.workers, one_machine=situation.parallel_slots is not None)
     current = situation.current
     return PlanInputs(
         units=profile.units,
@@ -110,10 +110,22 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
     )
 
 
-def reference_profile(workers: tuple[Worker, ...]) -> WorkerProfile:
-    """The profile of the worker whose units' total time is the median: one outlier on a busy machine misleads nobody."""
+def reference_profile(workers: tuple[Worker, ...], one_machine: bool) -> WorkerProfile:
+    """The profile of the worker whose units' total time is the median: one outlier on a busy machine misleads nobody.
+
+    one_machine: all workers share this machine, so that they differ by noise alone, which only adds (they measure while they
+    all start): each unit's least times.
+    """
     profiles = sorted((worker.profile for worker in workers), key=_total_seconds)
-    return profiles[(len(profiles) - 1) // 2]
+    if not one_machine:
+        return profiles[(len(profiles) - 1) // 2]
+    units = [
+        unit.model_copy(
+            update={name: min(getattr(one, name) for one in alike) for name in ("forward_seconds", "backward_seconds")}
+        )
+        for unit, *alike in zip(profiles[0].units, *(profile.units for profile in profiles), strict=True)
+    ]
+    return profiles[0].model_copy(update={"units": tuple(units)})
 
 
 def _total_seconds(profile: WorkerProfile) -> float:

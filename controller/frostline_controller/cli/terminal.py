@@ -124,8 +124,16 @@ def layout_line(progress: Progress) -> str:
         f"replica {dp_rank}: " + ", ".join(f"{_name(worker)} [{_span(worker['units'], progress.freeze_point)}]" for worker in row)
         for dp_rank, row in replicas.items()
     ]
-    spares = [_name(worker) for worker in progress.workers if worker["state"] == "spare"]
-    return "; ".join([*held, *([f"spare: {', '.join(spares)}"] if spares else [])]) if held else ""
+    others = [f"{state}: {', '.join(names)}" for state, names in _others(progress).items()]
+    return "; ".join([*held, *others]) if held else ""
+
+
+def _others(progress: Progress) -> dict[str, list[str]]:
+    """Names of the workers outside the shape: spares, and those that a prepared plan takes in."""
+    by_state = {
+        state: [_name(worker) for worker in progress.workers if worker["state"] == state] for state in ("spare", "joining")
+    }
+    return {state: names for state, names in by_state.items() if names}
 
 
 def panel(progress: Progress, events: list[Event]) -> "Group":
@@ -149,9 +157,8 @@ def panel(progress: Progress, events: list[Event]) -> "Group":
                 frozen = unit < progress.freeze_point
                 picture.append(f"*{unit} " if frozen else f"{unit} ", style="cyan on grey23" if frozen else "bold")
         picture.append("\n")
-    spares = [_name(worker) for worker in progress.workers if worker["state"] == "spare"]
-    if spares:
-        picture.append(f"spare       {', '.join(spares)}\n", style="dim")
+    for state, names in _others(progress).items():
+        picture.append(f"{state:<11} {', '.join(names)}\n", style="dim")
     told = Text()
     for event in events:
         told.append(event_line(event) + "\n", style=KINDS.get(event.kind, ""))

@@ -99,7 +99,8 @@ class Choosing:
 
     def _expected(self, there: tuple[Worker, ...]) -> list[Worker]:
         """Workers in pods that the run may have and does not hold. They add no measurement: their profile is the median one."""
-        alike = replace(there[0], profile=reference_profile(there), link=None, cache=None)
+        profile = reference_profile(there, one_machine=self._run.parallel_slots is not None)
+        alike = replace(there[0], profile=profile, link=None, cache=None)
         return [
             replace(alike, worker_id=f"expected/{number}", pod_name=f"expected-{number}", failure_domain=f"expected-{number}")
             for number in range(len(there), self.limit_workers())

@@ -24,7 +24,7 @@ class ProfileFile:
         known = self._written
         profile = MeasuredProfile(
             **(known.model_dump(include={"micro_batch_size", "units", "device", "memory_bytes"}) if known is not None
-               else reference_profile(workers).model_dump()),
+               else reference_profile(workers, run.parallel_slots is not None).model_dump()),
             link=measured_link(workers) or (known.link if known is not None else None),
         )  # fmt: skip
         if profile == known:
