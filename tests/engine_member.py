@@ -26,7 +26,7 @@ from frostline_trainer.run_state import RunState
 from frostline_trainer.saving import Saving
 from tests.exact_cases import Case, build_case
 
-GROUP_SECONDS = timedelta(seconds=90)
+GROUP_SECONDS = timedelta(seconds=240)
 _stores: list[Any] = []
 
 
