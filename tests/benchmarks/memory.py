@@ -57,7 +57,7 @@ def memory(effort: Effort) -> Report:
         for name in SERVICES
     ]
     rows += [_growth(name, one, steps) for name, one in watched.items()]
-    rows += [_worker_row(subject, effort) for subject in SUBJECTS]
+    rows += [row for subject in SUBJECTS for row in _worker_rows(subject, effort)]
     return Report(
         "Memory",
         f"A real `frostline run` of a tiny digits job ({steps} steps, two workers, freezing, cache and controller on) watched "
@@ -138,25 +138,24 @@ def _last_step(metrics: Path) -> int:
     return json.loads(lines[-1]).get("step", 0) if lines else 0
 
 
-def _worker_row(subject: str, effort: Effort) -> Row:
-    engine, loop = [], []
-    for _ in range(effort.pairs(PAIRS)):
-        engine.append(_child_peak("engine", subject))
-        loop.append(_child_peak("loop", subject))
-    sides = {"engine MB": Spread.of(engine).median, "plain loop MB": Spread.of(loop).median}
-    return Row(
-        f"worker, {subject}",
-        "engine / plain loop, peak",
-        "x",
-        Spread.of([a / b for a, b in zip(engine, loop, strict=True)]),
-        sides,
-    )
+def _worker_rows(subject: str, effort: Effort) -> list[Row]:
+    pairs = [(_child("engine", subject), _child("loop", subject)) for _ in range(effort.pairs(PAIRS))]
+    rows = []
+    for figure, part in (("peak", lambda child: child[1]), ("peak above the imports", lambda child: child[1] - child[0])):
+        sides = {
+            name: Spread.of([part(pair[place]) for pair in pairs]).median for place, name in enumerate(("engine MB", "loop MB"))
+        }
+        spread = Spread.of([part(engine) / part(loop) for engine, loop in pairs])
+        rows.append(Row(f"worker, {subject}", f"engine / plain loop, {figure}", "x", spread, sides))
+    return rows
 
 
-def _child_peak(way: str, subject: str) -> float:
+def _child(way: str, subject: str) -> tuple[float, float]:
+    """Megabytes of a process that takes some steps: resident after the imports, and its peak."""
     command = [sys.executable, "-m", "tests.benchmarks.peak_child", way, subject, str(CHILD_STEPS[subject])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command[1:])} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
-    return float(done.stdout.split()[-1])
+    imported, peak = done.stdout.split()[-2:]
+    return float(imported), float(peak)
