@@ -38,6 +38,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--resume", action="store_true", help="go on with a run that was suspended, failed, cancelled or draining"
     )
+    parser.add_argument(
+        "--accept-numerics", action="store_true", help="with --resume: take workers of another probe digest, and record it"
+    )
     return parser.parse_args(argv)
 
 
@@ -55,6 +58,7 @@ async def serve(options: argparse.Namespace) -> int:
     checkpoint_root = Path(job.checkpoint.uri) if job.checkpoint.uri else folder / "checkpoints"
     controller = Controller(run, replayed, checkpoint_root.absolute())
     stamp_logs(run)
+    run.accept_numerics = options.accept_numerics
     await controller.start()
     if options.resume and run.state.state in RESUMED_STATES:
         await controller.commands.resume("resumed")

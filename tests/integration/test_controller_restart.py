@@ -170,3 +170,24 @@ def test_redone_step_with_another_loss_stops_the_run(tmp_path: Path) -> None:
         stop(controller)
         for worker in workers:
             worker.close()
+
+
+def test_other_numerics_are_taken_only_where_the_user_says_so_and_are_recorded(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    first = start_controller(folder)
+    workers = [ScriptedWorker(folder, ordinal).join() for ordinal in range(2)]
+    for worker in workers:
+        worker.enter(worker.next_plan("fresh"), 0)
+        worker.close()
+    stop(first)
+    second = start_controller(folder, "--resume", "--accept-numerics")
+    try:
+        newcomer = ScriptedWorker(folder, 8, probe="another probe")
+        newcomer.register()
+        wait_for(lambda: any("numerics changed" in line["reason"] for line in lines(folder, "events.jsonl")), "it is recorded")
+        told = [line for line in lines(folder, "events.jsonl") if "numerics changed" in line["reason"]]
+        assert len(told) == 1
+        assert "probe probe (scripted) -> another prob (scripted)" in told[0]["reason"]
+        newcomer.channel.close()
+    finally:
+        stop(second)

@@ -104,6 +104,9 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     resume.add_argument("dir", nargs="?", metavar="DIR", help="run directory (default: the newest in runs/)")
     _set_argument(resume, "change a live field; a fixed one is refused")
     resume.add_argument("--workers", type=positive, metavar="N", help="worker processes from now on")
+    resume.add_argument(
+        "--accept-numerics", action="store_true", help="go on although this machine or software computes other bits; recorded"
+    )
     resume.add_argument("--quiet", action="store_true", help="say only how it ended")
 
 

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = new_run_folder(job.name, arguments.out)
     facts = {"job_file": str(Path(arguments.file).resolve()), "started_at": time.time(), "replay": str(replay or "")}
     write_run_folder(folder, job, facts)
-    return watch(folder, job, replay=replay, resume=False, quiet=arguments.quiet)
+    return watch(folder, job, replay=replay, resume=(), quiet=arguments.quiet)
 
 
 def resume(arguments: argparse.Namespace) -> int:
@@ -61,16 +61,20 @@ def resume(arguments: argparse.Namespace) -> int:
     with closing(ControlClient(folder)) as client:
         if _answers(client):
             raise UserMistake(f"{folder} is running; see it with `frostline status {folder} --watch`")
+    said = ("--resume", *(["--accept-numerics"] if arguments.accept_numerics else []))
     job = resumed_job(read_job(folder), arguments.overrides, arguments.workers)
     replay = _replay_of(folder)
     write_run_folder(folder, job, {**_facts(folder), "resumed_at": time.time()})
     # The earlier ending is over; what it said is in events.jsonl.
     (folder / "result.json").unlink(missing_ok=True)
-    return watch(folder, job, replay=replay, resume=True, quiet=arguments.quiet)
+    return watch(folder, job, replay=replay, resume=said, quiet=arguments.quiet)
 
 
-def watch(folder: Path, job: Job, replay: Path | None, resume: bool, quiet: bool) -> int:
-    """Run the services of a run directory until it has ended; returns the exit status."""
+def watch(folder: Path, job: Job, replay: Path | None, resume: tuple[str, ...], quiet: bool) -> int:
+    """Run the services of a run directory until it has ended; returns the exit status.
+
+    resume: what the controller is told once: nothing for a new run, "--resume" and perhaps "--accept-numerics" otherwise.
+    """
     from frostline_controller.cli.services import LocalServices
 
     terminal = open_terminal(quiet)
@@ -79,7 +83,7 @@ def watch(folder: Path, job: Job, replay: Path | None, resume: bool, quiet: bool
     services = LocalServices(folder, job, replay=replay, resume=resume)
     failure: ClusterFailure | None = None
     with closing(ControlClient(folder)) as client, _interrupts() as interrupts:
-        reader = ProgressReader(folder, client, skip_events=resume)
+        reader = ProgressReader(folder, client, skip_events=bool(resume))
         try:
             services.start()
             failure = _follow(services, reader, client, terminal, interrupts)

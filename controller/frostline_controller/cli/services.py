@@ -18,7 +18,7 @@ PASSWORD_FILE = "redis.password"
 class LocalServices:
     """Everything that a run directory needs on this machine. `start`, then `stop` in every case."""
 
-    def __init__(self, folder: Path, job: Job, replay: Path | None, resume: bool) -> None:
+    def __init__(self, folder: Path, job: Job, replay: Path | None, resume: tuple[str, ...]) -> None:
         self._folder = folder
         self._job = job
         self._replay = replay

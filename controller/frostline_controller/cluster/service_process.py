@@ -26,12 +26,12 @@ class Service:
     final_codes: frozenset[int] = frozenset({0, 2})
 
 
-def controller_service(run_dir: Path, replay: Path | None = None, resume: bool = False) -> Service:
-    """The controller; a successor of a killed one leads with a new incarnation. --resume is said once."""
+def controller_service(run_dir: Path, replay: Path | None = None, said_once: tuple[str, ...] = ()) -> Service:
+    """The controller; a successor of a killed one has a new incarnation. said_once: arguments of the first, e.g. --resume."""
     argv = [sys.executable, "-m", "frostline_controller", "--run-dir", str(run_dir)]
     if replay is not None:
         argv += ["--replay", str(replay)]
-    return Service("controller", tuple(argv), ("--resume",) if resume else (), final_codes=frozenset({0, 2, 4}))
+    return Service("controller", tuple(argv), said_once, final_codes=frozenset({0, 2, 4}))
 
 
 def cache_service(run_dir: Path, shards: list[str], memory_bytes: int | None = None, password: str = "") -> Service:

@@ -117,6 +117,17 @@ class Controller:
         except ValueError as error:
             self.ending.fail(str(error), user_mistake=True)
 
+    def accept_numerics(self, probe_digest: str, probe_detail: str) -> None:
+        """The user has said that bits may change here (resume --accept-numerics): the newcomer's probe is the run's now."""
+        run = self.run
+        assert run.identity is not None
+        was = run.identity
+        run.identity = was.model_copy(update={"probe_digest": probe_digest, "probe_detail": probe_detail})
+        run.accept_numerics = False
+        before, after = f"{was.probe_digest[:12]} ({was.probe_detail})", f"{probe_digest[:12]} ({probe_detail})"
+        reason = f"numerics changed and accepted: probe {before} -> {after}"
+        self.note_worker_event(pb.RunEvent(kind="command", step=run.step, lineage=run.state.lineage, reason=reason))
+
     async def note_joined(self, worker: Worker) -> None:
         """A worker registered that was not there before."""
         run = self.run

@@ -64,6 +64,7 @@ class Run:
         self.reshape_seconds = 1.0
         self.started = self.clock()
         self.message = state.message
+        self.accept_numerics = False
         self._worker_events: set[tuple[str, int, int]] = set()
 
     @property

@@ -91,9 +91,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                     f"{name} is {getattr(request, name)!r}, this run's is {getattr(known, name)!r}; it reads other data or code"
                 )
         if run.job.training.numerics == "exact" and request.probe_digest != known.probe_digest:
+            if run.accept_numerics:
+                self._controller.accept_numerics(request.probe_digest, request.probe_detail)
+                return
             raise Refused(
                 f"probe digest is {request.probe_digest[:12]} ({request.probe_detail}), this run's is {known.probe_digest[:12]} "
-                f"({known.probe_detail}); the worker computes other bits: use a like machine and software, or numerics: fast"
+                f"({known.probe_detail}); it computes other bits: use a like machine and software, or resume with --accept-numerics"
             )
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
