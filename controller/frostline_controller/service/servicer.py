@@ -96,7 +96,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 return
             raise Refused(
                 f"probe digest is {request.probe_digest[:12]} ({request.probe_detail}), this run's is {known.probe_digest[:12]} "
-                f"({known.probe_detail}); it computes other bits: use a like machine and software, or resume with --accept-numerics"
+                f"({known.probe_detail}); it computes other bits: use a like machine, or resume with --accept-numerics"
             )
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
