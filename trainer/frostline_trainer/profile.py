@@ -8,7 +8,8 @@ import torch
 from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_trainer.engine.context import RunContext
 
-REPETITIONS = 3
+REPETITIONS_MIN, REPETITIONS_MAX, SECONDS_ENOUGH = 3, 30, 0.1
+"""A unit is timed until either limit is reached: small ones take many turns, of which the fastest counts."""
 
 
 def profile_units(context: RunContext) -> WorkerProfile:
@@ -36,7 +37,7 @@ def profile_units(context: RunContext) -> WorkerProfile:
 def _measure(context: RunContext, unit: torch.nn.Module, hidden: torch.Tensor | None, inputs: dict, finish: Callable) -> tuple:
     forward, backward, output = [], [], hidden
     autocast = context.job.training.precision == "mixed_bfloat16"
-    for _ in range(REPETITIONS):
+    while len(forward) < REPETITIONS_MIN or (len(forward) < REPETITIONS_MAX and sum(forward) + sum(backward) < SECONDS_ENOUGH):
         entry = hidden.detach().requires_grad_() if hidden is not None else None
         started = _now(context)
         with torch.autocast(context.device.type, torch.bfloat16, enabled=autocast):

@@ -21,7 +21,7 @@ from frostline_trainer.engine.noise import add_feature_noise
 from frostline_trainer.engine.optimizer import UnitOptimizer
 from frostline_trainer.engine.pipeline import EnterBoundary, MicroBatch, Pipeline
 from frostline_trainer.engine.prefix import PrefixReader
-from frostline_trainer.engine.schedules import schedule_named
+from frostline_trainer.engine.schedules import SCHEDULES, check_schedule, schedule_named
 from frostline_trainer.engine.stage import Stage, StageSettings
 
 
@@ -55,6 +55,9 @@ class Generation:
         self.num_leaves = context.job.training.reduction_leaves
         self.feed = BatchFeed(context, self.shape.dp_degree, origin)
         self._schedule = schedule_named(placement.schedule)
+        if placement.schedule not in SCHEDULES:
+            # A user's own schedule that would wait for ever is refused here, not found out by waiting.
+            check_schedule(self._schedule, self.shape.pp_degree, self.shape.virtual_stages, len(self.own_micro_batches()))
         self._settings = StageSettings(
             seed=context.job.seed,
             dropout=context.dropout,
