@@ -35,7 +35,12 @@ def surviving_decisions(
         for start in lineages:
             if start.lineage <= decision.lineage:
                 continue
-            bound = decision.effective_step if start.kind == "rollback" else decision.interval * calendar.interval_steps
+            if start.kind == "rollback":
+                bound = decision.effective_step
+            else:
+                # What a rollback went back to is what counts of it: a restore to that step or a later one keeps it.
+                read = decision.interval * calendar.interval_steps
+                bound = decision.rollback_to_step if decision.kind == "rollback" else read
             undone = undone or bound > start.starts_at_step
         return not undone
 

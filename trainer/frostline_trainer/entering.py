@@ -187,6 +187,9 @@ class Entrance:
             import_unit(unit, self._context.cut.units[unit], self._context.moments, load_unit(folder, manifest, unit))
         restored = RunState.model_validate(manifest["state"])
         restored.enter_lineage(plan.lineage)
+        if plan.decision_number > restored.decision_number:
+            # The plan names the decision in force at its first step: a rollback taken back to this very step, for one.
+            restored.adopt_by_plan(plan)
         state.take(restored, keep_unacknowledged=False)
         self._mailbox.refile(plan, calendar)
 

@@ -9,7 +9,8 @@ import threading
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from frostline_contract.plan import Decision
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.plan import Decision, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 
 
@@ -97,6 +98,24 @@ class RunState(BaseModel):
             for name in type(self).model_fields:
                 if not (keep_unacknowledged and name in ("records", "statistics")):
                     setattr(self, name, getattr(other, name))
+
+    def open_lineage(self, rollback: Decision, calendar: DecisionCalendar) -> None:
+        """A restored state goes on under a rollback's lineage and freeze point; the rollback stands for what was due there."""
+        self.lineage, self.freeze_point = rollback.lineage, rollback.freeze_point
+        self.decision_number = calendar.due_before(self.step + 1)
+        self.decisions = [*self.decisions, rollback]
+        self.codec_chain = [point for point in self.codec_chain if point <= rollback.freeze_point]
+
+    def adopt_by_plan(self, plan: Plan) -> None:
+        """The decision that a restoring plan says is in force at the first step after the restored one."""
+        self.decision_number, self.freeze_point = plan.decision_number, plan.freeze_point
+        self.decisions = [
+            *self.decisions,
+            Decision(
+                number=plan.decision_number, interval=plan.decision_number, effective_step=self.step + 1,
+                freeze_point=plan.freeze_point, lineage=plan.lineage, reason="in force where the restore starts",
+            ),
+        ]  # fmt: skip
 
     def enter_lineage(self, lineage: int) -> None:
         """A restore: what follows belongs to `lineage`, and so do statistics that nobody has acknowledged yet."""

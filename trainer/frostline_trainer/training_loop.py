@@ -4,6 +4,7 @@ Everything that steers it comes out of votes, so all members do the same at the 
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -148,7 +149,7 @@ class TrainingLoop:
             loss=result.loss,
             learning_rate=0.0 if refused else self._rate,
             gradient_norm=result.gradient_norm,
-            unit_gradient_norms=tuple(square**0.5 for square in result.unit_squares),
+            unit_gradient_norms=tuple(math.sqrt(square) for square in result.unit_squares),
             freeze_point=state.freeze_point,
             refused=refused,
             pp_degree=self.generation.shape.pp_degree,
@@ -193,7 +194,7 @@ class TrainingLoop:
             first_step=step - self.calendar.interval_steps + 1,
             last_step=step,
             freeze_point=state.freeze_point,
-            unit_gradient_norms=tuple((square / count) ** 0.5 for square in sums.unit_squares or [0.0] * context.num_units),
+            unit_gradient_norms=tuple(math.sqrt(square / count) for square in sums.unit_squares or [0.0] * context.num_units),
             unit_parameters=tuple(sum(p.numel() for p in unit.parameters()) for unit in context.cut.units),
             unit_forward_flops=context.unit_flops,
             learning_rate=self._rate if sums.accepted else 0.0,

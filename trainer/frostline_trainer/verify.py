@@ -6,6 +6,7 @@ decisions the freeze points, and the job file everything else. No controller, no
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,7 +121,7 @@ class Replayer:
                 "loss": result.loss,
                 "gradient_norm": result.gradient_norm,
                 "learning_rate": rate,
-                "unit_gradient_norms": tuple(square**0.5 for square in result.unit_squares),
+                "unit_gradient_norms": tuple(math.sqrt(square) for square in result.unit_squares),
                 "refused": not result.finite,
                 "numerics_hash": state.chain(step, not result.finite),
             }

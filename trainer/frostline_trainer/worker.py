@@ -114,8 +114,7 @@ class Worker:
         self.entered = entered
         self.client.entered(plan.generation)
         self.client.entered_in_background(plan.generation, time.perf_counter() - started, self.state.step)
-        units = plan.placement.units_of(self.identity.worker_id)
-        shape = plan.placement.shape
+        units, shape = plan.placement.units_of(self.identity.worker_id), plan.placement.shape
         log.info(
             "entered %s at step %d: pp %d dp %d, units %s",
             plan.generation,
@@ -158,14 +157,13 @@ class Worker:
         started = time.perf_counter()
         self.clock.enter("rollback")
         restored = self.saving.restore(entered, decision.rollback_to_step)
-        restored.lineage = decision.lineage
-        restored.freeze_point = decision.freeze_point
-        restored.decision_number = self.calendar.due_before(restored.step + 1)
-        restored.decisions = [*restored.decisions, decision]
-        restored.codec_chain = [point for point in restored.codec_chain if point <= decision.freeze_point]
+        restored.open_lineage(decision, self.calendar)
         self.state.take(restored, keep_unacknowledged=True)
+        entered.generation.rewind(self.state.data_origin)
         entered.generation.freeze_to(decision.freeze_point, tuple(self.state.codec_chain), self.caching.round_trip)
         self.caching.connect(entered.generation, self.state)
+        # From here on the newest manifest is the new lineage's (PROTOCOLS 6).
+        self.saving.checkpoint(entered, self.state, before_freeze=True)
         self._report("guard", f"rolled back to step {restored.step}: {decision.reason}", time.perf_counter() - started)
 
     def _recover(self, failure: RuntimeError) -> LoopEnd:

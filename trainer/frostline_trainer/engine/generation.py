@@ -99,6 +99,10 @@ class Generation:
         seed, scale = self.context.job.seed, section.feature_noise
         return lambda hidden, samples, step: add_feature_noise(hidden, samples, step, seed, scale)
 
+    def rewind(self, origin: tuple[int, int, int]) -> None:
+        """After a rollback the data starts again at (step, epoch, offset)."""
+        self.feed = BatchFeed(self.context, self.shape.dp_degree, origin)
+
     def use_cache(self, cache: Any, previous_boundary: int | None) -> None:
         """Read the frozen prefix through the cache: only where stage 0 holds all of it."""
         stage = self.stages.get(0)

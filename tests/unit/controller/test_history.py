@@ -1,0 +1,39 @@
+"""Which decisions bind after rollbacks and restores (PROTOCOLS 4, 6)."""
+
+import pytest
+
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.plan import Decision
+from frostline_controller.history import in_force, next_number, surviving_decisions
+from frostline_controller.state.durable import LineageStart
+
+CALENDAR = DecisionCalendar(interval_steps=8, lag_steps=3, total_steps=64)
+FREEZE = Decision(number=1, interval=1, effective_step=11, freeze_point=2, kind="freeze")
+KEPT = [Decision(number=k, interval=k, effective_step=8 * k + 3, freeze_point=2) for k in (2, 3, 4)]
+ROLLBACK = Decision(number=5, interval=5, effective_step=43, freeze_point=0, lineage=1, kind="rollback", rollback_to_step=10)
+OPENED = LineageStart(lineage=1, starts_at_step=10, kind="rollback")
+
+
+def timeline(*lineages: LineageStart) -> list[Decision]:
+    return surviving_decisions([FREEZE, *KEPT, ROLLBACK], lineages, CALENDAR)
+
+
+def test_a_rollback_stands_where_the_freeze_stood_that_it_takes_back() -> None:
+    kept = timeline(OPENED)
+    assert [(decision.kind, decision.number, decision.effective_step) for decision in kept] == [("rollback", 1, 11)]
+    assert in_force(kept, 11).freeze_point == 0
+    assert next_number(kept) == 2
+
+
+@pytest.mark.parametrize("step", [10, 15])
+def test_a_restore_at_or_after_the_step_gone_back_to_keeps_the_rollback(step: int) -> None:
+    """Otherwise the freeze's interval would be decided again, under a key that is taken, for ever."""
+    kept = timeline(OPENED, LineageStart(lineage=2, starts_at_step=step, kind="restore"))
+    assert [(decision.kind, decision.number) for decision in kept] == [("rollback", 1)]
+    assert next_number(kept) == 2
+
+
+def test_a_restore_to_before_it_undoes_the_rollback_too() -> None:
+    kept = timeline(OPENED, LineageStart(lineage=2, starts_at_step=4, kind="restore"))
+    assert kept == []
+    assert next_number(kept) == 1
