@@ -4,7 +4,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from frostline_contract.intervals import DecisionCalendar
@@ -19,6 +19,7 @@ degrees = st.integers(1, 9)
 
 @given(degrees, degrees, st.integers(1, 4))
 def test_ranks_are_a_bijection_and_stages_are_dealt_once(pp_degree: int, dp_degree: int, virtual_stages: int) -> None:
+    assume(pp_degree > 1 or virtual_stages == 1)
     shape = ParallelShape(pp_degree, dp_degree, virtual_stages)
     places = [(shape.dp_rank(g), shape.pp_rank(g)) for g in range(shape.world_size)]
     assert places == [(d, p) for d in range(dp_degree) for p in range(pp_degree)]
@@ -176,3 +177,8 @@ def test_a_plan_lists_participants_and_refuses_unknown_fields() -> None:
     assert plan.participants == ("a", "b", "c", "d", "e")
     with pytest.raises(ValueError, match="extra_field"):
         Plan(**fields, placement=placement(), extra_field=1)
+
+
+def test_one_rank_has_nothing_to_interleave_with() -> None:
+    with pytest.raises(ValueError, match="virtual_stages is 2 with pp_degree 1"):
+        ParallelShape(1, 4, 2)

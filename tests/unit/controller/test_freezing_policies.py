@@ -180,7 +180,8 @@ def test_information_per_flop_by_hand():
 
 
 def test_manual_follows_its_points_down_too():
-    template = inputs_of(entry(1, [1.0] * 6), policy={"name": "manual", "points": {2: 3, 4: 5, 6: 0}})
+    manual, rails = {"name": "manual", "points": {2: 3, 4: 5, 6: 0}}, {"total_fraction": 0.67}
+    template = inputs_of(entry(1, [1.0] * 6), policy=manual, rails=rails)
     statistics, decisions = simulate(template, 7, lambda k, _, f: entry(k, [1.0] * 6, f))
     assert [made.freeze_point for made in decisions] == [0, 3, 3, 5, 5, 0, 0]
     assert [made.kind for made in decisions] == ["keep", "freeze", "keep", "freeze", "keep", "unfreeze", "keep"]
@@ -206,7 +207,8 @@ def test_replay_follows_the_surviving_lineage():
 
 def test_a_replay_is_bit_for_bit_the_first_run_and_needs_no_rails():
     norms = [5.0, 4.0, 3.0, 2.0, 1.0, 6.0]
-    _, first = simulate(inputs_of(entry(1, norms)), 30, lambda k, _, f: entry(k, norms, f, guard=[1.0, 1.0]))
+    rails = {"warmup_fraction": 0.25, "total_fraction": 0.67}
+    _, first = simulate(inputs_of(entry(1, norms), rails=rails), 30, lambda k, _, f: entry(k, norms, f, guard=[1.0, 1.0]))
     again = inputs_of(entry(1, norms), policy={"name": "replay"}, replayed=tuple(first))
     _, second = simulate(again, 30, lambda k, _, f: entry(k, norms, f))
     assert [made.freeze_point for made in first] == [made.freeze_point for made in second]
