@@ -97,7 +97,9 @@ class TrainingLoop:
         started = time.perf_counter()
         gradients = self.generation.compute(step)
         self.generation.phase("vote")
-        result = self._vote(self._ballot(step, gradients.unit_squares, gradients.losses))
+        hits, misses = self.hooks.cache_counts()
+        ballot = self._ballot(step, gradients.unit_squares, gradients.losses)
+        result = self._vote(replace(ballot, cache_hits=hits, cache_misses=misses))
         self.generation.phase("commit")
         self._commit(step, gradients, result)
         self._record(step, result, started)
@@ -139,7 +141,6 @@ class TrainingLoop:
 
     def _record(self, step: int, result: VoteResult, started: float) -> None:
         state, seconds = self.state, time.perf_counter() - started
-        hits, misses = self.hooks.cache_counts()
         state.step = step
         state.data_epoch, state.data_offset = self.generation.feed.place_of(step + 1)
         refused = not result.finite
@@ -158,8 +159,8 @@ class TrainingLoop:
             step_seconds=seconds,
             step_parts=self.hooks.parts(),
             samples_per_second=self.generation.context.batch_size(self.generation.shape.dp_degree) / max(seconds, 1e-9),
-            cache_hits=hits,
-            cache_misses=misses,
+            cache_hits=result.cache_hits,
+            cache_misses=result.cache_misses,
             time_seconds=time.time(),
             numerics_hash=state.chain(step, refused),
         )

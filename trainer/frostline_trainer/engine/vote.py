@@ -11,8 +11,8 @@ import torch
 
 from frostline_trainer.collectives import Group
 
-MEMBER_SLOTS = 5
-READY, DECISION, GIVE_UP, DRAIN, CHECKPOINT = range(MEMBER_SLOTS)
+MEMBER_SLOTS = 7
+READY, DECISION, GIVE_UP, DRAIN, CHECKPOINT, HITS, MISSES = range(MEMBER_SLOTS)
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Ballot:
     unit_squares: squared gradient norm of the units that it speaks for. losses: loss of the micro-batches that it computed.
     ready: counter of the prepared generation that it may enter, 0 for none. decision: the due decision's number if it holds it,
     else the one in force. give_up: it has waited long enough. drain, checkpoint: it was asked for one.
+    cache_hits, cache_misses: samples of the step that it looked up.
     """
 
     unit_squares: dict[int, float]
@@ -31,6 +32,8 @@ class Ballot:
     give_up: bool = False
     drain: bool = False
     checkpoint: bool = False
+    cache_hits: int = 0
+    cache_misses: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class VoteResult:
     give_up: bool
     drain: bool
     checkpoint: bool
+    cache_hits: int = 0
+    cache_misses: int = 0
 
     @property
     def finite(self) -> bool:
@@ -66,9 +71,16 @@ def hold_vote(world: Group, ballot: Ballot, num_units: int, num_microbatches: in
     for number, loss in ballot.losses.items():
         slots[num_units + number] = loss
     own = head + MEMBER_SLOTS * world.index
-    slots[own : own + MEMBER_SLOTS] = torch.tensor(
-        [ballot.ready, ballot.decision, ballot.give_up, ballot.drain, ballot.checkpoint], dtype=torch.float64
-    )
+    said = [
+        ballot.ready,
+        ballot.decision,
+        ballot.give_up,
+        ballot.drain,
+        ballot.checkpoint,
+        ballot.cache_hits,
+        ballot.cache_misses,
+    ]
+    slots[own : own + MEMBER_SLOTS] = torch.tensor(said, dtype=torch.float64)
     world.all_reduce_sum(slots)
     return _read(slots.tolist(), num_units, num_microbatches)
 
@@ -92,4 +104,6 @@ def _read(slots: list[float], num_units: int, num_microbatches: int) -> VoteResu
         give_up=any(member[GIVE_UP] for member in members),
         drain=any(member[DRAIN] for member in members),
         checkpoint=any(member[CHECKPOINT] for member in members),
+        cache_hits=int(sum(member[HITS] for member in members)),
+        cache_misses=int(sum(member[MISSES] for member in members)),
     )
