@@ -61,10 +61,18 @@ class Deciding:
             decision = await asyncio.to_thread(
                 next_decision, run.job, run.identity, statistics, run.state, run.calendar, self._replayed
             )
+            if self._is_taken(decision):
+                # A decision is taken once; to take it again and again would help nobody.
+                log.error("decision %s of lineage %s is due again, and it is taken already", decision.number, decision.lineage)
+                break
             await self._bind(decision)
             taken = True
         await self._tell_effects()
         return taken
+
+    def _is_taken(self, decision: Decision) -> bool:
+        key = (decision.lineage, decision.number, decision.kind == "rollback")
+        return any((d.lineage, d.number, d.kind == "rollback") == key for d in self._run.state.decisions)
 
     async def _bind(self, decision: Decision) -> None:
         """Durable, then heard."""
