@@ -14,9 +14,10 @@ from frostline_contract.plan import GenerationId, Plan
 from frostline_trainer.checkpoints import MANIFEST, CheckpointWriter, Snapshot, complete_checkpoints, load_unit, read_manifest
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import lone_groups
-from frostline_trainer.engine.optimizer import Moments, UnitOptimizer, decays
+from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
 from frostline_trainer.engine.unit_state import UnitState, export_unit, import_unit, pack, run_digest, unit_digest, unpack
 from frostline_trainer.entering import Entered
+from frostline_trainer.model import no_decay
 from frostline_trainer.run_state import RunState
 from frostline_trainer.saving import Saving
 from tests.engine_member import EventList, Run, train_step
@@ -89,7 +90,7 @@ def test_frozen_parameters_keep_weights_moments_and_their_own_step_count() -> No
 
 def test_decay_is_for_matrices_only_and_all_frozen_is_no_optimizer() -> None:
     module = unit()
-    assert [name for name, parameter in module.named_parameters() if decays(parameter)] == ["0.weight"]
+    assert [name for name, parameter in module.named_parameters() if not no_decay(module, name, parameter)] == ["0.weight"]
     start = weights(module)
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)

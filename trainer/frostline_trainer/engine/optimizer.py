@@ -10,14 +10,10 @@ import torch
 from torch import nn
 
 from frostline_contract.job.training import OptimizerSection
+from frostline_trainer.model import no_decay
 
 Moments = dict[tuple[int, str], dict[str, torch.Tensor]]
 """(unit, parameter name) -> the optimizer's state of that parameter: exp_avg, exp_avg_sq and step, or momentum_buffer."""
-
-
-def decays(parameter: nn.Parameter) -> bool:
-    """Weight decay applies to matrices, not to biases and normalisation weights."""
-    return parameter.ndim >= 2
 
 
 class UnitOptimizer:
@@ -25,16 +21,18 @@ class UnitOptimizer:
 
     def __init__(self, section: OptimizerSection, units: Iterable[tuple[int, nn.Module]], moments: Moments) -> None:
         self._moments = moments
+        modules = dict(units)
         self._names = [
             (unit, name, parameter)
-            for unit, module in units
+            for unit, module in modules.items()
             for name, parameter in module.named_parameters()
             if parameter.requires_grad
         ]
-        parameters = [parameter for _, _, parameter in self._names]
+        exempt = [no_decay(modules[unit], name, parameter) for unit, name, parameter in self._names]
+        marked = list(zip(exempt, (parameter for _, _, parameter in self._names), strict=True))
         groups = [
-            {"params": [p for p in parameters if decays(p)], "weight_decay": section.weight_decay},
-            {"params": [p for p in parameters if not decays(p)], "weight_decay": 0.0},
+            {"params": [parameter for spared, parameter in marked if not spared], "weight_decay": section.weight_decay},
+            {"params": [parameter for spared, parameter in marked if spared], "weight_decay": 0.0},
         ]
         groups = [group for group in groups if group["params"]]
         self._optimizer: torch.optim.Optimizer | None = _build(section, groups) if groups else None

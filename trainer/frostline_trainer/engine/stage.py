@@ -47,10 +47,6 @@ class Stage:
             set_frozen(unit, frozen)
 
     @property
-    def last_unit(self) -> int:
-        return self.first_unit + len(self.units) - 1
-
-    @property
     def is_frozen(self) -> bool:
         """Nothing here learns: forward only."""
         return self.num_frozen == len(self.units)
