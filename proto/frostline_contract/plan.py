@@ -12,6 +12,7 @@ from frostline_contract.shape import ParallelShape
 CHECKPOINT = "checkpoint"
 FRESH = "fresh"
 CONTINUE = "continue"
+SURVIVORS = "survivors"
 
 
 class Frozen(BaseModel):
@@ -99,12 +100,45 @@ class GenerationId(Frozen):
         return f"{self.incarnation}.{self.counter}"
 
 
+class SeenVote(Frozen):
+    """The all-reduced slots of the vote of `step` in `generation`: from them whoever commits late computes the same update."""
+
+    lineage: int
+    step: int
+    generation: GenerationId
+    slots: tuple[float, ...]
+
+
+class StateTag(Frozen):
+    """Names one state of a unit: (lineage, last committed step, generation whose vote committed it; PROTOCOLS 4).
+
+    For a state that was restored or drawn afresh, the generation of the plan that did so.
+    """
+
+    lineage: int
+    step: int
+    generation: GenerationId
+
+
+class UnitHolders(Frozen):
+    """Indices into Plan.participants of those that hold a unit's state at the plan's start."""
+
+    participants: tuple[int, ...] = ()
+
+
 class Plan(Frozen):
     """One generation: a placement, the numerics in force where it starts, and where every unit's state comes from.
 
-    start: "fresh" (the model's initial weights), "continue" (from the members of `base`, at the switch) or "checkpoint".
+    start: "fresh" (the model's initial weights), "continue" (from the members of `base`, at the switch), "checkpoint", or
+    "survivors" (from what is left of `base` after a failure).
     start_step: the last committed step that the state stands for (0 for fresh); for "continue" it is the switching vote's
     step, which is not known when the plan is written (-1).
+    buddies: for each unit the member that keeps a copy in another failure domain than its owners'; "" where the owners are in
+    two domains, or no member is in another (empty: nobody keeps anything).
+    holders: for each unit, for "continue" and "survivors", the participants that have its state at the start: they are sent none.
+    For "survivors" they may have to commit `start_step` late: `vote` is that step's vote (None: nobody has to), and
+    state_generation the generation whose vote committed it.
+    run_epoch: checkpoints and the result are written and read under it (PROTOCOLS 5).
     checkpoint_path: for "checkpoint", the manifest's folder relative to the checkpoint root.
     decision_number: the decision that must be in force when it starts. decisions: all decisions so far, oldest first.
     switch_from, switch_until: for "continue", the steps whose votes may switch (PROTOCOLS 3).
@@ -117,7 +151,7 @@ class Plan(Frozen):
     generation: GenerationId
     base: GenerationId | None = None
     lineage: int
-    start: Literal["fresh", "continue", "checkpoint"]
+    start: Literal["fresh", "continue", "checkpoint", "survivors"]
     start_step: int = -1
     checkpoint_path: str = ""
     freeze_point: int
@@ -132,6 +166,24 @@ class Plan(Frozen):
     store_host: str = ""
     store_port: int = 0
     reason: str = ""
+    buddies: tuple[str, ...] = ()
+    holders: tuple[UnitHolders, ...] = ()
+    vote: SeenVote | None = None
+    state_generation: GenerationId | None = None
+    run_epoch: int = 0
+
+    def wards_of(self, worker_id: str) -> list[int]:
+        """The units of others that a member keeps a copy of, in order."""
+        return [unit for unit, buddy in enumerate(self.buddies) if buddy == worker_id]
+
+    def needs(self, worker_id: str) -> list[int]:
+        """The units whose state a member must have when it starts: its own and its wards."""
+        return sorted({*self.placement.units_of(worker_id), *self.wards_of(worker_id)})
+
+    def holders_of(self, unit: int) -> list[str]:
+        """The participants that have `unit`'s state at the start."""
+        participants = self.participants
+        return [participants[index] for index in self.holders[unit].participants] if self.holders else []
 
     @property
     def participants(self) -> tuple[str, ...]:

@@ -231,7 +231,7 @@ class ScriptedWorker:
     def recover(self, plan: Plan, step: int) -> None:
         self.stub.ReportRecovery(
             pb.ReportRecoveryRequest(
-                worker_id=self.worker_id, incarnation=1, generation=wire(plan), lineage=plan.lineage, step=step, error="peer gone"
+                worker_id=self.worker_id, incarnation=1, generation=wire(plan), ran=wire(plan), error="peer gone"
             ),
             timeout=5,
         )

@@ -172,7 +172,7 @@ class Worker:
         log.warning("generation failed: %s", failure)
         traceback.clear_frames(failure.__traceback__)
         failure.__traceback__ = None
-        plan, step = (self.entered.plan if self.entered else None), self.state.step
+        plan = self.entered.plan if self.entered else None
         units = plan.placement.units_of(self.identity.worker_id) if plan else []
         for generation in (self.entered.generation if self.entered else None, self.closing):
             if generation is not None:
@@ -181,8 +181,6 @@ class Worker:
         self.clock.enter("recovery")
         request = control_pb2.ReportRecoveryRequest(
             worker_id=self.identity.worker_id,
-            lineage=self.state.lineage,
-            step=step,
             units=[control_pb2.UnitReport(unit=unit, intact=True) for unit in units],
             error=text[-4000:],
         )

@@ -29,6 +29,10 @@ class PlacementSection(Section):
     worker_memory_bytes: int | None = live(None, ge=1, doc="Memory a worker may use; null: what it measures.")
     hysteresis: float = live(0.05, ge=0.0, doc="A reshape must save this share of the remaining time beyond its cost.")
     reshape_every_freeze: bool = live(False, doc="Reshape at every freeze, worth it or not (for demonstrations and tests).")
+    buddies: bool = live(
+        True, doc="Keep a copy of each unit whose owners share one failure domain, in another worker's host memory."
+    )
+    pods_per_node: int = fixed(1, ge=1, doc="Local cluster: pods that share a node, its failure domain.")
     failure_domain_label: str = fixed("kubernetes.io/hostname", doc="Node label whose values are failure domains.")
 
     @model_validator(mode="after")
@@ -63,6 +67,13 @@ class ControllerSection(Section):
     start_timeout_seconds: float = live(
         120.0, gt=0.0, doc="How long the first plan waits for all workers before it takes those there are."
     )
+    join_settle_seconds: float = live(
+        0.5, ge=0.0, doc="Workers that join within this time of each other are taken in by one reshape."
+    )
+    join_pause_seconds: float = live(5.0, ge=0.0, doc="Least time between two reshapes that only take in joiners.")
+    fruitless_recoveries_max: int = live(
+        5, ge=1, doc="Recoveries in a row without one committed step, after which the run stops with the first error."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = live("info", doc="Least level of the structured logs.")
 
 
@@ -76,9 +87,44 @@ class ScheduledReshape(Section):
     virtual_stages: int = fixed(1, ge=1, doc="Stages a rank.")
 
 
-class Fault(Section):
-    """A planned fault: what happens to whom, when, so that a run can demonstrate a preemption."""
+FAULTS_OF_A_WORKER = ("kill_worker", "raise", "tear", "late_commit", "stop", "deadlock", "slow", "cut", "kill_in_checkpoint")
+"""Carried out by the worker itself, in its training thread, at (step, phase)."""
+FAULTS_OF_A_POD = ("kill_pod", "kill_node", "cut_node", "leave")
+"""Carried out through the cluster when the controller hears of the step."""
+FAULTS_OF_A_SERVICE = ("kill_redis", "kill_cache_server", "kill_controller")
+FAULT_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between", "evaluate",
+                "freeze", "checkpoint", "reshape", "recovery", "finish")  # fmt: skip
+"""Where in a step (or beside one) a worker can be hit; each is entered once a step, the last seven when they happen."""
+CONTROLLER_PHASES = ("step", "planned", "announced", "recovering")
+"""kill_controller: at the step; between writing a plan and announcing it; right after; while it answers a failure."""
 
-    kind: Literal["kill_worker", "kill_redis", "kill_controller"] = fixed(doc="What happens.")
-    step: int = fixed(ge=1, doc="At this step.")
-    worker: int = fixed(0, ge=0, doc="Pod ordinal of the worker, for kill_worker.")
+
+class Fault(Section):
+    """A planned fault: what happens to whom, when. It happens once, also where the step is computed again."""
+
+    kind: Literal[
+        "kill_worker", "raise", "tear", "late_commit", "stop", "deadlock", "slow", "cut", "kill_in_checkpoint",
+        "kill_pod", "kill_node", "cut_node", "leave", "kill_redis", "kill_cache_server", "kill_controller",
+    ] = fixed(
+        doc="kill_worker: SIGKILL. raise: an error of the step. tear: an error inside the update. late_commit: an error after "
+        "this worker's part of the vote, before it has seen the result. stop: SIGSTOP. deadlock: blocks with heartbeats going on. "
+        "slow: every step takes `seconds` longer, for 20 steps. cut: no control message passes for `seconds`. "
+        "kill_in_checkpoint: SIGKILL in the middle of writing one. kill_pod, kill_node: the agent too, all pods of a node. "
+        "cut_node: its pods are replaced while their processes live on, cut off from the controller for `seconds`. "
+        "leave: a pod is deleted with grace. kill_redis, kill_cache_server, kill_controller: SIGKILL, and they come back."
+    )  # fmt: skip
+    step: int = fixed(ge=1, doc="The first step at which it may happen.")
+    worker: int = fixed(0, ge=0, doc="Pod ordinal.")
+    phase: str = fixed(
+        "schedule",
+        doc="For a worker: load, schedule, exchange, norms, prepared, vote, seen, commit, committed, between, evaluate, freeze, "
+        "checkpoint, reshape, recovery or finish. For kill_controller: step, planned, announced or recovering.",
+    )
+    seconds: float = fixed(5.0, gt=0.0, doc="How long, for slow, cut and cut_node.")
+
+    @model_validator(mode="after")
+    def _phase_exists(self) -> "Fault":
+        phases = (*CONTROLLER_PHASES, "schedule") if self.kind == "kill_controller" else FAULT_PHASES
+        if self.phase not in phases:
+            raise ValueError(f"phase is {self.phase!r} for {self.kind}; it must be one of {', '.join(phases)}")
+        return self

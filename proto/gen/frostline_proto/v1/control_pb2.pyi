@@ -64,8 +64,15 @@ class RegisterResponse(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., checkpoint_root: _Optional[str] = ..., cache_address: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("worker_id", "generation", "step", "phase", "phase_seconds", "cache", "link", "resident_bytes", "step_parts")
+    __slots__ = ("worker_id", "generation", "step", "phase", "phase_seconds", "cache", "link", "resident_bytes", "step_parts", "phase_p99_seconds", "uncovered_units")
     class StepPartsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class PhaseP99SecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +88,8 @@ class HeartbeatRequest(_message.Message):
     LINK_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     STEP_PARTS_FIELD_NUMBER: _ClassVar[int]
+    PHASE_P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    UNCOVERED_UNITS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     generation: _plan_pb2.GenerationId
     step: int
@@ -90,7 +99,9 @@ class HeartbeatRequest(_message.Message):
     link: _plan_pb2.LinkProfile
     resident_bytes: int
     step_parts: _containers.ScalarMap[str, float]
-    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., phase_seconds: _Optional[float] = ..., cache: _Optional[_Union[_plan_pb2.CacheProfile, _Mapping]] = ..., link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    phase_p99_seconds: _containers.ScalarMap[str, float]
+    uncovered_units: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., phase_seconds: _Optional[float] = ..., cache: _Optional[_Union[_plan_pb2.CacheProfile, _Mapping]] = ..., link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., phase_p99_seconds: _Optional[_Mapping[str, float]] = ..., uncovered_units: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("durable_step", "durable_lineage", "durable_interval", "known")
@@ -204,7 +215,7 @@ class WatchPlanRequest(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ...) -> None: ...
 
 class WatchPlanResponse(_message.Message):
-    __slots__ = ("plan", "decision", "ready", "withdraw", "drain", "end", "checkpoint")
+    __slots__ = ("plan", "decision", "ready", "withdraw", "drain", "end", "checkpoint", "fence", "stack")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
@@ -212,6 +223,8 @@ class WatchPlanResponse(_message.Message):
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    STACK_FIELD_NUMBER: _ClassVar[int]
     plan: _plan_pb2.Plan
     decision: _plan_pb2.Decision
     ready: ReadyNotice
@@ -219,7 +232,9 @@ class WatchPlanResponse(_message.Message):
     drain: DrainNotice
     end: EndNotice
     checkpoint: CheckpointNotice
-    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., decision: _Optional[_Union[_plan_pb2.Decision, _Mapping]] = ..., ready: _Optional[_Union[ReadyNotice, _Mapping]] = ..., withdraw: _Optional[_Union[WithdrawNotice, _Mapping]] = ..., drain: _Optional[_Union[DrainNotice, _Mapping]] = ..., end: _Optional[_Union[EndNotice, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointNotice, _Mapping]] = ...) -> None: ...
+    fence: FenceNotice
+    stack: StackNotice
+    def __init__(self, plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., decision: _Optional[_Union[_plan_pb2.Decision, _Mapping]] = ..., ready: _Optional[_Union[ReadyNotice, _Mapping]] = ..., withdraw: _Optional[_Union[WithdrawNotice, _Mapping]] = ..., drain: _Optional[_Union[DrainNotice, _Mapping]] = ..., end: _Optional[_Union[EndNotice, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointNotice, _Mapping]] = ..., fence: _Optional[_Union[FenceNotice, _Mapping]] = ..., stack: _Optional[_Union[StackNotice, _Mapping]] = ...) -> None: ...
 
 class ReadyNotice(_message.Message):
     __slots__ = ("generation",)
@@ -253,6 +268,20 @@ class CheckpointNotice(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class FenceNotice(_message.Message):
+    __slots__ = ("generation", "reason")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    generation: _plan_pb2.GenerationId
+    reason: str
+    def __init__(self, generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class StackNotice(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
 class ReadyRequest(_message.Message):
     __slots__ = ("worker_id", "generation", "ready", "seconds", "reason", "entered", "step")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -276,32 +305,46 @@ class ReadyResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class UnitReport(_message.Message):
-    __slots__ = ("unit", "intact")
+    __slots__ = ("unit", "intact", "state", "prepared")
     UNIT_FIELD_NUMBER: _ClassVar[int]
     INTACT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
     unit: int
     intact: bool
-    def __init__(self, unit: _Optional[int] = ..., intact: bool = ...) -> None: ...
+    state: _plan_pb2.StateTag
+    prepared: bool
+    def __init__(self, unit: _Optional[int] = ..., intact: bool = ..., state: _Optional[_Union[_plan_pb2.StateTag, _Mapping]] = ..., prepared: bool = ...) -> None: ...
+
+class PlanFate(_message.Message):
+    __slots__ = ("generation", "switched")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SWITCHED_FIELD_NUMBER: _ClassVar[int]
+    generation: _plan_pb2.GenerationId
+    switched: bool
+    def __init__(self, generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., switched: bool = ...) -> None: ...
 
 class ReportRecoveryRequest(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "generation", "lineage", "step", "units", "vote_seen", "error")
+    __slots__ = ("worker_id", "incarnation", "generation", "ran", "units", "seen", "fates", "error", "fenced")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
-    LINEAGE_FIELD_NUMBER: _ClassVar[int]
-    STEP_FIELD_NUMBER: _ClassVar[int]
+    RAN_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
-    VOTE_SEEN_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    FATES_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: int
     generation: _plan_pb2.GenerationId
-    lineage: int
-    step: int
+    ran: _plan_pb2.GenerationId
     units: _containers.RepeatedCompositeFieldContainer[UnitReport]
-    vote_seen: bool
+    seen: _containers.RepeatedCompositeFieldContainer[_plan_pb2.SeenVote]
+    fates: _containers.RepeatedCompositeFieldContainer[PlanFate]
     error: str
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., lineage: _Optional[int] = ..., step: _Optional[int] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., vote_seen: bool = ..., error: _Optional[str] = ...) -> None: ...
+    fenced: bool
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., ran: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[_plan_pb2.SeenVote, _Mapping]]] = ..., fates: _Optional[_Iterable[_Union[PlanFate, _Mapping]]] = ..., error: _Optional[str] = ..., fenced: bool = ...) -> None: ...
 
 class ReportRecoveryResponse(_message.Message):
     __slots__ = ()
@@ -350,7 +393,14 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "pod_name", "process_id", "state", "pp_rank", "dp_rank", "stages", "heartbeat_age_seconds", "step", "phase", "global_rank", "units", "resident_bytes")
+    __slots__ = ("worker_id", "pod_name", "process_id", "state", "pp_rank", "dp_rank", "stages", "heartbeat_age_seconds", "step", "phase", "global_rank", "units", "resident_bytes", "step_parts", "slowness", "keeps")
+    class StepPartsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     POD_NAME_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
@@ -364,6 +414,9 @@ class WorkerStatus(_message.Message):
     GLOBAL_RANK_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STEP_PARTS_FIELD_NUMBER: _ClassVar[int]
+    SLOWNESS_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     pod_name: str
     process_id: int
@@ -377,10 +430,13 @@ class WorkerStatus(_message.Message):
     global_rank: int
     units: _containers.RepeatedScalarFieldContainer[int]
     resident_bytes: int
-    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., process_id: _Optional[int] = ..., state: _Optional[str] = ..., pp_rank: _Optional[int] = ..., dp_rank: _Optional[int] = ..., stages: _Optional[_Iterable[int]] = ..., heartbeat_age_seconds: _Optional[float] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., global_rank: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., resident_bytes: _Optional[int] = ...) -> None: ...
+    step_parts: _containers.ScalarMap[str, float]
+    slowness: float
+    keeps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., process_id: _Optional[int] = ..., state: _Optional[str] = ..., pp_rank: _Optional[int] = ..., dp_rank: _Optional[int] = ..., stages: _Optional[_Iterable[int]] = ..., heartbeat_age_seconds: _Optional[float] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., global_rank: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., slowness: _Optional[float] = ..., keeps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("name", "state", "step", "total_steps", "generation", "freeze_point", "num_units", "placement", "workers", "loss", "metrics", "samples_per_second", "cache_hit_fraction", "seconds_left", "message", "lineage", "epoch", "incarnation", "resident_bytes")
+    __slots__ = ("name", "state", "step", "total_steps", "generation", "freeze_point", "num_units", "placement", "workers", "loss", "metrics", "samples_per_second", "cache_hit_fraction", "seconds_left", "message", "lineage", "epoch", "incarnation", "resident_bytes", "uncovered_units", "run_epoch")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -407,6 +463,8 @@ class StatusResponse(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UNCOVERED_UNITS_FIELD_NUMBER: _ClassVar[int]
+    RUN_EPOCH_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     step: int
@@ -426,4 +484,6 @@ class StatusResponse(_message.Message):
     epoch: float
     incarnation: int
     resident_bytes: int
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., freeze_point: _Optional[int] = ..., num_units: _Optional[int] = ..., placement: _Optional[_Union[_plan_pb2.Placement, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hit_fraction: _Optional[float] = ..., seconds_left: _Optional[float] = ..., message: _Optional[str] = ..., lineage: _Optional[int] = ..., epoch: _Optional[float] = ..., incarnation: _Optional[int] = ..., resident_bytes: _Optional[int] = ...) -> None: ...
+    uncovered_units: _containers.RepeatedScalarFieldContainer[int]
+    run_epoch: int
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., freeze_point: _Optional[int] = ..., num_units: _Optional[int] = ..., placement: _Optional[_Union[_plan_pb2.Placement, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hit_fraction: _Optional[float] = ..., seconds_left: _Optional[float] = ..., message: _Optional[str] = ..., lineage: _Optional[int] = ..., epoch: _Optional[float] = ..., incarnation: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., uncovered_units: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ...) -> None: ...

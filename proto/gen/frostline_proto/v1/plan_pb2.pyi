@@ -60,8 +60,36 @@ class Placement(_message.Message):
     predicted_step_seconds: float
     def __init__(self, pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ..., virtual_stages: _Optional[int] = ..., stage_bounds: _Optional[_Iterable[int]] = ..., leaf_bounds: _Optional[_Iterable[int]] = ..., workers: _Optional[_Iterable[str]] = ..., schedule: _Optional[str] = ..., use_cache: bool = ..., predicted_step_seconds: _Optional[float] = ...) -> None: ...
 
+class StateTag(_message.Message):
+    __slots__ = ("lineage", "step", "generation")
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    lineage: int
+    step: int
+    generation: GenerationId
+    def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ..., generation: _Optional[_Union[GenerationId, _Mapping]] = ...) -> None: ...
+
+class SeenVote(_message.Message):
+    __slots__ = ("lineage", "step", "generation", "slots")
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    lineage: int
+    step: int
+    generation: GenerationId
+    slots: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ..., generation: _Optional[_Union[GenerationId, _Mapping]] = ..., slots: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class UnitHolders(_message.Message):
+    __slots__ = ("participants",)
+    PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
+    participants: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, participants: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class Plan(_message.Message):
-    __slots__ = ("generation", "base", "lineage", "start", "start_step", "checkpoint_path", "freeze_point", "decision_number", "decisions", "placement", "switch_from", "switch_until", "sources", "leavers", "state_source", "store_host", "store_port", "reason")
+    __slots__ = ("generation", "base", "lineage", "start", "start_step", "checkpoint_path", "freeze_point", "decision_number", "decisions", "placement", "switch_from", "switch_until", "sources", "leavers", "state_source", "store_host", "store_port", "reason", "buddies", "holders", "vote", "state_generation", "run_epoch")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +108,11 @@ class Plan(_message.Message):
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    BUDDIES_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    VOTE_FIELD_NUMBER: _ClassVar[int]
+    STATE_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RUN_EPOCH_FIELD_NUMBER: _ClassVar[int]
     generation: GenerationId
     base: GenerationId
     lineage: int
@@ -98,7 +131,12 @@ class Plan(_message.Message):
     store_host: str
     store_port: int
     reason: str
-    def __init__(self, generation: _Optional[_Union[GenerationId, _Mapping]] = ..., base: _Optional[_Union[GenerationId, _Mapping]] = ..., lineage: _Optional[int] = ..., start: _Optional[str] = ..., start_step: _Optional[int] = ..., checkpoint_path: _Optional[str] = ..., freeze_point: _Optional[int] = ..., decision_number: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., switch_from: _Optional[int] = ..., switch_until: _Optional[int] = ..., sources: _Optional[_Iterable[str]] = ..., leavers: _Optional[_Iterable[str]] = ..., state_source: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    buddies: _containers.RepeatedScalarFieldContainer[str]
+    holders: _containers.RepeatedCompositeFieldContainer[UnitHolders]
+    vote: SeenVote
+    state_generation: GenerationId
+    run_epoch: int
+    def __init__(self, generation: _Optional[_Union[GenerationId, _Mapping]] = ..., base: _Optional[_Union[GenerationId, _Mapping]] = ..., lineage: _Optional[int] = ..., start: _Optional[str] = ..., start_step: _Optional[int] = ..., checkpoint_path: _Optional[str] = ..., freeze_point: _Optional[int] = ..., decision_number: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., switch_from: _Optional[int] = ..., switch_until: _Optional[int] = ..., sources: _Optional[_Iterable[str]] = ..., leavers: _Optional[_Iterable[str]] = ..., state_source: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., reason: _Optional[str] = ..., buddies: _Optional[_Iterable[str]] = ..., holders: _Optional[_Iterable[_Union[UnitHolders, _Mapping]]] = ..., vote: _Optional[_Union[SeenVote, _Mapping]] = ..., state_generation: _Optional[_Union[GenerationId, _Mapping]] = ..., run_epoch: _Optional[int] = ...) -> None: ...
 
 class UnitProfile(_message.Message):
     __slots__ = ("forward_seconds", "backward_seconds", "parameter_bytes", "optimizer_bytes", "activation_bytes", "output_bytes")

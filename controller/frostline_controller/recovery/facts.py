@@ -1,0 +1,88 @@
+"""What is known when a failure is answered, and what the answer can be. Plain immutable records."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from frostline_contract.plan import GenerationId, Plan, SeenVote, StateTag
+
+
+@dataclass(frozen=True)
+class HeldUnit:
+    """A unit that a survivor reports. state: None where it is torn. prepared: it can commit the next step of `ran` late."""
+
+    unit: int
+    state: StateTag | None
+    prepared: bool = False
+
+
+@dataclass(frozen=True)
+class SurvivorReport:
+    """A promise: who reports enters no generation up to `heard`, and takes no vote result of `ran` any more.
+
+    ran: the generation that it was a member of. seen: results of votes that it saw. switched, dead: prepared plans whose fate it
+    knows: the switching vote was seen, or no vote will switch.
+    """
+
+    worker_id: str
+    heard: GenerationId
+    ran: GenerationId | None = None
+    held: tuple[HeldUnit, ...] = ()
+    seen: tuple[SeenVote, ...] = ()
+    switched: frozenset[GenerationId] = frozenset()
+    dead: frozenset[GenerationId] = frozenset()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Everything that the answer may depend on.
+
+    current: generation n, durable. prepared: n + 1, durable, where there is one. reports: by worker. ended: processes known to
+    have ended. silent: workers that missed their deadline or cannot be reached, and whose processes may still run.
+    """
+
+    current: Plan
+    prepared: Plan | None
+    reports: Mapping[str, SurvivorReport]
+    ended: frozenset[str]
+    silent: frozenset[str]
+    num_units: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Not yet: these may still report."""
+
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GoOn:
+    """All units from one step. state: the newest that is whole. holders: for each unit, the survivors that have it, or can
+    commit it late. vote: that step's, where anybody has to. state_source: a survivor whose run state is at `state`, or comes
+    there by committing late. extends_all: no source knows of a vote after it (else it begins a new lineage).
+    """
+
+    state: StateTag
+    holders: tuple[tuple[str, ...], ...]
+    state_source: str
+    vote: SeenVote | None
+    extends_all: bool
+
+
+@dataclass(frozen=True)
+class GoBack:
+    """Everything from the newest complete checkpoint. missing: units that nobody has at one step. reason: for people."""
+
+    missing: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class NewEpoch:
+    """A generation may still run somewhere, and nobody of it reports: only a raised run_epoch makes going on safe."""
+
+    generations: tuple[GenerationId, ...]
+    reason: str
+
+
+Answer = Wait | GoOn | GoBack | NewEpoch
