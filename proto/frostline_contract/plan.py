@@ -134,7 +134,7 @@ class Plan(Frozen):
     start_step: the last committed step that the state stands for (0 for fresh); for "continue" it is the switching vote's
     step, which is not known when the plan is written (-1).
     buddies: for each unit the member that keeps a copy in another failure domain than its owners'; "" where the owners are in
-    two domains, or no member is in another (empty: nobody keeps anything).
+    two domains, or no member is in another, then the unit is in `uncovered` (empty: nobody keeps anything).
     holders: for each unit, for "continue" and "survivors", the participants that have its state at the start: they are sent none.
     For "survivors" they may have to commit `start_step` late: `vote` is that step's vote (None: nobody has to), and
     state_generation the generation whose vote committed it.
@@ -167,6 +167,7 @@ class Plan(Frozen):
     store_port: int = 0
     reason: str = ""
     buddies: tuple[str, ...] = ()
+    uncovered: tuple[int, ...] = ()
     holders: tuple[UnitHolders, ...] = ()
     vote: SeenVote | None = None
     state_generation: GenerationId | None = None

@@ -10,6 +10,7 @@ from frostline_contract.shape import deal_leaves
 from frostline_trainer.data.load import TaskData
 from frostline_trainer.data.order import BatchOrder
 from frostline_trainer.engine.optimizer import Moments
+from frostline_trainer.holdings import Holdings
 from frostline_trainer.model import CutModel
 
 COMPUTE_TYPES = {
@@ -26,7 +27,7 @@ class RunContext:
 
     hidden_shape: (tokens, width) of one sample's boundary activation. dropout: whether any unit draws random numbers.
     unit_flops: forward FLOPs of one sample through each unit. probe_digest: of this machine's numerics.
-    moments: optimizer state of all units held here.
+    moments: optimizer state of all units held here. holdings: which of them are whole, and at which state.
     """
 
     job: Job
@@ -40,6 +41,7 @@ class RunContext:
     probe_digest: str = ""
     probe_detail: str = ""
     moments: Moments = field(default_factory=dict)
+    holdings: Holdings = field(default_factory=Holdings)
 
     @property
     def num_units(self) -> int:
