@@ -110,7 +110,8 @@ def plan_inputs(
         tied=size.tied,
         elastic=job.elastic,
         placement=job.placement,
-        start_pp_degree=job.placement.initial_pp_degree,
+        # With nothing frozen it is the run's first plan; with a freeze point the run started earlier, at the job's depth.
+        start_pp_degree=job.placement.initial_pp_degree if freeze_point else None,
         steps_left=job.training.steps or DEFAULT_STEPS,
         parallel_slots=(os.cpu_count() or 1) if local else None,
         samples_per_step=job.training.batch_size,
@@ -139,11 +140,14 @@ def unit_profiles(job: Job, size: ModelSize, hardware: Hardware, micro_batch_siz
 
 
 def walk(inputs: PlanInputs) -> list[tuple[int, PlannedPlacement]]:
-    """(freeze point, plan) as layers freeze: none, a quarter, half and two thirds of the blocks."""
+    """(freeze point, plan) as layers freeze: none, a quarter, half and two thirds of the blocks. The first plan is the start."""
     blocks = inputs.num_units - 2
     points = dict.fromkeys(round(blocks * share) + (share > 0) for share in (0, 0.25, 0.5, 0.67))
-    fitting = [point for point in points if point < inputs.num_units - 1]
-    return [(point, make_plan(replace(inputs, freeze_point=point))) for point in fitting]
+    first = make_plan(replace(inputs, freeze_point=0, start_pp_degree=None))
+    start = first.placement
+    later = replace(inputs, start_pp_degree=start.pp_degree, start_dp_degree=start.dp_degree)
+    fitting = [point for point in points if 0 < point < inputs.num_units - 1]
+    return [(0, first), *((point, make_plan(replace(later, freeze_point=point))) for point in fitting)]
 
 
 def micro_batch_advice(

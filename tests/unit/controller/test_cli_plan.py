@@ -115,3 +115,14 @@ def test_two_hundred_units_on_1024_devices_take_seconds_at_most(tmp_path: Path, 
     # A plan alone has a benchmark; this is the whole command with its walk and its advice, on a busy machine.
     assert time.perf_counter() - started < 20
     assert json.loads(capsys.readouterr().out)["plans"][0]["devices"] == 1024
+
+
+def test_the_first_plan_has_the_depth_that_the_job_starts_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(dump_job(parse_job(job_values(placement={"workers": 4, "initial_pp_degree": 3}))))
+    assert main(["plan", "-f", str(path), "--json"]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)["plans"]
+    assert plan["placement"]["pp_degree"] == 3
+    start, *later = plan["by_freeze_point"]
+    assert (start["freeze_point"], start["pp_degree"]) == (0, 3)
+    assert min(step["pp_degree"] for step in later) < 3, "once it has started, the depth is the planner's choice"
