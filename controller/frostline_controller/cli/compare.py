@@ -94,8 +94,14 @@ def _times(job: Job, arms: list[str], out: Path, arguments: argparse.Namespace) 
 def _run_all(purpose: str, trials: list[Trial], arguments: argparse.Namespace) -> list[Outcome]:
     outcomes = []
     for number, trial in enumerate(trials, start=1):
-        outcome = run_trial(trial, arguments.file, arguments.overrides)
+        place = f"{purpose} {number}/{len(trials)}  {trial.arm}-{trial.seed}"
+        print(f"{place}  in {trial.folder}", flush=True)
+
+        def tell(step: int, place: str = place) -> None:
+            print(f"{place}  step {step}", flush=True)
+
+        outcome = run_trial(trial, arguments.file, arguments.overrides, tell)
         outcomes.append(outcome)
         final = "  ".join(f"{name} {value:.4f}" for name, value in outcome.final.items())
-        print(f"{purpose} {number}/{len(trials)}  {trial.arm}-{trial.seed}  {outcome.wall_seconds:.1f} s  {final}", flush=True)
+        print(f"{place}  {outcome.wall_seconds:.1f} s  {final}", flush=True)
     return outcomes

@@ -4,6 +4,7 @@ import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import CommandError
 from frostline_controller.cli.run_folder import finished_status
 from frostline_controller.report.data import is_run_directory, read_run
+from frostline_controller.report.jsonl import JsonlTail
+
+TELL_SECONDS = 20.0
+"""How often a long run's progress is told."""
 
 PARTS = ("freeze", "pipeline", "replicas", "cache")
 ARM_PARTS = {
@@ -67,20 +72,39 @@ def name_of(arm: str) -> str:
     return "freezing" if arm == "freeze" else arm
 
 
-def run_trial(trial: Trial, job_file: str, overrides: list[str]) -> Outcome:
-    """Make the run, or read it where it has been made. Raises CommandError with the run's exit status where it fails."""
+def run_trial(trial: Trial, job_file: str, overrides: list[str], tell: Callable[[int], None] | None = None) -> Outcome:
+    """Make the run, or read it where it has been made. Raises CommandError with the run's exit status where it fails.
+
+    tell(step): called now and then while it trains.
+    """
     if finished_status(trial.folder) != "completed":
         if is_run_directory(trial.folder):
             # Half of a run tells no time; it is made again from the start.
             shutil.rmtree(trial.folder)
         settings = [item for value in [*overrides, *trial.settings()] for item in ("--set", value)]
         command = [sys.executable, "-m", "frostline_controller.cli", "run", "-f", job_file, "--out", str(trial.folder), "--quiet"]
-        code = subprocess.run([*command, "--workers", str(trial.workers), *settings], check=False).returncode
+        process = subprocess.Popen([*command, "--workers", str(trial.workers), *settings])
+        code = _await(process, trial.folder, tell)
         if code != exit_codes.DONE:
             error = CommandError(f"{trial.folder}: the run ended with status {code}; the same command goes on from here")
             error.code = code if code in exit_codes.MEANING else exit_codes.FAILED
             raise error
     return read_outcome(trial)
+
+
+def _await(process: subprocess.Popen[bytes], folder: Path, tell: Callable[[int], None] | None) -> int:
+    """The run's exit status. An interrupt reaches the run too, which drains; that is waited for."""
+    metrics = JsonlTail(folder / "metrics.jsonl")
+    while True:
+        try:
+            return process.wait(TELL_SECONDS)
+        except KeyboardInterrupt:
+            process.wait()
+            raise
+        except subprocess.TimeoutExpired:
+            steps = [line["step"] for line in metrics.new() if "step" in line]
+            if tell is not None and steps:
+                tell(steps[-1])
 
 
 def read_outcome(trial: Trial) -> Outcome:
