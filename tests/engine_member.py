@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from frostline_contract.learning_rate import learning_rate
-from frostline_contract.plan import Placement, Plan
+from frostline_contract.plan import Plan, StateTag
 from frostline_trainer.checkpoints import load_unit, read_manifest
 from frostline_trainer.collectives import open_store
 from frostline_trainer.engine.context import RunContext
@@ -21,7 +21,7 @@ from frostline_trainer.engine.unit_state import import_unit
 from frostline_trainer.engine.vote import Ballot, hold_vote
 from frostline_trainer.entering import Entered
 from frostline_trainer.finishing import world_digest
-from frostline_trainer.moves import move_units
+from frostline_trainer.moves import give_up, move_units
 from frostline_trainer.run_state import RunState
 from frostline_trainer.saving import Saving
 from tests.exact_cases import Case, build_case
@@ -75,7 +75,6 @@ def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], 
     store_port()
     context, run = build_case(case), Run()
     saving = Saving(context, Path(checkpoint_root), EventList()) if checkpoint_root else None  # type: ignore[arg-type]
-    base: Placement | None = None
     generation: Generation | None = None
     step = 0
     for plan_fields, last in segments:
@@ -83,8 +82,7 @@ def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], 
         old, generation = generation, None
         if worker_id in plan.participants:
             step = plan.start_step if plan.start == "checkpoint" else step
-            generation = enter(context, case, plan, base, worker_id, step, run, checkpoint_root)
-        base = plan.placement if generation is not None else None
+            generation = enter(context, case, plan, worker_id, step, run, checkpoint_root)
         while generation is not None and step < last:
             step += 1
             train_step(generation, case, step, run)
@@ -107,23 +105,26 @@ def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], 
     return run
 
 
-def enter(context: RunContext, case: Case, plan: Plan, base: Placement | None, worker_id: str, step: int, run: Run,
+def enter(context: RunContext, case: Case, plan: Plan, worker_id: str, step: int, run: Run,
           checkpoint_root: str) -> Generation | None:  # fmt: skip
     """Bring groups, state and stages in place as a worker does at a switch. None for a leaver."""
     groups = form_groups(plan, worker_id, _stores[0][0], "gloo", GROUP_SECONDS)
     if plan.start == "continue":
-        run.moved_bytes += move_units(context, plan, base, worker_id, groups.moving)
+        assert plan.base is not None
+        tag = StateTag(lineage=plan.lineage, step=step, generation=plan.base)
+        run.moved_bytes += move_units(context, plan, worker_id, groups.moving, tag)
+        give_up(context, plan, worker_id)
     elif plan.start == "checkpoint":
         folder = Path(checkpoint_root) / plan.checkpoint_path
         manifest = read_manifest(folder)
-        for unit in plan.placement.units_of(worker_id):
+        for unit in plan.needs(worker_id):
             import_unit(unit, context.cut.units[unit], context.moments, load_unit(folder, manifest, unit))
     if groups.world is None:
         groups.close()
         return None
     index = plan.placement.workers.index(worker_id)
     freeze_point = case.freeze_point_at(step) if step else 0
-    return Generation(context, plan.placement, index, groups, freeze_point, lambda name: None)
+    return Generation(context, plan, index, groups, freeze_point, lambda name: None)
 
 
 def train_step(generation: Generation, case: Case, step: int, run: Run) -> None:
@@ -132,11 +133,12 @@ def train_step(generation: Generation, case: Case, step: int, run: Run) -> None:
     if generation.freeze_point != case.freeze_point_at(step):
         generation.freeze_to(case.freeze_point_at(step))
     gradients = generation.compute(step)
-    ballot = Ballot(gradients.unit_squares, gradients.losses)
+    ballot = Ballot(gradients.unit_squares, gradients.losses, kept=generation.kept)
     result = hold_vote(generation.world, ballot, context.num_units, generation.num_microbatches)
     training = context.job.training
     rate = learning_rate(training.optimizer, training.schedule, step, case.steps)
-    generation.commit(gradients, rate, result.gradient_norm)
+    tag = StateTag(lineage=generation.plan.lineage, step=step, generation=generation.plan.generation)
+    generation.commit(gradients, rate, result.gradient_norm, tag)
     run.losses[step], run.gradient_norms[step] = result.loss, result.gradient_norm
     run.unit_norms[step] = tuple(math.sqrt(square) for square in result.unit_squares)
 

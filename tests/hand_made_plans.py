@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from frostline_contract.plan import GenerationId, Placement, Plan
+from frostline_contract.plan import GenerationId, Placement, Plan, UnitHolders
 from frostline_contract.shape import ParallelShape, deal_leaves, even_bounds
 from tests.engine_member import Run
 from tests.exact_cases import LEAVES, NUM_UNITS, Case
@@ -60,6 +60,12 @@ class Segment:
     bounds: tuple[int, ...] | None = None
 
 
+def lone_plan(placement: Placement) -> Plan:
+    """The plan of a worker that is alone."""
+    return Plan(generation=GenerationId(incarnation=1, counter=next(_counters)), lineage=0, start="fresh", freeze_point=0,
+                placement=placement)  # fmt: skip
+
+
 def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], checkpoint_root: str = "", checkpoint_step: int = 0,
                resume: tuple[str, int] | None = None, score: bool = True) -> list[Run]:  # fmt: skip
     """Run a case through a series of layouts. Returns each worker's report, by worker number.
@@ -85,6 +91,7 @@ def _plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple
     if before is not None:
         # The last owner of each unit, so that sources differ from unit to unit and from global rank 0.
         sources = tuple(before.placement.owners(unit)[-1] for unit in range(NUM_UNITS))
+    leavers = tuple(sorted(set(before.placement.workers) - set(placement.workers))) if before is not None else ()
     start = "continue" if before is not None else "checkpoint" if resume else "fresh"
     return Plan(
         generation=GenerationId(incarnation=1, counter=next(_counters)),
@@ -96,8 +103,18 @@ def _plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple
         freeze_point=segment.freeze_point,
         placement=placement,
         sources=sources,
-        leavers=tuple(sorted(set(before.placement.workers) - set(placement.workers))) if before is not None else (),
+        leavers=leavers,
+        holders=holders_of(before, placement.workers + leavers) if before is not None else (),
         state_source=sources[0] if sources else "",
         store_host="127.0.0.1",
         store_port=ports[segment.layout.numbers[0]],
+    )
+
+
+def holders_of(before: Plan, participants: tuple[str, ...]) -> tuple[UnitHolders, ...]:
+    """Who has each unit at the switch from `before`: its owners there and its buddy."""
+    needs = [set(before.needs(worker)) for worker in participants]
+    num_units = before.placement.stage_bounds[-1]
+    return tuple(
+        UnitHolders(participants=tuple(index for index, units in enumerate(needs) if unit in units)) for unit in range(num_units)
     )

@@ -1,6 +1,6 @@
 """From a placement to a plan: where each unit's state comes from, who leaves, when the switch may be. Pure."""
 
-from frostline_contract.plan import Decision, GenerationId, Placement, Plan
+from frostline_contract.plan import Decision, GenerationId, Placement, Plan, UnitHolders
 from frostline_controller.membership import Worker
 
 
@@ -19,6 +19,15 @@ def sources_of(base: Placement, new: Placement, num_units: int) -> tuple[str, ..
         candidates = keeping or staying or owners
         chosen.append(candidates[unit % len(candidates)])
     return tuple(chosen)
+
+
+def holders_at_switch(base: Plan, participants: tuple[str, ...]) -> tuple[UnitHolders, ...]:
+    """For each unit the participants that have its state when `base` ends: its owners there and its buddy."""
+    needs = [set(base.needs(worker)) for worker in participants]
+    return tuple(
+        UnitHolders(participants=tuple(index for index, units in enumerate(needs) if unit in units))
+        for unit in range(base.placement.stage_bounds[-1])
+    )
 
 
 def switching_plan(
@@ -53,6 +62,7 @@ def switching_plan(
         switch_until=window[1],
         sources=sources,
         leavers=leavers,
+        holders=holders_at_switch(base, placement.workers + leavers),
         state_source=giver,
         store_host=store.store_host,
         store_port=store.store_port,

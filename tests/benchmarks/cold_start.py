@@ -32,7 +32,7 @@ def main() -> None:
     built = time.monotonic()
     checkpoint = folder / plan.checkpoint_path
     manifest = read_manifest(checkpoint)
-    for unit in plan.placement.units_of(worker_id):
+    for unit in plan.needs(worker_id):
         import_unit(unit, context.cut.units[unit], context.moments, load_unit(checkpoint, manifest, unit))
     loaded = time.monotonic()
     store, index = None, plan.placement.workers.index(worker_id)
@@ -42,7 +42,7 @@ def main() -> None:
         (folder / "port.new").replace(folder / "port")
     plan = plan.model_copy(update={"store_port": _port(folder)})
     groups = form_groups(plan, worker_id, store, "gloo", timedelta(seconds=120))
-    stepper = Stepper(context, plan.placement, index, groups)
+    stepper = Stepper(context, plan, index, groups)
     groups.moving.barrier()
     ready = time.monotonic()
     parts = {"import": imported - STARTED, "build": built - imported, "load": loaded - built, "meet": ready - loaded}

@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 
-from frostline_contract.plan import GenerationId, Placement, Plan
+from frostline_contract.plan import GenerationId, Placement, Plan, StateTag
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.groups import Groups, form_groups
-from frostline_trainer.moves import move_units
+from frostline_trainer.moves import give_up, move_units
 from tests import engine_member
 from tests.benchmarks.stepper import Stepper
 from tests.benchmarks.subjects import new_context, with_numerics
 from tests.benchmarks.torch_pipeline import TorchPipeline
+from tests.hand_made_plans import holders_of
 from tests.warm_workers import Call, WarmWorkers
 
 GROUP_SECONDS = timedelta(seconds=120)
@@ -29,7 +30,6 @@ class Standing:
     context: RunContext
     stepper: Stepper
     groups: Groups
-    placement: Placement
 
 
 _standing: list[Standing] = []
@@ -51,6 +51,7 @@ def make_plan(placement: Placement, ports: list[int], base: Plan | None = None) 
         freeze_point=0,
         placement=placement,
         sources=sources,
+        holders=holders_of(base, placement.workers) if base else (),
         store_host="127.0.0.1",
         store_port=ports[0],
     )
@@ -71,12 +72,12 @@ def call_all(pool: WarmWorkers, function: str, count: int, **arguments: Any) -> 
 
 def numerics_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: int) -> dict[str, Any]:
     """Exact and fast steps in turns on one model. Returns {numerics: {"seconds": [...], "parts": [{phase: seconds}, ...]}}."""
-    groups, index, placement = _meet(worker_id, plan)
+    groups, index, entered = _meet(worker_id, plan)
     context = new_context(subject)
-    exact = Stepper(context, placement, index, groups)
+    exact = Stepper(context, entered, index, groups)
     exact.step()
     # Built after the first step, so that both optimizers hold the same moments.
-    fast = Stepper(with_numerics(context, "fast"), placement, index, groups)
+    fast = Stepper(with_numerics(context, "fast"), entered, index, groups)
     fast.step()
     answer = _take_turns({"exact": exact, "fast": fast}, groups, turns)
     groups.close()
@@ -88,12 +89,12 @@ def numerics_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: in
 
 def pipeline_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: int) -> dict[str, Any]:
     """Our step and torch.distributed.pipelining's in turns, on two copies of the model cut alike."""
-    groups, index, placement = _meet(worker_id, plan)
+    groups, index, entered = _meet(worker_id, plan)
     context = new_context(subject)
-    exact = Stepper(context, placement, index, groups)
+    exact = Stepper(context, entered, index, groups)
     first = exact.step()
-    fast = Stepper(with_numerics(context, "fast"), placement, index, groups)
-    peer = TorchPipeline(new_context(subject), placement, index, groups.store, f"peer{plan['generation']['counter']}")
+    fast = Stepper(with_numerics(context, "fast"), entered, index, groups)
+    peer = TorchPipeline(new_context(subject), entered.placement, index, groups.store, f"peer{plan['generation']['counter']}")
     peer_first = peer.step()
     assert abs(first - peer_first) < 1e-4 * abs(first), f"the two do not compute the same: losses {first}, {peer_first}"
     answer = _take_turns({"exact": exact, "fast": fast, "peer": peer}, groups, turns)
@@ -122,28 +123,31 @@ def _take_turns(steppers: dict[str, Any], groups: Groups, turns: int) -> dict[st
 
 def start_series(worker_id: str, plan: dict[str, Any], subject: str) -> None:
     """Enter the first plan and train one step, so that there are moments to move."""
-    groups, index, placement = _meet(worker_id, plan)
+    groups, index, entered = _meet(worker_id, plan)
     context = new_context(subject)
-    stepper = Stepper(context, placement, index, groups)
+    stepper = Stepper(context, entered, index, groups)
     stepper.step()
-    _standing[:] = [Standing(context, stepper, groups, placement)]
+    _standing[:] = [Standing(context, stepper, groups)]
 
 
 def reshape(worker_id: str, plan: dict[str, Any]) -> dict[str, float]:
     """Enter the next plan. Returns CLOCK_MONOTONIC seconds at its parts' ends, and the bytes received."""
     now = _standing[0]
     started = time.monotonic()
-    groups, index, placement = _meet(worker_id, plan)
+    groups, index, entered = _meet(worker_id, plan)
     grouped = time.monotonic()
-    received = move_units(now.context, Plan.model_validate(plan), now.placement, worker_id, groups.moving)
+    assert entered.base is not None
+    # Each stepper trains one step, its own first.
+    received = move_units(now.context, entered, worker_id, groups.moving, StateTag(lineage=0, step=1, generation=entered.base))
+    give_up(now.context, entered, worker_id)
     moved = time.monotonic()
-    stepper = Stepper(now.context, placement, index, groups)
+    stepper = Stepper(now.context, entered, index, groups)
     groups.moving.barrier()
     ready = time.monotonic()
     now.groups.close()
     # One step, so that the next move has something new to move, and a broken reshape does not go unseen.
     stepper.step()
-    _standing[:] = [Standing(now.context, stepper, groups, placement)]
+    _standing[:] = [Standing(now.context, stepper, groups)]
     return {"started": started, "grouped": grouped, "moved": moved, "ready": ready, "bytes": received}
 
 
@@ -154,9 +158,9 @@ def end_series(worker_id: str) -> None:
     _standing.clear()
 
 
-def _meet(worker_id: str, fields: dict[str, Any]) -> tuple[Groups, int, Placement]:
+def _meet(worker_id: str, fields: dict[str, Any]) -> tuple[Groups, int, Plan]:
     torch.set_num_threads(1)
     plan = Plan.model_validate(fields)
     engine_member.store_port()
     groups = form_groups(plan, worker_id, engine_member._stores[0][0], "gloo", GROUP_SECONDS)
-    return groups, plan.placement.workers.index(worker_id), plan.placement
+    return groups, plan.placement.workers.index(worker_id), plan

@@ -2,7 +2,7 @@
 
 import time
 
-from frostline_contract.plan import Placement
+from frostline_contract.plan import GenerationId, Plan, StateTag
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import Groups, lone_groups
@@ -15,15 +15,20 @@ LEARNING_RATE = 1e-5
 
 
 class Stepper:
-    """One member of a placement. parts: seconds of the last step by phase."""
+    """One member of a plan. parts: seconds of the last step by phase."""
 
-    def __init__(self, context: RunContext, placement: Placement | None = None, index: int = 0, groups: Groups | None = None,
+    def __init__(self, context: RunContext, plan: Plan | None = None, index: int = 0, groups: Groups | None = None,
                  freeze_point: int = 0) -> None:  # fmt: skip
         self.clock = PhaseClock()
         self.parts: dict[str, float] = {}
-        self.generation = Generation(
-            context, placement or placement_of(1, 1), index, groups or lone_groups(), freeze_point, self.clock.enter
+        plan = plan or Plan(
+            generation=GenerationId(incarnation=1, counter=0),
+            lineage=0,
+            start="fresh",
+            freeze_point=freeze_point,
+            placement=placement_of(1, 1),
         )
+        self.generation = Generation(context, plan, index, groups or lone_groups(), freeze_point, self.clock.enter)
         self.step_number = 0
         self.seconds = 0.0
 
@@ -34,10 +39,11 @@ class Stepper:
         started = time.perf_counter()
         gradients = generation.compute(self.step_number)
         self.clock.enter("vote")
-        ballot = Ballot(gradients.unit_squares, gradients.losses)
+        ballot = Ballot(gradients.unit_squares, gradients.losses, kept=generation.kept)
         result = hold_vote(generation.world, ballot, generation.context.num_units, generation.num_microbatches)
         self.clock.enter("commit")
-        generation.commit(gradients, LEARNING_RATE, result.gradient_norm)
+        tag = StateTag(lineage=0, step=self.step_number, generation=generation.plan.generation)
+        generation.commit(gradients, LEARNING_RATE, result.gradient_norm, tag)
         self.clock.enter("between")
         self.seconds = time.perf_counter() - started
         self.parts = self.clock.take_parts()

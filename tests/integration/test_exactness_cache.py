@@ -19,7 +19,7 @@ from frostline_trainer.run_state import RunState
 from tests.cache_stack import CacheStack, cache_stack, identity, wait_until
 from tests.engine_member import Run, train_step
 from tests.exact_cases import TRAIN_ROWS, Case, build_case
-from tests.hand_made_plans import Layout
+from tests.hand_made_plans import Layout, lone_plan
 
 CASE = Case("gpt2_tied", freezing=((2, 2), (7, 4)), steps=11)
 """Epochs of three steps: boundary 2 fills from the first, is read in the second, advances to 4 in the third, is read again."""
@@ -48,7 +48,7 @@ def train(case: Case, stack: CacheStack | None, before_step: Callable[[int], Non
     address, token = (stack.address, stack.tokens.by_role[WORKER]) if stack else ("", "")
     caching = CacheUse(context, address, token, f"worker-{id(context)}", stack.run_dir if stack else Path())
     placement = Layout(1, 1).placement(0).model_copy(update={"use_cache": True})
-    generation = Generation(context, placement, 0, lone_groups(), 0, lambda name: None)
+    generation = Generation(context, lone_plan(placement), 0, lone_groups(), 0, lambda name: None)
     try:
         for step in range(1, case.steps + 1):
             before_step(step)
@@ -139,7 +139,7 @@ def test_killing_redis_in_the_middle_changes_nothing(codec: str, stack: CacheSta
 @pytest.mark.parametrize("family", ["vit", "bert_classification", "llama"])
 def test_a_sample_has_one_boundary_activation_in_any_tile(family: str, dtype: str, stack: CacheStack) -> None:
     context = build_case(Case(family, dtype))
-    generation = Generation(context, Layout(1, 1).placement(0), 0, lone_groups(), 3, lambda name: None)
+    generation = Generation(context, lone_plan(Layout(1, 1).placement(0)), 0, lone_groups(), 3, lambda name: None)
     used = stack.connect(context.hidden_shape, context.dtype, shadow_audit_fraction=0.0)
     stack.ready(used, identity(f"{family}-{dtype}", 3), None, TRAIN_ROWS)
     reader = PrefixReader(context, generation.stages[0], context.data.train, used, 3, None)

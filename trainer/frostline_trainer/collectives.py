@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from frostline_trainer.waiting import blocked
+
 DEFAULT_TIMEOUT = timedelta(seconds=120)
 CHUNK_BYTES = 32 * 1024 * 1024
 """Largest single message of a state move."""
@@ -54,7 +56,8 @@ class Group:
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
         """Fill `tensor` from `source`, blocking."""
         landing = self._landing(tensor)
-        self._group.recv([landing], source, tag).wait()
+        with blocked():
+            self._group.recv([landing], source, tag).wait()
         if landing is not tensor:
             tensor.copy_(landing)
 
@@ -63,21 +66,24 @@ class Group:
         if self.size == 1:
             return
         landing = self._outgoing(tensor)
-        self._group.allreduce([landing]).wait()
+        with blocked():
+            self._group.allreduce([landing]).wait()
         if landing is not tensor:
             tensor.copy_(landing)
 
     def all_to_all(self, output: torch.Tensor, source: torch.Tensor, output_counts: list[int], source_counts: list[int]) -> None:
         """Member j receives the j-th run of `source_counts[j]` elements of every member's flat `source`."""
         staged_out, staged_in = self._landing(output), self._outgoing(source)
-        self._group.alltoall_base(staged_out, staged_in, output_counts, source_counts).wait()
+        with blocked():
+            self._group.alltoall_base(staged_out, staged_in, output_counts, source_counts).wait()
         if staged_out is not output:
             output.copy_(staged_out)
 
     def all_gather(self, output: torch.Tensor, own: torch.Tensor) -> None:
         """`output` becomes the members' equal-sized `own` tensors, one after the other."""
         staged_out, staged_in = self._landing(output), self._outgoing(own)
-        self._group._allgather_base(staged_out, staged_in).wait()
+        with blocked():
+            self._group._allgather_base(staged_out, staged_in).wait()
         if staged_out is not output:
             output.copy_(staged_out)
 
@@ -86,7 +92,8 @@ class Group:
             return
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
-        self._group.broadcast([tensor], options).wait()
+        with blocked():
+            self._group.broadcast([tensor], options).wait()
 
     def barrier(self) -> None:
         """All members have come here."""
@@ -113,7 +120,8 @@ class Sent:
     payload: torch.Tensor
 
     def wait(self) -> None:
-        self.work.wait()
+        with blocked():
+            self.work.wait()
 
 
 def send_bytes(group: Group, payload: bytes, to: int, tag: int) -> list[Sent]:

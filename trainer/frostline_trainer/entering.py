@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.plan import Placement, Plan
+from frostline_contract.plan import Plan
 from frostline_contract.statistics import LinkProfile
 from frostline_trainer.caching import CacheUse
 from frostline_trainer.checkpoints import load_unit, read_manifest
@@ -26,7 +26,7 @@ from frostline_trainer.identity import Identity
 from frostline_trainer.link import measure_link
 from frostline_trainer.mailbox import Mailbox
 from frostline_trainer.model import build_cut_model
-from frostline_trainer.moves import move_units
+from frostline_trainer.moves import give_up, move_units
 from frostline_trainer.run_state import RunState
 
 log = logging.getLogger(__name__)
@@ -123,17 +123,24 @@ class Entrance:
 
     # ---- entering
 
-    def enter(self, plan: Plan, base: Placement | None, state: RunState, calendar: DecisionCalendar,
+    def enter(self, plan: Plan, in_base: bool, state: RunState, calendar: DecisionCalendar,
               phase: Callable[[str], None], caching: CacheUse) -> Entered | None:  # fmt: skip
-        """Bring state and stages in place. None for a leaver. Raises RuntimeError where a participant is lost on the way."""
+        """Bring state and stages in place. None for a leaver. Raises RuntimeError where a participant is lost on the way.
+
+        in_base: whether this worker was a member of the plan's base until now.
+        """
         groups = self._groups.pop(plan.generation.counter)
         if plan.start == "continue":
-            if base is not None and groups.store is not None:
+            if in_base and groups.store is not None:
                 groups.store.set(_switch_key(plan), str(state.step))
             self._share_state(plan, state, groups)
-            move_units(self._context, plan, base, self._identity.worker_id, groups.moving)
+            move_units(self._context, plan, self._identity.worker_id, groups.moving, state.tag)
+            give_up(self._context, plan, self._identity.worker_id)
         else:
             self._restart(plan, state, calendar)
+            state.vote_generation = plan.generation
+            self._context.holdings.drop(range(self._context.num_units))
+            self._context.holdings.settle(plan.needs(self._identity.worker_id), state.tag)
         self._mailbox.forget_plans_until(plan.generation.counter)
         if groups.world is None:
             groups.close()
@@ -143,7 +150,7 @@ class Entrance:
         self.extend_chain(state, state.freeze_point)
         generation = Generation(
             self._context,
-            plan.placement,
+            plan,
             index,
             groups,
             state.freeze_point,
@@ -183,7 +190,7 @@ class Entrance:
             return
         folder = self._root / plan.checkpoint_path
         manifest = read_manifest(folder)
-        for unit in plan.placement.units_of(self._identity.worker_id):
+        for unit in plan.needs(self._identity.worker_id):
             import_unit(unit, self._context.cut.units[unit], self._context.moments, load_unit(folder, manifest, unit))
         restored = RunState.model_validate(manifest["state"])
         restored.enter_lineage(plan.lineage)

@@ -2,6 +2,7 @@
 
 import os
 import resource
+from collections.abc import Sequence
 
 from frostline_contract.job import job_digest
 from frostline_contract.plan import GenerationId
@@ -45,16 +46,20 @@ def make_registration(
 
 
 def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: GenerationId | None, link: LinkProfile | None,
-              cache: CacheProfile | None) -> control_pb2.HeartbeatRequest:  # fmt: skip
-    """Liveness and progress now; newest wins."""
-    phase, seconds = clock.now()
+              cache: CacheProfile | None, uncovered_units: Sequence[int] = ()) -> control_pb2.HeartbeatRequest:  # fmt: skip
+    """Liveness and progress now; newest wins. uncovered_units: those that its last vote showed without a keeper."""
+    now = clock.now()
     request = control_pb2.HeartbeatRequest(
         worker_id=worker_id,
         step=step,
-        phase=phase,
-        phase_seconds=seconds,
+        phase=now.phase,
+        phase_seconds=now.seconds,
+        waiting_seconds=now.waiting_seconds,
         resident_bytes=_resident_bytes(),
         step_parts=clock.means(),
+        phase_p99_seconds=clock.p99(),
+        busy_seconds=clock.busy_seconds(),
+        uncovered_units=uncovered_units,
     )
     if generation is not None:
         request.generation.CopyFrom(to_message(generation, plan_pb2.GenerationId))

@@ -1,46 +1,51 @@
-"""Unit state moves peer to peer at a switch: from the plan's source of each unit to every member that lacks it."""
+"""Unit state moves peer to peer at a plan's start: from each unit's source to every member that needs and lacks it."""
 
-from collections.abc import Iterable
-
-from frostline_contract.plan import Placement, Plan
+from frostline_contract.plan import Plan, StateTag
 from frostline_trainer.collectives import Group, receive_bytes, send_bytes
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.unit_state import export_unit, import_unit, pack, unpack
 
 
-def move_units(context: RunContext, plan: Plan, base: Placement | None, worker_id: str, moving: Group) -> int:
+def move_units(context: RunContext, plan: Plan, worker_id: str, moving: Group, tag: StateTag) -> int:
     """Send and receive what the plan asks of this worker. Returns the bytes received.
 
-    base: the placement that ends, None for a joiner, which holds nothing and sends nothing.
+    tag: the state that the plan starts from; a source must have it. A unit that arrives is torn until it is whole, and at `tag`
+    then. Nothing is given up here (`give_up`). Raises RuntimeError where a participant is lost on the way.
     """
-    held = set(base.units_of(worker_id)) if base is not None else set()
+    participants = plan.participants
     sent = []
-    for unit in sorted(unit for unit in held if plan.sources[unit] == worker_id):
-        receivers = list(_lacking(plan, base, unit))
-        payload = pack(export_unit(unit, context.cut.units[unit], context.moments)) if receivers else b""
+    for unit, source in enumerate(plan.sources):
+        receivers = receivers_of(plan, unit) if source == worker_id else []
+        if not receivers:
+            continue
+        state = context.holdings.state(unit)
+        assert state == tag, f"{worker_id} is the source of unit {unit} at {tag}, and has {state}"
+        payload = pack(export_unit(unit, context.cut.units[unit], context.moments))
         for member in receivers:
-            sent += send_bytes(moving, payload, plan.participants.index(member), unit)
+            sent += send_bytes(moving, payload, participants.index(member), unit)
     received = 0
-    for unit in plan.placement.units_of(worker_id):
-        if unit not in held:
-            payload = receive_bytes(moving, plan.participants.index(plan.sources[unit]), unit)
+    for unit in plan.needs(worker_id):
+        if worker_id in receivers_of(plan, unit):
+            context.holdings.tear([unit])
+            payload = receive_bytes(moving, participants.index(plan.sources[unit]), unit)
             import_unit(unit, context.cut.units[unit], context.moments, unpack(payload))
+            context.holdings.settle([unit], tag)
             received += len(payload)
     for message in sent:
         message.wait()
-    _drop(context, held - set(plan.placement.units_of(worker_id)))
     return received
 
 
-def _lacking(plan: Plan, base: Placement | None, unit: int) -> Iterable[str]:
-    """Members of the new placement that need `unit` and did not hold it before, in global rank order."""
-    for member in plan.placement.workers:
-        before = base.units_of(member) if base is not None else []
-        if unit in plan.placement.units_of(member) and unit not in before:
-            yield member
+def receivers_of(plan: Plan, unit: int) -> list[str]:
+    """Members that need `unit` and do not have it at the plan's start, in global rank order."""
+    holders = plan.holders_of(unit)
+    return [member for member in plan.placement.workers if unit in plan.needs(member) and member not in holders]
 
 
-def _drop(context: RunContext, units: set[int]) -> None:
-    """Forget the moments of units that are somebody else's now."""
-    for key in [key for key in context.moments if key[0] in units]:
+def give_up(context: RunContext, plan: Plan, worker_id: str) -> None:
+    """Forget the moments of what the plan does not need here: it is safe with others now, and nobody may ask for it here."""
+    needed = set(plan.needs(worker_id))
+    surplus = {unit for unit in range(context.num_units) if unit not in needed}
+    context.holdings.drop(surplus)
+    for key in [key for key in context.moments if key[0] in surplus]:
         del context.moments[key]

@@ -1,38 +1,115 @@
-"""Progress of the training thread: which phase of which step it is in, and how long each phase takes (PROTOCOLS 7)."""
+"""Progress of the training thread: which phase of which step it is in, and how long phases take (PROTOCOLS 7).
+
+The rolling 99th percentile is the exact one (nearest rank) of a phase's last WINDOW durations. A window forgets, which a run
+that reshapes and freezes needs and a sketch of the whole past (P2, t-digest) does not; it is right from the first sample on;
+and its cost in the step is one append, because it is sorted only when a heartbeat asks.
+"""
 
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from frostline_trainer.waiting import waits_of
+
+WINDOW = 512
+"""Durations kept of each phase: 4 KiB a phase. Above 100 samples a single outlier no longer moves the percentile."""
+
+OWN_WORK = frozenset(("load", "schedule", "exchange", "norms", "prepared", "commit", "committed"))
+"""Phases of a step in which a member computes for itself; what it waits in them is taken off."""
+
+
+@dataclass(frozen=True)
+class Now:
+    """seconds: since the phase was entered. waiting_seconds: for how long it has been blocked on other members; 0: it is not."""
+
+    phase: str
+    seconds: float
+    waiting_seconds: float
 
 
 class PhaseClock:
-    """Written by the training thread; read by the heartbeat thread."""
+    """Written by the training thread; read by the heartbeat thread.
+
+    hook: called with a phase's name right after it was entered, in the training thread (planned faults).
+    """
 
     def __init__(self) -> None:
+        self.hook: Callable[[str], None] | None = None
         self._lock = threading.Lock()
         self._name, self._entered = "start", time.monotonic()
+        self._thread = threading.get_ident()
+        self._waits = waits_of(self._thread)
+        self._waited = self._waits.total
         self._parts: dict[str, float] = {}
         self._means: dict[str, float] = {}
+        self._windows: dict[str, deque[float]] = {}
+        self._own = 0.0
+        self._busy = 0.0
 
     def enter(self, name: str) -> None:
-        now = time.monotonic()
+        now, thread = time.monotonic(), threading.get_ident()
         with self._lock:
-            self._parts[self._name] = self._parts.get(self._name, 0.0) + now - self._entered
+            self._end_phase(now)
             self._name, self._entered = name, now
+            if thread != self._thread:
+                self._thread, self._waits = thread, waits_of(thread)
+            self._waited = self._waits.total
+        if self.hook is not None:
+            self.hook(name)
 
-    def now(self) -> tuple[str, float]:
-        """The phase and the seconds since it was entered."""
+    def _end_phase(self, now: float) -> None:
+        name, seconds = self._name, now - self._entered
+        self._parts[name] = self._parts.get(name, 0.0) + seconds
+        window = self._windows.get(name)
+        if window is None:
+            window = self._windows[name] = deque(maxlen=WINDOW)
+        window.append(seconds)
+        if name in OWN_WORK:
+            self._own += max(0.0, seconds - (self._waits.total - self._waited))
+
+    def new_generation(self) -> None:
+        """Another shape takes other times: percentiles and means start anew."""
         with self._lock:
-            return self._name, time.monotonic() - self._entered
+            self._windows.clear()
+            self._means.clear()
+            self._own = self._busy = 0.0
+
+    def now(self) -> Now:
+        with self._lock:
+            now, since = time.monotonic(), self._waits.since
+            return Now(self._name, now - self._entered, now - since if since else 0.0)
 
     def take_parts(self) -> dict[str, float]:
-        """Seconds by phase since the last call."""
+        """Seconds by phase since the last call: called once a step."""
         with self._lock:
             parts, self._parts = self._parts, {}
             for name, seconds in parts.items():
                 self._means[name] = 0.9 * self._means.get(name, seconds) + 0.1 * seconds
+            if self._own:
+                self._busy = 0.9 * (self._busy or self._own) + 0.1 * self._own
+                self._own = 0.0
         return {name: round(seconds, 6) for name, seconds in parts.items()}
 
     def means(self) -> dict[str, float]:
         """Rolling mean seconds a step, by phase."""
         with self._lock:
             return dict(self._means)
+
+    def busy_seconds(self) -> float:
+        """Rolling mean of a step's own work, without what was waited for other members; 0: no step yet in this generation."""
+        with self._lock:
+            return self._busy
+
+    def p99(self) -> dict[str, float]:
+        """Rolling 99th percentile of the seconds of each phase that was finished in this generation."""
+        with self._lock:
+            windows = {name: list(window) for name, window in self._windows.items()}
+        return {name: percentile(durations, 0.99) for name, durations in windows.items()}
+
+
+def percentile(durations: list[float], share: float) -> float:
+    """The nearest-rank percentile: the least value that at least `share` of all values do not exceed."""
+    place = -int(-share * len(durations) // 1)
+    return sorted(durations)[place - 1]

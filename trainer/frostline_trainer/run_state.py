@@ -10,7 +10,7 @@ import threading
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.plan import Decision, Plan
+from frostline_contract.plan import Decision, GenerationId, Plan, StateTag
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 
 
@@ -24,7 +24,8 @@ class IntervalSums(BaseModel):
 
 
 class RunState(BaseModel):
-    """step: last committed (or refused). accepted_steps: the learning-rate schedule's counter. decisions: adopted ones.
+    """step: last committed (or refused), by a vote of vote_generation; for a state that was restored or drawn afresh, the
+    generation of the plan that did so. accepted_steps: the learning-rate schedule's counter. decisions: adopted ones.
 
     unconfirmed: the record of `step`, stable once a later vote has passed. records, statistics: stable, not known to be durable.
     data_epoch, data_offset: where the batch after `step` begins.
@@ -35,6 +36,7 @@ class RunState(BaseModel):
 
     lineage: int = 0
     step: int = 0
+    vote_generation: GenerationId = GenerationId(incarnation=0, counter=0)
     accepted_steps: int = 0
     refused_steps: int = 0
     freeze_point: int = 0
@@ -52,6 +54,11 @@ class RunState(BaseModel):
     data_epoch: int = 0
     data_offset: int = 0
     _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
+
+    @property
+    def tag(self) -> StateTag:
+        """The state of every unit that is whole here."""
+        return StateTag(lineage=self.lineage, step=self.step, generation=self.vote_generation)
 
     @property
     def data_origin(self) -> tuple[int, int, int]:

@@ -57,7 +57,7 @@ class Saving:
     def restore(self, entered: Entered, step: int) -> RunState:
         """Bring this member's units back to the newest complete checkpoint of `step`. Returns the run state it holds."""
         folder, manifest = self._await_checkpoint(step)
-        for unit in self._held(entered):
+        for unit in entered.plan.needs(entered.generation.worker_id):
             import_unit(unit, self._context.cut.units[unit], self._context.moments, load_unit(folder, manifest, unit))
         return RunState.model_validate(manifest["state"])
 

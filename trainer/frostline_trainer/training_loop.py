@@ -12,7 +12,7 @@ from enum import Enum
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.learning_rate import learning_rate
-from frostline_contract.plan import Decision, Plan
+from frostline_contract.plan import Decision, Plan, StateTag
 from frostline_contract.statistics import GuardReading, IntervalStatistics, StepRecord
 from frostline_trainer.engine.evaluation import evaluate, sample_losses
 from frostline_trainer.engine.generation import Generation, StepGradients
@@ -112,15 +112,16 @@ class TrainingLoop:
 
     def _commit(self, step: int, gradients: StepGradients, result: VoteResult) -> None:
         state = self.state
+        tag = StateTag(lineage=state.lineage, step=step, generation=self.plan.generation)
         if not result.finite:
             log.warning("step %d refused: loss %s, gradient norm %s", step, result.loss, result.gradient_norm)
-            self.generation.refuse(gradients)
+            self.generation.refuse(gradients, tag)
             state.refused_steps += 1
             return
         training = self.job.training
         rate = learning_rate(training.optimizer, training.schedule, state.accepted_steps + 1, self.calendar.total_steps)
         rate *= self._rate_scale()
-        self.generation.commit(gradients, rate, result.gradient_norm)
+        self.generation.commit(gradients, rate, result.gradient_norm, tag)
         # With batch: per_replica one step stands for dp_degree of the schedule's.
         state.accepted_steps += self.generation.shape.dp_degree if self.job.training.batch == "per_replica" else 1
         state.learning_rate_peak = max(state.learning_rate_peak, rate)
@@ -141,7 +142,7 @@ class TrainingLoop:
 
     def _record(self, step: int, result: VoteResult, started: float) -> None:
         state, seconds = self.state, time.perf_counter() - started
-        state.step = step
+        state.step, state.vote_generation = step, self.plan.generation
         state.data_epoch, state.data_offset = self.generation.feed.place_of(step + 1)
         refused = not result.finite
         state.unconfirmed = StepRecord(
@@ -289,6 +290,7 @@ class TrainingLoop:
             give_up=self._deadline is not None and time.monotonic() > self._deadline,
             drain=bool(box.drain),
             checkpoint=box.checkpoint,
+            kept=self.generation.kept,
         )
 
     def _last_vote(self, ended: LoopEnd) -> LoopEnd:

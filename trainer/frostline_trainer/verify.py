@@ -13,7 +13,7 @@ from pathlib import Path
 
 from frostline_contract.job import Job, load_job
 from frostline_contract.learning_rate import learning_rate
-from frostline_contract.plan import Placement
+from frostline_contract.plan import GenerationId, Placement, Plan, StateTag
 from frostline_contract.statistics import StepRecord
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.checkpoints import complete_checkpoints, load_unit
@@ -27,6 +27,8 @@ from frostline_trainer.run_state import RunState
 from frostline_trainer.setup import build_context
 
 EXIT_EQUAL, EXIT_DIFFERENT, EXIT_USER = 0, 1, 2
+VERIFYING = GenerationId(incarnation=0, counter=1)
+"""The generation of the one process that computes again: below any that a controller has made."""
 COMPARED = ("loss", "gradient_norm", "learning_rate", "unit_gradient_norms", "freeze_point", "refused", "numerics_hash")
 
 
@@ -90,9 +92,12 @@ class Replayer:
             leaf_bounds=(0, self.job.training.reduction_leaves),
             workers=("verify",),
         )
+        plan = Plan(
+            generation=VERIFYING, lineage=self.state.lineage, start="fresh", freeze_point=freeze_point, placement=placement
+        )
         chain = tuple(self.state.codec_chain)
         return Generation(
-            context, placement, 0, lone_groups(), freeze_point, lambda name: None, chain, self.round_trip, self.state.data_origin
+            context, plan, 0, lone_groups(), freeze_point, lambda name: None, chain, self.round_trip, self.state.data_origin
         )
 
     def _redo(self, generation: Generation, step: int) -> StepRecord:
@@ -106,14 +111,14 @@ class Replayer:
         gradients = generation.compute(step)
         ballot = Ballot(gradients.unit_squares, gradients.losses)
         result = hold_vote(generation.world, ballot, self.context.num_units, generation.num_microbatches)
-        rate = 0.0
+        rate, tag = 0.0, StateTag(lineage=state.lineage, step=step, generation=VERIFYING)
         if result.finite:
             state.accepted_steps += 1
             training = self.job.training
             rate = learning_rate(training.optimizer, training.schedule, state.accepted_steps, self.total_steps)
-            generation.commit(gradients, rate, result.gradient_norm)
+            generation.commit(gradients, rate, result.gradient_norm, tag)
         else:
-            generation.refuse(gradients)
+            generation.refuse(gradients, tag)
         state.step = step
         state.data_epoch, state.data_offset = generation.feed.place_of(step + 1)
         return recorded.model_copy(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job, load_job
-from frostline_contract.plan import Decision, Placement, Plan
+from frostline_contract.plan import Decision, Plan
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message
 from frostline_trainer.caching import CacheUse
@@ -85,24 +85,22 @@ class Worker:
     # ---- the life between plans
 
     def _generations(self) -> int:
-        base: Placement | None = None
         while True:
             plan = self.entrance.next_plan(self.entered.plan if self.entered else None, self.switched_to)
             if plan is None:
                 return self._let_go()
             try:
-                ended = self._generation(plan, base)
+                ended = self._generation(plan)
             except RuntimeError as failure:
                 ended = self._recover(failure)
             if ended.how in (Ended.FINISHED, Ended.DRAINED, Ended.FAILED):
                 return self._finish(ended)
-            base = self.entered.plan.placement if self.entered is not None else None
 
-    def _generation(self, plan: Plan, base: Placement | None) -> LoopEnd:
+    def _generation(self, plan: Plan) -> LoopEnd:
         """Enter a plan and train until it ends."""
         started = time.perf_counter()
         self.clock.enter("reshape")
-        entered = self.entrance.enter(plan, base, self.state, self.calendar, self.clock.enter, self.caching)
+        entered = self.entrance.enter(plan, self.entered is not None, self.state, self.calendar, self.clock.enter, self.caching)
         self.switched_to = None
         if entered is None:
             # A leaver has given its state away: it is a warm spare now, until it is told to end.
@@ -158,7 +156,9 @@ class Worker:
         self.clock.enter("rollback")
         restored = self.saving.restore(entered, decision.rollback_to_step)
         restored.open_lineage(decision, self.calendar)
+        restored.vote_generation = entered.plan.generation
         self.state.take(restored, keep_unacknowledged=True)
+        self.context.holdings.settle(entered.plan.needs(self.identity.worker_id), self.state.tag)
         entered.generation.rewind(self.state.data_origin)
         entered.generation.freeze_to(decision.freeze_point, tuple(self.state.codec_chain), self.caching.round_trip)
         self.caching.connect(entered.generation, self.state)
@@ -176,7 +176,7 @@ class Worker:
         units = plan.placement.units_of(self.identity.worker_id) if plan else []
         for generation in (self.entered.generation if self.entered else None, self.closing):
             if generation is not None:
-                generation.abandon()
+                generation.abandon(keep_prepared=False)
         self.entered = self.closing = None
         self.clock.enter("recovery")
         request = control_pb2.ReportRecoveryRequest(

@@ -47,7 +47,7 @@ class Bench:
         }
         context.job = job.model_copy(update=changes)
         self.plan = plan(1)
-        self.generation = Generation(context, self.plan.placement, 0, lone_groups(), 0, lambda name: None)
+        self.generation = Generation(context, self.plan, 0, lone_groups(), 0, lambda name: None)
 
     def run(self) -> LoopEnd:
         hooks = LoopHooks(

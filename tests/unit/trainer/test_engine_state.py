@@ -163,7 +163,7 @@ def test_a_step_redone_after_a_rollback_has_a_checkpoint_of_its_own(tmp_path: Pa
     context = build_case(case)
     placement = Layout(1, 1).placement(0)
     plan = Plan(generation=GenerationId(incarnation=1, counter=3), lineage=0, start="fresh", freeze_point=0, placement=placement)
-    generation = Generation(context, placement, 0, lone_groups(), 0, lambda name: None)
+    generation = Generation(context, plan, 0, lone_groups(), 0, lambda name: None)
     saving = Saving(context, tmp_path, EventList())  # type: ignore[arg-type]
     entered = Entered(plan, 0, generation, None)
     folders, weights_at = [], []

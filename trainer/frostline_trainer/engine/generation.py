@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from frostline_contract.plan import Placement
+from frostline_contract.plan import Plan, StateTag
 from frostline_contract.shape import leaf_micro_batches
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.exchange import reduce_gradients
@@ -35,27 +35,28 @@ class StepGradients:
 
 
 class Generation:
-    """A member's part of one placement.
+    """A member's part of one plan.
 
     index: own global rank. phase: called with the name of each phase as it is entered (PROTOCOLS 7).
     codec_chain, round_trip: the lossy codec's part of the function, () and None where there is none.
     origin: (step, epoch, offset) of the data where this generation starts.
     """
 
-    def __init__(self, context: RunContext, placement: Placement, index: int, groups: Groups, freeze_point: int,
+    def __init__(self, context: RunContext, plan: Plan, index: int, groups: Groups, freeze_point: int,
                  phase: Callable[[str], None], codec_chain: tuple[int, ...] = (), round_trip: Any = None,
                  origin: tuple[int, int, int] = (0, 0, 0)) -> None:  # fmt: skip
         assert groups.world is not None and groups.row is not None and groups.column is not None
-        self.context, self.placement, self.groups = context, placement, groups
-        self.shape = placement.shape
+        self.context, self.plan, self.placement, self.groups = context, plan, plan.placement, groups
+        self.worker_id = plan.placement.workers[index]
+        self.shape = plan.placement.shape
         self.pp_rank, self.dp_rank = self.shape.pp_rank(index), self.shape.dp_rank(index)
         self.world, self.row, self.column = groups.world, groups.row, groups.column
         self.phase = phase
         self.num_microbatches = context.num_microbatches(self.shape.dp_degree)
         self.num_leaves = context.job.training.reduction_leaves
         self.feed = BatchFeed(context, self.shape.dp_degree, origin)
-        self._schedule = schedule_named(placement.schedule)
-        if placement.schedule not in SCHEDULES:
+        self._schedule = schedule_named(self.placement.schedule)
+        if self.placement.schedule not in SCHEDULES:
             # A user's own schedule that would wait for ever is refused here, not found out by waiting.
             check_schedule(self._schedule, self.shape.pp_degree, self.shape.virtual_stages, len(self.own_micro_batches()))
         self._settings = StageSettings(
@@ -65,6 +66,7 @@ class Generation:
             autocast=context.job.training.precision == "mixed_bfloat16",
             device_type=context.device.type,
         )
+        self._needed = plan.needs(self.worker_id)
         self._place_units()
         self.prefix: PrefixReader | None = None
         self.freeze_to(freeze_point, codec_chain, round_trip)
@@ -186,27 +188,52 @@ class Generation:
         losses = {number: float(loss.double()) for number, loss in result.losses.items()}
         return StepGradients(totals, losses, self._unit_squares() if self.dp_rank == 0 else {})
 
-    def commit(self, gradients: StepGradients, learning_rate: float, gradient_norm: float) -> None:
-        """Scale, clip, update."""
+    def commit(self, gradients: StepGradients, learning_rate: float, gradient_norm: float, tag: StateTag) -> None:
+        """Scale, clip, update own units and wards; they are torn meanwhile, and at `tag` once the device has finished.
+
+        It needs no group: a late commit, after a failure, is the same call.
+        """
+        holdings = self.context.holdings
+        holdings.tear(unit for unit in self._needed if unit >= self.freeze_point)
         clip = self.context.job.training.clip_norm
         factor = min(1.0, clip / (gradient_norm + 1e-6)) if clip is not None else 1.0
         if factor < 1.0:
             for total in gradients.totals.values():
                 total.mul_(factor)
         self.optimizer.step(learning_rate)
-        self.refuse(gradients)
+        if self.context.device.type == "cuda":
+            torch.cuda.synchronize(self.context.device)
+        self.refuse(gradients, tag)
 
-    def refuse(self, gradients: StepGradients) -> None:
-        """Drop a step's gradients."""
+    def refuse(self, gradients: StepGradients, tag: StateTag) -> None:
+        """Drop a step's gradients; the units go on unchanged, at `tag`."""
         for number, total in gradients.totals.items():
             self.buffers[number].release(total)
+        self.context.holdings.settle(self._needed, tag)
 
-    def abandon(self) -> None:
-        """Drop everything that refers to the groups, so that their sockets close (facts/torch.md, Failure)."""
+    def abandon(self, keep_prepared: bool) -> None:
+        """Drop everything that refers to the groups, so that their sockets close (facts/torch.md, Failure).
+
+        keep_prepared: the reduced gradients of a prepared step stay, for a late commit.
+        """
         self.pipeline.abandon()
-        for buffers in self.buffers.values():
-            buffers.abandon()
+        if not keep_prepared:
+            for buffers in self.buffers.values():
+                buffers.abandon()
         self.groups.close()
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """For the vote: units for whose cover this member speaks, and which are covered.
+
+        Its wards, and units with owners in two failure domains where it is the owner in replica 0.
+        """
+        plan, holdings = self.plan, self.context.holdings
+        if not plan.buddies:
+            return frozenset()
+        own = plan.placement.units_of(self.worker_id) if self.dp_rank == 0 else []
+        twice = [unit for unit in own if not plan.buddies[unit] and unit not in plan.uncovered]
+        return frozenset(unit for unit in (*twice, *plan.wards_of(self.worker_id)) if holdings.state(unit) is not None)
 
     def close(self) -> None:
         self.groups.close()

@@ -1,10 +1,11 @@
 """The vote: one small all-reduce that every member of a generation enters once a step (PROTOCOLS 2).
 
 Every slot has one contributor, so the sum is exact and everybody totals the slots in one order. Slots: each unit's squared
-gradient norm, each micro-batch's loss, and per member its readiness, newest decision and flags.
+gradient norm, each micro-batch's loss, each unit's covered bit, and per member its readiness, newest decision and flags.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +23,8 @@ class Ballot:
     unit_squares: squared gradient norm of the units that it speaks for. losses: loss of the micro-batches that it computed.
     ready: counter of the prepared generation that it may enter, 0 for none. decision: the due decision's number if it holds it,
     else the one in force. give_up: it has waited long enough. drain, checkpoint: it was asked for one.
-    cache_hits, cache_misses: samples of the step that it looked up.
+    cache_hits, cache_misses: samples of the step that it looked up. kept: units for whose cover it speaks, and which are
+    covered: its wards, and units with owners in two failure domains (`Generation.kept`).
     """
 
     unit_squares: dict[int, float]
@@ -34,11 +36,16 @@ class Ballot:
     checkpoint: bool = False
     cache_hits: int = 0
     cache_misses: int = 0
+    kept: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class VoteResult:
-    """What all members know after the vote; the same on each of them."""
+    """What all members know after the vote; the same on each of them.
+
+    covered: for each unit, whether it could be brought back if a failure domain were lost. slots: the raw sums, from which
+    `read_vote` makes the same result again.
+    """
 
     unit_squares: tuple[float, ...]
     loss: float
@@ -51,6 +58,13 @@ class VoteResult:
     checkpoint: bool
     cache_hits: int = 0
     cache_misses: int = 0
+    covered: tuple[bool, ...] = ()
+    slots: tuple[float, ...] = ()
+
+    @property
+    def uncovered(self) -> list[int]:
+        """The units that nobody in another failure domain could bring back."""
+        return [unit for unit, covered in enumerate(self.covered) if not covered]
 
     @property
     def finite(self) -> bool:
@@ -64,12 +78,14 @@ class VoteResult:
 
 def hold_vote(world: Group, ballot: Ballot, num_units: int, num_microbatches: int) -> VoteResult:
     """Enter the vote and return its result once the collective has returned."""
-    head = num_units + num_microbatches
+    head = 2 * num_units + num_microbatches
     slots = torch.zeros(head + MEMBER_SLOTS * world.size, dtype=torch.float64)
     for unit, square in ballot.unit_squares.items():
         slots[unit] = square
     for number, loss in ballot.losses.items():
         slots[num_units + number] = loss
+    for unit in ballot.kept:
+        slots[num_units + num_microbatches + unit] = 1.0
     own = head + MEMBER_SLOTS * world.index
     said = [
         ballot.ready,
@@ -82,14 +98,16 @@ def hold_vote(world: Group, ballot: Ballot, num_units: int, num_microbatches: in
     ]
     slots[own : own + MEMBER_SLOTS] = torch.tensor(said, dtype=torch.float64)
     world.all_reduce_sum(slots)
-    return _read(slots.tolist(), num_units, num_microbatches)
+    return read_vote(slots.tolist(), num_units, num_microbatches)
 
 
-def _read(slots: list[float], num_units: int, num_microbatches: int) -> VoteResult:
-    head = num_units + num_microbatches
+def read_vote(slots: Sequence[float], num_units: int, num_microbatches: int) -> VoteResult:
+    """The result that a vote's summed slots stand for: whoever learns of it late reads the same."""
+    bits = num_units + num_microbatches
+    head = bits + num_units
     members = [slots[place : place + MEMBER_SLOTS] for place in range(head, len(slots), MEMBER_SLOTS)]
     squares, loss = slots[:num_units], 0.0
-    for value in slots[num_units:head]:
+    for value in slots[num_units:bits]:
         loss += value
     total = 0.0
     for square in squares:
@@ -106,4 +124,6 @@ def _read(slots: list[float], num_units: int, num_microbatches: int) -> VoteResu
         checkpoint=any(member[CHECKPOINT] for member in members),
         cache_hits=int(sum(member[HITS] for member in members)),
         cache_misses=int(sum(member[MISSES] for member in members)),
+        covered=tuple(value > 0.0 for value in slots[bits:head]),
+        slots=tuple(slots),
     )
