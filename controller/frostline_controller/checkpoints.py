@@ -1,37 +1,35 @@
-"""Which checkpoint a run goes back to: the newest complete one (PROTOCOLS 6: the highest (lineage, step))."""
+"""Which checkpoint a run goes back to: the newest complete one of the current run epoch (PROTOCOLS 5 and 6)."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
-
-@dataclass(frozen=True)
-class CheckpointFound:
-    """A complete checkpoint. path: its folder, relative to the checkpoint root."""
-
-    path: str
-    lineage: int
-    step: int
+from frostline_contract.epochs import MANIFEST_PATTERN, FoundCheckpoint, newest, surviving
+from frostline_controller.epochs import read_epochs
 
 
-def newest_checkpoint(root: Path) -> CheckpointFound | None:
-    """The newest complete checkpoint under <epoch>/<generation>/<step>/, or None.
+def newest_checkpoint(root: Path) -> FoundCheckpoint | None:
+    """The newest complete checkpoint under the current epoch, else exactly the one that it began from, else None.
 
-    A folder without a readable manifest.json is unfinished and does not count: the manifest is written last.
+    Raises ValueError where the epoch began from one that is gone.
     """
-    found = [checkpoint for manifest in sorted(root.glob("*/*/*/manifest.json")) if (checkpoint := _read(root, manifest))]
-    return max(found, key=lambda checkpoint: (checkpoint.lineage, checkpoint.step), default=None)
+    return newest(read_epochs(root), found_checkpoints(root))
 
 
-def checkpoint_at(root: Path, step: int) -> CheckpointFound | None:
-    """The newest complete checkpoint of one step, whose state a rollback asks for."""
-    found = [checkpoint for manifest in sorted(root.glob(f"*/*/{step}/manifest.json")) if (checkpoint := _read(root, manifest))]
-    return max(found, key=lambda checkpoint: checkpoint.lineage, default=None)
+def surviving_checkpoints(root: Path) -> list[FoundCheckpoint]:
+    """All complete checkpoints on the run's own history, oldest (lineage, step) first."""
+    return surviving(read_epochs(root), found_checkpoints(root))
 
 
-def _read(root: Path, manifest: Path) -> CheckpointFound | None:
+def found_checkpoints(root: Path) -> list[FoundCheckpoint]:
+    """Every complete checkpoint, whoever wrote it. A folder without a readable manifest is unfinished and does not count."""
+    found = [_read(Path(root), manifest) for manifest in Path(root).glob(MANIFEST_PATTERN)]
+    return [checkpoint for checkpoint in found if checkpoint is not None]
+
+
+def _read(root: Path, manifest: Path) -> FoundCheckpoint | None:
     try:
         content = json.loads(manifest.read_text(encoding="utf-8"))
-        return CheckpointFound(str(manifest.parent.relative_to(root)), int(content["lineage"]), int(content["step"]))
+        path = manifest.parent.relative_to(root).as_posix()
+        return FoundCheckpoint(path=path, lineage=int(content["lineage"]), step=int(content["step"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

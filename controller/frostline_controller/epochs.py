@@ -1,0 +1,94 @@
+"""The epoch object on a file system: read, raised and closed by a result, each by exclusive creation (PROTOCOLS 5).
+
+    plan durable, naming run_epoch and checkpoint  ->  raise_epoch  ->  announce
+
+A successor that finds such a plan, and the epoch not begun, repeats `raise_epoch`.
+"""
+
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from frostline_contract.epochs import EPOCHS_FOLDER, RunEpoch, parse_epochs
+from frostline_contract.plan import Plan
+from frostline_controller.cluster.backend import Conflict
+
+
+def read_epochs(root: Path) -> list[RunEpoch]:
+    """All versions of the epoch object, oldest first. Raises ValueError for a damaged one, OSError."""
+    folder = Path(root) / EPOCHS_FOLDER
+    paths = folder.glob("*.json") if folder.is_dir() else ()
+    return parse_epochs({path.name: path.read_text(encoding="utf-8") for path in paths})
+
+
+def current_epoch(root: Path) -> RunEpoch:
+    """The epoch object as it stands; epoch 0 where none was ever written."""
+    return read_epochs(root)[-1]
+
+
+def raise_epoch(root: Path, plan: Plan) -> RunEpoch:
+    """Begin epoch plan.run_epoch from plan.checkpoint_path ("" for the initial weights). Returns the object as it stands.
+
+    `plan` is durable and not announced yet. Does nothing where the epoch has begun with this very plan. Raises Conflict where it
+    has begun with another, is not the one after the current, or where the run has its result; OSError.
+    """
+    generation = str(plan.generation)
+    while True:
+        now = current_epoch(root)
+        if (now.run_epoch, now.plan) == (plan.run_epoch, generation):
+            return now
+        if now.run_epoch != plan.run_epoch - 1:
+            raise Conflict(f"plan {generation} begins run epoch {plan.run_epoch}; it is {now.run_epoch}, begun by {now.plan!r}")
+        if now.result is not None:
+            raise Conflict(f"plan {generation} begins run epoch {plan.run_epoch}, but the run has ended: {dict(now.result)}")
+        _create(root, now.raised(plan.run_epoch, plan.checkpoint_path, generation))
+
+
+def claim_result(root: Path, run_epoch: int, result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Make `result` the run's, once. Returns the result that stands: this one, or the one that was there before.
+
+    Raises Conflict where the epoch is over: another world goes on with the run, and the result is its to claim; OSError.
+    """
+    while True:
+        now = current_epoch(root)
+        if now.run_epoch != run_epoch:
+            raise Conflict(f"a result of run epoch {run_epoch} comes too late: it is {now.run_epoch}, begun by {now.plan!r}")
+        if now.result is not None:
+            return now.result
+        _create(root, now.with_result(result))
+
+
+def reopen(root: Path, run_epoch: int) -> None:
+    """A run that had stopped goes on in the same epoch: its result is no longer the last word. Raises Conflict, OSError."""
+    while True:
+        now = current_epoch(root)
+        if now.run_epoch != run_epoch:
+            raise Conflict(f"run epoch {run_epoch} is over: it is {now.run_epoch}, begun by {now.plan!r}")
+        if now.result is None:
+            return
+        _create(root, now.with_result(None))
+
+
+def _create(root: Path, version: RunEpoch) -> bool:
+    """Write one version whole, where nobody has written it yet. False where somebody has: read again."""
+    final = Path(root) / version.file()
+    final.parent.mkdir(parents=True, exist_ok=True)
+    fresh = final.parent / f".{version.version}.{uuid.uuid4().hex}"
+    try:
+        with open(fresh, "w", encoding="utf-8") as file:
+            file.write(version.text())
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(fresh, final)  # unlike a rename it fails where the name is taken
+    except FileExistsError:
+        return False
+    finally:
+        fresh.unlink(missing_ok=True)
+    folder = os.open(final.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return True
