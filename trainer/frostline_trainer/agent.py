@@ -11,6 +11,7 @@ is a crash. The agent ends when no worker is left: 0, 2 or 3 as its workers did,
 
 import json
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -118,7 +119,8 @@ class Agent:
             connection.close()
             slot.next_start = now + CONNECT_SECONDS
             return
-        env = {**self._env, "FROSTLINE_LOCAL_RANK": str(slot.local_rank)}
+        nonce = secrets.token_hex(4)
+        env = {**self._env, "FROSTLINE_LOCAL_RANK": str(slot.local_rank), "FROSTLINE_WORKER_NONCE": nonce}
         connection.sendall(json.dumps({"env": env, "log": self._log}).encode() + b"\n")
         slot.connection, slot.received, slot.started, slot.process_id = connection, b"", now, 0
         self._selector.register(connection, selectors.EVENT_READ, slot)

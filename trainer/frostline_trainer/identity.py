@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from pathlib import Path
 class Identity:
     """Who this worker is: pod UID + process nonce, never a pod's name (PROTOCOLS 5).
 
-    node: its failure domain. host: the address at which other workers reach its store and its groups.
+    node: its failure domain. host: the address at which other workers reach its store and its groups. The agent gives the nonce
+    (FROSTLINE_WORKER_NONCE), so that the end of the process can be told by whoever sees it.
     """
 
     run_dir: Path
@@ -22,6 +24,12 @@ class Identity:
     local_rank: int
     host: str
 
+    @property
+    def ordinal(self) -> int:
+        """Of its pod; 0 for a pod without one."""
+        tail = self.pod_name.rpartition("-")[2]
+        return int(tail) if tail.isdigit() else 0
+
     @staticmethod
     def from_environment() -> "Identity":
         run_dir = Path(os.environ["FROSTLINE_RUN_DIR"])
@@ -30,8 +38,13 @@ class Identity:
             controller_file=Path(os.environ.get("FROSTLINE_CONTROLLER", run_dir / "controller.address")),
             token=os.environ["FROSTLINE_TOKEN"],
             pod_name=os.environ.get("FROSTLINE_POD_NAME", "worker"),
-            worker_id=f"{os.environ.get('FROSTLINE_POD_UID', 'pod')}/{secrets.token_hex(4)}",
+            worker_id=worker_id_of(os.environ, secrets.token_hex(4)),
             node=os.environ.get("FROSTLINE_NODE", "local"),
             local_rank=int(os.environ.get("FROSTLINE_LOCAL_RANK", "0")),
             host=os.environ.get("FROSTLINE_HOST", "127.0.0.1"),
         )
+
+
+def worker_id_of(env: Mapping[str, str], nonce: str = "") -> str:
+    """The id of the worker that was started with this environment. nonce: where the agent gave it none."""
+    return f"{env.get('FROSTLINE_POD_UID', 'pod')}/{env.get('FROSTLINE_WORKER_NONCE', nonce)}"

@@ -5,6 +5,9 @@
 Protocol, over a UNIX socket, one connection a worker, JSON lines: the agent sends {"env": {...}, "log": path}; the answer is
 {"pid": n} and, when the worker has ended, {"exit": code} (a negative signal number where one killed it). Closing the
 connection kills the worker. Nothing here starts threads or opens channels, so that a fork is a clean copy.
+
+Where a worker did not end by itself (a signal, a crash), a fork tells the controller at once: a process that is known to have
+ended is not waited for, and neither the agent nor the kubelet sees it sooner. So a killed agent's workers are told of as well.
 """
 
 import ctypes
@@ -17,7 +20,9 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 MODELS = ("vit.modeling_vit", "bert.modeling_bert", "gpt2.modeling_gpt2", "llama.modeling_llama")
@@ -25,6 +30,8 @@ WORKER_MODULE = "frostline_trainer.worker"
 PR_SET_PDEATHSIG = 1
 REQUEST_BYTES_MAX = 1 << 20
 FAULT = 70
+TOLD = frozenset({0, 2, 3})
+"""Exit codes of a worker that the controller has let go, refused, or heard from."""
 
 
 def warm_up() -> None:
@@ -38,25 +45,29 @@ def warm_up() -> None:
             importlib.import_module(f"transformers.models.{model}")
         importlib.import_module("sklearn.datasets")
     importlib.import_module(module)
+    importlib.import_module("frostline_trainer.departure")
     gc.collect()
     gc.freeze()  # the shared pages stay shared, and a collection in a worker stays cheap
 
 
 @dataclass
 class _Child:
-    """A connection and the worker that it asked for. process_id: 0 before it was forked."""
+    """A connection and the worker that it asked for. process_id: 0 before it was forked. env, log: the worker's."""
 
     connection: socket.socket
     received: bytes = b""
     process_id: int = 0
+    env: dict[str, str] = field(default_factory=dict)
+    log: str = os.devnull
 
 
 @dataclass
 class Preload:
-    """Serves one socket until SIGTERM."""
+    """Serves one socket until SIGTERM. tellers: processes that tell of a worker's end."""
 
     path: Path
     children: dict[int, _Child] = field(default_factory=dict)
+    tellers: set[int] = field(default_factory=set)
 
     def serve(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -84,8 +95,8 @@ class Preload:
                 else:
                     self._read(key.data)
             self._reap()
-        for child in list(self.children.values()):
-            os.kill(child.process_id, signal.SIGKILL)
+        for process_id in (*self.children, *self.tellers):
+            os.kill(process_id, signal.SIGKILL)
         self.path.unlink(missing_ok=True)
 
     def _stop(self, number: int, frame: object) -> None:
@@ -116,15 +127,16 @@ class Preload:
             print(f"a request was refused: {error}", file=sys.stderr)
             self._close(child)
             return
-        process_id = os.fork()
-        if process_id == 0:
-            self._become_worker(env, log)
-        child.process_id = process_id
+        process_id = self._fork_into(env, log, run_worker)
+        child.process_id, child.env, child.log = process_id, env, log
         self.children[process_id] = child
         self._send(child, {"pid": process_id})
 
-    def _become_worker(self, env: dict[str, str], log: str) -> None:
-        """In the fork: drop everything of the preload process, run the worker, and never come back."""
+    def _fork_into(self, env: dict[str, str], log: str, body: Callable[[], int]) -> int:
+        """Returns the child's process id. In the child: drop everything of the preload process, run `body`, never come back."""
+        process_id = os.fork()
+        if process_id != 0:
+            return process_id
         code = FAULT
         try:
             signal.set_wakeup_fd(-1)
@@ -142,7 +154,7 @@ class Preload:
             os.close(output)
             os.environ.clear()
             os.environ.update(env)
-            code = run_worker()
+            code = body()
         except BaseException:
             traceback.print_exc()
         finally:
@@ -152,11 +164,16 @@ class Preload:
 
     def _reap(self) -> None:
         """Tell of every worker that has ended."""
+        for process_id in list(self.tellers):
+            if os.waitpid(process_id, os.WNOHANG)[0]:
+                self.tellers.remove(process_id)
         for process_id in list(self.children):
             found, status = os.waitpid(process_id, os.WNOHANG)
             if found:
-                child = self.children.pop(process_id)
-                self._send(child, {"exit": os.waitstatus_to_exitcode(status)})
+                child, code = self.children.pop(process_id), os.waitstatus_to_exitcode(status)
+                if code not in TOLD and "FROSTLINE_WORKER_NONCE" in child.env:
+                    self.tellers.add(self._fork_into(child.env, child.log, partial(_tell_ended, code)))
+                self._send(child, {"exit": code})
                 self._close(child)
 
     def _send(self, child: _Child, message: dict[str, int]) -> None:
@@ -169,6 +186,11 @@ class Preload:
         if child.connection.fileno() >= 0:
             self._selector.unregister(child.connection)
             child.connection.close()
+
+
+def _tell_ended(code: int) -> int:
+    """In a fork, with the ended worker's environment."""
+    return importlib.import_module("frostline_trainer.departure").tell_ended(os.environ, code)
 
 
 def run_worker() -> int:

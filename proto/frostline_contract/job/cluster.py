@@ -88,15 +88,18 @@ class ScheduledReshape(Section):
 
 
 FAULTS_OF_A_WORKER = ("kill_worker", "raise", "tear", "late_commit", "stop", "deadlock", "slow", "cut", "kill_in_checkpoint")
-"""Carried out by the worker itself, in its training thread, at (step, phase)."""
+"""Carried out by the worker itself, at (step, phase)."""
 FAULTS_OF_A_POD = ("kill_pod", "kill_node", "cut_node", "leave")
 """Carried out through the cluster when the controller hears of the step."""
 FAULTS_OF_A_SERVICE = ("kill_redis", "kill_cache_server", "kill_controller")
+PLACED_FAULTS = ("kill_worker", "raise", "stop", "deadlock", "slow", "cut", "kill_controller")
+"""Those whose `phase` is the user's choice; the others have a place of their own."""
 FAULT_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between", "evaluate",
                 "freeze", "checkpoint", "reshape", "recovery", "finish")  # fmt: skip
-"""Where in a step (or beside one) a worker can be hit; each is entered once a step, the last seven when they happen."""
+"""Where in a step (or beside one) a worker can be hit; each is entered once a step, the last six when they happen."""
 CONTROLLER_PHASES = ("step", "planned", "announced", "recovering")
 """kill_controller: at the step; between writing a plan and announcing it; right after; while it answers a failure."""
+DEFAULT_PHASE = "schedule"
 
 
 class Fault(Section):
@@ -114,17 +117,22 @@ class Fault(Section):
         "leave: a pod is deleted with grace. kill_redis, kill_cache_server, kill_controller: SIGKILL, and they come back."
     )  # fmt: skip
     step: int = fixed(ge=1, doc="The first step at which it may happen.")
-    worker: int = fixed(0, ge=0, doc="Pod ordinal.")
+    worker: int = fixed(0, ge=0, doc="Pod ordinal; of kill_node and cut_node: a pod of the node. Means nothing for services.")
     phase: str = fixed(
-        "schedule",
-        doc="For a worker: load, schedule, exchange, norms, prepared, vote, seen, commit, committed, between, evaluate, freeze, "
-        "checkpoint, reshape, recovery or finish. For kill_controller: step, planned, announced or recovering.",
+        DEFAULT_PHASE,
+        doc="Where in the step. For kill_worker, raise, stop, deadlock, slow and cut: load, schedule, exchange, norms, prepared, "
+        "vote, seen, commit, committed, between, evaluate, freeze, checkpoint, reshape, recovery or finish. For kill_controller: "
+        "step, planned, announced or recovering. The other kinds have a place of their own.",
     )
     seconds: float = fixed(5.0, gt=0.0, doc="How long, for slow, cut and cut_node.")
 
     @model_validator(mode="after")
     def _phase_exists(self) -> "Fault":
-        phases = (*CONTROLLER_PHASES, "schedule") if self.kind == "kill_controller" else FAULT_PHASES
+        if self.kind not in PLACED_FAULTS:
+            if self.phase != DEFAULT_PHASE:
+                raise ValueError(f"phase is {self.phase!r} for {self.kind}, which has a place of its own; leave phase out")
+            return self
+        phases = (*CONTROLLER_PHASES, DEFAULT_PHASE) if self.kind == "kill_controller" else FAULT_PHASES
         if self.phase not in phases:
             raise ValueError(f"phase is {self.phase!r} for {self.kind}; it must be one of {', '.join(phases)}")
         return self

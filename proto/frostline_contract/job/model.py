@@ -2,7 +2,14 @@
 
 from pydantic import model_validator
 
-from frostline_contract.job.cluster import CacheSection, ControllerSection, Fault, PlacementSection, ScheduledReshape
+from frostline_contract.job.cluster import (
+    FAULTS_OF_A_SERVICE,
+    CacheSection,
+    ControllerSection,
+    Fault,
+    PlacementSection,
+    ScheduledReshape,
+)
 from frostline_contract.job.data import DataSection, ModelSection, TaskSection
 from frostline_contract.job.freezing import DecisionsSection, ElasticSection, FreezeSection
 from frostline_contract.job.section import Section, fixed, live
@@ -39,6 +46,10 @@ class Job(Section):
             )
         if self.training.precision == "mixed_bfloat16" and self.training.device == "cpu":
             raise ValueError("training.precision is mixed_bfloat16 and training.device is cpu; use bfloat16 or float32 on a CPU")
+        pods = -(-self.placement.workers // self.placement.workers_per_pod)
+        for index, fault in enumerate(self.faults):
+            if fault.worker >= pods and fault.kind not in FAULTS_OF_A_SERVICE:
+                raise ValueError(f"faults.{index}.worker is {fault.worker}; the job's pods are 0 to {pods - 1}")
         return self
 
     def interval_steps(self, steps_per_epoch: int) -> int:

@@ -1,0 +1,168 @@
+"""Planned faults of this worker: what the job's `faults` do to it, at (step, phase), each once (docs/faults.md).
+
+`raise`, `tear` and `late_commit` raise RuntimeError in the training thread, as a failed collective does: the process goes on
+as a survivor. The other kinds end, stop, block, slow or cut it off. A fault is carried out by whoever first creates
+`<run>/cluster/faults/<index>`, so it happens once, also where its step is computed again by another process.
+"""
+
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from frostline_contract.job import Job
+from frostline_contract.job.cluster import FAULTS_OF_A_WORKER, Fault
+from frostline_trainer.identity import Identity
+from frostline_trainer.partition import cut_off
+from frostline_trainer.phases import PhaseClock
+
+log = logging.getLogger(__name__)
+
+COMPUTING = frozenset(("load", "schedule", "exchange", "norms", "prepared", "vote", "tally", "seen", "commit", "update"))
+"""Phases of a step that is not recorded yet: the fault's step is the one being computed. In all others, the last committed."""
+PLACES = {"tear": "update", "late_commit": "tally"}
+"""Kinds with a place of their own. update: some of a unit is written. tally: a vote has returned and is not stored yet."""
+SLOW_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the training thread is. committed: last committed step. generation: that runs or is being entered; "" for none.
+
+    torn: units of its plan that are in no whole state here.
+    """
+
+    committed: int
+    lineage: int
+    generation: str
+    torn: tuple[int, ...] = ()
+
+
+@dataclass
+class _Slow:
+    """A worker that was made slow. left: steps still to be slowed."""
+
+    phase: str
+    seconds: float
+    left: int = SLOW_STEPS
+    step: int = 0
+
+
+class FaultPlan:
+    """The faults that may still befall this worker. Its training thread calls `enter`, its checkpoint writer `half_written`."""
+
+    def __init__(self, faults: dict[int, Fault], identity: Identity, progress: Callable[[], Progress]) -> None:
+        """faults: by index in the job's `faults`. progress: called in the thread that a fault may hit."""
+        self._identity, self._progress = identity, progress
+        self._folder = identity.run_dir / "cluster" / "faults"
+        self._in_files = {index: fault for index, fault in faults.items() if fault.kind == "kill_in_checkpoint"}
+        self._in_phases = {index: fault for index, fault in faults.items() if fault.kind != "kill_in_checkpoint"}
+        self._slow: list[_Slow] = []
+
+    @staticmethod
+    def of(job: Job, identity: Identity, progress: Callable[[], Progress]) -> "FaultPlan":
+        """What the job plans for this worker's pod."""
+        mine = {
+            index: fault
+            for index, fault in enumerate(job.faults)
+            if fault.kind in FAULTS_OF_A_WORKER and fault.worker == identity.ordinal
+        }
+        return FaultPlan(mine, identity, progress)
+
+    def watch(self, clock: PhaseClock) -> None:
+        """Be called at each phase that the training thread enters; without faults nothing is done, now or later."""
+        if self._in_phases:
+            clock.hook = self.enter
+
+    def enter(self, phase: str) -> None:
+        """The training thread enters `phase`; what is due here happens. Raises RuntimeError for raise, tear and late_commit."""
+        if self._slow:
+            self._slow_down(phase)
+        for index, fault in list(self._in_phases.items()):
+            if PLACES.get(fault.kind, fault.phase) != phase:
+                continue
+            progress = self._progress()
+            step = _step(progress, phase)
+            if step < fault.step:
+                continue
+            del self._in_phases[index]
+            if self._claim(index, fault, phase, step, progress):
+                self._happen(index, fault, phase, step)
+
+    def half_written(self, step: int) -> None:
+        """The checkpoint writer has written a part of a file of the checkpoint of `step`."""
+        for index, fault in list(self._in_files.items()):
+            if step >= fault.step:
+                del self._in_files[index]
+                if self._claim(index, fault, "checkpoint", step, self._progress()):
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    def _claim(self, index: int, fault: Fault, phase: str, step: int, progress: Progress) -> bool:
+        """Whether it is this process that carries the fault out. What is said of it is on disk before it happens."""
+        said = {
+            "index": index,
+            "kind": fault.kind,
+            "worker_ids": [self._identity.worker_id],
+            "pods": [self._identity.pod_name],
+            "step": step,
+            "phase": phase,
+            "generation": progress.generation,
+            "lineage": progress.lineage,
+            "units": list(progress.torn),
+            "time_seconds": time.time(),
+        }
+        claimed = create_durably(self._folder / str(index), json.dumps(said))
+        if claimed:
+            log.warning("planned fault %d: %s at step %d in %s", index, fault.kind, step, phase)
+        return claimed
+
+    def _happen(self, index: int, fault: Fault, phase: str, step: int) -> None:
+        if fault.kind == "kill_worker":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.kind == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif fault.kind == "deadlock":
+            threading.Event().wait()
+        elif fault.kind == "slow":
+            self._slow.append(_Slow(phase, fault.seconds))
+            self._slow_down(phase)
+        elif fault.kind == "cut":
+            cut_off(fault.seconds)
+        else:
+            raise RuntimeError(f"planned fault {index}: {fault.kind} at step {step} in {phase}")
+
+    def _slow_down(self, phase: str) -> None:
+        """Once a step, for SLOW_STEPS steps from the fault's on."""
+        for slow in list(self._slow):
+            step = _step(self._progress(), phase)
+            if slow.phase == phase and step > slow.step:
+                slow.step, slow.left = step, slow.left - 1
+                time.sleep(slow.seconds)
+            if slow.left == 0:
+                self._slow.remove(slow)
+
+
+def create_durably(path: Path, text: str) -> bool:
+    """Create a file with its whole content, on disk when this returns; False where it exists already."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(draft, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    return True
+
+
+def _step(progress: Progress, phase: str) -> int:
+    return progress.committed + (phase in COMPUTING)

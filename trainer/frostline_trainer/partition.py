@@ -1,0 +1,96 @@
+"""A worker that is cut off from the control plane: while the file that FROSTLINE_CUT names says so, no control message passes.
+
+The local cluster sets FROSTLINE_CUT for its pods and writes the file when a node is cut; a worker writes its own for a planned
+`cut`. Its content is the Unix time until which it holds. Peers still reach the worker: what is cut is the way to the services.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.02
+STREAM_SECONDS = 15.0
+"""A stream that was held up for longer is broken, as keepalive breaks one (frostline_rpc.channel)."""
+
+
+class CutOff(grpc.RpcError):
+    """What a call meets that cannot get through."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "cut off from the control plane by a planned fault"
+
+
+def is_cut_off() -> bool:
+    """Whether no control message passes now."""
+    path = os.environ.get("FROSTLINE_CUT", "")
+    try:
+        return bool(path) and time.time() < float(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False
+
+
+def cut_off(seconds: float) -> None:
+    """Let no control message of this pod pass for so long."""
+    path = os.environ.get("FROSTLINE_CUT", "")
+    if not path:
+        log.warning("FROSTLINE_CUT is not set, so nothing is cut off for %g s", seconds)
+        return
+    draft = Path(f"{path}.{os.getpid()}")
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    draft.write_text(str(time.time() + seconds), encoding="utf-8")
+    os.replace(draft, path)
+
+
+def through_partition(channel: grpc.Channel) -> grpc.Channel:
+    """The channel as this pod may use it: itself where nothing can cut it off."""
+    return grpc.intercept_channel(channel, _Partition()) if os.environ.get("FROSTLINE_CUT") else channel
+
+
+class _Partition(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    """Refuses calls while cut off, loses answers that come meanwhile, and holds a stream's messages back."""
+
+    def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        if is_cut_off():
+            raise CutOff
+        answer = continuation(details, request)
+        if is_cut_off():
+            raise CutOff
+        return answer
+
+    def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        if is_cut_off():
+            raise CutOff
+        return _HeldBack(continuation(details, request))
+
+
+class _HeldBack:
+    """A stream whose messages wait while the worker is cut off; everything else is the call's own."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        message = next(self._call)
+        since = time.monotonic()
+        while is_cut_off():
+            if time.monotonic() - since > STREAM_SECONDS:
+                self._call.cancel()
+                raise CutOff
+            time.sleep(LOOK_SECONDS)
+        return message
