@@ -64,7 +64,7 @@ class RegisterResponse(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., checkpoint_root: _Optional[str] = ..., cache_address: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("worker_id", "generation", "step", "phase", "phase_seconds", "cache", "link", "resident_bytes", "step_parts", "phase_p99_seconds", "uncovered_units")
+    __slots__ = ("worker_id", "generation", "step", "phase", "phase_seconds", "cache", "link", "resident_bytes", "step_parts", "phase_p99_seconds", "uncovered_units", "waiting_seconds", "busy_seconds")
     class StepPartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,8 @@ class HeartbeatRequest(_message.Message):
     STEP_PARTS_FIELD_NUMBER: _ClassVar[int]
     PHASE_P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
     UNCOVERED_UNITS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     generation: _plan_pb2.GenerationId
     step: int
@@ -101,7 +103,9 @@ class HeartbeatRequest(_message.Message):
     step_parts: _containers.ScalarMap[str, float]
     phase_p99_seconds: _containers.ScalarMap[str, float]
     uncovered_units: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., phase_seconds: _Optional[float] = ..., cache: _Optional[_Union[_plan_pb2.CacheProfile, _Mapping]] = ..., link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., phase_p99_seconds: _Optional[_Mapping[str, float]] = ..., uncovered_units: _Optional[_Iterable[int]] = ...) -> None: ...
+    waiting_seconds: float
+    busy_seconds: float
+    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., phase_seconds: _Optional[float] = ..., cache: _Optional[_Union[_plan_pb2.CacheProfile, _Mapping]] = ..., link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., phase_p99_seconds: _Optional[_Mapping[str, float]] = ..., uncovered_units: _Optional[_Iterable[int]] = ..., waiting_seconds: _Optional[float] = ..., busy_seconds: _Optional[float] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("durable_step", "durable_lineage", "durable_interval", "known")
