@@ -137,7 +137,8 @@ class Plan(Frozen):
     two domains, or no member is in another, then the unit is in `uncovered` (empty: nobody keeps anything).
     holders: for each unit, for "continue" and "survivors", the participants that have its state at the start: they are sent none.
     For "survivors" they may have to commit `start_step` late: `vote` is that step's vote (None: nobody has to), and
-    state_generation the generation whose vote committed it.
+    state_lineage and state_generation complete the tag of the state it starts from, (state_lineage, start_step,
+    state_generation): a state keeps its tag through plans, also where `lineage` is a new one, until the next commit.
     run_epoch: checkpoints and the result are written and read under it (PROTOCOLS 5).
     checkpoint_path: for "checkpoint", the manifest's folder relative to the checkpoint root.
     decision_number: the decision that must be in force when it starts. decisions: all decisions so far, oldest first.
@@ -171,7 +172,15 @@ class Plan(Frozen):
     holders: tuple[UnitHolders, ...] = ()
     vote: SeenVote | None = None
     state_generation: GenerationId | None = None
+    state_lineage: int = 0
     run_epoch: int = 0
+
+    @property
+    def start_tag(self) -> StateTag | None:
+        """The state that a "survivors" plan starts from; for other starts None: it is named where the plan is entered."""
+        if self.start != SURVIVORS or self.state_generation is None:
+            return None
+        return StateTag(lineage=self.state_lineage, step=self.start_step, generation=self.state_generation)
 
     def wards_of(self, worker_id: str) -> list[int]:
         """The units of others that a member keeps a copy of, in order."""

@@ -1,0 +1,167 @@
+"""The state that all units can come back at: the newest that is whole among the survivors (PROTOCOLS 4, "What"). Pure.
+
+States are compared by their tags, never by step numbers alone: two generations may have voted on the same step.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from frostline_contract.plan import CONTINUE, SeenVote, StateTag
+from frostline_controller.recovery.facts import Failure, HeldUnit, SurvivorReport
+
+Votes = dict[StateTag, SeenVote]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A survivor whose state counts, with the units that are intact there."""
+
+    report: SurvivorReport
+    units: dict[int, HeldUnit]
+
+    @property
+    def worker_id(self) -> str:
+        return self.report.worker_id
+
+    def has(self, unit: int, state: StateTag, votes: Votes) -> bool:
+        """It holds `state` of the unit, or comes to it by committing late."""
+        one = self.units.get(unit)
+        return one is not None and (one.state == state or (state in votes and self._is_before(one, state)))
+
+    def reaches(self, state: StateTag) -> bool:
+        """One of its units would come to `state` by committing late."""
+        return any(self._is_before(one, state) for one in self.units.values())
+
+    def known(self) -> Iterator[StateTag]:
+        """Every vote that it knows of: those that it saw, and those whose outcome it holds."""
+        yield from (tag_of(vote) for vote in self.report.seen)
+        yield from (one.state for one in self.units.values() if one.state is not None)
+
+    def _is_before(self, one: HeldUnit, state: StateTag) -> bool:
+        """The unit is one step before `state`, with the reduced gradients of the very vote that leads there.
+
+        Lineages may differ: the first step of a new lineage starts from a state of an older one. Since it is a member of the
+        generation that voted, no such vote passed without it, so the gradients are those of that lineage's step.
+        """
+        before = one.state
+        if not one.prepared or before is None or self.report.ran != state.generation:
+            return False
+        return before.step + 1 == state.step and before.lineage <= state.lineage
+
+
+@dataclass(frozen=True)
+class Target:
+    """holders: for each unit the survivors that have `state`, or come to it by committing late with `vote`."""
+
+    state: StateTag
+    holders: tuple[tuple[str, ...], ...]
+    state_source: str
+    vote: SeenVote | None
+    extends_all: bool
+
+
+def find_target(failure: Failure) -> Target | None:
+    """The newest whole state, or None where no state is whole."""
+    votes, sources = known_votes(failure), list(_sources(failure))
+    for state in _candidates(sources, votes):
+        holders = _holders(failure.num_units, sources, state, votes)
+        if holders and all(holders):
+            return Target(
+                state=state,
+                holders=holders,
+                state_source=_state_source(sources, holders, state),
+                vote=votes.get(state),
+                extends_all=not any(_is_beyond(failure, tag, state) for source in sources for tag in source.known()),
+            )
+    return None
+
+
+def missing_units(failure: Failure) -> tuple[int, ...]:
+    """The units that nobody has at the state that comes nearest to being whole: the fewest missing, then the newest."""
+    votes, sources = known_votes(failure), list(_sources(failure))
+    lacking = [
+        tuple(unit for unit, workers in enumerate(_holders(failure.num_units, sources, state, votes)) if not workers)
+        for state in _candidates(sources, votes)
+    ]
+    return min(lacking, key=len, default=tuple(range(failure.num_units)))
+
+
+def known_votes(failure: Failure) -> Votes:
+    """By the state that the vote's commit leads to. Whoever saw it, and whether it lives still, does not matter."""
+    seen = [vote for _, report in sorted(failure.reports.items()) for vote in report.seen]
+    if failure.current.vote is not None:
+        seen.append(failure.current.vote)
+    return {tag_of(vote): vote for vote in seen}
+
+
+def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldUnit, ...]:
+    """What of a report may be used. Who is gone gives nothing; who ran neither n nor n + 1 only what n names it as a holder of.
+
+    So a worker that comes back from an older generation brings no state that a plan since then has given up (PROTOCOLS 5).
+    """
+    if report.worker_id in failure.ended or report.worker_id in failure.silent or report.ran is None:
+        return ()
+    current, prepared = failure.current, failure.prepared
+    recent = {current.generation}
+    if prepared is not None:
+        recent.add(prepared.generation)
+    if current.start == CONTINUE and current.base is not None:
+        recent.add(current.base)  # it has not seen the switching vote that others have
+    if report.ran in recent:
+        return report.held
+    return tuple(one for one in report.held if report.worker_id in current.holders_of(one.unit))
+
+
+def tag_of(vote: SeenVote) -> StateTag:
+    """The state that committing the vote's step leads to."""
+    return StateTag(lineage=vote.lineage, step=vote.step, generation=vote.generation)
+
+
+def lineage_at(failure: Failure, state: StateTag) -> int:
+    """The lineage that `state` stands in: its own, or that of the plan which began a new one there."""
+    return failure.current.lineage if state == failure.current.start_tag else state.lineage
+
+
+def _sources(failure: Failure) -> Iterator[Source]:
+    """Reports whose state counts, by worker."""
+    for _, report in sorted(failure.reports.items()):
+        units = {one.unit: one for one in counted(failure, report) if one.state is not None and one.unit < failure.num_units}
+        if units:
+            yield Source(report, units)
+
+
+def _candidates(sources: list[Source], votes: Votes) -> list[StateTag]:
+    """Every state that somebody holds or can commit to, newest first: by lineage and step, then by generation."""
+    held = {one.state for source in sources for one in source.units.values() if one.state is not None}
+    late = {state for state in votes if any(source.reaches(state) for source in sources)}
+    return sorted(held | late, key=_age, reverse=True)
+
+
+def _holders(num_units: int, sources: list[Source], state: StateTag, votes: Votes) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(source.worker_id for source in sources if source.has(unit, state, votes)) for unit in range(num_units))
+
+
+def _state_source(sources: list[Source], holders: tuple[tuple[str, ...], ...], state: StateTag) -> str:
+    """A holder: its counters stand at `state`, or come there with its units. Preferred: all that it has is there already."""
+
+    def preference(source: Source) -> tuple[bool, int, str]:
+        settled = all(one.state == state for one in source.units.values())
+        return (not settled, -sum(source.worker_id in workers for workers in holders), source.worker_id)
+
+    giving = {worker for workers in holders for worker in workers}
+    return min((source for source in sources if source.worker_id in giving), key=preference).worker_id
+
+
+def _is_beyond(failure: Failure, known: StateTag, state: StateTag) -> bool:
+    """A vote that `state` does not extend: a later one, or another one on the same step.
+
+    What an older lineage went on to was cut when the newer one began.
+    """
+    lineage = lineage_at(failure, state)
+    if known.lineage != lineage:
+        return known.lineage > lineage
+    return known.step > state.step or (known.step == state.step and known != state)
+
+
+def _age(tag: StateTag) -> tuple[int, int, int, int]:
+    return (tag.lineage, tag.step, tag.generation.incarnation, tag.generation.counter)
