@@ -11,6 +11,7 @@ PY := .venv/bin/python
 PROTOC_PY := .venv-proto/bin/python
 STAMP := .venv/.frostline-ready
 PROTO_STAMP := .venv-proto/.frostline-ready
+BENCH_STAMP := .venv/.frostline-peers-ready
 SOURCES := proto controller trainer cache_server tests tools examples
 TESTS := $(wildcard tests/unit tests/integration tests/e2e)
 
@@ -65,7 +66,12 @@ $(PROTO_STAMP): | $(STAMP)
 verify: $(STAMP) $(PROTO_STAMP) ## regenerate into a temporary folder and fail on any difference
 	tools/verify.sh
 
-bench: $(STAMP) ## benchmarks (15 min); figures and pages go to docs/. ARGS="--only NAME" one of them, ARGS=--quick a smoke test
+$(BENCH_STAMP): requirements-bench.txt | $(STAMP)
+	@printf 'installing the peers that are measured beside ours into .venv: about 5 MB\n'
+	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps -r requirements-bench.txt
+	@touch $@
+
+bench: $(STAMP) $(BENCH_STAMP) ## benchmarks (15 min); figures and pages go to docs/. ARGS="--only NAME" one of them, ARGS=--quick a smoke test
 	$(PY) -m tests.benchmarks $(ARGS)
 
 mutants: $(STAMP) ## plant each known bug in a copy and show that the tests catch it

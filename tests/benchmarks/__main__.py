@@ -30,6 +30,8 @@ BENCHMARKS = {
     "numerics": "several_workers:numerics",
     "pipelining": "several_workers:pipelining",
     "reshape": "reshape:reshape",
+    "recovery": "recovery:recovery",
+    "goodput": "goodput:goodput",
     "cache_read": "cache_read:cache_read",
     "frozen_epoch": "frozen_epoch:frozen_epoch",
     "memory": "memory:memory",

@@ -1,0 +1,49 @@
+"""What a preemption costs: SIGKILL of one of four replicas to the next committed step, beside torchrun and torchft."""
+
+from collections.abc import Callable
+
+from tests.benchmarks.measuring import Effort, Report, Row, Spread, ratios
+from tests.benchmarks.worlds import Ours, Torchft, Torchrun, World
+
+PAIRS = 20
+GOAL_SECONDS = 1.5
+PIPELINES = {"(4, 1)": (4, None), "(2, 2)": (2, 2)}
+"""Shapes that no peer has: their recovery alone."""
+
+
+def recovery(effort: Effort) -> Report:
+    """Seconds from the kill to the next committed step."""
+    ways: dict[str, Callable[[], World]] = {"ours": Ours, "torchft": Torchft, "torchrun": Torchrun}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for pair in range(effort.pairs(PAIRS)):
+        for name in ways if pair % 2 == 0 else reversed(ways):
+            seconds[name].append(_one_kill(ways[name](), pair))
+    medians = {f"{name} s": Spread.of(values).median for name, values in seconds.items()}
+    rows = [
+        Row("digits, (1, 4)", "kill to next committed step", "s", Spread.of(seconds["ours"]), medians, at_most=GOAL_SECONDS),
+        Row("digits, (1, 4)", "torchft / ours", "x", Spread.of(ratios(seconds["torchft"], seconds["ours"])), at_least=1.0),
+        Row("digits, (1, 4)", "torchrun / ours", "x", Spread.of(ratios(seconds["torchrun"], seconds["ours"])), at_least=1.0),
+    ]
+    for shape, (pp_degree, dp_degree) in PIPELINES.items():
+        taken = [_one_kill(Ours(pp_degree, dp_degree), pair) for pair in range(effort.pairs(6))]
+        rows.append(Row(f"digits, {shape}", "kill to next committed step", "s", Spread.of(taken), at_most=GOAL_SECONDS))
+    return Report(
+        "A killed worker: seconds to the next committed step",
+        "Four workers train the digits model; one of them is killed by SIGKILL at a random moment, and the clock runs until the "
+        "first step that a world without it has committed. Ours is `frostline run` with everything on: the survivors form a new "
+        "generation in their processes, at the step that was committed, and nothing is computed twice. torchft (0.2, managed "
+        "all-reduce over gloo, 5 s timeouts, heartbeats lost after 1 s) drops the step under way and goes on with three. "
+        "torchrun starts all four processes again and loads the checkpoint of every tenth step; the steps since then, which it "
+        "computes again, are not counted against it. One kill a start, the three systems in turns. A pipeline's shapes have no "
+        "peer: neither system can lose a stage.",
+        rows,
+    )
+
+
+def _one_kill(world: World, seed: int) -> float:
+    try:
+        world.start()
+        killed = world.kill(seed)
+        return world.next_commit(killed).time - killed
+    finally:
+        world.end()

@@ -1,0 +1,235 @@
+"""Four data-parallel replicas of the digits model under three systems, each as processes that a benchmark may kill.
+
+`commits` says who committed which step when; `kill` ends one replica's process as a preemption would.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from tests.benchmarks.subjects import DIGITS_JOB
+
+REPLICAS = 4
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 120.0
+ENDLESS_STEPS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A step that was committed. time: Unix seconds. members: replicas that computed it. world: names who they were."""
+
+    step: int
+    time: float
+    members: int
+    world: str
+
+
+class World(ABC):
+    """One system that trains. `start` returns when it does; `end` leaves no process."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        self._env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        self._launch()
+        self.await_full()
+
+    def await_full(self, after: float = 0.0) -> None:
+        """Until all four replicas have trained for ten steps since `after`."""
+        self.wait(lambda: [one for one in self.commits() if one.members == REPLICAS and one.time > after][10:], "all four")
+
+    def wait(self, condition: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (found := condition()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name}: no {what} within {PATIENCE_SECONDS:.0f} s, see {self.folder}")
+            time.sleep(0.02)
+        return found
+
+    def kill(self, seed: int) -> float:
+        """SIGKILL to one replica's process at a random moment of a step. Returns the Unix time."""
+        process_id = self.victim()
+        time.sleep(random.Random(seed).uniform(0.0, 0.2))
+        now = time.time()
+        os.kill(process_id, signal.SIGKILL)
+        return now
+
+    def revive(self) -> None:
+        """Bring the killed replica back, where the system leaves that to others."""
+
+    def next_commit(self, killed: float) -> Commit:
+        """The first step after the kill that another world has committed than the one that it hit."""
+        return self.wait(lambda: self._recovered(killed), "commit after the kill")
+
+    def _recovered(self, killed: float) -> Commit | None:
+        commits = self.commits()
+        hit = {one.world for one in commits if one.time <= killed}
+        return next((one for one in commits if one.time > killed and one.world not in hit), None)
+
+    def end(self) -> None:
+        for process in self._processes:
+            for child in [*_children(process.pid), process.pid]:
+                _kill(child)
+            process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _run(self, *argv: str, **more_env: str) -> subprocess.Popen[bytes]:
+        with open(self.folder / "output.log", "ab") as log:
+            process = subprocess.Popen(argv, env={**self._env, **more_env}, cwd=ROOT, stdout=log, stderr=log,
+                                       stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+        self._processes.append(process)
+        return process
+
+    def _lines(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    @abstractmethod
+    def _launch(self) -> None: ...
+
+    @abstractmethod
+    def commits(self) -> list[Commit]:
+        """Of all steps so far, oldest first."""
+
+    @abstractmethod
+    def victim(self) -> int:
+        """Process id of the replica to kill; never the coordinator's own."""
+
+
+class Ours(World):
+    """`frostline run` of the digits job, the shape pinned; changes: further fields of the job."""
+
+    name = "frostline"
+
+    def __init__(self, pp_degree: int | None = 1, dp_degree: int | None = None, **changes: Any) -> None:
+        super().__init__()
+        self._pinned, self._changes = {"pp_degree": pp_degree, "dp_degree": dp_degree}, changes
+
+    def _launch(self) -> None:
+        job = yaml.safe_load(DIGITS_JOB.read_text())
+        job["training"].pop("epochs", None)
+        job["training"].update(steps=ENDLESS_STEPS, device="cpu")
+        job["freeze"] = {**job.get("freeze", {}), "interval_steps": ENDLESS_STEPS // 2}
+        job["evaluation"] = {"every_intervals": 0, "test_at_end": False}
+        job["placement"] = {"workers": REPLICAS, "planner": "optimal", **self._pinned}
+        job["controller"] = {"heartbeat_seconds": 0.2}
+        for section, fields in self._changes.items():
+            job[section] = {**job.get(section, {}), **fields}
+        (self.folder / "job.yaml").write_text(yaml.safe_dump(job))
+        self._run(sys.executable, "-m", "frostline_controller.cli", "run", "-f", str(self.folder / "job.yaml"),
+                  "--out", str(self.run_dir), "--quiet")  # fmt: skip
+
+    @property
+    def run_dir(self) -> Path:
+        return self.folder / "run"
+
+    def commits(self) -> list[Commit]:
+        lines = [line for line in self._lines("run/metrics.jsonl") if "starts_at_step" not in line]
+        return [
+            Commit(line["step"], line["time_seconds"], line["pp_degree"] * line["dp_degree"], line["generation"])
+            for line in lines
+        ]
+
+    def victim(self) -> int:
+        """A worker that is a member, and not always the same."""
+        status = subprocess.run(
+            [sys.executable, "-m", "frostline_controller.cli", "status", str(self.run_dir), "--json"],
+            env=self._env, capture_output=True, check=True, cwd=ROOT,
+        )  # fmt: skip
+        members = [worker for worker in json.loads(status.stdout)["workers"] if worker["global_rank"] >= 0]
+        return random.Random(len(self.commits())).choice(members)["process_id"]
+
+
+class Torchrun(World):
+    """All processes start again from the last checkpoint, written every `every` steps."""
+
+    name = "torchrun"
+
+    def __init__(self, every: int = 10) -> None:
+        super().__init__()
+        self._every = every
+
+    def _launch(self) -> None:
+        # Without the variable a restarted env:// rendezvous waits for a store that has gone.
+        self._run(str(Path(sys.executable).with_name("torchrun")), "--standalone", f"--nproc-per-node={REPLICAS}",
+                  "--max-restarts=1000", "--monitor-interval=0.1", "-m", "tests.benchmarks.peers.torchrun_worker",
+                  str(self.folder), str(self._every), TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")  # fmt: skip
+
+    def commits(self) -> list[Commit]:
+        """Of replica 0. Steps since the checkpoint are done again after a kill and are commits like any other."""
+        lines = [line for line in self._lines("steps.jsonl") if line["replica"] == 0]
+        return [Commit(line["step"], line["time"], line["members"], str(line["process_id"])) for line in lines]
+
+    def victim(self) -> int:
+        return [line["process_id"] for line in self._lines("steps.jsonl") if line["replica"] == 2][-1]
+
+
+class Torchft(World):
+    """Survivors form a new group at the next quorum; the replica that was killed is started again by us."""
+
+    name = "torchft"
+
+    def _launch(self) -> None:
+        address = self.folder / "lighthouse"
+        self._run(sys.executable, "-m", "tests.benchmarks.peers.lighthouse", str(address))
+        self._address = self.wait(lambda: address.exists() and address.read_text(), "lighthouse")
+        self._replicas = [self._replica(number) for number in range(REPLICAS)]
+
+    def _replica(self, number: int) -> subprocess.Popen[bytes]:
+        module = "tests.benchmarks.peers.torchft_worker"
+        return self._run(sys.executable, "-m", module, str(self.folder), str(number), self._address)
+
+    def commits(self) -> list[Commit]:
+        """A step is committed when all replicas that are never killed have it."""
+        by_step: dict[int, list[dict[str, Any]]] = {}
+        for line in self._lines("steps.jsonl"):
+            by_step.setdefault(line["step"], []).append(line)
+        return [
+            Commit(step, max(line["time"] for line in lines), lines[0]["members"], str(lines[0]["members"]))
+            for step, lines in sorted(by_step.items())
+            if {0, 1, 3} <= {line["replica"] for line in lines}
+        ]
+
+    def victim(self) -> int:
+        return self._replicas[2].pid
+
+    def kill(self, seed: int) -> float:
+        killed = super().kill(seed)
+        self._replicas[2].wait()
+        return killed
+
+    def revive(self) -> None:
+        self._replicas[2] = self._replica(2)
+
+
+def _children(process_id: int) -> list[int]:
+    try:
+        return [child.pid for child in psutil.Process(process_id).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(process_id: int) -> None:
+    if psutil.pid_exists(process_id):
+        os.kill(process_id, signal.SIGKILL)
