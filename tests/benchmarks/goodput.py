@@ -38,10 +38,10 @@ def goodput(effort: Effort) -> Report:
     return Report(
         "Goodput under one kill a minute",
         "Four workers of the digits model, one of them killed every minute and replaced at once (torchft's by this program, the "
-        "others' by themselves), three kills and a minute after the last. Counted are steps that no failure took back, against the "
-        "steps that the same system makes undisturbed in the same time, at the rate of its own half minute before the first kill; "
-        f"torchrun writes a checkpoint every {CHECKPOINT_EVERY} steps. A model of this size recovers its step quickly; a larger one "
-        "loses more by every step that is done again.",
+        "others' by themselves): three kills, and a minute after the last. Counted are steps that no failure took back, against "
+        "those that the same system makes undisturbed in the same time, at its rate in the half minute before the first kill; "
+        f"torchrun writes a checkpoint every {CHECKPOINT_EVERY} steps. Steps of this model are short: a larger one loses more by "
+        "each that is done again.",
         rows,
     )
 

@@ -74,7 +74,8 @@ class World(ABC):
         return now
 
     def revive(self) -> None:
-        """Bring the killed replica back, where the system leaves that to others."""
+        """Bring the killed replica back; most systems do it themselves."""
+        return None
 
     def next_commit(self, killed: float) -> Commit:
         """The first step after the kill that another world has committed than the one that it hit."""
