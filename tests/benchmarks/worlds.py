@@ -73,9 +73,8 @@ class World(ABC):
         os.kill(process_id, signal.SIGKILL)
         return now
 
-    def revive(self) -> None:
-        """Bring the killed replica back; most systems do it themselves."""
-        return None
+    def revive(self) -> None:  # noqa: B027  most systems do it themselves
+        """Bring the killed replica back."""
 
     def next_commit(self, killed: float) -> Commit:
         """The first step after the kill that another world has committed than the one that it hit."""
