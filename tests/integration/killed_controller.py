@@ -1,6 +1,7 @@
 """A controller that is killed right after a durable write, before anybody hears of it: `python killed_controller.py WHAT ...`.
 
-WHAT says which write: "prepared" (the first one with a prepared plan) or "decision" (the first one with a decision).
+WHAT says which write: "prepared" (the first one with a prepared plan), "decision" (the first one with a decision) or "claimed"
+(the result is claimed on the epoch object, and result.json not written yet).
 """
 
 import os
@@ -8,6 +9,8 @@ import signal
 import sys
 
 from frostline_controller import __main__ as program
+from frostline_controller import epochs
+from frostline_controller.service import ending
 from frostline_controller.state.durable import DurableState, DurableStore
 
 
@@ -23,7 +26,15 @@ class KilledAfterWriting(DurableStore):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def killed_after_claiming(*arguments: object) -> None:
+    epochs.claim_result(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    KilledAfterWriting.what = sys.argv[1]
-    program.DurableStore = KilledAfterWriting
+    if sys.argv[1] == "claimed":
+        ending.claim_result = killed_after_claiming
+    else:
+        KilledAfterWriting.what = sys.argv[1]
+        program.DurableStore = KilledAfterWriting
     sys.exit(program.main(sys.argv[2:]))

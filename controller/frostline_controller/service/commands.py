@@ -112,7 +112,7 @@ class Commands:
     async def resume(self, reason: str) -> None:
         """A run that was stopped waits for workers again; the first plan starts from the newest checkpoint."""
         run = self._run
-        self._ending.reopen()
+        await self._ending.reopen()
         limit = run.state.requested_workers
         await run.commit(state="waiting", message="", prepared=None, replicas=-1, requested_workers=limit if limit > 0 else -1)
         self._entering.resuming = run.current is not None

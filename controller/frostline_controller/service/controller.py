@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -45,7 +43,7 @@ class Controller:
         self.entering = Entering(run, self.choosing, checkpoint_root)
         self.deciding = Deciding(run, replayed)
         self.adapting = Adapting(run, self.choosing, self.reshaping)
-        self.ending = Ending(run)
+        self.ending = Ending(run, checkpoint_root)
         self.sizing = Sizing(run, self.choosing, self.adapting, self.reshaping)
         self.commands = Commands(run, self.sizing, self.adapting, self.entering, self.ending)
         self.profiling = ProfileFile(run)
@@ -59,6 +57,7 @@ class Controller:
         """Take over what was found: complete plans.jsonl, say when the run began, ask for pods."""
         run = self.run
         if not run.state.started_at:
+            await self.ending.reopen()  # the checkpoint root may have been another run's
             await run.commit(started_at=time.time())
         await self.deciding.restore()
         if not run.ended:
@@ -157,7 +156,7 @@ class Controller:
                 self._release_leavers(set(plan.placement.workers))
             await self.adapting.advance()
             await self.sizing.advance()
-        await self._plant_faults()
+        await run.faults.advance(run)
         await self._publish(now)
 
     async def _observe(self, now: float) -> None:
@@ -222,24 +221,6 @@ class Controller:
         if self.run.state.prepared is None and self.reshaping.preparation is not None:
             self.reshaping.preparation = None
             self.adapting.ask("after the recovery")
-
-    async def _plant_faults(self) -> None:
-        """The job's planned faults: what a preemption would do, at a step."""
-        run = self.run
-        faults = sorted(run.job.faults, key=lambda fault: fault.step)
-        if run.state.faults_done >= len(faults) or run.step < faults[run.state.faults_done].step:
-            return
-        fault = faults[run.state.faults_done]
-        await run.commit(faults_done=run.state.faults_done + 1)
-        log.warning("planned fault kind=%s step=%s worker=%s", fault.kind, run.step, fault.worker)
-        if fault.kind == "kill_worker":
-            name = next((pod.name for pod in run.cluster.pods if pod.ordinal == fault.worker), None)
-            if name is not None:
-                await asyncio.to_thread(run.backend.delete_pod, name, 0.0)
-        elif fault.kind == "kill_controller":
-            os.kill(os.getpid(), signal.SIGKILL)
-        else:
-            await asyncio.to_thread(run.backend.emit_event, "Warning", "FaultRequested", fault.kind)
 
     async def _publish(self, now: float) -> None:
         if now - self._progress_at < PROGRESS_SECONDS:

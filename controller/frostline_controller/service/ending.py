@@ -4,8 +4,13 @@ import asyncio
 import json
 import logging
 import time
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict, ParseDict
 
 from frostline_controller.cluster.local_backend import replace_durably
+from frostline_controller.epochs import claim_result, current_epoch, reopen
 from frostline_controller.service.run import Run
 from frostline_proto.v1 import control_pb2 as pb
 
@@ -21,8 +26,8 @@ STATES = {"completed": "completed", "drained": "suspended", "failed": "failed", 
 class Ending:
     """Holds the outcome until it is durable, then ends the run. `draining` is why the run is asked to stop, or empty."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, checkpoint_root: Path) -> None:
+        self._run, self._root = run, checkpoint_root
         self.outcome: pb.RunOutcome | None = None
         self.draining = run.state.message if run.state.state == "draining" else ""
         self._drained: object = None
@@ -32,8 +37,9 @@ class Ending:
         self._told_at: float | None = None
         self._scaled = False
 
-    def reopen(self) -> None:
+    async def reopen(self) -> None:
         """The run resumes: forget how it ended."""
+        await asyncio.to_thread(reopen, self._root, self._run_epoch())
         self.outcome, self._told_at = None, None
         self.draining, self.cancelled, self.end_reason, self._scaled = "", False, "", False
 
@@ -84,6 +90,7 @@ class Ending:
 
     async def _end(self, outcome: pb.RunOutcome) -> None:
         run = self._run
+        outcome = await asyncio.to_thread(self._claim, outcome)
         status = "cancelled" if self.cancelled and outcome.status == "drained" else outcome.status
         state = STATES.get(status, "failed")
         self.end_reason = outcome.message or f"the run is {state}"
@@ -96,6 +103,25 @@ class Ending:
         self.draining = ""
         run.streams.send_all(pb.WatchPlanResponse(end=pb.EndNotice(reason=self.end_reason)))
         log.info("run ended state=%s step=%s digest=%s message=%r", state, outcome.steps, outcome.digest, outcome.message)
+
+    def _claim(self, outcome: pb.RunOutcome) -> pb.RunOutcome:
+        """The outcome that stands: this one, or what a predecessor claimed and could not write any more (PROTOCOLS 5).
+
+        Raises Conflict where another world goes on with the run; OSError where the epoch object cannot be written. A failure
+        is told all the same: it is no result that a second one could contradict.
+        """
+        try:
+            stands: dict[str, Any] = dict(claim_result(self._root, self._run_epoch(), MessageToDict(outcome)))
+        except OSError as error:
+            if outcome.status != "failed":
+                raise
+            log.warning("the result is not claimed error=%s", error)
+            return outcome
+        return ParseDict(stands, pb.RunOutcome())
+
+    def _run_epoch(self) -> int:
+        current = self._run.current
+        return current.run_epoch if current is not None else current_epoch(self._root).run_epoch
 
     def _result(self, outcome: pb.RunOutcome, status: str) -> dict[str, object]:
         """The run's result (docs/run-directory.md has the schema)."""

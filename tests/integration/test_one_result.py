@@ -1,0 +1,114 @@
+"""A run has one result: it is claimed on the epoch object before anybody is told (PROTOCOLS 5)."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from frostline_controller.epochs import current_epoch, raise_epoch
+from frostline_proto.v1 import control_pb2 as pb
+from tests.integration.scripted_worker import ScriptedWorker, make_run, start_controller, stop, wait_for
+from tests.integration.scripted_world import World, world
+from tests.integration.test_controller_restart import start_killed_controller
+
+__all__ = ["world"]
+
+
+def outcome(digest: str, status: str = "completed") -> pb.RunOutcome:
+    return pb.RunOutcome(status=status, digest=digest * 64, final={"loss": 0.1 + 0.2}, steps=64)
+
+
+def result(folder: Path) -> dict:
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_a_result_that_was_claimed_and_not_written_is_the_one_that_the_successor_writes(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    first = start_killed_controller(folder, "claimed")
+    worker = ScriptedWorker(folder, 0).join()
+    other = ScriptedWorker(folder, 1).join()
+    plan = worker.next_plan("fresh")
+    for one in (worker, other):
+        one.enter(plan, 0)
+    worker.records(outcome=outcome("a"))
+    assert first.wait(10) == -9
+    assert not (folder / "result.json").exists()
+    second = start_controller(folder)
+    try:
+        for one in (worker, other):
+            one.connect()
+            one.register()
+            one.watch()
+        worker.records(outcome=outcome("b"))
+        assert "completed" in worker.next("end").reason
+        assert (result(folder)["digest"], result(folder)["final"]) == ("a" * 64, {"loss": 0.1 + 0.2})
+        assert current_epoch(folder / "checkpoints").version == 1
+    finally:
+        stop(second)
+        for one in (worker, other):
+            one.close()
+
+
+def test_a_controller_whose_epoch_is_over_publishes_no_result(world: Callable[..., World]) -> None:
+    run = world()
+    plan = run.start()
+    elsewhere = plan.model_copy(update={"run_epoch": 1, "generation": plan.generation.model_copy(update={"incarnation": 9})})
+    raise_epoch(run.folder / "checkpoints", elsewhere)
+    run.workers[0].records(outcome=outcome("a"))
+    assert run.controller.wait(10) == 4, "another one leads"
+    assert not (run.folder / "result.json").exists()
+    assert current_epoch(run.folder / "checkpoints").result is None
+
+
+def test_a_run_that_is_resumed_can_end_anew_and_a_root_that_was_used_before_does_not_end_it(
+    world: Callable[..., World], tmp_path: Path
+) -> None:
+    root = tmp_path / "elsewhere"
+    run = world(checkpoint={"uri": str(root)})
+    run.start()
+    run.operator.command("suspend")
+    run.workers[0].records(outcome=outcome("a", "drained"))
+    wait_for(lambda: run.operator.status().state == "suspended", "suspended")
+    stands = current_epoch(root).result
+    assert stands is not None and stands["status"] == "drained"
+    run.operator.command("resume")
+    wait_for(lambda: current_epoch(root).result is None, "reopened")
+    stop(run.controller)
+    again = World(tmp_path / "again", checkpoint={"uri": str(root)})
+    try:
+        again.start()
+        again.workers[0].records(outcome=outcome("b"))
+        assert "completed" in again.workers[0].next("end").reason
+        assert result(again.folder)["digest"] == "b" * 64
+    finally:
+        again.close()
+    third = World(tmp_path / "third", checkpoint={"uri": str(root)})
+    try:
+        third.start()
+        third.workers[0].records(outcome=outcome("c"))
+        assert "completed" in third.workers[0].next("end").reason
+        assert result(third.folder)["digest"] == "c" * 64
+    finally:
+        third.close()
+
+
+@pytest.mark.parametrize(("status", "told"), [("failed", True), ("completed", False)])
+def test_a_place_that_cannot_be_written_keeps_no_failure_from_being_told(
+    world: Callable[..., World], tmp_path: Path, status: str, told: bool
+) -> None:
+    root = tmp_path / "elsewhere"
+    run = world(checkpoint={"uri": str(root)})
+    run.start()
+    root.mkdir()
+    (root / "epochs").write_text("a file where the folder should be")
+    run.workers[0].records(outcome=outcome("a", status))
+    if told:
+        assert run.workers[0].next("end")
+        assert result(run.folder)["status"] == "failed"
+        return
+    log = run.folder / "controller.log"
+    wait_for(lambda: "the state cannot be written, trying again" in log.read_text(), "it says so")
+    assert not (run.folder / "result.json").exists()
+    (root / "epochs").unlink()
+    assert "completed" in run.workers[0].next("end").reason
