@@ -8,9 +8,10 @@ from frostline_contract.job import Job
 from frostline_controller.cli.errors import CommandError
 from frostline_controller.cluster.local_cluster import ClusterFailure, LocalCluster
 from frostline_controller.cluster.service_process import Service, cache_service, controller_service
-from frostline_controller.local.redis_process import RedisProcess, start_redis
-from frostline_controller.report.jsonl import JsonlTail
+from frostline_controller.local.redis_process import RedisProcess, RedisUnavailable, start_redis
 from frostline_rpc.auth import Tokens
+
+log = logging.getLogger(__name__)
 
 PASSWORD_FILE = "redis.password"
 
@@ -26,9 +27,6 @@ class LocalServices:
         self._shards: list[RedisProcess] = []
         self._cluster: LocalCluster | None = None
         self._log_handler: logging.Handler | None = None
-        # What is in the file already was asked of an earlier life of this run.
-        self._machine_events = JsonlTail(folder / "cluster" / "events.jsonl")
-        self._machine_events.new()
 
     def start(self) -> None:
         """Start it all; returns while the processes are still starting. Raises ValueError where there is no redis-server."""
@@ -40,7 +38,7 @@ class LocalServices:
         if not (self._folder / "tokens.json").exists():
             Tokens.create().write(self._folder / "tokens.json")
         services = [*self._start_cache(), controller_service(self._folder, self._replay, self._resume)]
-        self._cluster = LocalCluster(self._folder, self._job, services)
+        self._cluster = LocalCluster(self._folder, self._job, services, breakable={"kill_redis": self._kill_shards})
         self._cluster.start()
 
     def stop(self, grace_seconds: float) -> None:
@@ -56,11 +54,14 @@ class LocalServices:
                 self._log_handler.close()
 
     def advance(self) -> None:
-        """Carry out what the controller has asked the machine for: a planned fault of the job that kills Redis."""
-        for event in self._machine_events.new():
-            if event.get("reason") == "FaultRequested" and event.get("message") == "kill_redis":
-                for shard in self._shards:
-                    shard.process.kill()
+        """Call it often, from the thread that called `start`: a shard that has died is started again, empty, at its address."""
+        for number, shard in enumerate(self._shards):
+            if not shard.is_alive():
+                shard.stop()
+                try:
+                    self._shards[number] = self._start_shard(number, shard.port, shard.password)
+                except RedisUnavailable as error:
+                    log.warning("shard %d does not start again, trying again: %s", number, error)
 
     def all_left(self) -> bool:
         """True where no trainer pod runs."""
@@ -83,11 +84,18 @@ class LocalServices:
         password: str | None = None
         for number in range(self._job.cache.shards):
             # Listed one by one, so that the first ones are stopped where a later one does not start.
-            shard = start_redis(self._folder / "redis" / f"shard-{number}", memory // self._job.cache.shards, password=password)
-            self._shards.append(shard)
-            password = shard.password
+            self._shards.append(self._start_shard(number, 0, password))
+            password = self._shards[-1].password
         _write_private(self._folder / PASSWORD_FILE, password or "")
         return [cache_service(self._folder, [shard.address for shard in self._shards], memory, password or "")]
+
+    def _start_shard(self, number: int, port: int, password: str | None) -> RedisProcess:
+        folder = self._folder / "redis" / f"shard-{number}"
+        return start_redis(folder, self._job.cache.memory_bytes // self._job.cache.shards, port, password)
+
+    def _kill_shards(self) -> None:
+        for shard in self._shards:
+            shard.process.kill()
 
     def _log_to(self, path: Path) -> None:
         """The local cluster's log lines go to a file; the terminal is for the run's progress."""

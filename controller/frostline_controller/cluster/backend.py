@@ -1,4 +1,4 @@
-"""All that the controller asks of a cluster: the same five verbs for Kubernetes and for the laptop."""
+"""All that the controller asks of a cluster: the same few verbs for Kubernetes and for the laptop."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -56,6 +56,17 @@ class ClusterBackend(Protocol):
 
     def delete_pod(self, name: str, grace_seconds: float) -> None:
         """Delete a pod; while spec.replicas asks for it, another of its name replaces it, with another uid."""
+        ...
+
+    def break_machine(self, kind: str, pod: str, seconds: float) -> None:
+        """Carry out a planned fault of what is under the pods: kill_node, cut_node (for so long), kill_redis, kill_cache_server.
+
+        pod: one on that node; empty for a service. Raises ValueError where the cluster offers no such thing.
+        """
+        ...
+
+    def changed(self) -> bool:
+        """Cheap: whether something may have changed since the last `read`. True where only reading can say it."""
         ...
 
     def emit_event(self, kind: str, reason: str, message: str) -> None:

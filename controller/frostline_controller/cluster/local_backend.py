@@ -13,7 +13,7 @@ from frostline_controller.cluster.backend import ClusterState, Conflict, PodInfo
 
 EMPTY: dict[str, Any] = {
     "metadata": {"resource_version": 0, "annotations": {}},
-    "spec": {"replicas": 0, "deletions": []},
+    "spec": {"replicas": 0, "deletions": [], "breakages": []},
     "status": {"pods": []},
 }
 
@@ -27,9 +27,11 @@ class LocalBackend:
         self._file = self._folder / "statefulset.json"
         self._seen: tuple[int, int, int] | None = None
         self._object: dict[str, Any] = EMPTY
+        self._read: tuple[int, int, int] | None = None
 
     def read(self) -> ClusterState:
         found = self.read_object()
+        self._read = self._seen
         return ClusterState(
             annotations=dict(found["metadata"]["annotations"]),
             spec_replicas=found["spec"]["replicas"],
@@ -63,6 +65,13 @@ class LocalBackend:
 
         self.change(ask)
 
+    def break_machine(self, kind: str, pod: str, seconds: float) -> None:
+        asked = {"kind": kind, "pod": pod, "seconds": seconds}
+        self.change(lambda found: found["spec"].setdefault("breakages", []).append(asked))
+
+    def changed(self) -> bool:
+        return self._stamp() != self._read
+
     def emit_event(self, kind: str, reason: str, message: str) -> None:
         line = {"time_seconds": time.time(), "kind": kind, "reason": reason, "message": message}
         with open(self._folder / "events.jsonl", "a", encoding="utf-8") as file:
@@ -70,15 +79,21 @@ class LocalBackend:
 
     def read_object(self) -> dict[str, Any]:
         """The whole object; parsed again only when the file was replaced. Callers do not change it."""
-        try:
-            status = os.stat(self._file)
-        except FileNotFoundError:
+        stamp = self._stamp()
+        if stamp is None:
             return EMPTY
-        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
         if stamp != self._seen:
             self._object = json.loads(self._file.read_text(encoding="utf-8"))
             self._seen = stamp
         return self._object
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        """Differs whenever the file was replaced; None before there is one."""
+        try:
+            status = os.stat(self._file)
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def change(self, edit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Apply `edit` to the object under the lock, durably. An exception of `edit` leaves everything as it was."""
@@ -110,3 +125,20 @@ def replace_durably(path: Path, text: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def create_durably(path: Path, text: str) -> bool:
+    """Create a file with its whole content, on disk when this returns; False where it exists already."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(draft, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    return True

@@ -2,6 +2,9 @@
 
 It makes the pods that `<run>/cluster/statefulset.json` asks for, one agent process a pod, replaces what is deleted or dies,
 and keeps the controller, the cache server and the preload process running. One thread does it all; `stop` ends everything.
+
+`placement.pods_per_node` pods share a node, `node-<k>`. A node that was killed or cut off does not come back: its pods are
+replaced on `node-<k>-<n>`. The processes of a node that was cut off live on, as they would: nobody looks after them any more.
 """
 
 import logging
@@ -12,7 +15,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,10 +52,18 @@ class LocalCluster:
     """Runs the pods and services of one run directory. `start` returns at once; `failure` says what does not stay up.
 
     env: added to every child's environment (tests set FROSTLINE_WORKER_MODULE). services: kept running beside the pods.
+    breakable: what else planned faults can break, by their kind; called in the cluster's thread.
     Where FROSTLINE_PRELOAD names the socket of a preload process already, none is started: many short runs can share one.
     """
 
-    def __init__(self, run_dir: Path, job: Job, services: Sequence[Service] = (), env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        job: Job,
+        services: Sequence[Service] = (),
+        env: dict[str, str] | None = None,
+        breakable: Mapping[str, Callable[[], None]] | None = None,
+    ) -> None:
         self.run_dir = Path(run_dir).absolute()
         self._job = job
         self.backend = LocalBackend(self.run_dir / "cluster")
@@ -64,7 +76,10 @@ class LocalCluster:
         preload = Service("preload", (sys.executable, "-m", "frostline_trainer.preload", self._preload))
         wanted = (*services, *(() if shared else (preload,)))
         self._services = [ServiceProcess(service, self._env, self._logs) for service in wanted]
+        self._breakable = {"kill_cache_server": self._kill_cache_server, **(breakable or {})}
         self._pods: dict[str, Pod] = {}
+        self._orphans: list[Pod] = []
+        self._lost_nodes: Counter[int] = Counter()
         self._written: list[dict[str, object]] | None = None
         self._stopping = threading.Event()
         self._grace_seconds = 5.0
@@ -113,6 +128,7 @@ class LocalCluster:
                 self.failure = ClusterFailure(text, service.final_code or 0)
         found = self.backend.read_object()
         self._take_deletions(found["spec"]["deletions"])
+        self._take_breakages(found["spec"].get("breakages", []))
         self._match(found["spec"]["replicas"])
         for pod in list(self._pods.values()):
             pod.advance()
@@ -121,6 +137,7 @@ class LocalCluster:
             elif (pod.crash_looping or (pod.phase == FAILED and pod.exit_code)) and self.failure is None:
                 text = f"{pod.name} ended with code {pod.exit_code}:\n{last_lines(pod.log)}"
                 self.failure = ClusterFailure(text, pod.exit_code or 1)
+        self._orphans = [pod for pod in self._orphans if pod.outlives()]
         self._write_status()
 
     def _take_deletions(self, deletions: list[dict[str, object]]) -> None:
@@ -133,16 +150,50 @@ class LocalCluster:
                 pod.delete(float(deletion["grace_seconds"]))  # type: ignore[arg-type]
         self.backend.change(lambda found: found["spec"].update(deletions=found["spec"]["deletions"][len(deletions) :]))
 
+    def _take_breakages(self, breakages: list[dict[str, object]]) -> None:
+        """Planned faults of nodes and services."""
+        if not breakages:
+            return
+        for breakage in breakages:
+            kind, pod = str(breakage["kind"]), self._pods.get(str(breakage["pod"]))
+            log.warning("breakage kind=%s pod=%s", kind, breakage["pod"])
+            if kind in self._breakable:
+                self._breakable[kind]()
+            elif pod is not None:
+                self._lose_node(pod.ordinal // self._job.placement.pods_per_node, kind, float(breakage["seconds"]))  # type: ignore[arg-type]
+        self.backend.change(lambda found: found["spec"].update(breakages=found["spec"]["breakages"][len(breakages) :]))
+
+    def _lose_node(self, number: int, kind: str, seconds: float) -> None:
+        """All its pods die; or they are replaced while their processes live on, cut off for so long."""
+        self._lost_nodes[number] += 1
+        lost = [pod for pod in self._pods.values() if pod.ordinal // self._job.placement.pods_per_node == number]
+        for pod in lost:
+            if kind == "cut_node":
+                pod.cut_off(seconds)
+                self._orphans.append(self._pods.pop(pod.name))
+            else:
+                pod.delete(0.0)
+
+    def _kill_cache_server(self) -> None:
+        for service in self._services:
+            if service.service.name == "cache-server":
+                service.kill()
+
+    def _node_of(self, ordinal: int) -> str:
+        number = ordinal // self._job.placement.pods_per_node
+        lost = self._lost_nodes[number]
+        return f"node-{number}-{lost}" if lost else f"node-{number}"
+
     def _match(self, replicas: int) -> None:
         """Ordinals 0 .. replicas - 1, made together; what is above goes, highest first."""
-        wanted = {f"{POD_PREFIX}-{ordinal}": f"node-{ordinal}" for ordinal in range(replicas)}
-        for name in sorted(self._pods, key=lambda name: int(name.rpartition("-")[2]), reverse=True):
-            pod = self._pods[name]
-            if name not in wanted:
+        for pod in sorted(self._pods.values(), key=lambda pod: pod.ordinal, reverse=True):
+            if pod.ordinal >= replicas:
                 pod.delete(0.0 if pod.phase == SUCCEEDED else GRACE_SECONDS)
-        for name, node in wanted.items():
+        cuts = self.run_dir / "cluster" / "cut"
+        for ordinal in range(replicas):
+            name = f"{POD_PREFIX}-{ordinal}"
             if name not in self._pods:
-                self._pods[name] = Pod(name, node, self._pod_env(), self._logs)
+                self._pods[name] = Pod(name, self._node_of(ordinal), self._pod_env(), self._logs, cuts)
 
     def _pod_env(self) -> dict[str, str]:
         return {
@@ -156,13 +207,15 @@ class LocalCluster:
         }
 
     def _write_status(self) -> None:
-        pods = [pod.info() for _, pod in sorted(self._pods.items(), key=lambda item: int(item[0].rpartition("-")[2]))]
+        pods = [pod.info() for pod in sorted(self._pods.values(), key=lambda pod: pod.ordinal)]
         if pods != self._written:
             self.backend.change(lambda found: found["status"].update(pods=pods))
             self._written = pods
 
     def _end_all(self) -> None:
         """Pods with grace, together; then controller and cache server; then the preload process and whatever is left."""
+        for pod in self._orphans:
+            pod.delete(0.0)
         for pod in self._pods.values():
             pod.delete(self._grace_seconds)
         deadline = time.monotonic() + self._grace_seconds + 1.0

@@ -11,6 +11,7 @@ from signal import SIGTERM
 
 from frostline_controller.cluster.backend import FAILED, PENDING, RUNNING, SUCCEEDED, PodInfo
 from frostline_controller.cluster.child import kill_group, signal_child, start_child
+from frostline_controller.cluster.local_backend import replace_durably
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +27,17 @@ RESTARTS_MAX = 6
 class Pod:
     """The kubelet's view of one pod. All calls come from the cluster's one thread."""
 
-    def __init__(self, name: str, node: str, env: dict[str, str], logs: Path) -> None:
+    def __init__(self, name: str, node: str, env: dict[str, str], logs: Path, cuts: Path) -> None:
+        """cuts: folder of the files that say which pods are cut off from the services, by uid, and until when."""
         self.name, self.node, self.uid = name, node, str(uuid.uuid4())
-        self._env = {**env, "FROSTLINE_POD_NAME": name, "FROSTLINE_POD_UID": self.uid, "FROSTLINE_NODE": node}
+        self._cut = cuts / self.uid
+        self._env = {
+            **env,
+            "FROSTLINE_POD_NAME": name,
+            "FROSTLINE_POD_UID": self.uid,
+            "FROSTLINE_NODE": node,
+            "FROSTLINE_CUT": str(self._cut),
+        }
         self.log = logs / f"{name}.log"
         self._env["FROSTLINE_LOG"] = str(self.log)
         self._process: subprocess.Popen[bytes] | None = None
@@ -44,6 +53,10 @@ class Pod:
         """As the status shows it."""
         ready = self.phase == RUNNING and self._kill_at is None
         return asdict(PodInfo(self.name, self.uid, self.node, self.phase, self._started_at, ready))
+
+    @property
+    def ordinal(self) -> int:
+        return int(self.name.rpartition("-")[2])
 
     @property
     def process_id(self) -> int | None:
@@ -78,6 +91,18 @@ class Pod:
         self._kill_at = time.monotonic() + grace_seconds
         if self._process is not None:
             signal_child(self._process, SIGTERM) if grace_seconds > 0 else kill_group(self._process)
+
+    def cut_off(self, seconds: float) -> None:
+        """From now on no control message of its workers passes, for so long. Its processes know nothing of it."""
+        self._cut.parent.mkdir(parents=True, exist_ok=True)
+        replace_durably(self._cut, str(time.time() + seconds))
+
+    def outlives(self) -> bool:
+        """Of a pod that nobody looks after any more: whether anything of it still runs."""
+        if self._process is not None and self._process.poll() is not None:
+            kill_group(self._process)
+            self._process = None
+        return self._process is not None
 
     @property
     def gone(self) -> bool:

@@ -87,6 +87,11 @@ class ServiceProcess:
         if self._process is not None:
             signal_child(self._process, number)
 
+    def kill(self) -> None:
+        """SIGKILL to all of it; `advance` starts it again."""
+        if self._process is not None:
+            kill_group(self._process)
+
     def wait(self, seconds: float, still_waiting: Callable[[], bool] = lambda: True) -> None:
         """Wait for its end, at most so long, then kill what is left."""
         deadline = time.monotonic() + seconds

@@ -15,6 +15,7 @@ from frostline_controller.cluster.backend import ClusterBackend, ClusterState
 from frostline_controller.history import in_force, surviving_decisions
 from frostline_controller.membership import Membership
 from frostline_controller.service.events import EventLog
+from frostline_controller.service.faults import PlannedFaults
 from frostline_controller.service.records import RecordLog, StatisticsLog
 from frostline_controller.service.streams import Streams
 from frostline_controller.state.durable import DurableState, DurableStore, with_decisions
@@ -56,6 +57,7 @@ class Run:
         self.statistics = StatisticsLog(self.folder / "statistics.jsonl")
         self.plans = Journal(self.folder / "plans.jsonl")
         self.events = EventLog(self.folder / "events.jsonl")
+        self.faults = PlannedFaults(job, self.folder)
         self.wake = asyncio.Event()
         self.identity = state.identity
         self.calendar = self._calendar()

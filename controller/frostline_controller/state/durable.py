@@ -57,7 +57,7 @@ class DurableState(Frozen):
 
     state: waiting, running, draining, suspended, completed, failed or cancelled. started_at: Unix seconds.
     forced_freeze_point: a freeze or unfreeze by command that the next decision carries out; -1: none.
-    reshapes_done, faults_done: how many of the job's scheduled ones have been taken up.
+    reshapes_done: how many of the job's scheduled ones have been taken up.
     replicas: what the controller last wrote to spec.replicas; -1: never. scaling_from: what it was, while that write is not
     known to be done; -1 otherwise. requested_workers: a user's limit, 0 to suspend; -1: none.
     start_pp_degree, start_dp_degree: the shape that the run began with; 0 before.
@@ -78,7 +78,6 @@ class DurableState(Frozen):
     forced_freeze_point: int = -1
     pinned: PinnedShape | None = None
     reshapes_done: int = 0
-    faults_done: int = 0
     replicas: int = -1
     scaling_from: int = -1
     requested_workers: int = -1
