@@ -27,6 +27,8 @@ COMPUTING = frozenset(("load", "schedule", "exchange", "norms", "prepared", "vot
 """Phases of a step that is not recorded yet: the fault's step is the one being computed. In all others, the last committed."""
 PLACES = {"tear": "update", "late_commit": "tally"}
 """Kinds with a place of their own. update: some of a unit is written. tally: a vote has returned and is not stored yet."""
+HALF_WRITTEN = "rename"
+"""The bytes are in a file that is not yet under its name; other files of the checkpoint may be there, or missing."""
 SLOW_STEPS = 20
 
 
@@ -54,7 +56,7 @@ class _Slow:
 
 
 class FaultPlan:
-    """The faults that may still befall this worker. Its training thread calls `enter`, its checkpoint writer `half_written`."""
+    """The faults that may still befall this worker. Its training thread calls `enter`, its checkpoint writer `before_file`."""
 
     def __init__(self, faults: dict[int, Fault], identity: Identity, progress: Callable[[], Progress]) -> None:
         """faults: by index in the job's `faults`. progress: called in the thread that a fault may hit."""
@@ -94,8 +96,10 @@ class FaultPlan:
             if self._claim(index, fault, phase, step, progress):
                 self._happen(index, fault, phase, step)
 
-    def half_written(self, step: int) -> None:
-        """The checkpoint writer has written a part of a file of the checkpoint of `step`."""
+    def before_file(self, operation: str, step: int) -> None:
+        """The checkpoint writer is about to do this to a file of the checkpoint of `step`."""
+        if operation != HALF_WRITTEN:
+            return
         for index, fault in list(self._in_files.items()):
             if step >= fault.step:
                 del self._in_files[index]

@@ -131,7 +131,8 @@ beating = threading.Thread(target=lambda: [(print("beat", flush=True), time.slee
 beating.start()
 for _ in range(6):
     training.one_step()
-    training.plan.half_written(training.step)
+    for operation in ("create", "write", "sync", "rename"):
+        training.plan.before_file(operation, training.step)
 print("survived", flush=True)
 """
 
