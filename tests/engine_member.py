@@ -17,7 +17,7 @@ from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.evaluation import evaluate
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import form_groups
-from frostline_trainer.engine.unit_state import import_unit
+from frostline_trainer.engine.unit_state import export_unit, import_unit, unit_digest
 from frostline_trainer.engine.vote import Ballot, hold_vote
 from frostline_trainer.entering import Entered
 from frostline_trainer.finishing import world_digest
@@ -35,7 +35,10 @@ class Run:
     """What a member reports, as plain data. Tensors are told by the SHA-256 of their bytes; names are Hugging Face's.
 
     losses, gradient_norms, unit_norms: by step, for the steps in which it was a member. units: unit -> {tensor: digest}.
-    digest: of the whole world. guard: digest of the guard split's rows. moved_bytes: received in reshapes.
+    copies: where a plan has buddies, "after STEP" and "entered at STEP" -> {unit: SHA-256 of its state}, of units owned and kept.
+    prepared: step -> {unit: SHA-256 of its gradient when the vote has passed}. tags: unit -> the state that it is at in the end.
+    covered: the vote's bits by step. digest: of the whole world. guard: digest of the guard split's rows.
+    moved_bytes: received in reshapes.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -46,6 +49,10 @@ class Run:
     guard: str = ""
     moved_bytes: int = 0
     checkpoint: str = ""
+    copies: dict[str, dict[int, str]] = field(default_factory=dict)
+    prepared: dict[int, dict[int, str]] = field(default_factory=dict)
+    tags: dict[int, str] = field(default_factory=dict)
+    covered: dict[int, tuple[bool, ...]] = field(default_factory=dict)
 
 
 class EventList:
@@ -66,10 +73,10 @@ def store_port() -> int:
 
 
 def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], int]], checkpoint_root: str = "",
-               checkpoint_step: int = 0, score: bool = True) -> Run:  # fmt: skip
+               checkpoint_step: int = 0, score: bool = True, refused: tuple[int, ...] = ()) -> Run:  # fmt: skip
     """Take part in each plan that names this worker; segment (plan, last): its steps end with `last`.
 
-    checkpoint_step: take a checkpoint after that step's commit.
+    checkpoint_step: take a checkpoint after that step's commit. refused: steps whose loss is not finite.
     """
     torch.set_num_threads(1)
     store_port()
@@ -83,9 +90,12 @@ def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], 
         if worker_id in plan.participants:
             step = plan.start_step if plan.start == "checkpoint" else step
             generation = enter(context, case, plan, worker_id, step, run, checkpoint_root)
+            if generation is not None:
+                note_copies(generation, run, f"entered at {step}")
         while generation is not None and step < last:
             step += 1
-            train_step(generation, case, step, run)
+            train_step(generation, case, step, run, spoiled=step in refused)
+            note_copies(generation, run, f"after {step}")
             if old is not None:
                 old.close()
                 old = None
@@ -97,6 +107,7 @@ def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], 
             old.close()
         step = last
     if generation is not None:
+        run.tags = {unit: str(state) for unit, state in context.holdings.all().items()}
         describe(generation, run, score)
         generation.close()
     if saving is not None:
@@ -119,6 +130,9 @@ def enter(context: RunContext, case: Case, plan: Plan, worker_id: str, step: int
         manifest = read_manifest(folder)
         for unit in plan.needs(worker_id):
             import_unit(unit, context.cut.units[unit], context.moments, load_unit(folder, manifest, unit))
+    if plan.start != "continue":
+        tag = StateTag(lineage=plan.lineage, step=step, generation=plan.generation)
+        context.holdings.settle(plan.needs(worker_id), tag)
     if groups.world is None:
         groups.close()
         return None
@@ -127,20 +141,43 @@ def enter(context: RunContext, case: Case, plan: Plan, worker_id: str, step: int
     return Generation(context, plan, index, groups, freeze_point, lambda name: None)
 
 
-def train_step(generation: Generation, case: Case, step: int, run: Run) -> None:
-    """Freeze where the case says so, compute, vote, commit."""
+def train_step(generation: Generation, case: Case, step: int, run: Run, spoiled: bool = False) -> None:
+    """Freeze where the case says so, compute, vote, commit; refuse where the loss is `spoiled`."""
     context = generation.context
     if generation.freeze_point != case.freeze_point_at(step):
         generation.freeze_to(case.freeze_point_at(step))
     gradients = generation.compute(step)
-    ballot = Ballot(gradients.unit_squares, gradients.losses, kept=generation.kept)
+    losses = dict.fromkeys(gradients.losses, math.nan) if spoiled else gradients.losses
+    ballot = Ballot(gradients.unit_squares, losses, kept=generation.kept)
     result = hold_vote(generation.world, ballot, context.num_units, generation.num_microbatches)
     training = context.job.training
     rate = learning_rate(training.optimizer, training.schedule, step, case.steps)
     tag = StateTag(lineage=generation.plan.lineage, step=step, generation=generation.plan.generation)
-    generation.commit(gradients, rate, result.gradient_norm, tag)
+    run.covered[step] = result.covered
+    if generation.plan.buddies:
+        run.prepared[step] = {unit: digest_of_gradient(generation, unit) for unit in generation.plan.needs(generation.worker_id)}
+    if result.finite:
+        generation.commit(gradients, rate, result.gradient_norm, tag)
+    else:
+        generation.refuse(gradients, tag)
     run.losses[step], run.gradient_norms[step] = result.loss, result.gradient_norm
     run.unit_norms[step] = tuple(math.sqrt(square) for square in result.unit_squares)
+
+
+def note_copies(generation: Generation, run: Run, moment: str) -> None:
+    """Put digests of what this member owns and keeps into `run`, where the plan has buddies."""
+    context, plan = generation.context, generation.plan
+    if plan.buddies:
+        run.copies[moment] = {
+            unit: unit_digest(export_unit(unit, context.cut.units[unit], context.moments)).hex()
+            for unit in plan.needs(generation.worker_id)
+        }
+
+
+def digest_of_gradient(generation: Generation, unit: int) -> str:
+    """Over the gradients of a unit's parameters, "" for those that have none."""
+    parameters = generation.context.cut.units[unit].parameters()
+    return "".join(digest_of(parameter.grad) if parameter.grad is not None else "" for parameter in parameters)
 
 
 def take_checkpoint(saving: Saving, generation: Generation, plan: Plan, case: Case, step: int) -> str:

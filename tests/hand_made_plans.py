@@ -52,12 +52,16 @@ class Layout:
 
 @dataclass(frozen=True)
 class Segment:
-    """A layout that is planned for `freeze_point` and holds until step `last` has been committed."""
+    """A layout that is planned for `freeze_point` and holds until step `last` has been committed.
+
+    domains: each member's failure domain, by global rank; empty: nobody keeps anything.
+    """
 
     layout: Layout
     last: int
     freeze_point: int = 0
     bounds: tuple[int, ...] | None = None
+    domains: tuple[int, ...] = ()
 
 
 def lone_plan(placement: Placement) -> Plan:
@@ -66,8 +70,9 @@ def lone_plan(placement: Placement) -> Plan:
                 placement=placement)  # fmt: skip
 
 
-def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], checkpoint_root: str = "", checkpoint_step: int = 0,
-               resume: tuple[str, int] | None = None, score: bool = True) -> list[Run]:  # fmt: skip
+def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], checkpoint_root: str = "",
+               checkpoint_step: int = 0, resume: tuple[str, int] | None = None, score: bool = True,
+               refused: tuple[int, ...] = ()) -> list[Run]:  # fmt: skip
     """Run a case through a series of layouts. Returns each worker's report, by worker number.
 
     resume: (checkpoint folder relative to the root, its step): the first plan starts from it.
@@ -79,7 +84,8 @@ def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], ch
         plans.append(_plan(segment, plans[-1] if plans else None, ports, resume))
     fields = [(plan.model_dump(mode="json"), segment.last) for plan, segment in zip(plans, segments, strict=True)]
     arguments: dict[str, Any] = {
-        "case": case, "segments": fields, "checkpoint_root": checkpoint_root, "checkpoint_step": checkpoint_step, "score": score
+        "case": case, "segments": fields, "checkpoint_root": checkpoint_root, "checkpoint_step": checkpoint_step, "score": score,
+        "refused": refused,
     }  # fmt: skip
     calls = [Call("tests.engine_member:run_member", arguments | {"worker_id": f"w{number}"}) for number in range(count)]
     return workers.call(calls)
@@ -92,6 +98,7 @@ def _plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple
         # The last owner of each unit, so that sources differ from unit to unit and from global rank 0.
         sources = tuple(before.placement.owners(unit)[-1] for unit in range(NUM_UNITS))
     leavers = tuple(sorted(set(before.placement.workers) - set(placement.workers))) if before is not None else ()
+    buddies, uncovered = buddies_in(placement, segment.domains)
     start = "continue" if before is not None else "checkpoint" if resume else "fresh"
     return Plan(
         generation=GenerationId(incarnation=1, counter=next(_counters)),
@@ -104,11 +111,28 @@ def _plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple
         placement=placement,
         sources=sources,
         leavers=leavers,
+        buddies=buddies,
+        uncovered=uncovered,
         holders=holders_of(before, placement.workers + leavers) if before is not None else (),
         state_source=sources[0] if sources else "",
         store_host="127.0.0.1",
         store_port=ports[segment.layout.numbers[0]],
     )
+
+
+def buddies_in(placement: Placement, domains: tuple[int, ...]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """(buddies, uncovered): a unit whose owners share a domain is kept by the next member, by global rank, in another one."""
+    domain = dict(zip(placement.workers, domains, strict=bool(domains)))
+    buddies, uncovered = [], []
+    for unit in range(placement.stage_bounds[-1] if domains else 0):
+        owners = placement.owners(unit)
+        first = placement.workers.index(owners[0])
+        others = placement.workers[first:] + placement.workers[:first]
+        away = [member for member in others if domain[member] != domain[owners[0]]]
+        kept_by_owners = len({domain[owner] for owner in owners}) > 1
+        buddies.append(away[0] if away and not kept_by_owners else "")
+        uncovered += [unit] if not away else []
+    return tuple(buddies), tuple(uncovered)
 
 
 def holders_of(before: Plan, participants: tuple[str, ...]) -> tuple[UnitHolders, ...]:

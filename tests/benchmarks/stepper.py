@@ -28,6 +28,9 @@ class Stepper:
             freeze_point=freeze_point,
             placement=placement_of(1, 1),
         )
+        if plan.start != "continue":
+            fresh = StateTag(lineage=0, step=0, generation=plan.generation)
+            context.holdings.settle(plan.needs(plan.placement.workers[index]), fresh)
         self.generation = Generation(context, plan, index, groups or lone_groups(), freeze_point, self.clock.enter)
         self.step_number = 0
         self.seconds = 0.0

@@ -6,6 +6,7 @@ sockets (facts/torch.md, Failure). Votes and state always travel over gloo in ho
 on CUDA.
 """
 
+import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from frostline_trainer import sockets
 from frostline_trainer.waiting import blocked
 
 DEFAULT_TIMEOUT = timedelta(seconds=120)
@@ -41,12 +43,18 @@ class Group:
                  timeout: timedelta = DEFAULT_TIMEOUT, host: str = "127.0.0.1") -> None:  # fmt: skip
         self.index, self.size, self.backend = index, size, backend
         self._group: Any = None
+        self._address: sockets.Address = ("", 0)
+        self._peers: set[sockets.Address] = set()
         if size > 1:
             assert store is not None
             prefixed = dist.PrefixStore(name, store)
-            self._group = (
-                _nccl(prefixed, index, size, timeout) if backend == "nccl" else _gloo(prefixed, index, size, timeout, host)
-            )
+            if backend == "nccl":
+                self._group = _nccl(prefixed, index, size, timeout)
+            else:
+                device, self._address = _gloo_device(host)
+                prefixed.set(f"address{index}", f"{self._address[0]} {self._address[1]}")
+                self._group = _gloo(prefixed, index, size, timeout, device)
+                self._peers = {_read_address(prefixed.get(f"address{peer}")) for peer in range(size) if peer != index}
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> "Sent":
         """Start sending; the tensor is kept until `Sent.wait`."""
@@ -60,6 +68,10 @@ class Group:
             self._group.recv([landing], source, tag).wait()
         if landing is not tensor:
             tensor.copy_(landing)
+
+    def expect(self, tensor: torch.Tensor, source: int, tag: int) -> "Received":
+        """`tensor`, in host memory, fills from `source` from now on; it is whole after `Received.wait`."""
+        return Received(self._group.recv([tensor], source, tag), tensor)
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> None:
         """Sum over the members, in place. The order of the sum is the library's."""
@@ -99,6 +111,19 @@ class Group:
         """All members have come here."""
         self.all_reduce_sum(torch.zeros(1))
 
+    def interrupt(self) -> None:
+        """Make whatever blocks in this group end with RuntimeError, here and on its peers. The group is of no use afterwards.
+
+        Callable from any thread, any number of times.
+        """
+        group = self._group
+        if group is None:
+            return
+        if self.backend == "nccl":
+            group.abort()
+        else:
+            sockets.cut(self._address, self._peers)
+
     def close(self) -> None:
         """Drop the group; gloo closes its sockets with the last reference."""
         if self._group is not None and self.backend == "nccl":
@@ -118,6 +143,18 @@ class Sent:
 
     work: Any
     payload: torch.Tensor
+
+    def wait(self) -> None:
+        with blocked():
+            self.work.wait()
+
+
+@dataclass
+class Received:
+    """A message that is awaited, with the memory that it is written to."""
+
+    work: Any
+    landing: torch.Tensor
 
     def wait(self) -> None:
         with blocked():
@@ -155,9 +192,26 @@ def broadcast_bytes(group: Group, payload: bytes, root: int) -> bytes:
     return flat.numpy().tobytes()
 
 
-def _gloo(store: dist.Store, index: int, size: int, timeout: timedelta, host: str) -> Any:
+_making_device = threading.Lock()
+
+
+def _gloo_device(host: str) -> tuple[Any, sockets.Address]:
+    """A device for one group, and the address at which it alone listens."""
+    with _making_device:
+        before = sockets.listening()
+        device = dist.ProcessGroupGloo.create_device(hostname=host)
+        (address,) = sockets.listening() - before
+    return device, address
+
+
+def _read_address(text: bytes) -> sockets.Address:
+    host, _, port = text.decode().partition(" ")
+    return host, int(port)
+
+
+def _gloo(store: dist.Store, index: int, size: int, timeout: timedelta, device: Any) -> Any:
     options = dist.ProcessGroupGloo._Options()
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+    options._devices = [device]
     options._timeout = timeout
     options._threads = 1
     return dist.ProcessGroupGloo(store, index, size, options)

@@ -17,12 +17,15 @@ from frostline_trainer.engine.exchange import reduce_gradients
 from frostline_trainer.engine.feed import BatchFeed, StepBatch
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.groups import Groups
+from frostline_trainer.engine.keeping import Keeper
 from frostline_trainer.engine.noise import add_feature_noise
 from frostline_trainer.engine.optimizer import UnitOptimizer
 from frostline_trainer.engine.pipeline import EnterBoundary, MicroBatch, Pipeline
 from frostline_trainer.engine.prefix import PrefixReader
 from frostline_trainer.engine.schedules import SCHEDULES, check_schedule, schedule_named
 from frostline_trainer.engine.stage import Stage, StageSettings
+from frostline_trainer.engine.tied import learning, stop_frozen_tie, sum_uses, tie_learns
+from frostline_trainer.engine.unit_state import HOST, place_unit
 
 
 @dataclass
@@ -66,8 +69,11 @@ class Generation:
             autocast=context.job.training.precision == "mixed_bfloat16",
             device_type=context.device.type,
         )
-        self._needed = plan.needs(self.worker_id)
-        self._place_units()
+        self._index = index
+        self._needed, self._speaks_for = plan.needs(self.worker_id), self._covers()
+        own = plan.placement.units_of(self.worker_id)
+        for unit, module in enumerate(context.cut.units):
+            place_unit(unit, module, context.moments, context.device if unit in own else HOST)
         self.prefix: PrefixReader | None = None
         self.freeze_to(freeze_point, codec_chain, round_trip)
 
@@ -86,7 +92,8 @@ class Generation:
             self.stages[number] = stage
             if not stage.is_frozen:
                 self.buffers[number] = self._gradient_buffers(stage)
-        self._freeze_tied()
+        self.keeper = Keeper(context, self.plan, self._index, self.world, freeze_point)
+        stop_frozen_tie(context, freeze_point, self.plan.placement.units_of(self.worker_id))
         trainable = [pair for stage in self.stages.values() for pair in stage.trainable()]
         self.optimizer = UnitOptimizer(context.job.training.optimizer, trainable, context.moments)
         self.pipeline = Pipeline(
@@ -112,61 +119,28 @@ class Generation:
             data = self.context.data
             self.prefix = PrefixReader(self.context, stage, data.train, cache, self.freeze_point, previous_boundary)
 
-    def _place_units(self) -> None:
-        """Own units on the device, the others in host memory."""
-        own = {unit for number in self.shape.stages_of(self.pp_rank) for unit in self.placement.units_of_stage(number)}
-        if self.context.device.type != "cpu":
-            for index, unit in enumerate(self.context.cut.units):
-                unit.to(self.context.device if index in own else "cpu")
-
     def _gradient_buffers(self, stage: Stage) -> GradientBuffers:
-        groups = [(unit, [p for _, p in self._learning(unit, module)]) for unit, module in stage.trainable()]
+        groups = [(unit, [p for _, p in learning(self.context, self.freeze_point, unit)]) for unit, _ in stage.trainable()]
         return GradientBuffers(groups, self.num_microbatches, self.num_leaves, self.context.exact)
-
-    def _learning(self, unit: int, module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
-        return [(name, p) for name, p in module.named_parameters() if p.requires_grad and not self._is_frozen_tie(unit, name)]
 
     # ---- tied embeddings
 
     @property
-    def _tie_learns(self) -> bool:
-        return self.context.cut.tied is not None and self.freeze_point == 0
-
-    def _is_frozen_tie(self, unit: int, name: str) -> bool:
-        """The head's copy of a tied matrix stops with the embedding (unless untied when it freezes)."""
-        tied = self.context.cut.tied
-        last = self.context.num_units - 1
-        frozen = self.freeze_point > 0 and not self.context.job.model.untie_on_freeze
-        return tied is not None and unit == last and name == tied[1] and frozen
-
-    def _freeze_tied(self) -> None:
-        last_stage = self.stages.get(self.shape.num_stages - 1)
-        if last_stage is None or last_stage.is_frozen:
-            return
-        for name, parameter in last_stage.units[-1].named_parameters():
-            if self._is_frozen_tie(self.context.num_units - 1, name):
-                parameter.requires_grad_(False)
+    def _tied_stages(self) -> set[int]:
+        """The stages whose gradients are complete only after the two uses of a tied matrix were summed."""
+        return {0, self.shape.num_stages - 1} if tie_learns(self.context, self.freeze_point) else set()
 
     def _exchange_tied(self) -> None:
         """Each use of a tied matrix was summed over its own tree; now both copies get the sum of the two."""
         tied = self.context.cut.tied
-        first, last = self.stages.get(0), self.stages.get(self.shape.num_stages - 1)
-        if not self._tie_learns or tied is None or (first is None and last is None):
+        uses = sorted(self._tied_stages & self.stages.keys())
+        if tied is None or not uses:
             return
-        mine = [dict(first.units[0].named_parameters())[tied[0]].grad] if first is not None else []
-        mine += [dict(last.units[-1].named_parameters())[tied[1]].grad] if last is not None else []
-        if first is not None and last is not None:
-            total = mine[0] + mine[1]
-        else:
-            peer = (self.shape.num_stages - 1) % self.shape.pp_degree if first is not None else 0
-            total = torch.empty_like(mine[0])
-            tag = 2 * self.shape.num_stages * self.num_microbatches + 1
-            sent = self.row.send(mine[0], peer, tag)
-            self.row.receive(total, peer, tag)
-            sent.wait()
-            total += mine[0]
-        for gradient in mine:
-            gradient.copy_(total)
+        mine = [self.stages[0].units[0].get_parameter(tied[0]).grad] if 0 in uses else []
+        last = self.shape.num_stages - 1
+        mine += [self.stages[last].units[-1].get_parameter(tied[1]).grad] if last in uses else []
+        peer = last % self.shape.pp_degree if 0 in uses else 0
+        sum_uses(mine, self.row, peer, 2 * self.shape.num_stages * self.num_microbatches + 1)
 
     # ---- a step
 
@@ -174,6 +148,7 @@ class Generation:
         """Schedule and exchange: afterwards the reduced gradients are complete on the device (PROTOCOLS 2, 1.)."""
         batch = self.feed.batch(step)
         self.phase("load")
+        self.keeper.expect()
         micro_batches = self._micro_batches(batch)
         self.phase("schedule")
         actions = self._schedule(self.pp_rank, self.shape.pp_degree, self.shape.virtual_stages, len(micro_batches))
@@ -182,34 +157,66 @@ class Generation:
             actions, micro_batches, step, lambda logits, inputs: task.loss(logits, inputs, counts), self._upstream_learns
         )
         self.phase("exchange")
-        totals = {number: self._reduce(buffers) for number, buffers in self.buffers.items()}
-        self._exchange_tied()
+        totals = self._exchange()
         self.phase("norms")
         losses = {number: float(loss.double()) for number, loss in result.losses.items()}
-        return StepGradients(totals, losses, self._unit_squares() if self.dp_rank == 0 else {})
+        squares = self._unit_squares() if self.dp_rank == 0 else {}
+        self.keeper.collect()
+        return StepGradients(totals, losses, squares)
+
+    def _exchange(self) -> dict[int, torch.Tensor]:
+        """Each stage's reduced gradient; it leaves for its buddies as soon as it is complete."""
+        totals, tied = {}, self._tied_stages
+        for number, buffers in self.buffers.items():
+            totals[number] = self._reduce(buffers)
+            if number not in tied:
+                self.keeper.send(number, buffers, totals[number])
+        self._exchange_tied()
+        for number in tied & totals.keys():
+            self.keeper.send(number, self.buffers[number], totals[number])
+        return totals
 
     def commit(self, gradients: StepGradients, learning_rate: float, gradient_norm: float, tag: StateTag) -> None:
         """Scale, clip, update own units and wards; they are torn meanwhile, and at `tag` once the device has finished.
 
-        It needs no group: a late commit, after a failure, is the same call.
+        It needs no group: a late commit, after a failure, is the same call. Units that are at `tag` already stay as they are;
+        those that were torn before stay torn.
         """
-        holdings = self.context.holdings
-        holdings.tear(unit for unit in self._needed if unit >= self.freeze_point)
+        self.keeper.finish_sending()
+        whole = self._whole_units()
+        if any(state == tag for state in whole.values()):
+            assert all(state == tag for state in whole.values()), f"some units are at {tag} and some are not: {whole}"
+            self._end_step(gradients)
+            return
+        self.context.holdings.tear(unit for unit in whole if unit >= self.freeze_point)
         clip = self.context.job.training.clip_norm
         factor = min(1.0, clip / (gradient_norm + 1e-6)) if clip is not None else 1.0
         if factor < 1.0:
             for total in gradients.totals.values():
                 total.mul_(factor)
         self.optimizer.step(learning_rate)
+        self.phase("update")
+        self.keeper.commit(learning_rate, factor)
         if self.context.device.type == "cuda":
             torch.cuda.synchronize(self.context.device)
-        self.refuse(gradients, tag)
+        self.context.holdings.settle(whole, tag)
+        self._end_step(gradients)
 
     def refuse(self, gradients: StepGradients, tag: StateTag) -> None:
-        """Drop a step's gradients; the units go on unchanged, at `tag`."""
+        """Drop a step's gradients; the units go on unchanged, at `tag`. Needs no group either."""
+        self.keeper.finish_sending()
+        self.context.holdings.settle(self._whole_units(), tag)
+        self._end_step(gradients)
+
+    def _whole_units(self) -> dict[int, StateTag]:
+        """Own units and wards that are whole, with the state that they are at."""
+        states = {unit: self.context.holdings.state(unit) for unit in self._needed}
+        return {unit: state for unit, state in states.items() if state is not None}
+
+    def _end_step(self, gradients: StepGradients) -> None:
         for number, total in gradients.totals.items():
             self.buffers[number].release(total)
-        self.context.holdings.settle(self._needed, tag)
+        self.keeper.drop()
 
     def abandon(self, keep_prepared: bool) -> None:
         """Drop everything that refers to the groups, so that their sockets close (facts/torch.md, Failure).
@@ -217,6 +224,7 @@ class Generation:
         keep_prepared: the reduced gradients of a prepared step stay, for a late commit.
         """
         self.pipeline.abandon()
+        self.keeper.abandon(keep_prepared)
         if not keep_prepared:
             for buffers in self.buffers.values():
                 buffers.abandon()
@@ -224,16 +232,18 @@ class Generation:
 
     @property
     def kept(self) -> frozenset[int]:
-        """For the vote: units for whose cover this member speaks, and which are covered.
+        """For the vote: units for whose cover this member speaks, and which are covered."""
+        return frozenset(unit for unit in self._speaks_for if self.context.holdings.state(unit) is not None)
 
-        Its wards, and units with owners in two failure domains where it is the owner in replica 0.
+    def _covers(self) -> list[int]:
+        """Units for whose cover this member speaks: its wards; and as owner in replica 0, what has owners in two failure domains.
+
+        A plan without buddies says nothing about failure domains: nothing is covered.
         """
-        plan, holdings = self.plan, self.context.holdings
-        if not plan.buddies:
-            return frozenset()
-        own = plan.placement.units_of(self.worker_id) if self.dp_rank == 0 else []
+        plan = self.plan
+        own = plan.placement.units_of(self.worker_id) if self.dp_rank == 0 and plan.buddies else []
         twice = [unit for unit in own if not plan.buddies[unit] and unit not in plan.uncovered]
-        return frozenset(unit for unit in (*twice, *plan.wards_of(self.worker_id)) if holdings.state(unit) is not None)
+        return twice + plan.wards_of(self.worker_id)
 
     def close(self) -> None:
         self.groups.close()
@@ -248,9 +258,9 @@ class Generation:
         named = [
             (unit, parameter.grad)
             for stage in self.stages.values()
-            for unit, module in stage.trainable()
-            for name, parameter in self._learning(unit, module)
-            if not (self._tie_learns and unit == self.context.num_units - 1 and name == self.context.cut.tied[1])
+            for unit, _ in stage.trainable()
+            for name, parameter in learning(self.context, self.freeze_point, unit)
+            if not (self._tied_stages and unit == self.context.num_units - 1 and name == self.context.cut.tied[1])
         ]
         if not named:
             return {}

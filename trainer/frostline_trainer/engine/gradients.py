@@ -83,14 +83,22 @@ class GradientBuffers:
 
     def release(self, total: torch.Tensor) -> None:
         """The step is over: the buffer may be used again."""
+        self.unbind()
+        self.recycle(total)
+
+    def unbind(self) -> None:
+        """The `.grad`s show nothing."""
         for parameter in self.parameters:
             parameter.grad = None
-        self.recycle(total)
+
+    def span(self, units: Sequence[int]) -> slice:
+        """Where consecutive units lie in a flat buffer, with the room behind each that aligns the next."""
+        stop = self.unit_slices[units[-1]].stop
+        return slice(self.unit_slices[units[0]].start, stop + -stop % UNIT_ALIGNMENT)
 
     def abandon(self) -> None:
         """Drop a half-computed step."""
-        for parameter in self.parameters:
-            parameter.grad = None
+        self.unbind()
         self._open = None
         self._tree.nodes = {}
 

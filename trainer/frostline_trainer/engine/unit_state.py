@@ -14,6 +14,7 @@ from frostline_trainer.engine.optimizer import Moments
 
 UnitState = dict[str, torch.Tensor]
 WEIGHT = "weight/"
+HOST = torch.device("cpu")
 
 
 def export_unit(index: int, unit: nn.Module, moments: Moments) -> UnitState:
@@ -45,9 +46,24 @@ def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[st
     for key, tensor in state.items():
         moment, _, name = key.partition("/")
         if not key.startswith(WEIGHT):
-            # The step count stays in host memory, as torch's optimizers keep it.
-            home = torch.device("cpu") if moment == "step" else device
-            moments.setdefault((index, name), {})[moment] = tensor.to(home, copy=True)
+            moments.setdefault((index, name), {})[moment] = tensor.to(_home_of(moment, device), copy=True)
+
+
+def place_unit(index: int, unit: nn.Module, moments: Moments, device: torch.device) -> None:
+    """Weights and moments of a unit to `device`: a unit that is run lies on the run's device, any other in host memory."""
+    if all(tensor.device == device for tensor in unit.state_dict().values()):
+        return
+    unit.to(device)
+    for name, _ in unit.named_parameters():
+        state = moments.get((index, name), {})
+        for moment, tensor in state.items():
+            if isinstance(tensor, torch.Tensor):
+                state[moment] = tensor.to(_home_of(moment, device))
+
+
+def _home_of(moment: str, device: torch.device) -> torch.device:
+    """Where a moment lies: the step count stays in host memory, as torch's optimizers keep it."""
+    return HOST if moment == "step" else device
 
 
 def _form(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:

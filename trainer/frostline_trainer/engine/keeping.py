@@ -1,0 +1,223 @@
+"""A buddy keeps units of others whole, so that they can be brought back where all their owners are lost (PROTOCOLS 2 and 4).
+
+A ward's weights lie in the buddy's own copy of the model, its moments among the buddy's moments: an owner's state, at the same
+tag. In every step the owner in replica 0 sends the ward's reduced gradient, which the buddy has before it enters the vote; what
+the vote decides both do, by one function. So the bits are the owner's and nothing is replayed: a log of one step.
+
+Memory, in the buddy's host memory: a ward's state (weights, which a worker holds anyway, and moments) and one reduced gradient
+of its wards; with AdamW 4 times the size of the weights. On CUDA a ward is stepped on the device, unit by unit, so that the
+device holds one unit's state and gradient more, and the owner holds a host copy of the gradient that it sends.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from frostline_contract.plan import Plan
+from frostline_trainer.collectives import Group, Received, Sent
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.gradients import GradientBuffers
+from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
+from frostline_trainer.engine.tied import learning, stop_frozen_tie
+from frostline_trainer.model import set_frozen
+
+KEEP_TAG = 1 << 24
+"""First tag of gradients for buddies, one a unit: above those of state moves, which travel in the same group."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Consecutive units of one stage that learn and have one buddy: their reduced gradients are one message.
+
+    owner, buddy: global ranks; the owner is the stage's in replica 0.
+    """
+
+    stage: int
+    units: tuple[int, ...]
+    owner: int
+    buddy: int
+
+    @property
+    def tag(self) -> int:
+        return KEEP_TAG + self.units[0]
+
+
+def parcels_of(plan: Plan, freeze_point: int) -> list[Parcel]:
+    """Every message of a step's gradients to buddies, in unit order. A frozen unit has no gradient to send."""
+    placement, parcels = plan.placement, list[Parcel]()
+    for stage in range(placement.shape.num_stages) if plan.buddies else ():
+        owner = placement.shape.global_rank(0, stage % placement.pp_degree)
+        run: list[int] = []
+        for unit in placement.units_of_stage(stage):
+            if run and plan.buddies[unit] != plan.buddies[run[0]]:
+                parcels += _parcel(plan, stage, owner, run)
+                run = []
+            if unit >= freeze_point:
+                run.append(unit)
+        parcels += _parcel(plan, stage, owner, run)
+    return parcels
+
+
+def _parcel(plan: Plan, stage: int, owner: int, run: list[int]) -> list[Parcel]:
+    if not run or not plan.buddies[run[0]]:
+        return []
+    return [Parcel(stage, tuple(run), owner, plan.placement.workers.index(plan.buddies[run[0]]))]
+
+
+class Keeper:
+    """One member's part in keeping: sends what others keep for it, keeps its wards.
+
+    index: own global rank. world: the members; over gloo, in host memory. freeze_point: what learns; it is fixed, a freeze makes
+    a new keeper. In a step: `expect`, `send` each stage's gradient, `collect` before the vote, then `commit` or `drop`.
+    """
+
+    def __init__(self, context: RunContext, plan: Plan, index: int, world: Group, freeze_point: int) -> None:
+        self._context, self._world = context, world
+        self.wards = plan.wards_of(plan.placement.workers[index])
+        for ward in self.wards:
+            set_frozen(context.cut.units[ward], ward < freeze_point)
+        stop_frozen_tie(context, freeze_point, self.wards)
+        parcels = parcels_of(plan, freeze_point)
+        self._outgoing = [parcel for parcel in parcels if parcel.owner == index]
+        self._incoming = [_Incoming(context, parcel, freeze_point) for parcel in parcels if parcel.buddy == index]
+        self._staging: dict[Parcel, torch.Tensor] = {}
+        self._sent: list[Sent] = []
+        self._expected: list[Received] = []
+        self._optimizers = self._ward_optimizers([ward for ward in self.wards if ward >= freeze_point])
+
+    def _ward_optimizers(self, wards: list[int]) -> list[tuple[list[int], UnitOptimizer]]:
+        """One for all wards on the CPU; on CUDA one each, since they go to the device one by one."""
+        context = self._context
+        groups = [[ward] for ward in wards] if context.device.type == "cuda" else [wards] if wards else []
+        section = context.job.training.optimizer
+        return [
+            (group, UnitOptimizer(section, [(ward, context.cut.units[ward]) for ward in group], context.moments))
+            for group in groups
+        ]
+
+    def expect(self) -> None:
+        """A step begins: its gradients may arrive from now on, while this member computes."""
+        self._expected = [self._world.expect(item.landing, item.parcel.owner, item.parcel.tag) for item in self._incoming]
+
+    def send(self, stage: int, buffers: GradientBuffers, total: torch.Tensor) -> None:
+        """Start sending what buddies keep of a stage whose reduced gradient is `total`; it must not change until `commit`."""
+        for parcel in self._outgoing:
+            if parcel.stage == stage:
+                payload = total[buffers.span(parcel.units)]
+                self._sent.append(self._world.send(self._staged(parcel, payload), parcel.buddy, parcel.tag))
+
+    def _staged(self, parcel: Parcel, payload: torch.Tensor) -> torch.Tensor:
+        """From the device into page-locked host memory, which is kept from step to step."""
+        if not payload.is_cuda:
+            return payload
+        staging = self._staging.get(parcel)
+        if staging is None:
+            staging = self._staging[parcel] = torch.empty(payload.shape, dtype=payload.dtype, pin_memory=True)
+        return staging.copy_(payload)
+
+    def collect(self) -> None:
+        """Wait until the wards' gradients of this step are here: a vote that passes proves it of every buddy."""
+        for received in self._expected:
+            received.wait()
+        self._expected = []
+        for item in self._incoming:
+            item.buffers.adopt(item.landing)
+
+    def finish_sending(self) -> None:
+        """After the vote, when every buddy has what was sent: the gradients may change again."""
+        for sent in self._sent:
+            sent.wait()
+        self._sent = []
+
+    def commit(self, learning_rate: float, factor: float) -> None:
+        """What the owners do to their units, to the wards: scale by `factor` where it is below 1, and update."""
+        if factor < 1.0:
+            for item in self._incoming:
+                item.landing.mul_(factor)
+        for wards, optimizer in self._optimizers:
+            with on_device(self._context, wards):
+                optimizer.step(learning_rate)
+
+    def drop(self) -> None:
+        """The step is over."""
+        for item in self._incoming:
+            item.buffers.unbind()
+
+    def abandon(self, keep_prepared: bool) -> None:
+        """Forget messages under way, so that the group's sockets can close; collected gradients stay where `keep_prepared`."""
+        self._sent, self._expected = [], []
+        if not keep_prepared:
+            self.drop()
+
+
+class _Incoming:
+    """A parcel as its buddy takes it. landing: memory for one step's gradients, laid out as in the owner's buffer."""
+
+    def __init__(self, context: RunContext, parcel: Parcel, freeze_point: int) -> None:
+        self.parcel = parcel
+        groups = [(unit, [p for _, p in learning(context, freeze_point, unit)]) for unit in parcel.units]
+        self.buffers = GradientBuffers(groups, num_microbatches=1, num_leaves=1)
+        like = self.buffers.parameters[0]
+        self.landing = torch.empty(self.buffers.length, dtype=like.dtype, pin_memory=context.device.type == "cuda")
+
+
+@contextmanager
+def on_device(context: RunContext, units: list[int]) -> Iterator[None]:
+    """Units that lie in host memory are on the run's device inside: weights, gradients and moments. On the CPU: they are."""
+    if context.device.type == "cpu":
+        yield
+        return
+    homes = [_Home(unit, context.cut.units[unit], context.moments, context.device) for unit in units]
+    try:
+        yield
+    finally:
+        for home in homes:
+            home.bring_back()
+
+
+class _Home:
+    """Where a unit's tensors lie in host memory while it is on the device."""
+
+    def __init__(self, unit: int, module: nn.Module, moments: Moments, device: torch.device) -> None:
+        self._unit, self._module, self._moments = unit, module, moments
+        self._weights: dict[str, torch.Tensor] = {}
+        self._values: dict[tuple[str, str], torch.Tensor] = {}
+        gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+        module.zero_grad(set_to_none=True)
+        for name, parameter in module.named_parameters():
+            self._weights[name] = parameter.data
+            parameter.data = parameter.data.to(device, copy=True, non_blocking=True)
+            state = moments.get((unit, name), {})
+            for moment, tensor in state.items():
+                if moment != "step" and isinstance(tensor, torch.Tensor):
+                    self._values[name, moment] = tensor
+                    state[moment] = tensor.to(device, copy=True, non_blocking=True)
+        for name, gradient in _moved(gradients, device).items():
+            module.get_parameter(name).grad = gradient
+
+    def bring_back(self) -> None:
+        """Into the very memory that it came from; moments that the first update has made get some."""
+        for name, parameter in self._module.named_parameters():
+            parameter.grad = None
+            self._weights[name].copy_(parameter.data)
+            parameter.data = self._weights[name]
+            state = self._moments.get((self._unit, name), {})
+            for moment, tensor in state.items():
+                if moment != "step" and isinstance(tensor, torch.Tensor):
+                    home = self._values.get((name, moment))
+                    state[moment] = tensor.to("cpu", copy=True) if home is None else home.copy_(tensor)
+
+
+def _moved(gradients: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
+    """A unit's gradients on `device`: views of one piece of memory, as the owner's are, so that kernels see one alignment."""
+    if not gradients:
+        return {}
+    views = list(gradients.values())
+    first, last = views[0].storage_offset(), views[-1]
+    whole = last.new_empty(0).set_(last.untyped_storage(), first, (last.storage_offset() + last.numel() - first,))
+    there = whole.to(device, copy=True, non_blocking=True)
+    starts = {name: view.storage_offset() - first for name, view in gradients.items()}
+    return {name: there[start : start + gradients[name].numel()].view_as(gradients[name]) for name, start in starts.items()}
