@@ -1,0 +1,207 @@
+"""Nodes of the local cluster that die or are cut off; the end of a worker's process, which the controller hears of at once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+
+from frostline_contract.job import load_job
+from frostline_controller.cluster.backend import PodInfo
+from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_controller.cluster.local_cluster import LocalCluster
+from frostline_controller.cluster.service_process import Service
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import control_pb2_grpc
+from frostline_trainer.departure import TOLD, UNHEARD, tell_ended
+from tests.integration.scripted_worker import make_run, wait_for
+from tests.integration.test_local_cluster import ENV, workers
+
+HEARD_SECONDS = 0.05
+"""From a worker's SIGKILL until the controller knows of it, on a machine that has a core for it."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Callable[..., LocalCluster]]:
+    made: list[LocalCluster] = []
+
+    def make(replicas: int, pods_per_node: int = 1, services: tuple[Service, ...] = ()) -> LocalCluster:
+        folder = make_run(tmp_path / "run", placement={"workers": 4, "pods_per_node": pods_per_node})
+        env = {**ENV, "FROSTLINE_SCRIPT": "stubborn"}
+        made.append(LocalCluster(folder, load_job(folder / "job.yaml"), services, env))
+        made[-1].backend.scale(replicas)
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop(0.2)
+
+
+def pods(cluster: LocalCluster) -> dict[str, PodInfo]:
+    return {pod.name: pod for pod in LocalBackend(cluster.run_dir / "cluster").read().pods if pod.phase == "Running"}
+
+
+def started(cluster: LocalCluster, count: int) -> list[dict[str, str]]:
+    """The first worker of each pod, once all have said that they run."""
+    wait_for(lambda: all(workers(cluster, f"trainer-{i}") for i in range(count)), f"{count} workers")
+    return [workers(cluster, f"trainer-{i}")[0] for i in range(count)]
+
+
+def replaced(cluster: LocalCluster, before: dict[str, PodInfo], *names: str) -> dict[str, PodInfo]:
+    """The pods, once others run under these names."""
+
+    def look() -> dict[str, PodInfo] | None:
+        now = pods(cluster)
+        return now if all(name in now and now[name].uid != before[name].uid for name in names) else None
+
+    return wait_for(look, f"{names} are replaced")
+
+
+def test_pods_share_nodes_and_a_killed_node_takes_them_along(cluster: Callable[..., LocalCluster]) -> None:
+    made = cluster(4, pods_per_node=2)
+    first = started(made, 4)
+    before = pods(made)
+    assert [before[f"trainer-{i}"].node for i in range(4)] == ["node-0", "node-0", "node-1", "node-1"]
+    LocalBackend(made.run_dir / "cluster").break_machine("kill_node", "trainer-3", 5.0)
+    after = replaced(made, before, "trainer-2", "trainer-3")
+    assert {after["trainer-2"].node, after["trainer-3"].node} == {"node-1-1"}
+    assert (after["trainer-0"], after["trainer-1"]) == (before["trainer-0"], before["trainer-1"])
+    wait_for(lambda: not any(psutil.pid_exists(int(one["process"])) for one in first[2:]), "the node's workers are gone")
+    assert all(psutil.pid_exists(int(one["process"])) for one in first[:2])
+
+
+def test_a_node_that_is_cut_off_is_replaced_while_its_processes_live_on(cluster: Callable[..., LocalCluster]) -> None:
+    made = cluster(2)
+    first = started(made, 2)
+    before = pods(made)
+    asked = time.time()
+    made.backend.break_machine("cut_node", "trainer-1", 40.0)
+    after = replaced(made, before, "trainer-1")
+    assert after["trainer-1"].node == "node-1-1"
+    again = wait_for(lambda: workers(made, "trainer-1")[1:], "the replacement's worker")[0]
+    assert again["uid"] == after["trainer-1"].uid
+    old = psutil.Process(int(first[1]["process"]))
+    assert old.is_running(), "nobody tells the old worker"
+    cut = made.run_dir / "cluster" / "cut"
+    assert [file.name for file in cut.iterdir()] == [before["trainer-1"].uid]
+    assert 39.0 < float((cut / before["trainer-1"].uid).read_text()) - asked < 45.0
+    agent = psutil.Process(made.process_id("trainer-1"))
+    assert agent.environ()["FROSTLINE_CUT"] == str(cut / again["uid"]), "its own file, which does not exist"
+    made.stop(0.2)
+    wait_for(lambda: not old.is_running(), "the old worker is gone")
+    assert not psutil.pid_exists(int(again["process"]))
+
+
+def test_another_loss_of_a_node_counts_on(cluster: Callable[..., LocalCluster]) -> None:
+    made = cluster(1)
+    started(made, 1)
+    for number in (1, 2):
+        before = pods(made)
+        made.backend.break_machine("kill_node", "trainer-0", 1.0)
+        assert replaced(made, before, "trainer-0")["trainer-0"].node == f"node-0-{number}"
+
+
+def test_a_killed_cache_server_comes_back(cluster: Callable[..., LocalCluster]) -> None:
+    made = cluster(0, services=(Service("cache-server", (sys.executable, "-c", "import time; time.sleep(60)")),))
+    first = wait_for(lambda: made.process_id("cache-server"), "the service")
+    made.backend.break_machine("kill_cache_server", "", 1.0)
+    second = wait_for(lambda: (now := made.process_id("cache-server")) not in (None, first) and now, "another process")
+    assert not psutil.pid_exists(first)
+    assert psutil.pid_exists(second)
+
+
+class Listener(control_pb2_grpc.ControlServicer):
+    """Hears who has ended."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[float, pb.LeaveRequest]] = []
+
+    def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveResponse:
+        self.heard.append((time.monotonic(), request))
+        return pb.LeaveResponse()
+
+
+@pytest.fixture
+def listen() -> Iterator[Callable[[Path], Listener]]:
+    """Call it with a run directory: a Control service whose address is written there."""
+    servers = []
+
+    def start(run_dir: Path) -> Listener:
+        listener, server = Listener(), grpc.server(ThreadPoolExecutor(2))
+        control_pb2_grpc.add_ControlServicer_to_server(listener, server)
+        (run_dir / "controller.address").write_text(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}\n")
+        server.start()
+        servers.append(server)
+        return listener
+
+    yield start
+    for server in servers:
+        server.stop(0).wait()
+
+
+def test_the_controller_hears_of_a_killed_worker_at_once(cluster: Callable[..., LocalCluster], listen: Any) -> None:
+    made = cluster(1)
+    listener = listen(made.run_dir)
+    delays = []
+    for number in range(5):
+        now = wait_for(lambda: (found := workers(made, "trainer-0"))[number:] and found[number], "a worker")  # noqa: B023
+        killed = time.monotonic()
+        os.kill(int(now["process"]), signal.SIGKILL)
+        wait_for(lambda: len(listener.heard) > number, "its end is heard of")  # noqa: B023
+        at, said = listener.heard[number]
+        assert said.ended
+        assert said.worker_id.startswith(f"{now['uid']}/")
+        assert said.reason == "its process ended: SIGKILL"
+        delays.append(at - killed)
+    assert len({said.worker_id for _, said in listener.heard}) == 5, "each process has a nonce of its own"
+    # The other processes of the machine may take a core now and then; the promise is about what the way itself takes.
+    assert min(delays) < HEARD_SECONDS, delays
+
+
+@pytest.mark.parametrize("how", ["agent", "pod", "node"])
+def test_the_end_of_a_worker_whose_agent_died_is_told_too(cluster: Callable[..., LocalCluster], listen: Any, how: str) -> None:
+    made = cluster(1)
+    (first,) = started(made, 1)
+    listener = listen(made.run_dir)
+    if how == "agent":
+        os.kill(made.process_id("trainer-0"), signal.SIGKILL)
+    elif how == "pod":
+        made.backend.delete_pod("trainer-0", 0.0)
+    else:
+        made.backend.break_machine("kill_node", "trainer-0", 1.0)
+    _, said = wait_for(lambda: listener.heard and listener.heard[0], "its end is heard of")
+    assert said.worker_id.startswith(f"{first['uid']}/")
+    assert said.ended
+
+
+def test_an_end_is_told_when_the_controller_is_back(tmp_path: Path, listen: Any) -> None:
+    env = {"FROSTLINE_POD_UID": "uid", "FROSTLINE_WORKER_NONCE": "n", "FROSTLINE_TOKEN": "t",
+           "FROSTLINE_CONTROLLER": str(tmp_path / "controller.address")}  # fmt: skip
+    assert tell_ended(env, -9) == UNHEARD, "no run, nobody to tell"
+    (tmp_path / "controller.address").write_text("127.0.0.1:9\n")
+    with ThreadPoolExecutor(1) as pool:
+        telling = pool.submit(tell_ended, env, 70)
+        time.sleep(0.3)
+        assert not telling.done()
+        listener = listen(tmp_path)
+        assert telling.result(10) == TOLD
+    assert [(said.worker_id, said.reason) for _, said in listener.heard] == [("uid/n", "its process ended: exit code 70")]
+    assert tell_ended({**env, "FROSTLINE_CONTROLLER": str(tmp_path / "none")}, 1) == UNHEARD
+
+
+def test_a_worker_that_ends_by_itself_is_not_told_of(tmp_path: Path, listen: Any) -> None:
+    listener = listen(tmp_path)
+    env = {**os.environ, **ENV, "FROSTLINE_SCRIPT": "exit 2", "FROSTLINE_LOG": str(tmp_path / "log"), "FROSTLINE_POD_UID": "u",
+           "FROSTLINE_TOKEN": "t", "FROSTLINE_CONTROLLER": str(tmp_path / "controller.address")}  # fmt: skip
+    code = subprocess.run([sys.executable, "-m", "frostline_trainer.agent"], env=env, timeout=30, check=False).returncode
+    assert code == 2
+    assert listener.heard == []
