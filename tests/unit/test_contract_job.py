@@ -56,6 +56,22 @@ BAD_INPUT = [
     ("name", ["name=Big Run"], ["name is 'Big Run'", "pattern"]),
     ("negative seed", ["seed=-1"], ["seed is -1"]),
     ("bad fault", ["faults=[{kind: kill_worker}]"], ["faults.0.step: missing; add it"]),
+    (
+        "a fault's phase",
+        ["faults=[{kind: kill_worker, step: 1, phase: forward}]"],
+        ["faults.0", "phase is 'forward' for kill_worker; it must be one of load, schedule, exchange"],
+    ),
+    (
+        "a controller's phase",
+        ["faults=[{kind: kill_controller, step: 1, phase: vote}]"],
+        ["phase is 'vote' for kill_controller; it must be one of step, planned, announced, recovering"],
+    ),
+    (
+        "a phase where there is no choice",
+        ["faults=[{kind: late_commit, step: 1, phase: vote}]"],
+        ["phase is 'vote' for late_commit, which has a place of its own; leave phase out"],
+    ),
+    ("a fault's pod", ["faults=[{kind: stop, step: 1, worker: 4}]"], ["faults.0.worker is 4; the job's pods are 0 to 3"]),
 ]
 
 
