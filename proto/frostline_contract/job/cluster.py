@@ -94,9 +94,9 @@ FAULTS_OF_A_POD = ("kill_pod", "kill_node", "cut_node", "leave")
 FAULTS_OF_A_SERVICE = ("kill_redis", "kill_cache_server", "kill_controller")
 PLACED_FAULTS = ("kill_worker", "raise", "stop", "deadlock", "slow", "cut", "kill_controller")
 """Those whose `phase` is the user's choice; the others have a place of their own."""
-FAULT_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between", "evaluate",
-                "freeze", "checkpoint", "reshape", "recovery", "finish")  # fmt: skip
-"""Where in a step (or beside one) a worker can be hit; each is entered once a step, the last six when they happen."""
+FAULT_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between", "decision",
+                "evaluate", "freeze", "checkpoint", "rollback", "reshape", "recovery", "finish", "publish")  # fmt: skip
+"""Where in a step (or beside one) a worker can be hit; the first ten are entered once a step, the others when they happen."""
 CONTROLLER_PHASES = ("step", "planned", "announced", "recovering")
 """kill_controller: at the step; between writing a plan and announcing it; right after; while it answers a failure."""
 DEFAULT_PHASE = "schedule"
@@ -121,8 +121,8 @@ class Fault(Section):
     phase: str = fixed(
         DEFAULT_PHASE,
         doc="Where in the step. For kill_worker, raise, stop, deadlock, slow and cut: load, schedule, exchange, norms, prepared, "
-        "vote, seen, commit, committed, between, evaluate, freeze, checkpoint, reshape, recovery or finish. For kill_controller: "
-        "step, planned, announced or recovering. The other kinds have a place of their own.",
+        "vote, seen, commit, committed, between, decision, evaluate, freeze, checkpoint, rollback, reshape, recovery, finish or "
+        "publish. For kill_controller: step, planned, announced or recovering. The other kinds have a place of their own.",
     )
     seconds: float = fixed(5.0, gt=0.0, doc="How long, for slow, cut and cut_node.")
 
