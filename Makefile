@@ -7,6 +7,8 @@ MAKEFLAGS += --no-print-directory
 
 JOB ?= examples/image_classification/digits.yaml
 ARGS ?=
+SEED ?= 1
+CASES ?= 200
 PY := .venv/bin/python
 PROTOC_PY := .venv-proto/bin/python
 STAMP := .venv/.frostline-ready
@@ -20,7 +22,7 @@ export TORCH_INDEX_URL PYTHON
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test test-wide lint format proto verify bench mutants clean
+.PHONY: help setup run test test-wide lint format proto verify bench chaos mutants clean
 
 help: ## list these targets
 	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
@@ -73,6 +75,9 @@ $(BENCH_STAMP): requirements-bench.txt | $(STAMP)
 
 bench: $(STAMP) $(BENCH_STAMP) ## benchmarks (15 min); figures and pages go to docs/. ARGS="--only NAME" one of them, ARGS=--quick a smoke test
 	$(PY) -m tests.benchmarks $(ARGS)
+
+chaos: $(STAMP) ## random faults on whole runs, each judged by an oracle (1 h). SEED= CASES= choose others, CASES=1 replays one
+	$(PY) -m tests.chaos --seed $(SEED) --cases $(CASES) $(ARGS)
 
 mutants: $(STAMP) ## plant each known bug in a copy and show that the tests catch it
 	$(PY) -m tests.mutants $(ARGS)

@@ -1,0 +1,90 @@
+"""A run with faults against the run that nothing befell: every number with all its bits, every step and sample once."""
+
+import json
+from collections import Counter
+from typing import Any
+
+from frostline_contract.annotations import PLAN
+from frostline_controller.state.durable import decode_state
+from frostline_trainer.data.order import PADDING, BatchOrder
+from tests.chaos.jobs import STEPS
+from tests.e2e.runs import Ended
+
+NUMERICS = (
+    "step", "loss", "learning_rate", "gradient_norm", "unit_gradient_norms", "freeze_point", "refused", "numerics_hash",
+    "evaluation",
+)  # fmt: skip
+DECIDED = ("number", "interval", "effective_step", "freeze_point", "decision_kind", "rollback_to_step", "void")
+
+
+def differences(ended: Ended, reference: Ended) -> list[str]:
+    """What of the results is not bit for bit that of `reference`, and what is there twice or missing."""
+    if ended.code != 0:
+        return [f"exit status {ended.code}"]
+    found = once(ended)
+    for ours, theirs in zip(ended.records, reference.records, strict=False):
+        wrong = [name for name in NUMERICS if bits(ours[name]) != bits(theirs[name])]
+        if wrong:
+            found.append(f"step {ours['step']} differs in {', '.join(wrong)}: {ours[wrong[0]]!r} and not {theirs[wrong[0]]!r}")
+            break
+    if decided(ended) != decided(reference):
+        found.append(f"decisions {sorted(decided(ended))} and not {sorted(decided(reference))}")
+    if ended.result["digest"] != reference.result["digest"]:
+        found.append(f"digest {ended.result['digest'][:12]} and not {reference.result['digest'][:12]}")
+    if bits(ended.result["final"]) != bits(reference.result["final"]):
+        found.append(f"final {ended.result['final']} and not {reference.result['final']}")
+    return found
+
+
+def bits(value: Any) -> str:
+    """A value of a record with all bits of its numbers; keys have no order."""
+    return json.dumps(value, sort_keys=True, allow_nan=True)
+
+
+def decided(ended: Ended) -> set[tuple[Any, ...]]:
+    """Decisions without their lineage: what is decided again after a restore must say the same."""
+    return {tuple(line[name] for name in DECIDED) for line in ended.decisions}
+
+
+def voids(ended: Ended) -> set[int]:
+    """Numbers of the decisions that came too late, by what the run says of them."""
+    return {int(event["detail"]["number"]) for event in ended.events("decision_void")}
+
+
+def once(ended: Ended) -> list[str]:
+    """Steps 1 to the last, each once along the surviving lineage, and in each epoch every sample once."""
+    try:
+        steps = [record["step"] for record in ended.records]
+    except AssertionError as twice:
+        return [str(twice)]
+    if steps != list(range(1, STEPS + 1)):
+        return [f"{len(steps)} steps are recorded, missing {sorted(set(range(1, STEPS + 1)) - set(steps))}"]
+    lines = ended.lines("metrics.jsonl")
+    keys = Counter((line["lineage"], line["step"]) for line in lines if "step" in line)
+    twice = [key for key, count in keys.items() if count > 1]
+    if twice:
+        return [f"(lineage, step) {twice} are recorded more than once"]
+    return _samples_once(ended, steps)
+
+
+def train_samples(ended: Ended) -> int:
+    """Samples of the training split, as the first worker told them and the run's durable state keeps them."""
+    kept = json.loads((ended.folder / "cluster" / "statefulset.json").read_text())
+    identity = decode_state(kept["metadata"]["annotations"][PLAN]).identity
+    assert identity is not None, "a run that has ended knows what it trained on"
+    return identity.train_samples
+
+
+def _samples_once(ended: Ended, steps: list[int]) -> list[str]:
+    settings = ended.result["settings"]
+    order = BatchOrder(settings["seed"], train_samples(ended), settings["batch_size"])
+    seen: dict[int, Counter[int]] = {}
+    for step in steps:
+        samples = (sample for sample in order.indices(step) if sample != PADDING)
+        seen.setdefault(order.epoch_of(step), Counter()).update(samples)
+    found = []
+    for epoch, counts in seen.items():
+        whole = epoch < order.epoch_of(steps[-1]) or steps[-1] % order.steps_per_epoch == 0
+        if max(counts.values()) > 1 or (whole and set(counts) != set(range(order.num_samples))):
+            found.append(f"epoch {epoch} visits {len(counts)} of {order.num_samples} samples, some {max(counts.values())} times")
+    return found

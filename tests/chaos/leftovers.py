@@ -1,0 +1,60 @@
+"""What a run must not leave: a process, a listening port, a temporary file, a half-written file."""
+
+import socket
+import time
+from pathlib import Path
+
+import psutil
+
+from tests.e2e.runs import json_lines
+
+ENDING_SECONDS = 5.0
+"""How long a killed process may take to vanish after the command has returned."""
+UNFINISHED = ("*.partial", "*.new", "*.tmp", ".*.[0-9]*")
+
+
+def leftovers(run: Path, temporary: Path) -> list[str]:
+    """What is still there of the run in `run`, whose temporary files went to `temporary`."""
+    deadline = time.monotonic() + ENDING_SECONDS
+    while (processes := processes_of(run)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    found = [f"process {process.pid} still runs: {_words(process)}" for process in processes]
+    found += [f"port {port} still listens" for port in ports_of(run) if listens(port)]
+    found += [f"temporary file {path}" for path in sorted(temporary.iterdir())]
+    found += [f"half-written {path.relative_to(run)}" for pattern in UNFINISHED for path in sorted(run.rglob(pattern))]
+    return found
+
+
+def processes_of(run: Path) -> list[psutil.Process]:
+    """Processes that name the run in command line or environment, or hold one of its files open (a forked worker its log)."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            words = [*process.cmdline(), *process.environ().values(), *(file.path for file in process.open_files())]
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        if any(str(run) in word for word in words):
+            found.append(process)
+    return found
+
+
+def ports_of(run: Path) -> list[int]:
+    """Ports that services and workers of the run said they listen on."""
+    ports = [int(path.read_text().rpartition(":")[2]) for path in run.glob("*.address")]
+    ports += [int(log.stem.split("-")[1]) for log in (run / "redis").rglob("redis-*.log")]
+    ports += [line["store_port"] for line in json_lines(run / "plans.jsonl") if line.get("store_port")]
+    return sorted(set(ports))
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _words(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())[:160]
+    except psutil.NoSuchProcess:
+        return "ended meanwhile"

@@ -1,0 +1,229 @@
+"""What faults may cost, from who kept what when they hit. Pure: reads a timeline, knows nothing of how the run decides.
+
+Each generation that answers a failure is judged apart. Of the generation before it the plan says who owned and who kept
+each unit; the faults say who is dead, silent or torn since. What is left of each unit decides: where every unit is left,
+nothing may be lost; where one is not, everything goes back to the newest complete checkpoint.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+from frostline_contract.plan import CHECKPOINT, CONTINUE, FRESH, SURVIVORS
+from tests.chaos.timeline import Complete, Hit, Life, Timeline
+
+ENDING = frozenset(("kill_worker", "kill_in_checkpoint", "kill_pod", "kill_node"))
+SILENCING = frozenset(("stop", "deadlock", "cut_node"))
+ERRORS = frozenset(("raise", "tear", "late_commit"))
+AT_A_PLACE = ENDING - {"kill_pod", "kill_node"} | {"stop", "deadlock"} | ERRORS
+"""Kinds whose step is exact: the worker carries them out itself. (A worker cut off trains on until it is missed.)"""
+BEFORE_THE_VOTE = frozenset(("load", "schedule", "exchange", "norms", "prepared", "vote"))
+SINCE_THE_VOTE = frozenset(("tally", "seen", "commit", "update"))
+
+WHOLE, LOST, EITHER = "whole", "lost", "either"
+
+
+@dataclass(frozen=True)
+class Held:
+    """Units that a worker has in a whole state: surely, and perhaps (where a move or a first vote was under way)."""
+
+    sure: frozenset[int] = frozenset()
+    perhaps: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """One answer to a failure. expected: whole, lost or either. missing: units of which nobody (surely) had a state.
+
+    back_to: the step that it went back to; None where it went on. late: somebody had to commit its step late.
+    """
+
+    generation: str
+    expected: str
+    hits: tuple[Hit, ...]
+    missing: tuple[int, ...]
+    back_to: int | None
+    late: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """complaints: what the run did that no fault allows; empty where all is as it must be."""
+
+    recoveries: tuple[Recovery, ...]
+    complaints: tuple[str, ...]
+
+    @property
+    def backs(self) -> list[int]:
+        """The steps that it went back to, in order."""
+        return [recovery.back_to for recovery in self.recoveries if recovery.back_to is not None]
+
+
+def judge(timeline: Timeline) -> Verdict:
+    """Walk through the generations, with what each worker holds and which faults no failure has been answered for yet."""
+    held: dict[str, Held] = {}
+    open_hits = [hit for hit in timeline.hits if breaks(hit, timeline.dead_after_seconds)]
+    recoveries: list[Recovery] = []
+    complaints: list[str] = []
+    for index, (base, life) in enumerate(pairwise(timeline.lives)):
+        held = held_after(base, life, held, timeline.hits)
+        if life.plan.start == CONTINUE:
+            complaints += _unvoted(base, life)
+            continue
+        limit = _until(timeline.lives[index + 1 :])
+        mine = [hit for hit in open_hits if _befell(hit, life, limit)]
+        open_hits = [hit for hit in open_hits if hit not in mine]
+        recovery = _recovery(timeline, life, held, mine)
+        recoveries.append(recovery)
+        complaints += _explained(timeline, base, life, mine)
+        if recovery.back_to is None:
+            complaints += _gone_on(base, life, mine)
+        else:
+            complaints += _gone_back(timeline, base, life, mine, limit)
+        if (recovery.expected, recovery.back_to is None) in ((WHOLE, False), (LOST, True)):
+            went = "went on" if recovery.back_to is None else f"went back to step {recovery.back_to}"
+            complaints.append(f"{life.name} {went}, but {recovery.expected}: units {list(recovery.missing)} are left nowhere")
+    return Verdict(tuple(recoveries), tuple(complaints))
+
+
+def breaks(hit: Hit, dead_after_seconds: float) -> bool:
+    """Whether a fault breaks the generation of whom it befalls."""
+    return hit.fault.kind in ENDING | ERRORS or silences(hit, dead_after_seconds)
+
+
+def silences(hit: Hit, dead_after_seconds: float) -> bool:
+    """Whether a fault keeps its workers from reporting, though their processes may live."""
+    return hit.fault.kind in SILENCING or (hit.fault.kind == "cut" and hit.fault.seconds > dead_after_seconds)
+
+
+def held_after(life: Life, following: Life, before: dict[str, Held], hits: tuple[Hit, ...]) -> dict[str, Held]:
+    """What each worker holds when `life` is over and `following` answers or follows it.
+
+    Until a generation's first vote has been seen everybody keeps what it came with; from then on what the plan needs.
+    """
+    plan = life.plan
+    needs = {worker: frozenset(plan.needs(worker)) for worker in plan.placement.workers}
+    if plan.start in (FRESH, CHECKPOINT):
+        before = {}
+    moved_on = following.plan.start == SURVIVORS and following.plan.start_step > max(plan.start_step, life.first_step - 1)
+    if life.recorded or moved_on or following.plan.start == CONTINUE:
+        return {worker: Held(units, units) for worker, units in needs.items()}
+    in_vote = any(hit.generation == life.name and hit.phase not in BEFORE_THE_VOTE - {"vote"} for hit in hits)
+    held = {}
+    for worker in {*before, *needs}:
+        old, new = before.get(worker, Held()), needs.get(worker, frozenset())
+        held[worker] = Held(old.sure & new if in_vote else old.sure, old.perhaps | new)
+    return held
+
+
+def _recovery(timeline: Timeline, life: Life, held: dict[str, Held], hits: list[Hit]) -> Recovery:
+    dead = {w for hit in hits if hit.fault.kind not in ERRORS for w in hit.workers if w not in life.plan.participants}
+    sure: set[int] = set()
+    perhaps: set[int] = set()
+    for worker, units in held.items():
+        torn = {unit for hit in hits if worker in hit.workers for unit in hit.torn}
+        if worker not in dead:
+            sure |= units.sure - torn
+            perhaps |= units.perhaps - torn
+    every = set(range(timeline.num_units))
+    expected = LOST if every - perhaps else WHOLE if not every - sure else EITHER
+    back = life.plan.start != SURVIVORS
+    return Recovery(
+        generation=life.name,
+        expected=expected,
+        hits=tuple(hits),
+        missing=tuple(sorted(every - perhaps or every - sure)),
+        back_to=life.first_step - 1 if back else None,
+        late=life.plan.vote is not None,
+    )
+
+
+def _befell(hit: Hit, life: Life, limit: float) -> bool:
+    """Whether a fault is part of the failure that `life` answers, and not of a later one."""
+    if hit.time_seconds > limit:
+        return False
+    if hit.fault.kind in ERRORS:
+        return hit.generation != life.name
+    return not set(hit.workers) & set(life.plan.participants)
+
+
+def _until(lives: tuple[Life, ...]) -> float:
+    """When the answer was surely made: at its first recorded step, or at that of a later generation."""
+    return min((life.first_vote_seconds for life in lives if life.first_vote_seconds is not None), default=math.inf)
+
+
+def _explained(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> list[str]:
+    """A generation fails only where a fault befell one of its members; a killed controller may answer a failure twice."""
+    members = set(base.plan.participants)
+    recorded_base = life.plan.base in (None, base.plan.generation)
+    of_base = [hit for hit in hits if not recorded_base or members & set(hit.workers)]
+    killed = any(hit.fault.kind == "kill_controller" for hit in timeline.hits)
+    complaints = []
+    if not of_base and not (killed and life.plan.generation.incarnation > base.plan.generation.incarnation):
+        complaints.append(f"{life.name} answers a failure of {base.name} that no fault explains: {life.plan.reason}")
+    if life.reported is not None:
+        hurt = {worker for hit in timeline.hits for worker in hit.workers}
+        for worker in sorted((life.ended | life.silent) & members - hurt):
+            how = "ended" if worker in life.ended else "silent"
+            complaints.append(f"{life.name} counts {worker} as {how}: no fault befell it")
+    return complaints
+
+
+def _unvoted(base: Life, life: Life) -> list[str]:
+    """A planned switch changes neither lineage nor step."""
+    if life.plan.lineage != base.plan.lineage:
+        return [f"{life.name} was switched to by a vote and begins lineage {life.plan.lineage}"]
+    return []
+
+
+def _gone_on(base: Life, life: Life, hits: list[Hit]) -> list[str]:
+    """The lineage stays, and the step is the last committed one, or the one before it where its vote was seen by nobody."""
+    complaints = []
+    if life.plan.lineage != base.plan.lineage:
+        complaints.append(f"{life.name} goes on with all units and begins lineage {life.plan.lineage}")
+    lowest, highest = steps_allowed([hit for hit in hits if hit.generation == base.name or hit.fault.kind not in AT_A_PLACE])
+    step = life.plan.start_step
+    if not max(lowest, base.first_step - 1) <= step <= highest:
+        complaints.append(f"{life.name} goes on from step {step}, the faults allow {lowest} to {highest}")
+    return complaints
+
+
+def steps_allowed(hits: list[Hit]) -> tuple[float, float]:
+    """The last committed step after faults of one generation, at least and at most.
+
+    Whoever computes step s has seen the vote of s - 1. Nothing passes a vote that one member has not entered.
+    """
+    lowest, highest = 0.0, math.inf
+    for hit in hits:
+        if hit.fault.kind not in AT_A_PLACE or hit.fault.kind == "kill_in_checkpoint":
+            lowest = max(lowest, hit.step - 1)
+        elif hit.phase in BEFORE_THE_VOTE:
+            lowest, highest = max(lowest, hit.step - 1), min(highest, hit.step - 1)
+        else:
+            lowest, highest = max(lowest, hit.step - 1), min(highest, hit.step)
+    return min(lowest, highest), highest
+
+
+def _gone_back(timeline: Timeline, base: Life, life: Life, hits: list[Hit], limit: float) -> list[str]:
+    """Everything from the newest complete checkpoint, in a new lineage, and the run says so."""
+    complaints = []
+    step = life.first_step - 1
+    if life.plan.lineage <= base.plan.lineage:
+        complaints.append(f"{life.name} goes back to step {step} in lineage {life.plan.lineage}, which is not a new one")
+    since = min((hit.time_seconds for hit in hits), default=limit)
+    allowed = checkpoints_allowed(timeline.checkpoints, since, limit)
+    if step not in allowed:
+        complaints.append(f"{life.name} goes back to step {step}, the newest complete checkpoint was {sorted(allowed)}")
+    if not any(lineage == life.plan.lineage and f"back to step {step}" in reason for lineage, reason in timeline.failures):
+        complaints.append(f"no failure event of lineage {life.plan.lineage} says 'back to step {step}'")
+    if life.recorded and (life.plan.lineage, step) not in timeline.cuts:
+        complaints.append(f"metrics.jsonl has no cut to step {step} for lineage {life.plan.lineage}")
+    return complaints
+
+
+def checkpoints_allowed(checkpoints: tuple[Complete, ...], since: float, limit: float) -> set[int]:
+    """Steps of the newest complete checkpoint at some time between the first fault and the answer; 0: there was none."""
+    old = [complete for complete in checkpoints if complete.published <= since]
+    new = [complete for complete in checkpoints if since < complete.published <= limit]
+    newest = max(((complete.lineage, complete.step) for complete in old), default=(-1, 0))
+    return {newest[1], *(complete.step for complete in new if (complete.lineage, complete.step) > newest)}

@@ -1,0 +1,185 @@
+"""Runs cases: each in a folder of its own, beside a shared preload process, compared with the one run that nothing befell."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.chaos.cases import Case
+from tests.chaos.comparing import differences, once, voids
+from tests.chaos.jobs import REFERENCE, VARIANTS, Variant
+from tests.chaos.lateness import lateness
+from tests.chaos.leftovers import leftovers
+from tests.chaos.oracle import Verdict, judge
+from tests.chaos.timeline import Timeline, read_timeline
+from tests.e2e.runs import FROSTLINE, Ended, Running
+
+CASE_SECONDS = 240.0
+WARM_SECONDS = 180.0
+PATIENT_SECONDS = 60.0
+"""A wait for a decision that is at least so long outlasts every fault."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a case. problems: empty where all is as it must be. recovery_seconds: of each failure, as the run says."""
+
+    case: Case
+    problems: tuple[str, ...]
+    timeline: Timeline | None
+    verdict: Verdict
+    seconds: float
+    recovery_seconds: tuple[float, ...]
+    late: frozenset[int]
+    folder: Path
+
+
+class Laboratory:
+    """Holds what all cases share: the preload process, the corpus, and one undisturbed run of each variant."""
+
+    def __init__(self, root: Path, preload: str) -> None:
+        self.root = root
+        self._env = {**os.environ, "FROSTLINE_PRELOAD": preload, "OMP_NUM_THREADS": "1"}
+        self._references: dict[str, Ended] = {}
+        self._order = threading.Lock()
+        self._corpus = root / "corpus.txt"
+        self._corpus.write_text(corpus())
+
+    def reference(self, variant: Variant) -> Ended:
+        """The run of this variant on one worker that nothing befell; made once."""
+        with self._order:
+            if variant.name not in self._references:
+                ended = self._run(self.root / f"reference-{variant.name}", {**variant.values, **REFERENCE})
+                assert ended.code == 0, ended.story()
+                problems = once(ended)
+                assert not problems, problems
+                self._references[variant.name] = ended
+            return self._references[variant.name]
+
+    def run(self, case: Case) -> Outcome:
+        """Run a case and judge it."""
+        variant = VARIANTS[case.variant]
+        reference = self.reference(variant)
+        started = time.monotonic()
+        ended = self._run(self.root / case.name.replace(" ", "-"), case.job())
+        seconds = time.monotonic() - started
+        problems = []
+        timeline, verdict, late = None, Verdict((), ()), frozenset[int]()
+        try:
+            timeline = read_timeline(ended.folder, case.faults, variant.num_units, case.clocks["dead_after_seconds"])
+            verdict = judge(timeline)
+            late, complaints = self._late(case, ended, timeline)
+            problems += [*verdict.complaints, *complaints]
+            problems += differences(ended, self._replayed(case, ended) if late else reference)
+        except (KeyError, ValueError, OSError) as broken:
+            problems.append(f"the run directory cannot be read: {broken!r}")
+        if case.seed is None and timeline is not None and len(timeline.hits) < len(case.faults):
+            problems.append("a fault of the fixed table did not happen")
+        problems += leftovers(ended.folder, self._temporary(ended.folder))
+        if ended.code != 0:
+            problems.append(ended.output.strip().splitlines()[-1][:300] if ended.output.strip() else "it said nothing")
+        recovered = tuple(event["seconds"] for event in ended.events("failure"))
+        return Outcome(case, tuple(problems), timeline, verdict, seconds, recovered, late, ended.folder)
+
+    def forget(self, outcome: Outcome) -> None:
+        """Remove what a case has left on disk."""
+        shutil.rmtree(outcome.folder.parent, ignore_errors=True)
+
+    def _late(self, case: Case, ended: Ended, timeline: Timeline) -> tuple[frozenset[int], list[str]]:
+        """Decisions that came too late, and what is wrong with that: none may, unless the faults say so."""
+        committed = {record["step"]: record["time_seconds"] for record in ended.records}
+        expected = lateness(timeline.hits, committed, case.wait_seconds, PATIENT_SECONDS)
+        late = frozenset(voids(ended))
+        if expected.must <= late <= expected.may:
+            return late, []
+        return late, [f"decisions {sorted(late)} came late; {sorted(expected.must)} must and {sorted(expected.may)} may"]
+
+    def _replayed(self, case: Case, ended: Ended) -> Ended:
+        """The numerics of a run with late decisions once more, on one worker that nothing befalls."""
+        folder = ended.folder.parent.with_name(f"{ended.folder.parent.name}-replay")
+        return self._run(folder, {**VARIANTS[case.variant].values, **REFERENCE}, "--replay", str(ended.folder))
+
+    def _run(self, folder: Path, job: dict[str, Any], *arguments: str) -> Ended:
+        """A run in `folder`/run with its temporary files in `folder`/t."""
+        shutil.rmtree(folder, ignore_errors=True)
+        run = folder / "run"
+        self._temporary(run).mkdir(parents=True)
+        if job["data"]["source"] == "text":
+            job = {**job, "data": {**job["data"], "path": str(self._corpus)}}
+        file = folder / "job.yaml"
+        file.write_text(yaml.safe_dump(job, sort_keys=False))
+        env = {**self._env, "TMPDIR": str(self._temporary(run))}
+        return Running(run, [*FROSTLINE, "run", "-f", str(file), "--out", str(run), "--quiet", *arguments], env).end()
+
+    def _temporary(self, run: Path) -> Path:
+        return run.parent / "t"
+
+
+def corpus() -> str:
+    """A small text of made-up sentences: the same every time."""
+    rng = random.Random("frostline chaos corpus")
+    syllables = [first + second for first in "bdfgklmnprst" for second in "aeiou"]
+    words = ["".join(rng.choices(syllables, k=rng.randint(1, 3))) for _ in range(60)]
+    sentences = [" ".join(rng.choices(words, k=rng.randint(4, 9))) + "." for _ in range(1200)]
+    return "\n".join(sentences) + "\n"
+
+
+@contextmanager
+def laboratory(root: Path) -> Iterator[Laboratory]:
+    """A laboratory in `root`, with a preload process that ends with it."""
+    with tempfile.TemporaryDirectory(prefix="frostline-chaos-") as folder:
+        socket = Path(folder) / "preload.sock"
+        said = root / "preload.log"
+        with open(said, "wb") as log:
+            process = subprocess.Popen([sys.executable, "-m", "frostline_trainer.preload", str(socket)], stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + WARM_SECONDS
+            while not socket.exists():
+                assert process.poll() is None, f"the preload process ended: {said.read_text()[-2000:]}"
+                assert time.monotonic() < deadline, f"the preload process was not ready within {WARM_SECONDS:g} s"
+                time.sleep(0.05)
+            yield Laboratory(root, str(socket))
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """An outcome for the results file."""
+    case, timeline = outcome.case, outcome.timeline
+    hits = timeline.hits if timeline is not None else ()
+    return {
+        "name": case.name,
+        "seed": case.seed,
+        "aim": case.aim,
+        "variant": case.variant,
+        "workers": case.workers,
+        "shape": list(case.shape),
+        "faults": [fault.model_dump() for fault in case.faults],
+        "happened": [{"kind": hit.fault.kind, "phase": hit.phase, "step": hit.step} for hit in hits],
+        "recoveries": [
+            {"expected": one.expected, "back_to": one.back_to, "late_commit": one.late, "missing": list(one.missing)}
+            for one in outcome.verdict.recoveries
+        ],
+        "late_decisions": sorted(outcome.late),
+        "seconds": round(outcome.seconds, 3),
+        "recovery_seconds": [round(seconds, 3) for seconds in outcome.recovery_seconds],
+        "problems": list(outcome.problems),
+    }
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values, indent=1) + "\n")

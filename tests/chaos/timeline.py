@@ -1,0 +1,127 @@
+"""What a run says befell it: generations, faults that were carried out, checkpoints, events. Read once, then plain data."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from frostline_contract.job.cluster import Fault
+from frostline_contract.plan import Plan
+from tests.e2e.runs import json_lines
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A fault that was carried out. workers: those it befell (empty for a service).
+
+    step: the one being computed, or where none is, the last committed one; for faults of pods and services the step that the
+    controller had heard of. generation: "" where none ran. torn: units half written by it. time_seconds: Unix time.
+    """
+
+    fault: Fault
+    workers: tuple[str, ...]
+    step: int
+    phase: str
+    generation: str
+    torn: tuple[int, ...]
+    time_seconds: float
+
+
+@dataclass(frozen=True)
+class Life:
+    """A generation that was announced. first_vote_seconds: Unix time of its first recorded step; None: it has none.
+
+    reported, ended, silent: who the failure that it answers was answered by; None where the run does not say.
+    """
+
+    plan: Plan
+    first_step: int
+    recorded: tuple[int, ...] = ()
+    first_vote_seconds: float | None = None
+    reported: frozenset[str] | None = None
+    ended: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return str(self.plan.generation)
+
+
+@dataclass(frozen=True)
+class Complete:
+    """A complete checkpoint. published: Unix time of its manifest."""
+
+    lineage: int
+    step: int
+    published: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """cuts: (lineage, starts_at_step) lines of metrics.jsonl. failures: reasons of failure events by lineage."""
+
+    num_units: int
+    lives: tuple[Life, ...]
+    hits: tuple[Hit, ...]
+    checkpoints: tuple[Complete, ...] = ()
+    cuts: tuple[tuple[int, int], ...] = ()
+    failures: tuple[tuple[int, str], ...] = ()
+    dead_after_seconds: float = 20.0
+
+
+def read_timeline(folder: Path, faults: tuple[Fault, ...], num_units: int, dead_after_seconds: float) -> Timeline:
+    """Everything that the oracle looks at, from a run directory."""
+    metrics = json_lines(folder / "metrics.jsonl")
+    lives = [_life(line, metrics) for line in json_lines(folder / "plans.jsonl") if line["kind"] == "plan"]
+    events = json_lines(folder / "events.jsonl")
+    return Timeline(
+        num_units=num_units,
+        lives=tuple(lives),
+        hits=_hits(folder / "cluster" / "faults", faults),
+        checkpoints=_complete(folder / "checkpoints"),
+        cuts=tuple((line["lineage"], line["starts_at_step"]) for line in metrics if "starts_at_step" in line),
+        failures=tuple((event["lineage"], event["reason"]) for event in events if event["kind"] == "failure"),
+        dead_after_seconds=dead_after_seconds,
+    )
+
+
+def _life(line: dict[str, Any], metrics: list[dict[str, Any]]) -> Life:
+    plan = Plan.model_validate({name: value for name, value in line.items() if name in Plan.model_fields})
+    mine = [record for record in metrics if record.get("generation") == str(plan.generation)]
+    answers = line.get("answers")
+    return Life(
+        plan=plan,
+        first_step=line["first_step"],
+        recorded=tuple(sorted(record["step"] for record in mine)),
+        first_vote_seconds=min((record["time_seconds"] for record in mine), default=None),
+        reported=frozenset(answers["reported"]) if answers else None,
+        ended=frozenset(answers["ended"]) if answers else frozenset(),
+        silent=frozenset(answers["silent"]) if answers else frozenset(),
+    )
+
+
+def _hits(folder: Path, faults: tuple[Fault, ...]) -> tuple[Hit, ...]:
+    """By time."""
+    found = []
+    for path in folder.glob("[0-9]*"):
+        said = json.loads(path.read_text())
+        found.append(
+            Hit(
+                fault=faults[said["index"]],
+                workers=tuple(said["worker_ids"]),
+                step=said["step"],
+                phase=said["phase"],
+                generation=said["generation"],
+                torn=tuple(said["units"]) if faults[said["index"]].kind == "tear" else (),
+                time_seconds=said["time_seconds"],
+            )
+        )
+    return tuple(sorted(found, key=lambda hit: hit.time_seconds))
+
+
+def _complete(root: Path) -> tuple[Complete, ...]:
+    found = []
+    for path in root.glob("*/*/*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        found.append(Complete(manifest["lineage"], manifest["step"], path.stat().st_mtime))
+    return tuple(sorted(found, key=lambda complete: complete.published))

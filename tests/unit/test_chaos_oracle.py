@@ -1,0 +1,213 @@
+"""The oracle of the chaos runs on timelines made by hand: what it accepts, and that it refuses each thing that may not happen."""
+
+from dataclasses import replace
+
+import pytest
+
+from frostline_contract.job.cluster import Fault
+from frostline_contract.plan import GenerationId, Placement, Plan, SeenVote
+from tests.chaos.cases import draw_case, fixed_cases
+from tests.chaos.lateness import Lateness, lateness
+from tests.chaos.oracle import EITHER, LOST, WHOLE, Verdict, judge
+from tests.chaos.timeline import Complete, Hit, Life, Timeline
+
+UNITS = 4
+VOTED_AT = 100.0
+"""When the first step of the answering generation was committed; faults lie before it."""
+
+
+def life(counter: int, start: str, first_step: int, workers: str, lineage: int = 0, buddies: bool = True, **more) -> Life:
+    """A pipeline over `workers`, one letter each, unit i on the i-th (the last has the rest); its buddy is the next one."""
+    recorded = more.pop("recorded", (first_step, first_step + 1))
+    bounds = (*range(len(workers)), UNITS)
+    owner = [min(unit, len(workers) - 1) for unit in range(UNITS)]
+    plan = Plan(
+        generation=GenerationId(incarnation=1, counter=counter),
+        base=GenerationId(incarnation=1, counter=counter - 1) if counter > 1 else None,
+        lineage=lineage,
+        start=start,
+        start_step=-1 if start == "continue" else first_step - 1,
+        freeze_point=0,
+        placement=Placement(pp_degree=len(workers), dp_degree=1, stage_bounds=bounds, leaf_bounds=(0, 8), workers=tuple(workers)),
+        buddies=tuple(workers[(place + 1) % len(workers)] if buddies and len(workers) > 1 else "" for place in owner),
+        **more,
+    )
+    voted = VOTED_AT * (counter - 1) if recorded else None
+    return Life(plan, first_step, recorded, voted)
+
+
+def hit(kind: str, worker: str, step: int, phase: str = "schedule", generation: str = "1.1", **more) -> Hit:
+    placed = {} if kind in ("tear", "late_commit", "kill_pod", "kill_node", "cut_node") else {"phase": phase}
+    fault = Fault(kind=kind, step=step, worker=0, seconds=more.pop("seconds", 5.0), **placed)
+    at = more.pop("at", VOTED_AT - 10)
+    return Hit(fault, tuple(worker), step, phase, generation, more.pop("torn", ()), at)
+
+
+def verdict(*lives: Life, hits: tuple[Hit, ...], **more) -> Verdict:
+    return judge(Timeline(UNITS, lives, hits, **more))
+
+
+FIRST = life(1, "fresh", 1, "abcd")
+BARE = life(1, "fresh", 1, "abcd", buddies=False)
+BACK = {
+    "checkpoints": (Complete(0, 5, 50.0), Complete(0, 10, 60.0)),
+    "cuts": ((1, 10),),
+    "failures": ((1, "c is gone; back to step 10: units [2] are held by nobody"),),
+}
+
+
+def test_a_killed_worker_with_a_buddy_costs_nothing() -> None:
+    found = verdict(FIRST, life(2, "survivors", 14, "abd"), hits=(hit("kill_worker", "c", 14, "norms"),))
+    assert found.complaints == ()
+    assert [recovery.expected for recovery in found.recoveries] == [WHOLE]
+    assert found.backs == []
+
+
+def test_going_back_where_nothing_is_lost_is_refused() -> None:
+    found = verdict(FIRST, life(2, "checkpoint", 11, "abd", lineage=1), hits=(hit("kill_worker", "c", 14),), **BACK)
+    assert any("went back to step 10, but whole" in complaint for complaint in found.complaints)
+
+
+def test_owner_and_buddy_together_go_back_to_the_newest_checkpoint() -> None:
+    hits = (hit("kill_worker", "c", 14), hit("kill_worker", "d", 14))
+    found = verdict(FIRST, life(2, "checkpoint", 11, "ab", lineage=1), hits=hits, **BACK)
+    assert found.complaints == ()
+    assert [(recovery.expected, recovery.missing) for recovery in found.recoveries] == [(LOST, (2,))]
+    assert found.backs == [10]
+
+
+def test_going_on_with_a_unit_that_nobody_has_is_refused() -> None:
+    hits = (hit("kill_worker", "c", 14), hit("kill_worker", "d", 14))
+    found = verdict(FIRST, life(2, "survivors", 14, "ab"), hits=hits)
+    assert any("went on, but lost: units [2]" in complaint for complaint in found.complaints)
+
+
+def test_two_that_are_not_each_others_buddies_cost_nothing() -> None:
+    hits = (hit("kill_worker", "a", 14), hit("kill_worker", "c", 14))
+    assert verdict(FIRST, life(2, "survivors", 14, "bd"), hits=hits).complaints == ()
+
+
+@pytest.mark.parametrize("kind", ["kill_worker", "kill_pod", "kill_node", "stop", "deadlock", "cut_node"])
+def test_without_buddies_each_way_to_go_loses_its_units(kind: str) -> None:
+    found = verdict(BARE, life(2, "checkpoint", 11, "abd", lineage=1), hits=(hit(kind, "c", 14),), **BACK)
+    assert found.complaints == ()
+    assert found.recoveries[0].missing == (2,)
+
+
+@pytest.mark.parametrize("kind", ["raise", "late_commit"])
+def test_an_error_of_a_worker_that_lives_loses_nothing_even_without_buddies(kind: str) -> None:
+    phase = "tally" if kind == "late_commit" else "prepared"
+    start = 15 if kind == "late_commit" else 14
+    assert verdict(BARE, life(2, "survivors", start, "abcd"), hits=(hit(kind, "c", 14, phase),)).complaints == ()
+
+
+def test_a_torn_unit_is_lost_only_where_nobody_keeps_it() -> None:
+    torn = hit("tear", "c", 14, "update", torn=(2,))
+    assert verdict(FIRST, life(2, "survivors", 15, "abcd"), hits=(torn,)).complaints == ()
+    assert verdict(BARE, life(2, "checkpoint", 11, "abcd", lineage=1), hits=(torn,), **BACK).complaints == ()
+    assert verdict(BARE, life(2, "survivors", 15, "abcd"), hits=(torn,)).complaints != ()
+
+
+def test_a_long_cut_loses_what_only_the_cut_one_has_and_a_short_one_is_no_failure() -> None:
+    long = hit("cut", "c", 14, seconds=30.0)
+    assert verdict(BARE, life(2, "checkpoint", 11, "abd", lineage=1), hits=(long,), **BACK).complaints == ()
+    short = verdict(BARE, life(2, "survivors", 14, "abcd"), hits=(hit("cut", "c", 14, seconds=1.0),))
+    assert any("that no fault explains" in complaint for complaint in short.complaints)
+
+
+def test_a_failure_that_no_fault_explains_is_refused() -> None:
+    found = verdict(FIRST, life(2, "survivors", 14, "abcd"), hits=())
+    assert any("that no fault explains" in complaint for complaint in found.complaints)
+
+
+def test_each_failure_needs_a_fault_of_its_own() -> None:
+    lives = (FIRST, life(2, "survivors", 14, "abd"), life(3, "survivors", 20, "ab"))
+    first = hit("kill_worker", "c", 14)
+    second = hit("kill_worker", "d", 20, generation="1.2", at=VOTED_AT + 50)
+    assert verdict(*lives, hits=(first, second)).complaints == ()
+    alone = verdict(*lives, hits=(first,))
+    assert any("1.3 answers a failure of 1.2 that no fault explains" in complaint for complaint in alone.complaints)
+
+
+def test_who_died_after_its_report_belongs_to_the_next_failure() -> None:
+    """d is named in the answer and dies before its first vote; c's units, kept by d, are kept by it no longer."""
+    answer = life(2, "survivors", 14, "abd", recorded=())
+    hits = (hit("kill_worker", "c", 14), hit("kill_worker", "d", 13, "reshape", generation="1.2", at=VOTED_AT - 5))
+    back = verdict(FIRST, answer, life(3, "checkpoint", 11, "ab", lineage=1), hits=hits, **BACK)
+    assert back.complaints == ()
+    assert [recovery.expected for recovery in back.recoveries] == [WHOLE, EITHER], "its move may have been over"
+
+
+@pytest.mark.parametrize(
+    ("phase", "first", "right"),
+    [
+        ("exchange", 14, True), ("exchange", 15, False), ("exchange", 13, False), ("vote", 14, True), ("vote", 15, False),
+        ("seen", 14, True), ("seen", 15, True), ("seen", 16, False), ("commit", 15, True), ("commit", 13, False),
+    ],
+)  # fmt: skip
+def test_no_step_is_skipped_or_redone_beyond_a_prepared_one(phase: str, first: int, right: bool) -> None:
+    found = verdict(FIRST, life(2, "survivors", first, "abd"), hits=(hit("kill_worker", "c", 14, phase),))
+    assert (found.complaints == ()) is right, found.complaints
+
+
+def test_going_on_keeps_the_lineage() -> None:
+    found = verdict(FIRST, life(2, "survivors", 14, "abd", lineage=1), hits=(hit("kill_worker", "c", 14),))
+    assert any("begins lineage 1" in complaint for complaint in found.complaints)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"checkpoints": (Complete(0, 5, 50.0), Complete(0, 10, 60.0), Complete(0, 12, 70.0))}, "the newest complete checkpoint"),
+        ({"failures": ((1, "c is gone"),)}, "back to step 10"),
+        ({"failures": ((0, "back to step 10"),)}, "back to step 10"),
+        ({"cuts": ()}, "has no cut to step 10"),
+    ],
+)
+def test_going_back_is_exact_and_told(change: dict, says: str) -> None:
+    found = verdict(BARE, life(2, "checkpoint", 11, "abd", lineage=1), hits=(hit("kill_worker", "c", 14),), **{**BACK, **change})
+    assert any(says in complaint for complaint in found.complaints), found.complaints
+
+
+def test_a_checkpoint_that_completes_during_the_failure_may_be_taken() -> None:
+    dying = (Complete(0, 5, 50.0), Complete(0, 10, 60.0), Complete(0, 12, VOTED_AT - 5))
+    found = verdict(
+        BARE, life(2, "checkpoint", 11, "abd", lineage=1), hits=(hit("kill_worker", "c", 14),), **{**BACK, "checkpoints": dying}
+    )
+    assert found.complaints == ()
+
+
+def test_a_restore_without_a_new_lineage_is_refused() -> None:
+    found = verdict(BARE, life(2, "checkpoint", 11, "abd"), hits=(hit("kill_worker", "c", 14),), **BACK)
+    assert any("which is not a new one" in complaint for complaint in found.complaints)
+
+
+def test_nobody_is_given_up_without_a_fault() -> None:
+    answer = replace(life(2, "survivors", 14, "ab"), reported=frozenset("ab"), ended=frozenset("c"), silent=frozenset("d"))
+    found = verdict(FIRST, answer, hits=(hit("kill_worker", "c", 14),))
+    assert any("counts d as silent: no fault befell it" in complaint for complaint in found.complaints)
+
+
+def test_a_late_commit_is_seen() -> None:
+    vote = SeenVote(lineage=0, step=14, generation=GenerationId(incarnation=1, counter=1), slots=(0.0,))
+    found = verdict(FIRST, life(2, "survivors", 15, "abcd", vote=vote), hits=(hit("late_commit", "b", 14, "tally"),))
+    assert [recovery.late for recovery in found.recoveries] == [True]
+
+
+def test_a_cut_makes_late_what_cannot_pass_it() -> None:
+    committed = {step: step * 0.1 for step in range(1, 41)}
+    cut = hit("cut", "a", 6, at=0.65, seconds=3.0)
+    assert lateness((cut,), committed, 120.0, 60.0) == Lateness(frozenset(), frozenset())
+    found = lateness((cut,), committed, 0.2, 60.0)
+    assert (found.must, found.may) == ({1, 2, 3}, {1, 2, 3, 4}), "the fourth is due a moment before the cut heals"
+    short = lateness((hit("cut", "a", 6, at=0.65, seconds=0.6),), committed, 0.2, 60.0)
+    assert 1 not in short.must
+    assert 4 not in short.may
+
+
+def test_cases_follow_from_their_seeds_and_a_fifth_aims_at_a_loss() -> None:
+    cases = [draw_case(seed) for seed in range(1, 201)]
+    assert cases == [draw_case(seed) for seed in range(1, 201)]
+    assert sum(case.aim == "lost" for case in cases) >= 50
+    assert {fault.kind for case in cases for fault in case.faults} == set(Fault.model_fields["kind"].annotation.__args__)
+    assert len(fixed_cases()) == len({case.name for case in fixed_cases()}) == 16
