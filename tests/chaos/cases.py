@@ -1,4 +1,4 @@
-"""A case: one job with faults. Each is drawn from one seed, or stands in the fixed table of the commit protocol's phases."""
+"""A case: one job with faults, drawn from one seed (or written down in `fixed`)."""
 
 import random
 from dataclasses import dataclass, field
@@ -30,13 +30,12 @@ WEIGHTS = {
 CACHE_WEIGHTS = {"kill_redis": 8, "kill_cache_server": 8}
 
 STEP_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between")
-RARE_PHASES = ("evaluate", "freeze", "checkpoint", "reshape", "recovery", "finish")
-COMMIT_PHASES = ("exchange", "prepared", "vote", "seen", "commit", "committed")
+RARE_PHASES = ("evaluate", "freeze", "checkpoint", "reshape", "recovery", "finish", "publish", "decision")
 
 
 @dataclass(frozen=True)
 class Case:
-    """seed: replays it (None: of the fixed table). aim: what it was drawn for; what came of it is the oracle's to say."""
+    """seed: replays it (None: a fixed case). aim: what it was drawn for; what came of it is the oracle's to say."""
 
     name: str
     seed: int | None
@@ -101,18 +100,6 @@ def draw_case(seed: int) -> Case:
     return rng.choices((draw.whole, draw.lost, draw.late), (66, 31, 3))[0]()
 
 
-def fixed_cases() -> list[Case]:
-    """Kills in each phase of the commit protocol on (4, 1) and (2, 2), and the two errors that only injection reaches."""
-    cases = []
-    for pp, dp in ((4, 1), (2, 2)):
-        kinds = [("kill_worker", phase) for phase in COMMIT_PHASES] + [("tear", ""), ("late_commit", "")]
-        for number, (kind, phase) in enumerate(kinds):
-            fault = _fault(kind, 14 + number, number % 4, phase)
-            name = f"{pp}x{dp}-{phase or kind}"
-            cases.append(Case(name, None, "vit", 4, (pp, dp), (fault,)))
-    return cases
-
-
 class _Draw:
     """One seed's choices."""
 
@@ -144,7 +131,7 @@ class _Draw:
         phase = rng.choice(STEP_PHASES)
         pattern = rng.choices(("bare", "one node", "together", "whole node", "cut off", "replicas"), (22, 16, 34, 8, 8, 12))[0]
         kind = rng.choice(("kill_worker", "kill_worker", "kill_pod", "stop", "deadlock", "tear"))
-        faults = [_fault(kind, step, victim, phase if kind in ("kill_worker", "stop", "deadlock") else "")]
+        faults = [planned(kind, step, victim, phase if kind in ("kill_worker", "stop", "deadlock") else "")]
         if pattern == "bare":
             return self._case("lost", workers, deep, self._and_perhaps_later(faults, workers), buddies=False)
         if pattern == "one node":
@@ -152,19 +139,19 @@ class _Draw:
         if pattern == "together":
             count = 2 if workers == 4 and rng.random() < 0.4 else 3
             victims = rng.sample(range(workers), count)
-            return self._case("lost", workers, deep, [_fault("kill_worker", step, one, phase) for one in victims])
+            return self._case("lost", workers, deep, [planned("kill_worker", step, one, phase) for one in victims])
         if pattern == "whole node":
-            return self._case("lost", workers, deep, [_fault("kill_node", step, victim)], pods_per_node=workers)
+            return self._case("lost", workers, deep, [planned("kill_node", step, victim)], pods_per_node=workers)
         if pattern == "cut off":
-            faults = [_fault("cut_node", step, victim, seconds=CUT_SECONDS_LONG)]
+            faults = [planned("cut_node", step, victim, seconds=CUT_SECONDS_LONG)]
             return self._case("lost", workers, rng.choice(SHAPES[workers]), faults, pods_per_node=workers)
-        return self._case("lost", 4, (2, 2), [_fault("kill_worker", step, one, phase) for one in (victim % 2, victim % 2 + 2)])
+        return self._case("lost", 4, (2, 2), [planned("kill_worker", step, one, phase) for one in (victim % 2, victim % 2 + 2)])
 
     def late(self) -> Case:
         """A decision that cannot arrive: the numerics change, and a replay of them must give the same bits."""
         rng = self._rng
         interval = rng.choice((1, 2, 3))
-        fault = _fault("cut", interval * 8 - 2, rng.randrange(4), rng.choice(STEP_PHASES), seconds=LATE_CUT_SECONDS)
+        fault = planned("cut", interval * 8 - 2, rng.randrange(4), rng.choice(STEP_PHASES), seconds=LATE_CUT_SECONDS)
         case = self._case("late", 4, rng.choice(((4, 1), (2, 2))), [fault])
         return Case(**{**vars(case), "wait_seconds": LATE_WAIT_SECONDS, "clocks": dict(PATIENT_CLOCKS)})
 
@@ -203,7 +190,7 @@ class _Draw:
             phase = rng.choice(STEP_PHASES) if rng.random() < 0.6 else rng.choice(RARE_PHASES)
         elif kind in ("stop", "deadlock", "cut", "slow"):
             phase = rng.choice(STEP_PHASES)
-        return _fault(kind, step, worker, phase, seconds)
+        return planned(kind, step, worker, phase, seconds)
 
     def _with_what_leads_to_it(self, faults: list[Fault], workers: int) -> list[Fault]:
         """A fault during a recovery needs one: where none of the others brings it about, a kill of somebody else goes before."""
@@ -212,7 +199,7 @@ class _Draw:
         if not needs or any(other.kind == "kill_worker" and other.phase in STEP_PHASES for other in faults[1:]):
             return faults
         other = (first.worker + 1 + self._rng.randrange(workers - 1)) % workers
-        leading = _fault("kill_worker", first.step, other, self._rng.choice(STEP_PHASES))
+        leading = planned("kill_worker", first.step, other, self._rng.choice(STEP_PHASES))
         return [leading, *faults][:3]
 
     def _and_perhaps_later(self, faults: list[Fault], workers: int) -> list[Fault]:
@@ -223,6 +210,7 @@ class _Draw:
         return [*faults, self._fault(kind, step + rng.randint(4, 9), rng.randrange(workers))]
 
 
-def _fault(kind: str, step: int, worker: int, phase: str = "", seconds: float = 5.0) -> Fault:
+def planned(kind: str, step: int, worker: int, phase: str = "", seconds: float = 5.0) -> Fault:
+    """A fault of the job file. phase: "" for kinds with a place of their own."""
     placed = {"phase": phase} if phase else {}
     return Fault(kind=kind, step=step, worker=worker, seconds=seconds, **placed)
