@@ -75,7 +75,7 @@ def judge(timeline: Timeline) -> Verdict:
         open_hits = [hit for hit in open_hits if hit not in mine]
         recovery = _recovery(timeline, life, held, mine)
         recoveries.append(recovery)
-        complaints += _explained(timeline, base, life, mine)
+        complaints += [*_explained(timeline, base, life, mine), *_fenced(base, life, mine)]
         if recovery.back_to is None:
             complaints += _gone_on(base, life, mine)
         else:
@@ -167,6 +167,17 @@ def _explained(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> l
             how = "ended" if worker in life.ended else "silent"
             complaints.append(f"{life.name} counts {worker} as {how}: no fault befell it")
     return complaints
+
+
+def _fenced(base: Life, life: Life, hits: list[Hit]) -> list[str]:
+    """The run's epoch is raised where a whole world may live on unheard, and only there."""
+    if life.plan.base != base.plan.generation:
+        return []
+    unheard = {worker for hit in hits if hit.fault.kind not in ENDING | ERRORS for worker in hit.workers}
+    expected = base.plan.run_epoch + (set(base.plan.placement.workers) <= unheard)
+    if life.plan.run_epoch != expected:
+        return [f"{life.name} has run epoch {life.plan.run_epoch}, expected {expected} after {base.name}'s {base.plan.run_epoch}"]
+    return []
 
 
 def _unvoted(base: Life, life: Life) -> list[str]:

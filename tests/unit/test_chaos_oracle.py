@@ -189,6 +189,18 @@ def test_nobody_is_given_up_without_a_fault() -> None:
     assert any("counts d as silent: no fault befell it" in complaint for complaint in found.complaints)
 
 
+def test_a_world_that_may_live_on_unheard_is_fenced_by_a_new_epoch() -> None:
+    cut = (hit("cut_node", "abcd", 14),)
+    fenced = verdict(FIRST, life(2, "checkpoint", 11, "efgh", lineage=1, run_epoch=1), hits=cut, **BACK)
+    assert fenced.complaints == ()
+    bare = verdict(FIRST, life(2, "checkpoint", 11, "efgh", lineage=1), hits=cut, **BACK)
+    assert any("has run epoch 0, expected 1" in complaint for complaint in bare.complaints)
+    killed = verdict(
+        FIRST, life(2, "checkpoint", 11, "efgh", lineage=1, run_epoch=1), hits=(hit("kill_node", "abcd", 14),), **BACK
+    )
+    assert any("has run epoch 1, expected 0" in complaint for complaint in killed.complaints)
+
+
 def test_a_late_commit_is_seen() -> None:
     vote = SeenVote(lineage=0, step=14, generation=GenerationId(incarnation=1, counter=1), slots=(0.0,))
     found = verdict(FIRST, life(2, "survivors", 15, "abcd", vote=vote), hits=(hit("late_commit", "b", 14, "tally"),))
