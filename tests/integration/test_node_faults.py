@@ -21,7 +21,7 @@ from frostline_controller.cluster.local_cluster import LocalCluster
 from frostline_controller.cluster.service_process import Service
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc
-from frostline_trainer.departure import TOLD, UNHEARD, tell_ended
+from frostline_trainer.departure import Teller, line_of
 from tests.integration.scripted_worker import make_run, wait_for
 from tests.integration.test_local_cluster import ENV, workers
 
@@ -186,16 +186,45 @@ def test_the_end_of_a_worker_whose_agent_died_is_told_too(cluster: Callable[...,
 def test_an_end_is_told_when_the_controller_is_back(tmp_path: Path, listen: Any) -> None:
     env = {"FROSTLINE_POD_UID": "uid", "FROSTLINE_WORKER_NONCE": "n", "FROSTLINE_TOKEN": "t",
            "FROSTLINE_CONTROLLER": str(tmp_path / "controller.address")}  # fmt: skip
-    assert tell_ended(env, -9) == UNHEARD, "no run, nobody to tell"
+    teller = Teller()
+    assert not teller.connect(env)
+    assert not teller.tell(env, -9), "no run, nobody to tell"
     (tmp_path / "controller.address").write_text("127.0.0.1:9\n")
     with ThreadPoolExecutor(1) as pool:
-        telling = pool.submit(tell_ended, env, 70)
+        telling = pool.submit(teller.tell, env, 70)
         time.sleep(0.3)
         assert not telling.done()
         listener = listen(tmp_path)
-        assert telling.result(10) == TOLD
+        assert telling.result(10) is True
     assert [(said.worker_id, said.reason) for _, said in listener.heard] == [("uid/n", "its process ended: exit code 70")]
-    assert tell_ended({**env, "FROSTLINE_CONTROLLER": str(tmp_path / "none")}, 1) == UNHEARD
+    assert teller.connect(env)
+
+
+def test_a_pod_that_is_cut_off_is_told_of_afterwards(tmp_path: Path, listen: Any) -> None:
+    listener = listen(tmp_path)
+    (tmp_path / "cut").write_text(str(time.time() + 0.4))
+    healed = time.monotonic() + 0.4
+    env = {"FROSTLINE_POD_UID": "uid", "FROSTLINE_WORKER_NONCE": "n", "FROSTLINE_TOKEN": "t",
+           "FROSTLINE_CUT": str(tmp_path / "cut"), "FROSTLINE_CONTROLLER": str(tmp_path / "controller.address")}  # fmt: skip
+    assert Teller().tell(env, -9)
+    ((at, _),) = listener.heard
+    assert at >= healed - 0.02
+
+
+def test_more_runs_than_connections(tmp_path: Path, listen: Any) -> None:
+    teller, listeners = Teller(), []
+    for number in range(6):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        listeners.append(listen(folder))
+        env = {"FROSTLINE_POD_UID": f"uid-{number}", "FROSTLINE_WORKER_NONCE": "n", "FROSTLINE_TOKEN": "t",
+               "FROSTLINE_CONTROLLER": str(folder / "controller.address")}  # fmt: skip
+        assert teller.tell(env, -9)
+    assert [[said.worker_id for _, said in one.heard] for one in listeners] == [[f"uid-{n}/n"] for n in range(6)]
+
+
+def test_nobody_is_told_of_a_worker_without_a_run() -> None:
+    assert line_of({"FROSTLINE_POD_UID": "u"}, -9) == b""
 
 
 def test_a_worker_that_ends_by_itself_is_not_told_of(tmp_path: Path, listen: Any) -> None:

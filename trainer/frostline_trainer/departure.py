@@ -1,9 +1,14 @@
 """Tells the controller of a worker's end in its place: a process that was killed cannot.
 
-The preload process, whose child the worker was, runs this in a fork of its own; nothing waits for it.
+The teller is a fork of the preload process, whose children the workers are: it sees an end before anybody else, and also that
+of a worker whose agent or pod was killed. It reads JSON lines from a pipe and keeps a connection to the controller open, so
+that an end is known there a few milliseconds later. It ends with the pipe.
 """
 
+import json
+import os
 import signal
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,33 +18,79 @@ import grpc
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.channel import open_channel
 from frostline_trainer.identity import worker_id_of
-from frostline_trainer.partition import through_partition
+from frostline_trainer.partition import is_cut_off
 
 PATIENCE_SECONDS = 30.0
 """How long a controller that is away is waited for: longer than its successor needs."""
 RETRY_SECONDS = 0.1
 CALL_SECONDS = 5.0
-TOLD, UNHEARD = 0, 1
+CHANNELS_MAX = 4
+"""Connections kept: to the controllers of the newest runs, where many share a preload process."""
+NEEDED = ("FROSTLINE_POD_UID", "FROSTLINE_WORKER_NONCE", "FROSTLINE_TOKEN", "FROSTLINE_CONTROLLER")
 
 
-def tell_ended(env: Mapping[str, str], code: int, patience_seconds: float = PATIENCE_SECONDS) -> int:
-    """Say that the worker of this environment has ended with `code` (negative: a signal's number). TOLD or UNHEARD.
+def line_of(env: Mapping[str, str], code: int | None) -> bytes:
+    """For the pipe: a worker with this environment has started (None), or ended with `code`. Empty where nobody is to hear."""
+    if not all(name in env for name in NEEDED):
+        return b""
+    told = {name: env[name] for name in (*NEEDED, "FROSTLINE_CUT") if name in env}
+    return json.dumps({"env": told, "code": code}).encode() + b"\n"
 
-    Ends early where the run is over: the file with the controller's address is gone then.
-    """
-    address_file = Path(env.get("FROSTLINE_CONTROLLER", ""))
-    reason = f"its process ended: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
-    request = control_pb2.LeaveRequest(worker_id=worker_id_of(env), reason=reason, ended=True)
-    deadline = time.monotonic() + patience_seconds
-    while time.monotonic() < deadline and address_file.is_file():
+
+def serve(pipe: int) -> int:
+    """The teller's life."""
+    teller = Teller()
+    with os.fdopen(pipe, "rb") as lines:
+        for line in lines:
+            said = json.loads(line)
+            body = teller.connect if said["code"] is None else teller.tell
+            threading.Thread(target=body, args=(said["env"], said["code"]), daemon=True).start()
+    return 0
+
+
+class Teller:
+    """Open channels by (controller's address, token). Each end is told in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._channels: dict[tuple[str, str], grpc.Channel] = {}
+
+    def connect(self, env: Mapping[str, str], code: None = None) -> bool:
+        """Open the way that the worker's end may have to go. False where nobody is there yet."""
         try:
-            with through_partition(open_channel(address_file.read_text().strip(), env["FROSTLINE_TOKEN"])) as channel:
-                control_pb2_grpc.ControlStub(channel).Leave(request, timeout=CALL_SECONDS)
-                return TOLD
-        except grpc.RpcError as error:
-            if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                return UNHEARD  # it will have nothing to do with us: that is an answer
-        except FileNotFoundError:
-            return UNHEARD
-        time.sleep(RETRY_SECONDS)
-    return UNHEARD
+            grpc.channel_ready_future(self._channel(env)).result(timeout=CALL_SECONDS)
+        except (FileNotFoundError, grpc.FutureTimeoutError):
+            return False
+        return True
+
+    def tell(self, env: Mapping[str, str], code: int, patience_seconds: float = PATIENCE_SECONDS) -> bool:
+        """Say that a worker has ended with `code` (negative: a signal's number). False where nobody would hear it.
+
+        It is given up where the run is over: the file with the controller's address is gone then.
+        """
+        reason = f"its process ended: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
+        request = control_pb2.LeaveRequest(worker_id=worker_id_of(env), reason=reason, ended=True)
+        deadline = time.monotonic() + patience_seconds
+        while time.monotonic() < deadline:
+            try:
+                if not is_cut_off(env.get("FROSTLINE_CUT", "")):
+                    control_pb2_grpc.ControlStub(self._channel(env)).Leave(request, timeout=CALL_SECONDS)
+                    return True
+            except FileNotFoundError:
+                return False
+            except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed to make room for another
+                code_of_error = error.code() if isinstance(error, grpc.RpcError) else grpc.StatusCode.UNAVAILABLE
+                if code_of_error not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    return False  # the controller will have nothing to do with us: that is an answer
+            time.sleep(RETRY_SECONDS)
+        return False
+
+    def _channel(self, env: Mapping[str, str]) -> grpc.Channel:
+        """To where the controller is now. Raises FileNotFoundError where there is none."""
+        key = (Path(env["FROSTLINE_CONTROLLER"]).read_text(encoding="utf-8").strip(), env["FROSTLINE_TOKEN"])
+        with self._lock:
+            if key not in self._channels:
+                if len(self._channels) >= CHANNELS_MAX:
+                    self._channels.pop(next(iter(self._channels))).close()
+                self._channels[key] = open_channel(*key)
+            return self._channels[key]

@@ -6,8 +6,8 @@ Protocol, over a UNIX socket, one connection a worker, JSON lines: the agent sen
 {"pid": n} and, when the worker has ended, {"exit": code} (a negative signal number where one killed it). Closing the
 connection kills the worker. Nothing here starts threads or opens channels, so that a fork is a clean copy.
 
-Where a worker did not end by itself (a signal, a crash), a fork tells the controller at once: a process that is known to have
-ended is not waited for, and neither the agent nor the kubelet sees it sooner. So a killed agent's workers are told of as well.
+Where a worker did not end by itself (a signal, a crash), the controller is told at once (frostline_trainer.departure): a process
+that is known to have ended is not waited for, and neither the agent nor the kubelet sees it sooner.
 """
 
 import ctypes
@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 MODELS = ("vit.modeling_vit", "bert.modeling_bert", "gpt2.modeling_gpt2", "llama.modeling_llama")
 WORKER_MODULE = "frostline_trainer.worker"
@@ -45,29 +46,29 @@ def warm_up() -> None:
             importlib.import_module(f"transformers.models.{model}")
         importlib.import_module("sklearn.datasets")
     importlib.import_module(module)
-    importlib.import_module("frostline_trainer.departure")
+    departure()
     gc.collect()
     gc.freeze()  # the shared pages stay shared, and a collection in a worker stays cheap
 
 
 @dataclass
 class _Child:
-    """A connection and the worker that it asked for. process_id: 0 before it was forked. env, log: the worker's."""
+    """A connection and the worker that it asked for. process_id: 0 before it was forked. env: the worker's."""
 
     connection: socket.socket
     received: bytes = b""
     process_id: int = 0
     env: dict[str, str] = field(default_factory=dict)
-    log: str = os.devnull
 
 
 @dataclass
 class Preload:
-    """Serves one socket until SIGTERM. tellers: processes that tell of a worker's end."""
+    """Serves one socket until SIGTERM. teller: process that tells of workers' ends; 0 before the first worker."""
 
     path: Path
     children: dict[int, _Child] = field(default_factory=dict)
-    tellers: set[int] = field(default_factory=set)
+    teller: int = 0
+    teller_pipe: int = -1
 
     def serve(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -95,7 +96,7 @@ class Preload:
                 else:
                     self._read(key.data)
             self._reap()
-        for process_id in (*self.children, *self.tellers):
+        for process_id in (*self.children, *([self.teller] if self.teller else [])):
             os.kill(process_id, signal.SIGKILL)
         self.path.unlink(missing_ok=True)
 
@@ -128,12 +129,16 @@ class Preload:
             self._close(child)
             return
         process_id = self._fork_into(env, log, run_worker)
-        child.process_id, child.env, child.log = process_id, env, log
+        child.process_id, child.env = process_id, env
         self.children[process_id] = child
         self._send(child, {"pid": process_id})
+        self._tell(child, None)
 
-    def _fork_into(self, env: dict[str, str], log: str, body: Callable[[], int]) -> int:
-        """Returns the child's process id. In the child: drop everything of the preload process, run `body`, never come back."""
+    def _fork_into(self, env: dict[str, str], log: str | None, body: Callable[[], int]) -> int:
+        """Returns the child's process id. In the child: drop everything of the preload process, run `body`, never come back.
+
+        log: where its output goes; None: where ours does.
+        """
         process_id = os.fork()
         if process_id != 0:
             return process_id
@@ -146,12 +151,15 @@ class Preload:
                 key.fileobj.close()  # type: ignore[union-attr]
             self._selector.close()
             self._wake_end.close()
+            if self.teller_pipe >= 0:
+                os.close(self.teller_pipe)
             if sys.platform.startswith("linux"):
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            os.close(output)
+            if log is not None:
+                output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+                os.close(output)
             os.environ.clear()
             os.environ.update(env)
             code = body()
@@ -164,17 +172,37 @@ class Preload:
 
     def _reap(self) -> None:
         """Tell of every worker that has ended."""
-        for process_id in list(self.tellers):
-            if os.waitpid(process_id, os.WNOHANG)[0]:
-                self.tellers.remove(process_id)
+        if self.teller and os.waitpid(self.teller, os.WNOHANG)[0]:
+            os.close(self.teller_pipe)
+            self.teller, self.teller_pipe = 0, -1
         for process_id in list(self.children):
             found, status = os.waitpid(process_id, os.WNOHANG)
             if found:
                 child, code = self.children.pop(process_id), os.waitstatus_to_exitcode(status)
-                if code not in TOLD and "FROSTLINE_WORKER_NONCE" in child.env:
-                    self.tellers.add(self._fork_into(child.env, child.log, partial(_tell_ended, code)))
+                if code not in TOLD:
+                    self._tell(child, code)
                 self._send(child, {"exit": code})
                 self._close(child)
+
+    def _tell(self, child: _Child, code: int | None) -> None:
+        """Hand on to the teller that a worker has started (None), so that it may connect, or how it ended."""
+        line = departure().line_of(child.env, code)
+        if not line:
+            return
+        if not self.teller:
+            receiving, sending = os.pipe()
+            self.teller = self._fork_into(dict(os.environ), None, partial(self._become_teller, receiving, sending))
+            self.teller_pipe = sending
+            os.set_blocking(sending, False)
+            os.close(receiving)
+        try:
+            os.write(self.teller_pipe, line)
+        except OSError as error:  # it has died, or is stuck: the pod's status tells the same, later
+            print(f"the end of {child.process_id} could not be handed on: {error}", file=sys.stderr)
+
+    def _become_teller(self, receiving: int, sending: int) -> int:
+        os.close(sending)
+        return departure().serve(receiving)
 
     def _send(self, child: _Child, message: dict[str, int]) -> None:
         try:
@@ -188,9 +216,9 @@ class Preload:
             child.connection.close()
 
 
-def _tell_ended(code: int) -> int:
-    """In a fork, with the ended worker's environment."""
-    return importlib.import_module("frostline_trainer.departure").tell_ended(os.environ, code)
+def departure() -> ModuleType:
+    """Imported with what every worker needs, so that importing this module stays cheap."""
+    return importlib.import_module("frostline_trainer.departure")
 
 
 def run_worker() -> int:
