@@ -55,6 +55,17 @@ def surviving_decisions(
     )
 
 
+def without_pending_rollbacks(
+    decisions: tuple[Decision, ...], lineages: tuple[LineageStart, ...], reached: int
+) -> tuple[tuple[Decision, ...], tuple[LineageStart, ...], list[Decision]]:
+    """Rollbacks that were decided and that a state of lineage `reached` has not been through are void: with what they read,
+    they are decided again. Returns decisions, lineages, and the decisions that became void."""
+    pending = {d.lineage for d in decisions if d.kind == "rollback" and not d.void and d.lineage > reached}
+    after = tuple(d.model_copy(update={"void": True}) if d.kind == "rollback" and d.lineage in pending else d for d in decisions)
+    kept = tuple(start for start in lineages if start.kind != "rollback" or start.lineage not in pending)
+    return after, kept, [d for d in after if d.kind == "rollback" and d.lineage in pending]
+
+
 def remembered_decisions(
     decisions: Iterable[Decision], lineages: tuple[LineageStart, ...], calendar: DecisionCalendar
 ) -> tuple[Decision, ...]:

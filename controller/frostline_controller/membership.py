@@ -10,6 +10,8 @@ from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import CacheProfile, LinkProfile, WorkerProfile
 
 ALIVE, LEAVING, GONE = "alive", "leaving", "gone"
+ENDED_KEPT = 1024
+"""How many ended processes are remembered: a late word of theirs is refused, and a failure counts on their end."""
 
 
 @dataclass
@@ -17,6 +19,9 @@ class Worker:
     """One worker process. worker_id: "<pod uid>/<process nonce>". presence: alive, leaving (it asked to go) or gone.
 
     watching: its WatchPlan stream is open. unwatched_since: since when it is not. step: last committed one it told of.
+    uncovered_units: of its last vote. on_notice: it has said that it is to leave.
+    waiting_seconds: of its phase, blocked on others. phase_p99: seconds by phase. busy_seconds: a step's own work.
+    slowness: that over what its peers would take, 0.0 unknown. lasting_slowness: what is believed of it after a while.
     """
 
     worker_id: str
@@ -33,12 +38,19 @@ class Worker:
     step: int = 0
     phase: str = "start"
     phase_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    phase_p99: dict[str, float] = field(default_factory=dict)
+    busy_seconds: float = 0.0
+    slowness: float = 0.0
+    lasting_slowness: float = 1.0
     resident_bytes: int = 0
     link: LinkProfile | None = None
     cache: CacheProfile | None = None
     step_parts: dict[str, float] = field(default_factory=dict)
+    uncovered_units: tuple[int, ...] = ()
     watching: bool = False
     unwatched_since: float = 0.0
+    on_notice: bool = False
     why_gone: str = ""
 
     @property
@@ -58,6 +70,7 @@ class Membership:
         self.dead_after_seconds = dead_after_seconds
         self.lost_after_seconds = min(dead_after_seconds, 0.5 + 2 * heartbeat_seconds)
         self._workers: dict[str, Worker] = {}
+        self._ended: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
@@ -69,7 +82,7 @@ class Membership:
         """Register; idempotent for one id. True where the worker is new (or had been given up)."""
         known = self._workers.get(worker.worker_id)
         if known is not None and known.presence != GONE:
-            for name in ("step", "phase", "watching", "unwatched_since", "presence"):
+            for name in ("step", "phase", "watching", "unwatched_since", "presence", "lasting_slowness", "on_notice"):
                 setattr(worker, name, getattr(known, name))
             worker.step = max(worker.step, known.step)
         self._workers[worker.worker_id] = worker
@@ -92,6 +105,24 @@ class Membership:
             return False
         worker.presence, worker.why_gone = GONE, why
         return True
+
+    def end(self, worker_id: str, error: str) -> None:
+        """Its process is known to have ended, registered here or not. error: a traceback of its own fault."""
+        self._ended[worker_id] = self._ended.get(worker_id) or error
+        while len(self._ended) > ENDED_KEPT:
+            del self._ended[next(iter(self._ended))]
+
+    def has_ended(self, worker_id: str) -> bool:
+        return worker_id in self._ended
+
+    def error_of(self, worker_id: str) -> str:
+        """The traceback with which it ended; empty where there was none."""
+        return self._ended.get(worker_id, "")
+
+    def was_taken(self, worker_id: str, pods: set[str]) -> bool:
+        """Its end was no crash: its pod is gone (pods: the uids there are; empty: unknown), or it had notice."""
+        worker = self._workers.get(worker_id)
+        return (bool(pods) and worker_id.rpartition("/")[0] not in pods) or (worker is not None and worker.on_notice)
 
     def is_alive(self, worker_id: str) -> bool:
         worker = self._workers.get(worker_id)

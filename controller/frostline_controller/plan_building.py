@@ -1,7 +1,53 @@
-"""From a placement to a plan: where each unit's state comes from, who leaves, when the switch may be. Pure."""
+"""From a placement to a plan: where each unit's state comes from, who keeps copies, who leaves, when the switch may be. Pure."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 from frostline_contract.plan import Decision, GenerationId, Placement, Plan, UnitHolders
 from frostline_controller.membership import Worker
+from frostline_controller.recovery.facts import GoOn
+
+NOBODY = ""
+
+
+def buddies_of(placement: Placement, domains: Mapping[str, str], held: Sequence[Collection[str]] = ()) -> tuple[str, ...]:
+    """For each unit the member that keeps a copy of it; "" where its owners are in two failure domains, or no member is in
+    another than theirs.
+
+    domains: failure domain by worker id; empty: nobody keeps anything. held: for each unit who has its state now. The units of
+    a stage have one buddy: the member that keeps the fewest units so far, then the one that has the most of the stage already,
+    then the next in global rank.
+    """
+    buddies = [NOBODY] * placement.stage_bounds[-1]
+    load: Counter[str] = Counter()
+    for stage in range(placement.shape.num_stages):
+        units = placement.units_of_stage(stage)
+        owners = placement.owners(units[0]) if units else []
+        at = {domains.get(owner) for owner in owners}
+        elsewhere = [worker for worker in placement.workers if domains and domains.get(worker) not in at]
+        if len(at) > 1 or not elsewhere:
+            continue
+        place = placement.workers.index(owners[0])
+
+        def preference(worker: str, units: range = units, place: int = place) -> tuple[int, int, int]:
+            have = sum(worker in held[unit] for unit in units) if held else 0
+            distance = (placement.workers.index(worker) - place) % len(placement.workers)
+            return load[worker], -have, distance
+
+        buddy = min(elsewhere, key=preference)
+        load[buddy] += len(units)
+        for unit in units:
+            buddies[unit] = buddy
+    return tuple(buddies)
+
+
+def uncovered_of(placement: Placement, domains: Mapping[str, str], buddies: Sequence[str]) -> tuple[int, ...]:
+    """The units that one failure domain's end would take: no buddy, and all owners in one domain (or domains are unknown)."""
+    return tuple(
+        unit
+        for unit, buddy in enumerate(buddies)
+        if not buddy and len({domains.get(owner) for owner in placement.owners(unit)}) < 2
+    )
 
 
 def sources_of(base: Placement, new: Placement, num_units: int) -> tuple[str, ...]:
@@ -38,16 +84,19 @@ def switching_plan(
     store: Worker,
     numerics: tuple[int, int],
     window: tuple[int, int],
+    domains: Mapping[str, str],
     reason: str,
 ) -> Plan:
     """A plan that members of `base` switch to by a vote (PROTOCOLS 3).
 
     store: the worker of the new global rank 0. numerics: freeze point and decision number in force where it starts.
-    window: first and last step whose vote may switch.
+    window: first and last step whose vote may switch. domains: failure domain by worker id; empty: no buddies.
     """
     freeze_point, decision_number = numerics
     sources = sources_of(base.placement, placement, base.placement.stage_bounds[-1])
     leavers = tuple(worker for worker in base.placement.workers if worker not in placement.workers)
+    held = [{worker for worker in base.participants if unit in base.needs(worker)} for unit in range(len(sources))]
+    buddies = buddies_of(placement, domains, held)
     giver = next((worker for worker in base.placement.workers if worker in placement.workers), base.placement.workers[0])
     return Plan(
         generation=generation,
@@ -67,6 +116,9 @@ def switching_plan(
         store_host=store.store_host,
         store_port=store.store_port,
         reason=reason,
+        buddies=buddies,
+        uncovered=uncovered_of(placement, domains, buddies),
+        run_epoch=base.run_epoch,
     )
 
 
@@ -78,10 +130,13 @@ def entry_plan(
     store: Worker,
     decision: Decision | None,
     checkpoint: tuple[str, int] | None,
+    domains: Mapping[str, str],
+    run_epoch: int,
     reason: str,
 ) -> Plan:
     """A plan that all its members enter without a vote: from the initial weights, or from a checkpoint (path, step)."""
     path, step = checkpoint or ("", 0)
+    buddies = buddies_of(placement, domains)
     return Plan(
         generation=generation,
         base=base,
@@ -95,4 +150,76 @@ def entry_plan(
         store_host=store.store_host,
         store_port=store.store_port,
         reason=reason,
+        buddies=buddies,
+        uncovered=uncovered_of(placement, domains, buddies),
+        run_epoch=run_epoch,
     )
+
+
+def survivors_plan(
+    generation: GenerationId,
+    base: Plan,
+    found: GoOn,
+    lineage: int,
+    placement: Placement,
+    store: Worker,
+    numerics: tuple[int, int],
+    domains: Mapping[str, str],
+    reason: str,
+) -> Plan:
+    """A plan from what is left of `base` after a failure: every unit from one state (PROTOCOLS 4).
+
+    found: that state and who has it. Holders that the placement leaves out take part as leavers where nobody else has a unit.
+    numerics: freeze point and decision number in force at the step after the state's.
+    """
+    leavers = _needed_leavers(placement, found.holders)
+    participants = placement.workers + leavers
+    holders = tuple(tuple(worker for worker in participants if worker in units) for units in found.holders)
+    buddies = buddies_of(placement, domains, found.holders)
+    return Plan(
+        generation=generation,
+        base=base.generation,
+        lineage=lineage,
+        start="survivors",
+        start_step=found.state.step,
+        state_lineage=found.state.lineage,
+        state_generation=found.state.generation,
+        vote=found.vote,
+        freeze_point=numerics[0],
+        decision_number=numerics[1],
+        placement=placement,
+        sources=tuple(_giver(unit, workers, placement) for unit, workers in enumerate(holders)),
+        holders=tuple(UnitHolders(participants=tuple(participants.index(worker) for worker in units)) for units in holders),
+        leavers=leavers,
+        state_source=_state_source(found, holders),
+        store_host=store.store_host,
+        store_port=store.store_port,
+        reason=reason,
+        buddies=buddies,
+        uncovered=uncovered_of(placement, domains, buddies),
+        run_epoch=base.run_epoch,
+    )
+
+
+def _needed_leavers(placement: Placement, holders: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The fewest holders, taken greedily, without which a unit would have no participant that has it."""
+    lacking = [set(workers) for workers in holders if not set(workers) & set(placement.workers)]
+    leavers: list[str] = []
+    while lacking:
+        count = Counter(worker for workers in lacking for worker in workers)
+        most = min(count, key=lambda worker: (-count[worker], worker))
+        leavers.append(most)
+        lacking = [workers for workers in lacking if most not in workers]
+    return tuple(leavers)
+
+
+def _giver(unit: int, holders: Sequence[str], placement: Placement) -> str:
+    """One that keeps the unit, where there is one; taken in turn."""
+    keeping = [worker for worker in holders if unit in placement.units_of(worker)] or list(holders)
+    return keeping[unit % len(keeping)]
+
+
+def _state_source(found: GoOn, holders: Sequence[Sequence[str]]) -> str:
+    """The answer's own, where it takes part, else the participant that has the most."""
+    count = Counter(worker for workers in holders for worker in workers)
+    return found.state_source if found.state_source in count else min(count, key=lambda worker: (-count[worker], worker))

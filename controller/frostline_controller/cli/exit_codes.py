@@ -15,6 +15,9 @@ DRAINED = 3
 NO_RUN = 4
 """The run is not finished and its controller does not answer."""
 
+CRASH_LOOP = 5
+"""The run was stopped because it failed at the same step over and over; the message has the first error's traceback."""
+
 INTERRUPTED = 130
 """Ctrl-C twice: everything was stopped at once; the last checkpoint is what `frostline resume` starts from."""
 
@@ -24,5 +27,6 @@ MEANING = {
     USER_MISTAKE: "a mistake in arguments, job file or data",
     DRAINED: "stopped at a checkpoint; `frostline resume DIR` goes on",
     NO_RUN: "no controller of an unfinished run answers",
+    CRASH_LOOP: "failed at the same step over and over",
     INTERRUPTED: "stopped at once (Ctrl-C twice)",
 }

@@ -180,6 +180,8 @@ def _finish(folder: Path, at_once: bool, failure: "ClusterFailure | None") -> in
         message = str(run_data.result.get("message", "")) or (failure.message if failure else "")
         print(f"frostline: {summary_line(run_data)}: {message}\nlogs: {folder / 'logs'}", file=sys.stderr)
         mistake = run_data.result.get("user_mistake") or (failure is not None and failure.user_mistake)
+        if run_data.result.get("crash_loop"):
+            return exit_codes.CRASH_LOOP
         return exit_codes.USER_MISTAKE if mistake else exit_codes.FAILED
     print(f"stopped; go on with: frostline resume {folder}")
     return exit_codes.INTERRUPTED if at_once else exit_codes.DRAINED

@@ -95,11 +95,12 @@ def known_votes(failure: Failure) -> Votes:
 
 
 def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldUnit, ...]:
-    """What of a report may be used. Who is gone gives nothing; who ran neither n nor n + 1 only what n names it as a holder of.
+    """What of a report may be used. Who is gone gives nothing; who ran neither n nor n + 1 only what n names it as a holder of,
+    and what it was given on the way into n.
 
     So a worker that comes back from an older generation brings no state that a plan since then has given up (PROTOCOLS 5).
     """
-    if report.worker_id in failure.ended or report.worker_id in failure.silent or report.ran is None:
+    if report.worker_id in failure.ended or report.worker_id in failure.silent:
         return ()
     current, prepared = failure.current, failure.prepared
     recent = {current.generation}
@@ -109,7 +110,12 @@ def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldUnit, ...]:
         recent.add(current.base)  # it has not seen the switching vote that others have
     if report.ran in recent:
         return report.held
-    return tuple(one for one in report.held if report.worker_id in current.holders_of(one.unit))
+    given = current.start_tag if report.worker_id in current.participants else None
+    return tuple(
+        one
+        for one in report.held
+        if report.worker_id in current.holders_of(one.unit) or (given is not None and one.state == given)
+    )
 
 
 def tag_of(vote: SeenVote) -> StateTag:

@@ -16,6 +16,34 @@ MARGIN_STEPS = 2
 """Steps between the newest progress that the controller knows and what the workers may have reached meanwhile."""
 
 
+class Joins:
+    """Joiners are taken in together: one reshape for all that come within `settle_seconds` of each other, and no two within
+    `pause_seconds`, so that churn does not stop progress. Times are of the run's clock."""
+
+    SETTLES_MAX = 4
+    """A stream of joiners is not waited for longer than so many settling times."""
+
+    def __init__(self, settle_seconds: float, pause_seconds: float) -> None:
+        self.settle_seconds, self.pause_seconds = settle_seconds, pause_seconds
+        self._first: float | None = None
+        self._newest = self._tried = float("-inf")
+
+    def note(self, now: float) -> None:
+        """A worker joined."""
+        self._first = now if self._first is None else self._first
+        self._newest = now
+
+    def due_at(self) -> float:
+        """When a reshape that only takes in joiners may be tried."""
+        first = self._newest if self._first is None else self._first
+        settled = min(self._newest + self.settle_seconds, first + self.SETTLES_MAX * self.settle_seconds)
+        return max(settled, self._tried + self.pause_seconds)
+
+    def tried(self, now: float) -> None:
+        """A plan was prepared that takes in all that are there."""
+        self._first, self._tried = None, now
+
+
 class Adapting:
     """Keeps the wish for a new placement until a plan that answers it was switched to, or the planner says that none pays."""
 
@@ -24,10 +52,19 @@ class Adapting:
         self.wish = ""
         self._cause = "reshape"
         self._deferred_to = 0
-        self._frozen_at = run.freeze_point() if run.current else 0
+        self._patient = False
+        section = run.job.controller
+        self._joins = Joins(section.join_settle_seconds, section.join_pause_seconds)
 
-    def ask(self, wish: str, cause: str = "reshape") -> None:
-        """The planner is to be asked (again). cause: the kind of the event that a switch becomes."""
+    def note_joined(self, wish: str) -> None:
+        """A worker is there that could be a member."""
+        self._joins.note(self._run.clock())
+        self.ask(wish, "join", patient=True)
+
+    def ask(self, wish: str, cause: str = "reshape", patient: bool = False) -> None:
+        """The planner is to be asked (again). cause: the kind of the event that a switch becomes. patient: it is about workers
+        outside the shape only; what is urgent takes them in as well."""
+        self._patient = patient and (self._patient or not self.wish)
         if not self.wish or cause != "reshape":
             self._cause = cause
         self.wish = wish
@@ -39,7 +76,7 @@ class Adapting:
         await self._take_scheduled()
         if not self.wish or self._reshaping.busy or run.current is None or run.step < self._deferred_to:
             return
-        if self._rollback_pending():
+        if self._rollback_pending() or (self._patient and run.clock() < self._joins.due_at()):
             return
         not_before = run.state.pinned.from_step if run.state.pinned else 0
         freeze_point, _, first, until = self._reshaping.window(not_before)
@@ -59,6 +96,8 @@ class Adapting:
         choice = Choice(choice.placement, True, f"{wish}; {choice.reason}")
         if not await self._reshaping.prepare(choice, not_before, self._cause):
             self.wish, self._deferred_to = wish, until + 1
+            return
+        self._joins.tried(run.clock())
 
     async def _choice(self, freeze_point: int, step: int) -> Choice | None:
         """The planner's answer; what must happen (a command, a member that leaves, reshape_every_freeze) pays in any case."""

@@ -1,6 +1,8 @@
 """What a worker needs to hear when it connects, and what all hear when something changes."""
 
 from frostline_contract.plan import Decision
+from frostline_controller.membership import Worker
+from frostline_controller.service.recovery import fence_message
 from frostline_controller.service.run import Run
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
@@ -10,13 +12,23 @@ RECENT_DECISIONS = 4
 """Decisions sent one by one to a worker that connects: it may run the plan already and read no more of it."""
 
 
-def welcome(run: Run, ready_announced: bool, draining: str, end: str) -> list[pb.WatchPlanResponse]:
-    """Everything that is in force, for a worker whose stream has just opened."""
+def welcome(
+    run: Run, worker: Worker, ready_announced: bool, draining: str, end: str, fences: list[pb.WatchPlanResponse]
+) -> list[pb.WatchPlanResponse]:
+    """Everything that is in force, for a worker whose stream has just opened.
+
+    fences: of a failure that is being answered. A worker of a generation that is over and that no plan continues is fenced too:
+    it may come from a world that was given up.
+    """
     if end:
         return [pb.WatchPlanResponse(end=pb.EndNotice(reason=end))]
     messages = []
-    if run.current is not None:
-        messages.append(run.plan_message(run.current))
+    current = run.current
+    if current is not None:
+        over = worker.generation is not None and worker.generation < current.generation
+        if over and worker.worker_id not in current.participants:
+            messages.append(fence_message(worker.generation, f"generation {current.generation} has taken its place"))
+        messages.append(run.plan_message(current))
     messages += [decision_message(decision) for decision in run.state.decisions[-RECENT_DECISIONS:]]
     prepared = run.state.prepared
     if prepared is not None:
@@ -26,7 +38,7 @@ def welcome(run: Run, ready_announced: bool, draining: str, end: str) -> list[pb
             messages.append(pb.WatchPlanResponse(ready=pb.ReadyNotice(generation=generation)))
     if draining:
         messages.append(pb.WatchPlanResponse(drain=pb.DrainNotice(reason=draining)))
-    return messages
+    return messages + fences
 
 
 def decision_message(decision: Decision) -> pb.WatchPlanResponse:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 
 from frostline_contract.plan import Placement
@@ -32,6 +33,14 @@ class Choosing:
         """Workers that the run waits for: its limit; with objective "cost" those of the pods that it holds, if fewer."""
         held = self._run.state.replicas * self._run.job.placement.workers_per_pod
         return min(self.limit_workers(), held) if self._for_cost and held > 0 else self.limit_workers()
+
+    def domains(self, workers: Iterable[str]) -> dict[str, str]:
+        """Failure domain by worker; empty where the job wants no buddies."""
+        run = self._run
+        if not run.job.placement.buddies:
+            return {}
+        found = ((worker_id, run.members.get(worker_id)) for worker_id in workers)
+        return {worker_id: worker.failure_domain for worker_id, worker in found if worker is not None}
 
     async def choose(self, workers: list[Worker], freeze_point: int, current: Placement | None, step: int) -> Choice:
         """The placement for these workers; a pinned shape that they cannot fill is left out. ValueError where none fits."""

@@ -39,8 +39,8 @@ class Controller:
         self.run = run
         self.checkpoint_root = checkpoint_root
         self.choosing = Choosing(run)
-        self.reshaping = Reshaping(run)
-        self.entering = Entering(run, self.choosing, checkpoint_root)
+        self.reshaping = Reshaping(run, self.choosing)
+        self.entering = Entering(run, self.choosing, self.reshaping, checkpoint_root)
         self.deciding = Deciding(run, replayed)
         self.adapting = Adapting(run, self.choosing, self.reshaping)
         self.ending = Ending(run, checkpoint_root)
@@ -71,6 +71,7 @@ class Controller:
             generation = run.current.generation
             if (generation.incarnation, generation.counter) not in written:
                 await run.plans.append([plan_line(run.current, run.current.start_step + 1)])
+        await self.entering.start()
         await self.sizing.start_pods()
         log.info("controller leads incarnation=%s state=%s generation=%s", run.state.incarnation, run.state.state,
                  run.current.generation if run.current else "none")  # fmt: skip
@@ -99,7 +100,7 @@ class Controller:
         self.run.wake.set()
 
     def note_departure(self, worker_id: str, why: str, kind: str) -> None:
-        """A worker went (kind "gone"), wants to (kind "leaving"), or has been replaced in its place."""
+        """A worker wants to go (kind "leaving"), its process has ended (kind "ended"), or it is out of reach (kind "gone")."""
         self._departures.append((worker_id, why, kind))
         self.run.wake.set()
 
@@ -132,7 +133,7 @@ class Controller:
         run = self.run
         log.info("worker joined worker=%s pod=%s node=%s", worker.worker_id, worker.pod_name, worker.failure_domain)
         if run.current is not None and worker.worker_id not in run.current.placement.workers:
-            self.adapting.ask(f"{worker.pod_name} joined", "join")
+            self.adapting.note_joined(f"{worker.pod_name} joined")
         run.wake.set()
 
     async def _round(self) -> None:
@@ -142,7 +143,7 @@ class Controller:
         await self._take_departures(now)
         await self._tell_worker_events()
         if self.entering.crash_loop:
-            self.ending.fail(self.entering.crash_loop)
+            self.ending.fail(self.entering.crash_loop, crash_loop=True)
         if await self.ending.settle(now):
             await self.commands.advance()
             return
@@ -156,14 +157,16 @@ class Controller:
                 self._release_leavers(set(plan.placement.workers))
             await self.adapting.advance()
             await self.sizing.advance()
+        if self.entering.just_entered and run.current is not None:
+            self._release_leavers(set(run.current.placement.workers))
         await run.faults.advance(run)
         await self._publish(now)
 
     async def _observe(self, now: float) -> None:
         """Read the cluster; workers of a pod that is no longer there are gone."""
-        if now - self._cluster_read_at < CLUSTER_READ_SECONDS:
-            return
         run = self.run
+        if now - self._cluster_read_at < CLUSTER_READ_SECONDS and not run.backend.changed():
+            return
         await run.reread()
         self._cluster_read_at = now
         await self.profiling.advance()
@@ -176,7 +179,7 @@ class Controller:
 
     async def _take_departures(self, now: float) -> None:
         run = self.run
-        for worker in run.members.overdue(now):
+        for worker in run.overdue(now):
             silence = f"no heartbeat for {run.members.dead_after_seconds:g} s"
             self._departures.append((worker.worker_id, silence, "gone"))
         members = set(run.current.placement.workers) if run.current else set()
@@ -186,16 +189,17 @@ class Controller:
         departures, self._departures = self._departures, []
         for worker_id, why, kind in departures:
             worker = run.members.get(worker_id)
-            if worker is None or worker.presence == GONE:
+            if worker is None or (worker.presence == GONE and kind != "ended"):
                 continue
             member = run.current is not None and worker_id in run.current.placement.workers
-            if kind == "gone":
-                run.members.remove(worker_id, why)
+            if kind != "leaving":
+                if not run.members.remove(worker_id, why):
+                    continue
                 log.warning("worker gone worker=%s pod=%s step=%s reason=%r", worker_id, worker.pod_name, worker.step, why)
                 if not member:
-                    self.adapting.ask(f"{worker.pod_name} is gone", "leave")
+                    self.adapting.ask(f"{worker.pod_name} is gone", "leave", patient=True)
                 continue
-            worker.presence = LEAVING
+            worker.presence, worker.on_notice = LEAVING, True
             log.info("worker wants to leave worker=%s pod=%s reason=%r", worker_id, worker.pod_name, why)
             if not member or run.ended:
                 self._release_leavers(set(run.current.placement.workers) if run.current else set())

@@ -32,7 +32,7 @@ class Ending:
         self.draining = run.state.message if run.state.state == "draining" else ""
         self._drained: object = None
         self.cancelled = False
-        self._user_mistake = False
+        self._user_mistake = self._crash_loop = False
         self.end_reason = f"the run is {run.state.state}" if run.ended else ""
         self._told_at: float | None = None
         self._scaled = False
@@ -48,9 +48,10 @@ class Ending:
         if self.outcome is None and not self._run.ended:
             self.outcome = outcome
 
-    def fail(self, message: str, user_mistake: bool = False) -> None:
+    def fail(self, message: str, user_mistake: bool = False, crash_loop: bool = False) -> None:
         """The run cannot succeed: the user's mistake, a crash loop, results that differ."""
-        self._user_mistake = user_mistake if self.outcome is None else self._user_mistake
+        if self.outcome is None:
+            self._user_mistake, self._crash_loop = user_mistake, crash_loop
         self.note_outcome(pb.RunOutcome(status="failed", message=message, steps=self._run.step))
 
     async def drain(self, reason: str, cancelled: bool = False) -> None:
@@ -148,6 +149,7 @@ class Ending:
             "final": dict(outcome.final),
             "message": outcome.message,
             "user_mistake": self._user_mistake,
+            "crash_loop": self._crash_loop,
             "checkpoint_path": outcome.checkpoint_path,
             "lineage": run.state.lineage,
             "settings": settings,

@@ -1,93 +1,120 @@
-"""Plans that are entered without a vote: the first one, the one after a resume, and recovery after a failure (PROTOCOLS 4).
+"""Plans that are entered without a vote: the first one, the one after a resume, and the answer to a failure (PROTOCOLS 4).
 
-A recovery collects what the survivors own (ReportRecovery), waits until each member has reported, is known to be gone or
-has missed its deadline, and answers with one plan. Here every such plan starts from the newest complete checkpoint;
-`Recovery.reports` holds all that a plan from the survivors' own state needs.
+A failure is answered at once: everybody who may run the generation, or the one that is prepared, is fenced and says what it
+holds; as soon as the reports allow it, one plan brings all units to one step, from the survivors where their state is whole,
+else from the newest checkpoint. A sign of failure while members still enter that plan is a failure of that plan.
 """
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from frostline_contract.plan import GenerationId
-from frostline_controller.checkpoints import newest_checkpoint
-from frostline_controller.history import in_force, surviving_decisions
+from frostline_contract.plan import Plan
 from frostline_controller.membership import Worker
-from frostline_controller.plan_building import entry_plan
+from frostline_controller.recovery.budget import RetryBudget
+from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
 from frostline_controller.service.choosing import Choosing
-from frostline_controller.service.reshaping import plan_end_line, plan_line
+from frostline_controller.service.recovery import Recovery, facts_line, fence_message, generation_of
+from frostline_controller.service.reshaping import Reshaping
 from frostline_controller.service.run import Run
-from frostline_controller.state.durable import LineageStart, next_generation
+from frostline_controller.service.starting import Starting
 from frostline_proto.v1 import control_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-FRUITLESS_ENTRIES_MAX = 5
-"""Recoveries in a row without one committed step between them: a crash loop, the run stops with the first error."""
-
-
-@dataclass
-class Recovery:
-    """A failure that is being answered. reports: by worker. reason: what was noticed first. errors: of the workers."""
-
-    since: float
-    reason: str
-    reports: dict[str, pb.ReportRecoveryRequest] = field(default_factory=dict)
-
 
 class Entering:
-    """Makes the plans that start a generation from nothing. `advance` is True while no generation is running."""
+    """Makes the plans that start a generation without a vote. `advance` is True while no generation is running."""
 
-    def __init__(self, run: Run, choosing: Choosing, checkpoint_root: Path) -> None:
-        self._run, self._choosing, self._root = run, choosing, checkpoint_root
+    def __init__(self, run: Run, choosing: Choosing, reshaping: Reshaping, checkpoint_root: Path) -> None:
+        self._run, self._choosing, self._reshaping = run, choosing, reshaping
+        self._starting = Starting(run, choosing, checkpoint_root)
+        self._budget = RetryBudget(run.job.controller.fruitless_recoveries_max)
         self.recovery: Recovery | None = None
         self.resuming = False
-        self.first_error = ""
+        self.just_entered = False
         self._waiting_since: float | None = None
         self._planned_at = run.clock()
         self._all_entered = run.current is None
         self._failed_at: float | None = None
-        self._fruitless = 0
-        self._reason = ""
-        self._entry_step = -1
+        self._lost_steps = 0
+        self._untold = ""
+        self._to_delete: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Take over what a predecessor left: an epoch that is not begun, a plan whose entry nobody has told of."""
+        run, plan = self._run, self._run.current
+        await self._starting.finish_epoch()
+        if plan is None or plan.start == "continue" or run.ended:
+            return
+        told = any(
+            line["kind"] in ("failure", "start") and line["generation"] == str(plan.generation) for line in run.events.all()
+        )
+        if not told:
+            self._untold = plan.reason
+            self._failed_at = run.clock() if plan.base is not None else None
+
+    # ---- what arrives; the reconciler acts on it
 
     def note_report(self, worker_id: str, request: pb.ReportRecoveryRequest) -> None:
-        """A survivor's promise and what it owns."""
-        run = self._run
-        plan = run.current
-        if request.error and not self.first_error:
-            self.first_error = request.error
+        """A survivor's promise and what it holds. One that a newer plan has answered already is shown that plan."""
+        run, plan = self._run, self._run.current
         if plan is None:
             return
-        reported = GenerationId(incarnation=request.generation.incarnation, counter=request.generation.counter)
-        if reported < plan.generation:
+        heard = generation_of(request.generation)
+        prepared = run.state.prepared
+        member = worker_id in plan.placement.workers
+        if self.recovery is None and prepared is not None and not member and worker_id in prepared.participants:
+            if not request.HasField("ran") or not plan.generation <= generation_of(request.ran):
+                # A joiner or spare that cannot prepare the next plan: the running generation does not need it.
+                self._reshaping.withdraw(f"{self._name(worker_id)} gave it up: {_last_line(request.error) or 'no reason given'}")
+                return
+            member = True  # it has switched to it already
+        if heard < plan.generation or (self.recovery is None and not member):
             run.streams.send(worker_id, run.plan_message(plan))
+            if self.recovery is not None:
+                run.streams.send(worker_id, fence_message(plan.generation, self.recovery.reason))
             return
         self.fail(f"{self._name(worker_id)} reports: {_last_line(request.error) or 'its peers are gone'}")
         assert self.recovery is not None
-        self.recovery.reports[worker_id] = request
+        self.recovery.take(request)
 
     def fail(self, reason: str) -> None:
         """The running generation cannot go on."""
-        if self.recovery is None:
-            log.warning("failure generation=%s reason=%r", self._run.current.generation if self._run.current else "", reason)
+        if self.recovery is None and self._run.current is not None:
+            log.warning("failure generation=%s reason=%r", self._run.current.generation, reason)
             self.recovery = Recovery(since=self._run.clock(), reason=reason)
             self._failed_at = self._failed_at or self._run.clock()
+            self._run.wake.set()
+
+    def exclude(self, worker_id: str, reason: str) -> None:
+        """A member hangs: the answer does without it, and its pod is taken away once the answer is out."""
+        self.fail(f"{self._name(worker_id)} is excluded: {reason}")
+        if self.recovery is not None:
+            self.recovery.excluded[worker_id] = reason
+
+    def fences(self) -> list[pb.WatchPlanResponse]:
+        """What a worker whose stream has just opened must hear of a failure that is being answered."""
+        run = self._run
+        if self.recovery is None or run.current is None:
+            return []
+        newest = max(plan.generation for plan in (run.current, run.state.prepared) if plan is not None)
+        return [fence_message(newest, self.recovery.reason)]
+
+    # ---- one round
 
     async def advance(self, now: float) -> bool:
         run = self._run
+        self.just_entered = False
         if run.current is None or self.resuming:
             await self._start(now)
             return run.current is None or self.resuming
         self._watch_members()
         if self.recovery is not None:
-            await self._recover(now)
+            await self._recover(self.recovery, now)
             return True
         if not self._all_entered:
             await self._watch_entry(now)
-        elif run.step > max(self._entry_step, 0):
-            self._fruitless = 0
         return False
 
     async def _start(self, now: float) -> None:
@@ -104,123 +131,154 @@ class Entering:
         enough = len(workers) >= run.job.placement.min_workers
         if complete or (late and enough):
             self._waiting_since = None
-            await self._enter(workers, "resume" if self.resuming else "first plan", now)
+            plan = await self._starting.from_checkpoint(workers, "resume" if self.resuming else "first plan")
+            self.resuming = False
+            self._await_entry(plan, now)
         else:
             run.message = f"waiting for workers: {len(workers)} of {self._choosing.wanted_workers()} are there"
 
-    async def _recover(self, now: float) -> None:
-        """Answer a failure as soon as every member that can still be reached has said what it owns."""
-        run, recovery = self._run, self.recovery
-        assert recovery is not None and run.current is not None
-        members = {*run.current.placement.workers, *(run.state.prepared.participants if run.state.prepared else ())}
-        awaited = [w for w in members if w not in recovery.reports and run.members.reachable(w, now)]
-        awaited = [worker_id for worker_id in awaited if self._runs_a_generation(worker_id)]
-        over = now - recovery.since > run.job.controller.dead_after_seconds
-        if awaited and not over:
+    async def _recover(self, recovery: Recovery, now: float) -> None:
+        """Answer a failure as soon as the answer is known and there are workers for it."""
+        run = self._run
+        await self._starting.finish_epoch()
+        recovery.fence(run, now)
+        await run.faults.at("recovering", run)
+        found, failure = recovery.answer(run, now)
+        if isinstance(found, Wait):
+            run.message = f"after a failure: waiting for the reports of {', '.join(map(self._name, found.workers[:4]))}"
             return
-        alone = not recovery.reports and len(run.members.available()) < self._choosing.wanted_workers()
-        if alone and now - recovery.since < run.job.controller.start_timeout_seconds:
-            run.message = "every member is gone: waiting for their replacements"
+        workers = self._usable(failure, now)
+        if why := self._too_few(found, failure, workers, recovery, now):
+            run.message = why
             return
-        usable = [
-            worker
-            for worker in run.members.available()
-            if worker.worker_id not in {*members} - {*recovery.reports} or not self._runs_a_generation(worker.worker_id)
-        ]
-        usable = [worker for worker in usable if run.members.reachable(worker.worker_id, now)]
-        if len(usable) < run.job.placement.min_workers:
-            run.message = f"waiting for workers after a failure: {len(usable)} of at least {run.job.placement.min_workers}"
-            return
-        self._fruitless += 1
+        known = run.step
+        self._charge(recovery, failure, known)
         if self.crash_loop:
             return
-        await self._enter(usable, recovery.reason, now)
+        try:
+            plan = await self._make_plan(found, failure, workers, recovery)
+        except ValueError as refusal:
+            run.message = f"after a failure: no placement for {len(workers)} workers: {refusal}"
+            return
+        await self._tell_interrupted(now)
+        self._lost_steps = max(0, known - max(plan.start_step, 0))
+        self.recovery = None
+        self._to_delete |= recovery.excluded
+        self._await_entry(plan, now)
+        await self._delete_excluded()
+
+    async def _make_plan(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery) -> Plan:
+        facts = {**facts_line(failure, found), "reason": recovery.reason}
+        if isinstance(found, GoOn):
+            return await self._starting.from_survivors(failure, found, workers, recovery.reason, facts)
+        assert isinstance(found, GoBack | NewEpoch)
+        epoch = isinstance(found, NewEpoch)
+        return await self._starting.from_checkpoint(workers, recovery.reason, found.reason, facts, epoch)
+
+    def _charge(self, recovery: Recovery, failure: Failure, step: int) -> None:
+        """Each failure is charged to the retry budget once, when it is clear who has ended of it."""
+        if not recovery.charged:
+            recovery.charged = True
+            rollbacks = sum(start.kind == "rollback" for start in self._run.state.lineages)
+            self._budget.note(step, rollbacks, *recovery.of_its_own(self._run, failure))
+
+    def _usable(self, failure: Failure, now: float) -> list[Worker]:
+        """Whom a plan may name: survivors that have promised, spares, and joiners that wait for it."""
+        run = self._run
+        plans = [plan for plan in (failure.current, failure.prepared) if plan is not None]
+        named = {worker_id for plan in plans for worker_id in plan.participants}
+        return [
+            worker
+            for worker in run.members.available()
+            if worker.worker_id not in failure.silent | failure.ended
+            and run.members.reachable(worker.worker_id, now)
+            and (
+                worker.worker_id in failure.reports
+                or (worker.worker_id not in named and now - worker.last_heard < run.members.lost_after_seconds)
+            )
+        ]
+
+    def _too_few(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery, now: float) -> str:
+        """Why the plan waits for more workers, or nothing. What survivors hold stays with them: they have promised to wait."""
+        run = self._run
+        least = run.job.placement.min_workers
+        if len(workers) < least:
+            kept = f"; all units are kept at step {found.state.step}" if isinstance(found, GoOn) else ""
+            return f"waiting for workers after a failure: {len(workers)} of at least {least} are there{kept}"
+        alone = not failure.reports and len(workers) < self._choosing.wanted_workers()
+        if alone and now - recovery.since < run.job.controller.start_timeout_seconds:
+            return "every member is gone: waiting for their replacements"
+        return ""
 
     @property
     def crash_loop(self) -> str:
         """What to say where recoveries no longer help; empty otherwise."""
-        if self._fruitless <= FRUITLESS_ENTRIES_MAX:
-            return ""
-        first = self.first_error or "none"
-        return f"{FRUITLESS_ENTRIES_MAX} recoveries in a row without one step between them; first error: {first}"
+        return self._budget.exhausted
 
-    async def _enter(self, workers: list[Worker], reason: str, now: float) -> None:
-        """One plan for all `workers` that fit, from the newest complete checkpoint or from the initial weights."""
-        run = self._run
-        assert run.identity is not None and run.calendar is not None
-        found = await asyncio.to_thread(newest_checkpoint, self._root)
-        first = run.current is None
-        step = found.step if found else 0
-        lineage = 0 if first and found is None else run.state.max_lineage + 1
-        lineages = run.state.lineages
-        if lineage:
-            lineages = (*lineages, LineageStart(lineage=lineage, starts_at_step=step, kind="restore"))
-        timeline = surviving_decisions(run.state.decisions, lineages, run.calendar)
-        decision = in_force(timeline, step + 1)
-        choice = await self._choosing.choose(workers, decision.freeze_point if decision else 0, None, step)
-        store = run.members.get(choice.placement.workers[0])
-        assert store is not None
-        base = run.current.generation if run.current else None
-        generation = next_generation(run.state)
-        checkpoint = (found.path, found.step) if found else None
-        plan = entry_plan(generation, base, lineage, choice.placement, store, decision, checkpoint, f"{reason}; {choice.reason}")
-        ended = run.step
-        draining = run.state.state == "draining"
-        await run.commit(
-            current=plan, prepared=None, counter=generation.counter, lineage=lineage, lineages=lineages,
-            max_lineage=max(run.state.max_lineage, lineage), state="draining" if draining else "running",
-            start_pp_degree=run.state.start_pp_degree or choice.placement.pp_degree,
-            start_dp_degree=run.state.start_dp_degree or choice.placement.dp_degree,
-        )  # fmt: skip
-        run.message, run.entered, self.recovery = "", {}, None
-        self._all_entered, self._planned_at, self._reason, self._entry_step = False, now, reason, step
-        run.streams.send_all(run.plan_message(plan))
-        log.info(
-            "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%sx%s reason=%r",
-            generation, plan.start, step, lineage, plan.placement.pp_degree, plan.placement.dp_degree, plan.reason,
-        )  # fmt: skip
-        ends = [plan_end_line(base, ended)] if base else []
-        await run.plans.append([*ends, plan_line(plan, step + 1)])
-        self.resuming = False
+    # ---- entering
+
+    def _await_entry(self, plan: Plan, now: float) -> None:
+        self._all_entered, self._planned_at, self._untold = False, now, plan.reason
 
     async def _watch_entry(self, now: float) -> None:
         """Until all members have entered: then it is told; where they do not, that is a failure of its own."""
         run, plan = self._run, self._run.current
         assert plan is not None
-        inside = [
-            worker_id
-            for worker_id in plan.placement.workers
-            if worker_id in run.entered
-            or ((worker := run.members.get(worker_id)) is not None and worker.generation == plan.generation and worker.step > 0)
-        ]
+        inside = [worker_id for worker_id in plan.placement.workers if self._is_inside(worker_id, plan)]
         if len(inside) == len(plan.placement.workers):
-            self._all_entered = True
-            failed_at, self._failed_at = self._failed_at, None
-            kind = "failure" if failed_at is not None else "start"
-            seconds = now - (failed_at if failed_at is not None else run.started)
-            if plan.start != "continue" and self._reason:
-                await run.event(kind, plan.reason, seconds, step=max(plan.start_step, 0))
+            self._all_entered = self.just_entered = True
+            seconds = now - (self._failed_at if self._failed_at is not None else run.started)
+            await self._tell(plan, seconds, self._untold)
+            self._failed_at = None
         elif plan.start != "continue" and now - self._planned_at > run.job.controller.reshape_deadline_seconds:
             late = [worker_id for worker_id in plan.placement.workers if worker_id not in inside]
             self._planned_at = now
             self.fail(f"{len(late)} of {len(plan.placement.workers)} workers did not enter {plan.generation}: {late[:4]}")
 
+    def _is_inside(self, worker_id: str, plan: Plan) -> bool:
+        worker = self._run.members.get(worker_id)
+        return worker_id in self._run.entered or (worker is not None and worker.generation == plan.generation and worker.step > 0)
+
+    async def _tell_interrupted(self, now: float) -> None:
+        """The plan that failed before all had entered it has its own line in the history of failures."""
+        plan = self._run.current
+        if self._untold and not self._all_entered and plan is not None and self._failed_at is not None:
+            await self._tell(plan, now - self._failed_at, f"{self._untold} (interrupted)")
+
+    async def _tell(self, plan: Plan, seconds: float, reason: str) -> None:
+        if plan.start == "continue" or not reason:
+            return
+        kind = "failure" if self._failed_at is not None else "start"
+        lost = {"lost_steps": self._lost_steps} if kind == "failure" else {}
+        self._untold = ""
+        await self._run.event(kind, reason, seconds, step=max(plan.start_step, 0), lineage=plan.lineage, **lost)
+
+    async def _delete_excluded(self) -> None:
+        """The new generation fences; the kill follows (PROTOCOLS 7)."""
+        run = self._run
+        for worker_id, reason in self._to_delete.items():
+            worker = run.members.get(worker_id)
+            run.members.remove(worker_id, reason)
+            uid = worker_id.rpartition("/")[0]
+            for pod in [pod for pod in run.cluster.pods if worker is not None and pod.uid == uid]:
+                await asyncio.to_thread(run.backend.delete_pod, pod.name, 0.0)
+        self._to_delete = {}
+
     def _watch_members(self) -> None:
-        """A member that is gone is a failure of the generation, whoever notices it."""
+        """A member that is gone is a failure of the generation, whoever notices it; so is one that waits for an answer."""
         run, plan = self._run, self._run.current
         assert plan is not None
         settled = run.clock() - run.started > run.members.dead_after_seconds
         pods = {pod.uid for pod in run.cluster.pods}
         for worker_id in plan.placement.workers:
             worker = run.members.get(worker_id)
-            unknown = worker is None and (settled or (bool(pods) and worker_id.rpartition("/")[0] not in pods))
-            if unknown or (worker is not None and not run.members.is_alive(worker_id)):
-                self.fail(f"{self._name(worker_id)} is gone{f': {worker.why_gone}' if worker else ''}")
+            lost = worker is None and (settled or (bool(pods) and worker_id.rpartition("/")[0] not in pods))
+            if lost or run.members.has_ended(worker_id) or (worker is not None and not run.members.is_alive(worker_id)):
+                self.fail(f"{self._name(worker_id)} is gone{f': {worker.why_gone}' if worker and worker.why_gone else ''}")
                 return
-
-    def _runs_a_generation(self, worker_id: str) -> bool:
-        worker = self._run.members.get(worker_id)
-        return worker is not None and worker.generation is not None
+            if worker is not None and worker.phase == "recovery" and worker.generation == plan.generation:
+                self.fail(f"{self._name(worker_id)} waits for an answer to a failure")
+                return
 
     def _name(self, worker_id: str) -> str:
         worker = self._run.members.get(worker_id)

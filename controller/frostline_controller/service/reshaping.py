@@ -11,6 +11,7 @@ from frostline_contract.plan import GenerationId, Plan
 from frostline_controller.history import in_force
 from frostline_controller.plan_building import switching_plan
 from frostline_controller.planning import Choice
+from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.run import Run
 from frostline_controller.state.durable import next_generation
 from frostline_proto.v1 import control_pb2 as pb
@@ -19,6 +20,8 @@ from frostline_rpc.convert import to_message
 
 log = logging.getLogger(__name__)
 
+CONTINUED_KEPT = 16
+"""Generations before the running one whose members may still bring records and statistics of stable steps."""
 ENTERED_WAIT_SECONDS = 2.0
 """After a heartbeat of the new generation, how long Ready(entered) with the exact step of the switch is waited for."""
 
@@ -45,8 +48,8 @@ class Preparation:
 class Reshaping:
     """Drives the prepared plan. RPC handlers call the `note_` methods; the reconciler calls the others."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, choosing: Choosing) -> None:
+        self._run, self._choosing = run, choosing
         self.preparation: Preparation | None = None
         if run.state.prepared is not None:
             self.preparation = Preparation(since=run.clock(), announced=True)
@@ -100,11 +103,13 @@ class Reshaping:
         assert store is not None, choice.placement.workers[0]
         plan = switching_plan(
             next_generation(run.state), base, run.state.lineage, choice.placement, store,
-            (freeze_point, number), (first, until), choice.reason,
+            (freeze_point, number), (first, until), self._choosing.domains(choice.placement.workers), choice.reason,
         )  # fmt: skip
         await run.commit(prepared=plan, counter=plan.generation.counter)
         self.preparation = Preparation(since=run.clock(), cause=cause)
+        await run.faults.at("planned", run)
         run.streams.send_all(run.plan_message(plan))
+        await run.faults.at("announced", run)
         log.info(
             "plan prepared generation=%s shape=%sx%s freeze_point=%s switch=%s..%s reason=%r",
             plan.generation, plan.placement.pp_degree, plan.placement.dp_degree, freeze_point, first, until, plan.reason,
@@ -184,7 +189,7 @@ class Reshaping:
         base = run.current
         assert base is not None
         await run.plans.append([plan_end_line(base.generation, step), plan_line(plan, step + 1)])
-        await run.commit(current=plan, prepared=None)
+        await run.commit(current=plan, prepared=None, continued=(*run.state.continued, base.generation)[-CONTINUED_KEPT:])
         run.entered = dict(preparation.entered)
         seconds = max((seconds for _, seconds in preparation.entered.values()), default=0.0)
         if preparation.ready:

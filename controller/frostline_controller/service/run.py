@@ -13,7 +13,7 @@ from frostline_contract.job import Job
 from frostline_contract.plan import Decision, Plan
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState
 from frostline_controller.history import in_force, surviving_decisions
-from frostline_controller.membership import Membership
+from frostline_controller.membership import Membership, Worker
 from frostline_controller.service.events import EventLog
 from frostline_controller.service.faults import PlannedFaults
 from frostline_controller.service.records import RecordLog, StatisticsLog
@@ -65,6 +65,7 @@ class Run:
         self.entered: dict[str, tuple[int, float]] = {}
         self.reshape_seconds = 1.0
         self.started = self.clock()
+        self._progress = (self.step, self.started)
         self.message = state.message
         self.accept_numerics = False
         self._worker_events: set[tuple[str, int, int]] = set()
@@ -113,9 +114,10 @@ class Run:
     @property
     def step(self) -> int:
         """The last step that members of the running generation say is committed."""
-        plan = self.current
-        if plan is None:
-            return 0
+        return self.step_of(self.current) if self.current is not None else 0
+
+    def step_of(self, plan: Plan) -> int:
+        """The last step that members of `plan` say is committed, or that is durable."""
         told = [
             worker.step
             for worker_id in plan.placement.workers
@@ -123,6 +125,15 @@ class Run:
         ]
         durable = self.records.durable_step(self.state.lineage, self.state.starts_at(self.state.lineage))
         return max([*told, durable, max(plan.start_step, 0)])
+
+    def overdue(self, now: float) -> list[Worker]:
+        """Workers that have been silent for too long. A member whose world still commits steps computes: it is only out of reach
+        (votes are unanimous)."""
+        if self.step != self._progress[0]:
+            self._progress = (self.step, now)
+        moving = now - self._progress[1] < self.members.dead_after_seconds
+        members = set(self.current.placement.workers) if self.current else set()
+        return [worker for worker in self.members.overdue(now) if not (moving and worker.worker_id in members)]
 
     def step_seconds(self) -> float:
         """Of the newest record; the plan's prediction before there is one."""
@@ -151,7 +162,7 @@ class Run:
         }
         await self.events.add(kind, self.state.started_at, seconds if math.isfinite(seconds) else 0.0, **line)
         log.info("event kind=%s step=%s generation=%s reason=%r", kind, line["step"], line["generation"], reason)
-        severity = "Warning" if kind in ("failure", "decision_void") else "Normal"
+        severity = "Warning" if kind in ("failure", "checkpoint_failed", "decision_void") else "Normal"
         await asyncio.to_thread(self.backend.emit_event, severity, kind.title().replace("_", ""), reason)
 
     async def worker_event(self, event: pb.RunEvent) -> bool:

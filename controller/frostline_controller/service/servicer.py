@@ -33,6 +33,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         run = self._run
         if not request.worker_id or "/" not in request.worker_id:
             raise InvalidRequest(f"worker_id is {request.worker_id!r}; it must be '<pod uid>/<process nonce>'")
+        await self._check_place(request.worker_id)
         self._check_identity(request)
         now = run.clock()
         worker = Worker(
@@ -49,7 +50,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             generation=_generation(request.generation) if request.HasField("generation") else None,
         )
         for older in run.members.displaced_by(worker, run.job.placement.workers_per_pod):
-            self._controller.note_departure(older.worker_id, f"its process was replaced by {worker.process_id}", "gone")
+            run.members.end(older.worker_id, "")  # the agent starts another only when the first has ended
+            self._controller.note_departure(older.worker_id, f"its process was replaced by {worker.process_id}", "ended")
         if run.members.add(worker):
             await self._controller.note_joined(worker)
         cache = run.folder / "cache.address"
@@ -59,6 +61,17 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             checkpoint_root=str(self._controller.checkpoint_root),
             cache_address=cache.read_text().strip() if cache.exists() else "",
         )
+
+    async def _check_place(self, worker_id: str) -> None:
+        """A process that has ended does not come back, and one whose pod was taken away is not wanted. Raises Refused."""
+        run = self._run
+        if run.members.has_ended(worker_id):
+            raise Refused(f"worker {worker_id!r} has ended; a new process registers under an id of its own")
+        uid = worker_id.rpartition("/")[0]
+        if run.cluster.pods and uid not in {pod.uid for pod in run.cluster.pods}:
+            await run.reread()  # the pod may be milliseconds old
+            if run.cluster.pods and uid not in {pod.uid for pod in run.cluster.pods}:
+                raise Refused(f"pod {uid!r} is no longer part of the run: another has taken its place, or it was handed back")
 
     def _check_identity(self, request: pb.RegisterRequest) -> None:
         """A worker must be of this job, and in exact numerics compute the same bits (PROTOCOLS 1). Raises Refused."""
@@ -114,8 +127,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             worker.step = request.step
             if run.current is not None and request.worker_id == run.current.placement.workers[0]:
                 run.wake.set()
-        worker.phase, worker.phase_seconds = request.phase, request.phase_seconds
+        worker.phase, worker.phase_seconds, worker.waiting_seconds = request.phase, request.phase_seconds, request.waiting_seconds
+        worker.phase_p99, worker.busy_seconds = dict(request.phase_p99_seconds), request.busy_seconds
         worker.resident_bytes = request.resident_bytes
+        worker.uncovered_units = tuple(request.uncovered_units)
+        if request.phase == "recovery":
+            run.wake.set()
         if request.HasField("cache"):
             worker.cache = to_record(request.cache, CacheProfile)
         if request.HasField("link"):
@@ -172,7 +189,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         try:
             preparation = controller.reshaping.preparation
             told = preparation is not None and preparation.told and not preparation.withdrawn
-            for message in welcome(run, told, controller.ending.draining, controller.ending.end_reason if run.ended else ""):
+            ended = controller.ending.end_reason if run.ended else ""
+            for message in welcome(run, worker, told, controller.ending.draining, ended, controller.entering.fences()):
                 yield message
             while (message := await queue.get()) is not None:
                 yield message
@@ -216,10 +234,11 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         controller = self._controller
         if request.error:
             log.error("worker failed worker=%s error=%r", request.worker_id, request.error)
-            controller.entering.first_error = controller.entering.first_error or request.error
+        if request.ended:
+            self._run.members.end(request.worker_id, "" if request.user_mistake else request.error)
         if request.user_mistake:  # also of a worker that could not even register
             controller.ending.fail(request.error or request.reason, user_mistake=True)
-        controller.note_departure(request.worker_id, request.reason or "it ended", "gone" if request.ended else "leaving")
+        controller.note_departure(request.worker_id, request.reason or "it ended", "ended" if request.ended else "leaving")
         return pb.LeaveResponse()
 
     async def Command(self, request: pb.CommandRequest, context: Any) -> pb.CommandResponse:
@@ -235,13 +254,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return worker
 
     def _check_generation(self, message: Any, what: str) -> None:
-        """Reports are taken from the running generation, the one before it, and the prepared one. Raises StaleGeneration."""
+        """Reports are taken from the running generation, the prepared one, and those that led to it: what a restore undid of
+        them is dropped where it is written. Raises StaleGeneration."""
         run = self._run
         generation = _generation(message)
         current, prepared = run.current, run.state.prepared
-        known = {plan.generation for plan in (current, prepared) if plan is not None}
-        if current is not None and current.base is not None and current.start == "continue":
-            known.add(current.base)
+        known = {plan.generation for plan in (current, prepared) if plan is not None} | set(run.state.continued)
         if generation not in known:
             raise StaleGeneration(
                 f"{what} of generation {generation}: the running one is {current.generation if current else 'none'}; "

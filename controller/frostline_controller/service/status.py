@@ -5,6 +5,7 @@ from typing import Any
 
 import psutil
 
+from frostline_contract.plan import Plan
 from frostline_controller.membership import GONE, LEAVING, Worker
 from frostline_controller.service.run import Run
 from frostline_proto.v1 import control_pb2 as pb
@@ -44,6 +45,8 @@ def status_of(run: Run) -> pb.StatusResponse:
         resident_bytes=psutil.Process().memory_info().rss,
     )
     if plan is not None:
+        response.run_epoch = plan.run_epoch
+        response.uncovered_units.extend(_uncovered(run, plan))
         response.generation.CopyFrom(to_message(plan.generation, plan_pb2.GenerationId))
         response.placement.CopyFrom(to_message(plan.placement, plan_pb2.Placement))
     return response
@@ -93,7 +96,19 @@ def _worker_status(run: Run, worker: Worker, now: float) -> pb.WorkerStatus:
         status.dp_rank = placement.shape.dp_rank(global_rank)
         status.stages.extend(placement.shape.stages_of(status.pp_rank))
         status.units.extend(placement.units_of(worker.worker_id))
+        status.keeps.extend(run.current.wards_of(worker.worker_id) if run.current else [])
     return status
+
+
+def _uncovered(run: Run, plan: Plan) -> tuple[int, ...]:
+    """Of the newest vote that anybody told of; before the generation's first vote, what the plan leaves uncovered."""
+    told = [
+        worker
+        for worker_id in plan.placement.workers
+        if (worker := run.members.get(worker_id)) is not None and worker.generation == plan.generation
+    ]
+    newest = max(told, key=lambda worker: worker.step, default=None)
+    return newest.uncovered_units if newest is not None and newest.step > max(plan.start_step, 0) else plan.uncovered
 
 
 def _state(run: Run, worker: Worker, member: bool) -> str:

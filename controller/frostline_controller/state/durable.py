@@ -60,6 +60,7 @@ class DurableState(Frozen):
     reshapes_done: how many of the job's scheduled ones have been taken up.
     replicas: what the controller last wrote to spec.replicas; -1: never. scaling_from: what it was, while that write is not
     known to be done; -1 otherwise. requested_workers: a user's limit, 0 to suspend; -1: none.
+    continued: generations that led to the current one, newest last: their members may still bring records of stable steps.
     start_pp_degree, start_dp_degree: the shape that the run began with; 0 before.
     """
 
@@ -80,6 +81,7 @@ class DurableState(Frozen):
     reshapes_done: int = 0
     replicas: int = -1
     scaling_from: int = -1
+    continued: tuple[GenerationId, ...] = ()
     requested_workers: int = -1
     start_pp_degree: int = 0
     start_dp_degree: int = 0

@@ -190,9 +190,16 @@ class TestInterruptedRecovery:
         assert (found.state, found.vote, found.state_source) == (tag(10, 1), vote(10, 1), "A")
 
     def test_state_that_it_does_not_name_is_given_up(self) -> None:
-        stray = report("B", tag(10, 1), heard=2, ran=1)
+        stray = report("B", tag(11, 1), heard=2, ran=1)
         found = answer(failure(self.PLAN, stray, ended="A"))
         assert found == GoBack((0, 1), found.reason)
+
+    def test_what_was_received_on_the_way_in_counts(self) -> None:
+        moved = report("B", tag(10, 1), heard=2, ran=1)
+        giving = report("A", tag(10, 1), range(2), heard=2, ran=1)
+        found = answer(failure(self.PLAN, moved, giving))
+        assert isinstance(found, GoOn)
+        assert found.holders == (("A", "B"),) * 2 + (("B",),) * 2
 
     def test_a_returning_worker_that_it_does_not_name_brings_nothing(self) -> None:
         returning = report("Z", tag(11, 1), heard=2, ran=1, seen=(vote(11, 1),))

@@ -1,0 +1,148 @@
+"""One failure while it is being answered: whom was asked, who reported what, who has ended, who will not answer.
+
+Gathers; `recovery.answer` decides.
+"""
+
+from dataclasses import dataclass, field
+
+from frostline_contract.plan import GenerationId, SeenVote, StateTag
+from frostline_controller.membership import GONE
+from frostline_controller.recovery.answer import answer
+from frostline_controller.recovery.facts import Answer, Failure, GoOn, HeldUnit, SurvivorReport, Wait
+from frostline_controller.service.run import Run
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import plan_pb2
+from frostline_rpc.convert import to_message, to_record
+
+UNWATCHED_SECONDS = 0.3
+"""A closed stream for this long is enough to go on without a worker where that costs nothing; a live one is back by then."""
+RETURN_SECONDS = 3.0
+"""How long a new controller waits for members to come back to it before an answer does without them."""
+
+
+@dataclass
+class Recovery:
+    """since: of the first sign, by the run's clock. reason: that sign. own_error: a traceback of a worker's own fault.
+
+    asked: when the fence was sent, by worker. excluded: workers that were judged to hang, whatever they still say.
+    """
+
+    since: float
+    reason: str
+    reports: dict[str, SurvivorReport] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, float] = field(default_factory=dict)
+    excluded: dict[str, str] = field(default_factory=dict)
+    charged: bool = False
+
+    def take(self, request: pb.ReportRecoveryRequest) -> None:
+        """A report; a later one of the same worker replaces it."""
+        report = survivor_report(request)
+        self.reports[report.worker_id] = report
+        if request.error and not request.fenced:
+            self.errors.setdefault(report.worker_id, request.error)
+
+    def fence(self, run: Run, now: float) -> None:
+        """Tell all that may run n or n + 1, and hold its state, to stop and to say what they hold."""
+        plans = [plan for plan in (run.current, run.state.prepared) if plan is not None]
+        newest = max(plan.generation for plan in plans)
+        for worker_id in sorted({worker for plan in plans for worker in plan.participants}):
+            report = self.reports.get(worker_id)
+            if worker_id in self.asked or (report is not None and newest <= report.heard):
+                continue
+            worker = run.members.get(worker_id)
+            if worker is not None and worker.watching:
+                self.asked[worker_id] = now
+                run.streams.send(worker_id, fence_message(newest, self.reason))
+
+    def failure(self, run: Run, now: float, doubted_too: bool = False) -> Failure:
+        """The facts as they are now. doubted_too: workers that may come back count as silent already."""
+        assert run.current is not None and run.identity is not None
+        plans = [plan for plan in (run.current, run.state.prepared) if plan is not None]
+        named = {worker for plan in plans for worker in plan.participants} | set(self.reports)
+        ended = {worker for worker in named if run.members.has_ended(worker)}
+        silent = {worker for worker in named - ended if self._is_silent(run, worker, now, doubted_too)}
+        return Failure(
+            current=run.current,
+            prepared=run.state.prepared,
+            reports=dict(self.reports),
+            ended=frozenset(ended),
+            silent=frozenset(silent),
+            num_units=run.identity.num_units,
+        )
+
+    def answer(self, run: Run, now: float) -> tuple[Answer, Failure]:
+        """The answer now. Who is only doubted is not waited for where everything can go on without them, and nothing is lost."""
+        failure = self.failure(run, now)
+        found = answer(failure)
+        if isinstance(found, Wait):
+            doubted = self.failure(run, now, doubted_too=True)
+            without = answer(doubted)
+            if isinstance(without, GoOn) and without.extends_all:
+                return without, doubted
+        return found, failure
+
+    def _is_silent(self, run: Run, worker_id: str, now: float, doubted_too: bool) -> bool:
+        """It will not answer: judged to hang, away, or past its deadline. Its process may run all the same."""
+        if worker_id in self.excluded:
+            return True
+        worker = run.members.get(worker_id)
+        if worker is None:
+            in_cluster = not run.cluster.pods or worker_id.rpartition("/")[0] in {pod.uid for pod in run.cluster.pods}
+            return not in_cluster or now - run.started > min(RETURN_SECONDS, run.members.dead_after_seconds)
+        if worker.presence == GONE or not run.members.reachable(worker_id, now):
+            return True
+        if worker_id in self.reports:
+            return False
+        asked = self.asked.get(worker_id)
+        if asked is not None and now - asked > run.members.dead_after_seconds:
+            return True
+        unheard = now - worker.last_heard > run.members.lost_after_seconds
+        return doubted_too and (unheard or (not worker.watching and now - worker.unwatched_since > UNWATCHED_SECONDS))
+
+    def of_its_own(self, run: Run, failure: Failure) -> tuple[bool, str]:
+        """Whether the run itself made this failure, and its traceback: an error, or a crash in a pod that stays.
+
+        A peer's end makes errors in everybody's collectives: with an end or a silence about, those say nothing.
+        """
+        pods = {pod.uid for pod in run.cluster.pods}
+        crashed = any(not run.members.was_taken(worker_id, pods) for worker_id in failure.ended)
+        unexplained = bool(self.errors) and not failure.ended and not failure.silent
+        own = [text for worker_id, text in sorted(self.errors.items()) if worker_id in failure.ended]
+        told = [run.members.error_of(worker_id) for worker_id in sorted(failure.ended)]
+        first = next((text for text in (*told, *own, *self.errors.values()) if text), "")
+        return crashed or unexplained, first
+
+
+def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
+    """The report as the answer reads it."""
+    return SurvivorReport(
+        worker_id=request.worker_id,
+        heard=generation_of(request.generation),
+        ran=generation_of(request.ran) if request.HasField("ran") else None,
+        held=tuple(
+            HeldUnit(one.unit, to_record(one.state, StateTag) if one.intact else None, one.prepared) for one in request.units
+        ),
+        seen=tuple(to_record(one, SeenVote) for one in request.seen),
+        switched=frozenset(generation_of(fate.generation) for fate in request.fates if fate.switched),
+        dead=frozenset(generation_of(fate.generation) for fate in request.fates if not fate.switched),
+    )
+
+
+def facts_line(failure: Failure, found: Answer) -> dict[str, object]:
+    """What an answer was computed from, for plans.jsonl."""
+    return {
+        "reported": sorted(failure.reports),
+        "ended": sorted(failure.ended),
+        "silent": sorted(failure.silent),
+        "missing": list(getattr(found, "missing", ())),
+    }
+
+
+def fence_message(generation: GenerationId, reason: str) -> pb.WatchPlanResponse:
+    notice = pb.FenceNotice(generation=to_message(generation, plan_pb2.GenerationId), reason=reason)
+    return pb.WatchPlanResponse(fence=notice)
+
+
+def generation_of(message: plan_pb2.GenerationId) -> GenerationId:
+    return GenerationId(incarnation=message.incarnation, counter=message.counter)

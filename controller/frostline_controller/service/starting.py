@@ -1,0 +1,177 @@
+"""Makes the plans that start a generation without a vote: from nothing, from a checkpoint, or from what survivors hold.
+
+Each is durable before anybody hears of it; plans.jsonl has it, with what it was computed from, before it is announced.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_controller.checkpoints import newest_checkpoint
+from frostline_controller.deciding import decision_line
+from frostline_controller.epochs import current_epoch, raise_epoch
+from frostline_controller.history import in_force, surviving_decisions, without_pending_rollbacks
+from frostline_controller.membership import Worker
+from frostline_controller.plan_building import entry_plan, survivors_plan
+from frostline_controller.recovery.facts import Failure, GoOn
+from frostline_controller.recovery.target import lineage_at
+from frostline_controller.service.choosing import Choosing
+from frostline_controller.service.reshaping import CONTINUED_KEPT, plan_end_line, plan_line
+from frostline_controller.service.run import Run
+from frostline_controller.state.durable import LineageStart, next_generation
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class History:
+    """Decisions and lineages under which a plan starts. lines: decisions that became void with it, for plans.jsonl."""
+
+    decisions: tuple[Decision, ...]
+    lineages: tuple[LineageStart, ...]
+    lines: list[dict[str, object]]
+
+    def until(self, lineage: int) -> Self:
+        """As it was before any later lineage was decided."""
+        kept = tuple(start for start in self.lineages if start.lineage <= lineage)
+        return replace(self, decisions=tuple(d for d in self.decisions if d.lineage <= lineage), lineages=kept, lines=[])
+
+
+class Starting:
+    """Chooses the best placement of the workers at hand, and makes the plan."""
+
+    def __init__(self, run: Run, choosing: Choosing, checkpoint_root: Path) -> None:
+        self._run, self._choosing, self._root = run, choosing, checkpoint_root
+
+    async def finish_epoch(self) -> None:
+        """A predecessor made a plan that begins a run epoch durable: begin it, before anybody hears of the plan."""
+        current = self._run.current
+        if current is not None and (await asyncio.to_thread(current_epoch, self._root)).run_epoch < current.run_epoch:
+            await asyncio.to_thread(raise_epoch, self._root, current)
+
+    async def from_checkpoint(
+        self, workers: list[Worker], reason: str, why_back: str = "", facts: dict[str, object] | None = None, epoch: bool = False
+    ) -> Plan:
+        """One plan for all `workers` that fit, from the newest complete checkpoint or from the initial weights.
+
+        why_back: for a failure, why nothing newer is left. epoch: a world may run on unseen, so its run epoch ends here.
+        """
+        run = self._run
+        assert run.identity is not None
+        found = await asyncio.to_thread(newest_checkpoint, self._root)
+        base = run.current
+        step = found.step if found else 0
+        lineage = 0 if base is None and found is None else run.state.max_lineage + 1
+        history = self._branch(lineage, step, found.lineage if found else 0) if lineage else self._history()
+        decision = self._decision(history, step)
+        choice = await self._choosing.choose(workers, decision.freeze_point if decision else 0, None, step)
+        store = run.members.get(choice.placement.workers[0])
+        assert store is not None
+        told = base.run_epoch if base is not None else (await asyncio.to_thread(current_epoch, self._root)).run_epoch
+        back = f"{reason}: back to step {step}: {why_back}" if why_back else reason
+        plan = entry_plan(
+            next_generation(run.state), base.generation if base else None, lineage, choice.placement, store, decision,
+            (found.path, found.step) if found else None, self._choosing.domains(choice.placement.workers), told + epoch,
+            f"{back}; {choice.reason}",
+        )  # fmt: skip
+        await self._commit(plan, history)
+        if epoch:
+            await asyncio.to_thread(raise_epoch, self._root, plan)
+        ends = [plan_end_line(base.generation, run.step_of(base))] if base else []
+        await self._announce(plan, [*history.lines, *ends], facts)
+        return plan
+
+    async def from_survivors(
+        self, failure: Failure, found: GoOn, workers: list[Worker], reason: str, facts: dict[str, object]
+    ) -> Plan:
+        """One plan for all `workers` that fit, with every unit from `found.state`."""
+        run, base = self._run, failure.current
+        lineage, history = lineage_at(failure, found.state), self._history()
+        decision = self._decision(history.until(lineage), found.state.step)
+        if not found.extends_all:
+            history = self._branch(run.state.max_lineage + 1, found.state.step, lineage)
+            lineage = run.state.max_lineage + 1
+            decision = self._decision(history, found.state.step)
+        freeze_point = decision.freeze_point if decision else 0
+        holding = {worker for unit in found.holders for worker in unit}
+        ordered = sorted(workers, key=lambda worker: worker.worker_id not in holding)
+        choice = await self._choosing.choose(ordered, freeze_point, None, found.state.step)
+        store = run.members.get(choice.placement.workers[0])
+        assert store is not None
+        branch = "" if found.extends_all else f", where lineage {lineage} begins"
+        plan = survivors_plan(
+            next_generation(run.state), base, found, lineage, choice.placement, store,
+            (freeze_point, decision.number if decision else 0), self._choosing.domains(choice.placement.workers),
+            f"{reason}: all units at step {found.state.step} from survivors{branch}; {choice.reason}",
+        )  # fmt: skip
+        ended_at = run.step_of(base)
+        await self._commit(plan, history)
+        await self._announce(plan, [*history.lines, *self._ends(failure, found, ended_at)], facts)
+        return plan
+
+    def _history(self) -> History:
+        return History(self._run.state.decisions, self._run.state.lineages, [])
+
+    def _branch(self, lineage: int, step: int, reached: int) -> History:
+        """A new lineage that starts at `step`, from a state of lineage `reached`."""
+        state = self._run.state
+        decisions, lineages, void = without_pending_rollbacks(state.decisions, state.lineages, reached)
+        start = LineageStart(lineage=lineage, starts_at_step=step, kind="restore")
+        return History(decisions, (*lineages, start), [decision_line(decision) for decision in void])
+
+    def _decision(self, history: History, step: int) -> Decision | None:
+        """The decision in force at the step after `step`, in the newest lineage."""
+        assert self._run.calendar is not None
+        return in_force(surviving_decisions(history.decisions, history.lineages, self._run.calendar), step + 1)
+
+    async def _commit(self, plan: Plan, history: History) -> None:
+        run, placement = self._run, plan.placement
+        continued = (*run.state.continued, *(old.generation for old in (run.current, run.state.prepared) if old is not None))
+        await run.commit(
+            current=plan, prepared=None, counter=plan.generation.counter, decisions=history.decisions, lineages=history.lineages,
+            lineage=max(start.lineage for start in history.lineages),
+            max_lineage=max(run.state.max_lineage, plan.lineage),
+            continued=continued[-CONTINUED_KEPT:],
+            state="draining" if run.state.state == "draining" else "running",
+            start_pp_degree=run.state.start_pp_degree or placement.pp_degree,
+            start_dp_degree=run.state.start_dp_degree or placement.dp_degree,
+        )  # fmt: skip
+
+    async def _announce(self, plan: Plan, ends: list[dict[str, object]], facts: dict[str, object] | None) -> None:
+        """Written to the history, then told to everyone."""
+        run = self._run
+        line = plan_line(plan, plan.start_step + 1)
+        await run.plans.append([*ends, {**line, "answers": facts} if facts else line])
+        run.message, run.entered = "", {}
+        await run.faults.at("planned", run)
+        run.streams.send_all(run.plan_message(plan))
+        await run.faults.at("announced", run)
+        log.info(
+            "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%sx%s reason=%r",
+            plan.generation, plan.start, plan.start_step, plan.lineage, plan.placement.pp_degree, plan.placement.dp_degree,
+            plan.reason,
+        )  # fmt: skip
+
+    def _ends(self, failure: Failure, found: GoOn, ended_at: int) -> list[dict[str, object]]:
+        """The last step of n, and of a prepared n + 1 that some had switched to."""
+        base, following = failure.current, failure.prepared
+        switched = _switched_at(failure, following.generation) if following is not None else None
+        if following is None or switched is None:
+            return [plan_end_line(base.generation, max(ended_at, found.state.step))]
+        return [
+            plan_end_line(base.generation, switched),
+            plan_line(following, switched + 1),
+            plan_end_line(following.generation, max(ended_at, found.state.step)),
+        ]
+
+
+def _switched_at(failure: Failure, following: GenerationId) -> int | None:
+    """The step whose vote switched to `following`, where a report says so; None where none does."""
+    known = [report for report in failure.reports.values() if report.ran == following or following in report.switched]
+    base = failure.current.generation
+    steps = [vote.step for report in known for vote in report.seen if vote.generation == base]
+    steps += [one.state.step for report in known for one in report.held if one.state and one.state.generation == base]
+    return max(steps) if steps else (failure.current.start_step if known else None)

@@ -1,0 +1,201 @@
+"""Watches the members of the running generation: who hangs is asked for its stacks and excluded; who is slow is noted.
+
+The exclusion never waits for the stacks nor for the kill: `Entering` answers it with a plan without the worker, which fences
+it, and has its pod deleted when that plan is out.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+
+from frostline_contract.plan import GenerationId, Plan
+from frostline_controller.hangs import Progress, Verdict, judge
+from frostline_controller.membership import Worker
+from frostline_controller.planning import reference_profile
+from frostline_controller.service.adapting import Adapting
+from frostline_controller.service.entering import Entering
+from frostline_controller.service.run import Run
+from frostline_controller.stragglers import Belief, follow, slowness, work_of
+from frostline_proto.v1 import control_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+STACK_LEAD_SECONDS = 0.5
+"""A suspect is asked for its stacks so long before its deadline, and no more than a tenth of it."""
+STACK_WAIT_SECONDS = 1.5
+"""How long the event waits for them after the verdict; a frozen process has none to give."""
+SLOWNESS_SECONDS = 1.0
+BEATS_UNTIL_SILENT = 4
+LEAST_SILENCE_SECONDS = 1.0
+
+
+@dataclass
+class _Hang:
+    """A verdict whose event is not written yet."""
+
+    verdict: Verdict
+    name: str
+    due: float
+
+
+class Watching:
+    """Judges in every round of the reconciler; keeps what suspects have said of themselves until the verdict is told."""
+
+    def __init__(self, run: Run, entering: Entering, adapting: Adapting) -> None:
+        self._run, self._entering, self._adapting = run, entering, adapting
+        self._generation: GenerationId | None = None
+        self._since = run.clock()
+        self._asked: set[tuple[str, str, int]] = set()
+        self._stacks: dict[str, str] = {}
+        self._told: list[_Hang] = []
+        self._beliefs: dict[str, Belief] = {}
+        self._slowness_at = -SLOWNESS_SECONDS
+
+    @property
+    def silent_after_seconds(self) -> float:
+        """Silence that several lost heartbeats make, and far less than what counts as gone."""
+        return max(LEAST_SILENCE_SECONDS, BEATS_UNTIL_SILENT * self._run.job.controller.heartbeat_seconds)
+
+    def note_stack(self, event: pb.RunEvent) -> None:
+        """A suspect has said where its threads are."""
+        worker_id = event.detail.get("worker", "")
+        log.warning("stacks of a worker that seems to hang worker=%s\n%s", worker_id, event.detail.get("stack", ""))
+        self._stacks[worker_id] = event.detail.get("stack", "")
+
+    async def advance(self, now: float) -> None:
+        """Judge once. Only where a generation runs or is being entered, and no failure is being answered."""
+        run = self._run
+        await self._tell(now)
+        if run.current is None or run.ended or self._entering.recovery is not None:
+            return
+        plan = self._plan_that_is_entered(run.current)
+        if plan.generation != self._generation:
+            self._generation, self._since = plan.generation, now
+            self._asked.clear()
+        members = self._members(plan, now)
+        self._judge(plan, members, now)
+        if now - self._slowness_at >= SLOWNESS_SECONDS:
+            self._slowness_at = now
+            await self._measure_slowness(run.current, now)
+
+    # ---- hangs
+
+    def _plan_that_is_entered(self, current: Plan) -> Plan:
+        """The prepared plan once members of the base are on their way into it: its joiners may be who they wait for."""
+        prepared = self._run.state.prepared
+        if prepared is None or prepared.base != current.generation:
+            return current
+        base = [self._run.members.get(worker_id) for worker_id in current.placement.workers]
+        switched = any(worker is not None and worker.phase == "reshape" for worker in base)
+        return prepared if switched else current
+
+    def _judge(self, plan: Plan, members: list[Progress], now: float) -> None:
+        floor, step_seconds = self._run.job.controller.hang_floor_seconds, plan.placement.predicted_step_seconds
+        verdict = judge(members, floor, self.silent_after_seconds, step_seconds)
+        if verdict is None:
+            ahead = min(STACK_LEAD_SECONDS, 0.1 * floor)
+            older = [replace(member, phase_seconds=member.phase_seconds + ahead) for member in members]
+            suspicion = judge(older, floor, self.silent_after_seconds, step_seconds)
+            if suspicion is not None:
+                self._ask(suspicion, plan)
+            return
+        self._ask(verdict, plan)
+        log.error("hang worker=%s phase=%s step=%s reason=%r", verdict.worker_id or "all", verdict.phase, verdict.step,
+                  verdict.reason)  # fmt: skip
+        worker = self._run.members.get(verdict.worker_id)
+        self._told.append(_Hang(verdict, worker.pod_name if worker else "", now + STACK_WAIT_SECONDS))
+        if verdict.worker_id:
+            self._entering.exclude(verdict.worker_id, verdict.reason)
+        else:
+            self._entering.fail(verdict.reason)
+
+    def _ask(self, verdict: Verdict, plan: Plan) -> None:
+        """Have the suspect (or, where nobody is behind another, everybody) record its stacks; once a place."""
+        suspects = (verdict.worker_id,) if verdict.worker_id else plan.placement.workers
+        for worker_id in suspects:
+            key = (worker_id, verdict.phase, verdict.step)
+            if key not in self._asked:
+                self._asked.add(key)
+                self._stacks.pop(worker_id, None)
+                self._run.streams.send(worker_id, pb.WatchPlanResponse(stack=pb.StackNotice(reason=verdict.reason)))
+
+    async def _tell(self, now: float) -> None:
+        """One event a verdict: with the stacks as soon as they are there, without them where none come."""
+        waiting = []
+        for hang in self._told:
+            verdict = hang.verdict
+            if now < hang.due and verdict.worker_id not in self._stacks:
+                waiting.append(hang)
+                continue
+            stack = self._stacks.pop(verdict.worker_id, "")
+            detail = {"worker": verdict.worker_id, "pod": hang.name, "phase": verdict.phase, "stack": stack}
+            await self._run.event("hang", verdict.reason, verdict.seconds, step=verdict.step, detail=detail)
+        self._told = waiting
+
+    def _members(self, plan: Plan, now: float) -> list[Progress]:
+        """The participants that this plan still needs, comparable by place.
+
+        Who has not entered yet: where the plan goes on from its base, base members are somewhere in the base's last step, and
+        joiners, which have no step, stand as far as the furthest of them; else all start anew. A leaver has done its part when
+        it is a spare or inside another generation.
+        """
+        run = self._run
+        workers = [run.members.get(worker_id) for worker_id in plan.participants]
+        known = [worker for worker in workers if worker is not None and run.members.is_alive(worker.worker_id)]
+        continues = plan.start == "continue"
+        base = {worker.worker_id: worker.step for worker in known if continues and worker.generation == plan.base}
+        furthest = max(base.values(), default=0)
+        members = [worker for worker in known if worker.worker_id not in plan.leavers]
+        all_inside = all(worker.generation == plan.generation for worker in members)
+        found = []
+        for worker in known:
+            entered = worker.generation == plan.generation
+            if worker.worker_id in plan.leavers and (worker.phase == "spare" or all_inside):
+                continue
+            step = worker.step if entered else base.get(worker.worker_id, furthest)
+            found.append(self._progress(worker, entered, step, now))
+        return found
+
+    def _progress(self, worker: Worker, entered: bool, step: int, now: float) -> Progress:
+        age = worker.phase_seconds
+        if not entered:  # what it waited for before it was named in a plan does not count
+            age = min(age, max(0.0, worker.last_heard - self._since))
+        return Progress(
+            worker_id=worker.worker_id, entered=entered, step=step, phase=worker.phase, phase_seconds=age,
+            waiting=worker.waiting_seconds > 0, p99=worker.phase_p99, heartbeat_age=now - worker.last_heard,
+            name=f"worker {worker.pod_name}",
+        )  # fmt: skip
+
+    # ---- stragglers
+
+    async def _measure_slowness(self, plan: Plan, now: float) -> None:
+        run = self._run
+        members = [run.members.get(worker_id) for worker_id in plan.placement.workers]
+        inside = [worker for worker in members if worker is not None and worker.generation == plan.generation]
+        readings: dict[str, float] = {}
+        if inside and len(inside) == len(members):
+            units = reference_profile(tuple(inside), one_machine=run.parallel_slots is not None).units
+            work = work_of(plan.placement, run.freeze_point(), units, run.job.training.num_microbatches)
+            readings = slowness({worker.worker_id: worker.busy_seconds for worker in inside}, work)
+        for worker in run.members:
+            worker.slowness = readings.get(worker.worker_id, 0.0)
+            was = self._beliefs.get(worker.worker_id, Belief())
+            belief = self._beliefs[worker.worker_id] = follow(was, worker.slowness, now)
+            worker.lasting_slowness = belief.level
+            if belief.level != was.level:
+                await self._tell_slowness(worker, belief.level)
+        self._beliefs = {worker.worker_id: self._beliefs[worker.worker_id] for worker in run.members}
+
+    async def _tell_slowness(self, worker: Worker, level: float) -> None:
+        run = self._run
+        parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in sorted(worker.step_parts.items()))
+        if level > 1:
+            reason = (
+                f"{worker.pod_name} computes {level:.1f} times as long as its peers would: {worker.busy_seconds:.3g} s a step"
+            )
+        else:
+            reason = f"{worker.pod_name} is as fast as its peers"
+        if run.parallel_slots is not None:
+            reason += "; all workers share one machine, so the plan does not follow"
+        else:
+            self._adapting.ask(reason)
+        await run.event("straggler", f"{reason} ({parts})", detail={"worker": worker.worker_id})
