@@ -84,6 +84,22 @@ def numerics_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: in
     return answer
 
 
+# ---- with and without buddies
+
+
+def keeping_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: int) -> dict[str, Any]:
+    """Steps with the plan's buddies and without any, in turns on one model."""
+    groups, index, entered = _meet(worker_id, plan)
+    context = new_context(subject)
+    without = entered.model_copy(
+        update={"buddies": (), "uncovered": (), "generation": GenerationId(incarnation=0, counter=entered.generation.counter)}
+    )
+    steppers = {"with": Stepper(context, entered, index, groups), "without": Stepper(context, without, index, groups)}
+    answer = _take_turns(steppers, groups, turns)
+    groups.close()
+    return answer
+
+
 # ---- our pipeline executor against torch's
 
 
@@ -105,15 +121,16 @@ def pipeline_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: in
 
 def _take_turns(steppers: dict[str, Any], groups: Groups, turns: int) -> dict[str, Any]:
     """The first turn warms up and is not counted; every other one runs in reverse order."""
-    answer: dict[str, Any] = {name: {"seconds": [], "parts": []} for name in steppers}
+    answer: dict[str, Any] = {name: {"seconds": [], "processor": [], "parts": []} for name in steppers}
     for turn in range(turns + 1):
         for name in steppers if turn % 2 == 0 else reversed(steppers):
             groups.moving.barrier()
-            started = time.perf_counter()
+            started, started_processor = time.perf_counter(), time.process_time()
             steppers[name].step()
-            seconds = time.perf_counter() - started
+            seconds, processor = time.perf_counter() - started, time.process_time() - started_processor
             if turn:
                 answer[name]["seconds"].append(seconds)
+                answer[name]["processor"].append(processor)
                 answer[name]["parts"].append(steppers[name].parts)
     return answer
 
@@ -162,5 +179,5 @@ def _meet(worker_id: str, fields: dict[str, Any]) -> tuple[Groups, int, Plan]:
     torch.set_num_threads(1)
     plan = Plan.model_validate(fields)
     engine_member.store_port()
-    groups = form_groups(plan, worker_id, engine_member._stores[0][0], "gloo", GROUP_SECONDS)
+    groups = form_groups(plan, worker_id, "gloo", GROUP_SECONDS)
     return groups, plan.placement.workers.index(worker_id), plan

@@ -1,12 +1,11 @@
 """Buddies: after every step, freeze, refusal and reshape a ward's copy is the owner's unit, bit for bit; and what is covered."""
 
-from dataclasses import replace
 
 import pytest
 
 from tests.engine_member import Run
 from tests.exact_cases import NUM_UNITS, Case
-from tests.hand_made_plans import Layout, Segment, buddies_in, run_series
+from tests.hand_made_plans import Layout, Segment, run_series
 from tests.integration.test_reshape_moves import lone_run, losses_of
 from tests.warm_workers import WarmWorkers
 
