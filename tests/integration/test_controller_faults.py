@@ -134,3 +134,37 @@ def test_the_controller_kills_itself_at_its_step_and_its_successor_lives(world: 
     assert made.controller.poll() is None
     told = [line["reason"] for line in made.lines("events.jsonl") if line["kind"] == "fault"]
     assert told == ["planned: kill_controller at step 4 in step"]
+
+
+@pytest.mark.parametrize(("phase", "heard"), [("planned", False), ("announced", True)])
+def test_the_controller_dies_before_or_after_a_plan_is_heard(world: Callable[..., World], phase: str, heard: bool) -> None:
+    made = world(faults=[{"kind": "kill_controller", "step": 4, "phase": phase}])
+    made.start()
+    made.at(5)
+    wait_for(lambda: made.operator.status().step == 5, "step 5 is known")
+    assert made.controller.poll() is None, "there was no plan at step 4 or later yet"
+    made.operator.command("reshape", pp_degree=2, dp_degree=1)
+    assert made.controller.wait(10) == -9
+    if heard:
+        assert str(made.workers[0].next_plan("continue").generation) == "1.2"
+    else:
+        kinds = {message.WhichOneof("message") for message in made.workers[0].messages.queue}
+        assert "plan" not in kinds
+    made.controller = start_controller(made.folder)
+    made.workers[0].connect()
+    made.workers[0].register()
+    made.workers[0].watch()
+    assert str(made.workers[0].next_plan("continue").generation) == "1.2", "made by the first, announced by the second"
+    assert said(made, 0)["phase"] == phase
+
+
+def test_the_controller_dies_while_it_answers_a_failure(world: Callable[..., World]) -> None:
+    made = world(faults=[{"kind": "kill_controller", "step": 4, "phase": "recovering"}])
+    plan = made.start()
+    made.at(5)
+    wait_for(lambda: made.operator.status().step == 5, "step 5 is known")
+    assert made.controller.poll() is None
+    made.workers[0].recover(plan, 5)
+    assert made.controller.wait(10) == -9
+    assert made.workers[1].next("fence").generation.counter == plan.generation.counter
+    assert said(made, 0)["phase"] == "recovering"

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 LEAVE_GRACE_SECONDS = 15.0
 """What a preemption's notice gives a pod (facts: some clouds give no more)."""
+LEFT_SECONDS = 0.1
+"""After which what was announced has left this process."""
 OF_A_NODE = ("kill_node", "cut_node")
 OF_THE_CLUSTER = ("kill_redis", "kill_cache_server")
 
@@ -60,6 +62,8 @@ class PlannedFaults:
             del self._kills[index]
             if self._claim(run, index, fault, phase, []):
                 await self._tell(run)
+                if phase == "announced":
+                    await asyncio.sleep(LEFT_SECONDS)
                 os.kill(os.getpid(), signal.SIGKILL)
 
     async def _carry_out(self, run: "Run", index: int, fault: Fault) -> None:
