@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from frostline_controller.cluster.backend import Conflict
-from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_controller.cluster.local_backend import LocalBackend, create_durably
 
 
 def test_empty_cluster_reads_as_nothing(tmp_path: Path) -> None:
@@ -29,6 +29,34 @@ def test_scale_refuses_what_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="replicas is -1"):
         backend.scale(-1)
     assert backend.read().spec_replicas == 3
+
+
+def test_a_change_by_anybody_is_seen_without_reading(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path)
+    assert not backend.changed()
+    LocalBackend(tmp_path).scale(2)
+    assert backend.changed()
+    assert backend.changed(), "until it is read"
+    assert backend.read().spec_replicas == 2
+    assert not backend.changed()
+    backend.patch_annotations({"a": "1"}, {})
+    assert backend.changed(), "an own write has not been read yet"
+
+
+def test_breakages_are_asked_for_in_order_also_of_an_older_object(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path)
+    backend.change(lambda found: found["spec"].pop("breakages"))
+    backend.break_machine("cut_node", "trainer-1", 2.5)
+    backend.break_machine("kill_redis", "", 5.0)
+    assert backend.read_object()["spec"]["breakages"] == [
+        {"kind": "cut_node", "pod": "trainer-1", "seconds": 2.5},
+        {"kind": "kill_redis", "pod": "", "seconds": 5.0},
+    ]
+
+
+def test_of_many_that_create_a_file_one_does(tmp_path: Path) -> None:
+    assert [create_durably(tmp_path / "new" / "0", str(number)) for number in range(3)] == [True, False, False]
+    assert [(file.name, file.read_text()) for file in (tmp_path / "new").iterdir()] == [("0", "0")]
 
 
 def count_up(folder: str, wins: int) -> None:
