@@ -21,6 +21,9 @@ from frostline_trainer.model import no_decay
 Moments = dict[tuple[int, str], dict[str, torch.Tensor]]
 """(unit, parameter name) -> the optimizer's state of that parameter: exp_avg, exp_avg_sq and step, or momentum_buffer."""
 
+ONE = torch.tensor(1.0)
+"""For step counts: a number would be made into a tensor once for each of them."""
+
 
 @dataclass
 class _Group:
@@ -62,7 +65,7 @@ class UnitOptimizer:
         states = [self._adamw_state(key, parameter) for key, parameter in zip(keys, parameters, strict=True)]
         steps = [state["step"] for state in states]
         means, squares = [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
-        torch._foreach_add_(steps, 1.0)
+        torch._foreach_add_(steps, ONE)
         if weight_decay != 0.0:
             torch._foreach_mul_(parameters, 1 - learning_rate * weight_decay)
         torch._foreach_lerp_(means, gradients, 1 - section.beta1)
@@ -72,10 +75,11 @@ class UnitOptimizer:
         counts = [step.item() for step in steps]
         sizes = {count: (learning_rate / (1 - section.beta1**count)) * -1 for count in set(counts)}
         roots = {count: (1 - section.beta2**count) ** 0.5 for count in sizes}
+        same = len(sizes) == 1
         divisors = torch._foreach_sqrt(squares)
-        torch._foreach_div_(divisors, [roots[count] for count in counts])
+        torch._foreach_div_(divisors, roots[counts[0]] if same else [roots[count] for count in counts])
         torch._foreach_add_(divisors, section.epsilon)
-        torch._foreach_addcdiv_(parameters, means, divisors, [sizes[count] for count in counts])
+        torch._foreach_addcdiv_(parameters, means, divisors, sizes[counts[0]] if same else [sizes[count] for count in counts])
 
     def _adamw_state(self, key: tuple[int, str], parameter: nn.Parameter) -> dict[str, torch.Tensor]:
         state = self._moments.get(key)
