@@ -88,7 +88,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         num_microbatches=job.training.num_microbatches,
         reduction_leaves=job.training.reduction_leaves,
         freeze_point=situation.freeze_point,
-        members=tuple(_member(worker, profile, current) for worker in situation.workers),
+        members=tuple(_member(worker, profile, current, situation.parallel_slots is not None) for worker in situation.workers),
         link=measured_link(situation.workers) or LinkProfile(),
         cache=_cache(situation.workers),
         cache_available=elastic.cache and situation.cacheable and situation.cache_reachable,
@@ -132,10 +132,15 @@ def _total_seconds(profile: WorkerProfile) -> float:
     return sum(unit.forward_seconds + unit.backward_seconds for unit in profile.units)
 
 
-def _member(worker: Worker, reference: WorkerProfile, current: Placement | None) -> MemberInfo:
-    """Speeds differ between kinds of devices only: among equal ones a measured difference is noise."""
+def _member(worker: Worker, reference: WorkerProfile, current: Placement | None, one_machine: bool) -> MemberInfo:
+    """Speeds differ between kinds of devices, and where a member has lastingly computed more slowly than its peers.
+
+    Else a measured difference is noise; on one machine, whose cores all share, it always is.
+    """
     speed = 1.0
-    if worker.profile.device != reference.device and _total_seconds(worker.profile) > 0:
+    if worker.lasting_slowness > 1 and not one_machine:
+        speed = 1.0 / worker.lasting_slowness
+    elif worker.profile.device != reference.device and _total_seconds(worker.profile) > 0:
         speed = _total_seconds(reference) / _total_seconds(worker.profile)
     place = current.workers.index(worker.worker_id) if current and worker.worker_id in current.workers else -1
     return MemberInfo(worker.worker_id, worker.failure_domain, worker.profile.memory_bytes, place, speed or 1.0)

@@ -2,7 +2,8 @@
 
 The rolling 99th percentile is the exact one (nearest rank) of a phase's last WINDOW durations. A window forgets, which a run
 that reshapes and freezes needs and a sketch of the whole past (P2, t-digest) does not; it is right from the first sample on;
-and its cost in the step is one append, because it is sorted only when a heartbeat asks.
+and its cost in the step is one append, because it is sorted only when a heartbeat asks. Few durations say little about a
+tail: below FEW of them it is taken as twice the longest.
 """
 
 import threading
@@ -15,6 +16,8 @@ from frostline_trainer.waiting import waits_of
 
 WINDOW = 512
 """Durations kept of each phase: 4 KiB a phase. Above 100 samples a single outlier no longer moves the percentile."""
+
+FEW = 20
 
 OWN_WORK = frozenset(("load", "schedule", "exchange", "norms", "prepared", "commit", "committed"))
 """Phases of a step in which a member computes for itself; what it waits in them is taken off."""
@@ -106,7 +109,12 @@ class PhaseClock:
         """Rolling 99th percentile of the seconds of each phase that was finished in this generation."""
         with self._lock:
             windows = {name: list(window) for name, window in self._windows.items()}
-        return {name: percentile(durations, 0.99) for name, durations in windows.items()}
+        return {name: tail(durations) for name, durations in windows.items()}
+
+
+def tail(durations: list[float]) -> float:
+    """What nearly all durations stay below, seconds."""
+    return percentile(durations, 0.99) if len(durations) >= FEW else 2 * max(durations)
 
 
 def percentile(durations: list[float], share: float) -> float:

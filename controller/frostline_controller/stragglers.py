@@ -1,0 +1,86 @@
+"""Who computes slowly: a member's own seconds of a step against what its peers take for as much work. Pure functions.
+
+A member's own work is its step without what it waited for others (the trainer measures it). What it should take follows from
+the measured unit times and the micro-batches that it was dealt, so members of different stages can be compared.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from frostline_contract.plan import Placement
+from frostline_contract.statistics import UnitProfile
+from frostline_controller.planner.leaves import micro_batch_counts
+
+TOLERANCE = 1.3
+"""Readings within this factor of what is believed of a member change nothing."""
+LASTING_SECONDS = 60.0
+"""How long every reading must be outside of it before something else is believed."""
+FORGET_SECONDS = 600.0
+"""A slow member that has been left out is not measured; after this time it may be tried again."""
+LITTLE_WORK = 0.25
+"""A member with less than this share of the mean work is mostly overhead: it counts as having so much."""
+
+
+def work_of(placement: Placement, freeze_point: int, units: tuple[UnitProfile, ...], num_microbatches: int) -> dict[str, float]:
+    """Seconds that a step's own work should take each member, by worker id, on a worker of the profile's speed."""
+    leaves = placement.leaf_bounds[-1]
+    counts = micro_batch_counts(placement.leaf_bounds, num_microbatches, leaves)
+    work: dict[str, float] = {}
+    for global_rank, worker_id in enumerate(placement.workers):
+        seconds = 0.0
+        for number in placement.units_of(worker_id):
+            if number >= freeze_point:
+                seconds += units[number].forward_seconds + units[number].backward_seconds
+            elif not placement.use_cache:
+                seconds += units[number].forward_seconds
+        work[worker_id] = counts[placement.shape.dp_rank(global_rank)] * seconds
+    return work
+
+
+def slowness(busy: Mapping[str, float], work: Mapping[str, float]) -> dict[str, float]:
+    """By worker: its own seconds over what the median of its peers would take for its work; 1.0 is usual.
+
+    busy: measured seconds of a step's own work, > 0, of those that have measured. Empty where fewer than two have.
+    """
+    known = {worker: seconds for worker, seconds in busy.items() if seconds > 0 and worker in work}
+    if len(known) < 2:
+        return {}
+    least = LITTLE_WORK * sum(work[worker] for worker in known) / len(known)
+    if least <= 0:
+        return {}
+    pace = {worker: seconds / max(work[worker], least) for worker, seconds in known.items()}
+    return {worker: pace[worker] / median(other for peer, other in pace.items() if peer != worker) for worker in pace}
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What is believed of one member. level: how many times slower than its peers; 1.0: as fast.
+
+    read_at: time of the newest reading. away_since: since when all readings are outside of the tolerance, on one side;
+    nearest: the one of them that is nearest to the level.
+    """
+
+    level: float = 1.0
+    read_at: float = 0.0
+    away_since: float | None = None
+    nearest: float = 0.0
+
+
+def follow(belief: Belief, reading: float, now: float) -> Belief:
+    """What to believe after one more reading (0.0: none). Noise around the level never changes it.
+
+    Faster than its peers counts as as fast: that one is usual and the others are slow shows in theirs.
+    """
+    if reading <= 0:
+        return Belief() if belief.level > 1 and now - belief.read_at > FORGET_SECONDS else belief
+    reading = max(1.0, reading)
+    if belief.level / TOLERANCE <= reading <= belief.level * TOLERANCE:
+        return Belief(belief.level, now)
+    slower = reading > belief.level
+    if belief.away_since is None or slower != (belief.nearest > belief.level):
+        return Belief(belief.level, now, now, reading)
+    nearest = (min if slower else max)(belief.nearest, reading)
+    if now - belief.away_since < LASTING_SECONDS:
+        return Belief(belief.level, now, belief.away_since, nearest)
+    return Belief(round(nearest, 1) if nearest > TOLERANCE else 1.0, now)

@@ -1,0 +1,170 @@
+"""Who hangs: the earliest member of a stuck world, after its phase's deadline and never before; a healthy slow one never."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from frostline_controller.hangs import DEADLINE_FACTOR, EQUAL_FACTOR, FIRST_FACTOR, PHASE_ORDER, Progress, judge
+
+FLOOR, SILENT = 60.0, 2.0
+USUAL = {"schedule": 0.02, "exchange": 0.003, "vote": 0.002, "commit": 0.001, "load": 0.001}
+
+
+def member(name: str, phase: str, seconds: float, step: int = 10, **more) -> Progress:
+    return Progress(name, more.pop("entered", True), step, phase, seconds, p99=more.pop("p99", USUAL), **more)
+
+
+def blamed(members: list[Progress], floor: float = FLOOR, predicted: float = 0.0) -> str | None:
+    verdict = judge(members, floor, SILENT, predicted)
+    return None if verdict is None else verdict.worker_id
+
+
+def test_a_deadlock_in_the_schedule_of_one_stage_is_that_stages() -> None:
+    """All of its replica stand in the same phase: those that wait for it are told apart by waiting."""
+    members = [
+        member("a", "schedule", 61, waiting=True),
+        member("b", "schedule", 61.2),
+        member("c", "exchange", 61, waiting=True),
+        member("d", "exchange", 61, waiting=True),
+    ]
+    verdict = judge(members, FLOOR, SILENT)
+    assert verdict is not None
+    assert (verdict.worker_id, verdict.phase, verdict.step, verdict.deadline) == ("b", "schedule", 10, FLOOR)
+    assert verdict.reason == "b hangs in schedule after step 10, for 61.2 s; the deadline is 60.0 s"
+    assert blamed([replace(one, phase_seconds=one.phase_seconds - 2) for one in members]) is None
+
+
+def test_who_has_not_committed_yet_is_earlier_than_who_computes_the_next_step() -> None:
+    members = [member("a", "commit", 61, step=9), member("b", "exchange", 61, waiting=True), member("c", "load", 61)]
+    assert blamed(members) == "a"
+
+
+def test_waiting_long_in_the_vote_is_no_fault_while_another_still_computes() -> None:
+    """The evaluation of the slow one has its own, longer deadline."""
+    slow = member("a", "evaluate", 200, p99={**USUAL, "evaluate": 80.0})
+    members = [slow, member("b", "vote", 200, waiting=True), member("c", "vote", 200, waiting=True)]
+    assert blamed(members) is None
+    assert blamed([replace(slow, phase_seconds=401), *members[1:]]) == "a"
+
+
+def test_a_frozen_process_is_blamed_by_those_that_wait_for_it() -> None:
+    frozen = member("a", "vote", 0.01, step=9, heartbeat_age=61.5)
+    members = [frozen, member("b", "exchange", 60.5, waiting=True), member("c", "exchange", 60.5, waiting=True)]
+    verdict = judge(members, FLOOR, SILENT)
+    assert verdict is not None
+    assert verdict.worker_id == "a"
+    assert verdict.reason == (
+        "a is silent for 61.5 s (last heard in vote after step 9), and b waits in exchange after step 10, for 60.5 s; "
+        "the deadline is 60.0 s"
+    )
+    assert blamed([replace(one, phase_seconds=59.9) for one in members[1:]] + [frozen]) is None
+
+
+def test_who_is_cut_off_while_training_goes_on_does_not_hang() -> None:
+    cut = member("a", "vote", 0.01, heartbeat_age=500.0)
+    assert blamed([cut, member("b", "schedule", 0.02, step=900), member("c", "vote", 0.001, step=900, waiting=True)]) is None
+
+
+def test_a_slow_one_that_has_just_moved_on_blames_nobody_whose_heartbeat_is_older() -> None:
+    """b was released 0.1 s ago; a's last heartbeat, from before that, still says that it waits."""
+    members = [member("a", "exchange", 65, waiting=True, heartbeat_age=0.4), member("b", "norms", 0.1, p99={"schedule": 70.0})]
+    assert blamed(members) is None
+
+
+def test_a_phase_that_nobody_has_finished_has_ten_floors() -> None:
+    fresh = [member("a", "schedule", 100, p99={}), member("b", "schedule", 100, p99={}, waiting=True)]
+    assert blamed(fresh) is None
+    late = [replace(one, phase_seconds=FIRST_FACTOR * FLOOR + 1) for one in fresh]
+    assert blamed(late) == "a"
+    assert blamed(late, predicted=2 * FLOOR) is None, "a step that is planned to be long has ten of its own"
+    assert blamed([late[0], replace(late[1], p99=USUAL)]) == "a"
+    assert blamed([replace(fresh[0]), replace(fresh[1], p99=USUAL)]) == "a", "one member's history serves all"
+
+
+def test_nobody_is_blamed_where_all_stand_alike_until_all_are_fenced() -> None:
+    alike = [member(name, "exchange", 100, waiting=True) for name in "abc"]
+    assert blamed(alike) is None
+    stuck = [replace(one, phase_seconds=EQUAL_FACTOR * FLOOR + 1) for one in alike]
+    verdict = judge(stuck, FLOOR, SILENT)
+    assert verdict is not None
+    assert verdict.worker_id == ""
+    assert verdict.reason == (
+        "all 3 members stand in exchange after step 10, for 181.0 s; "
+        "the deadline for that is 180.0 s, and nobody is behind another"
+    )
+    reading = [replace(one, phase="load", waiting=False) for one in alike]
+    assert blamed(reading) is None, "a file system that hangs for all is nobody's fault"
+    assert blamed([replace(one, phase_seconds=181) for one in reading]) == ""
+
+
+def test_a_lone_worker_is_to_blame_itself() -> None:
+    assert blamed([member("a", "schedule", 61)]) == "a"
+    assert blamed([member("a", "schedule", 59)]) is None
+
+
+def test_who_has_not_entered_is_earlier_than_who_has() -> None:
+    joiner = member("j", "start", 601, entered=False, p99={})
+    members = [joiner, member("a", "reshape", 601, entered=False, waiting=True, p99={}), member("b", "load", 601, waiting=True)]
+    assert blamed(members) == "j"
+
+
+def test_at_the_end_only_who_still_has_something_to_do_is_judged() -> None:
+    ended = [member("a", "publish", 100, p99={}), member("b", "done", 5000), member("c", "done", 5000)]
+    assert blamed(ended) is None
+    assert blamed([replace(ended[0], phase_seconds=601), *ended[1:]]) == "a"
+    assert blamed(ended[1:]) is None
+
+
+@st.composite
+def worlds(draw) -> list[Progress]:
+    count = draw(st.integers(1, 6))
+    seconds = st.sampled_from([0.0, 0.1, 1.0, 2.5, 9.0, 10.5, 31.0, 60.5, 150.0, 601.0, 1e4])
+    return [
+        Progress(
+            worker_id=f"w{i}",
+            entered=draw(st.booleans()),
+            step=draw(st.integers(0, 2)),
+            phase=draw(st.sampled_from([*PHASE_ORDER, "a user's own"])),
+            phase_seconds=draw(seconds),
+            waiting=draw(st.booleans()),
+            p99=draw(st.dictionaries(st.sampled_from(PHASE_ORDER), st.sampled_from([0.01, 1.0, 20.0]), max_size=6)),
+            heartbeat_age=draw(st.sampled_from([0.0, 0.5, 3.0, 100.0])),
+        )
+        for i in range(count)
+    ]
+
+
+@settings(max_examples=2000, deadline=None)
+@given(worlds(), st.sampled_from([1.0, 10.0, 60.0]), st.sampled_from([0.0, 30.0]))
+def test_never_one_that_is_ahead_and_never_before_the_floor(members: list[Progress], floor: float, predicted: float) -> None:
+    verdict = judge(members, floor, SILENT, predicted)
+    if verdict is None:
+        return
+    p99 = {}
+    for one in members:
+        for phase, seconds in one.p99.items():
+            p99[phase] = max(p99.get(phase, 0.0), seconds)
+    heard = [one for one in members if one.heartbeat_age <= SILENT and one.phase != "done"]
+    first = min(one.place for one in heard)
+    late = max((one for one in heard if one.place == first), key=lambda one: one.phase_seconds)
+    assert verdict.seconds > verdict.deadline >= floor
+    assert verdict.deadline >= DEADLINE_FACTOR * p99.get(late.phase, 0.0)
+    assert any(one.phase_seconds == verdict.seconds for one in heard if one.place == first), "a time that somebody told"
+    assert all(one.phase_seconds >= SILENT for one in heard), "while anybody moves, nobody hangs"
+    if verdict.worker_id:
+        (suspect,) = [one for one in members if one.worker_id == verdict.worker_id]
+        assert suspect.place <= first, "it is ahead of a member that is heard"
+        assert not suspect.waiting or suspect.heartbeat_age > SILENT or all(one.waiting for one in heard if one.place == first)
+    else:
+        assert len({one.place for one in members}) == 1
+        assert verdict.deadline >= EQUAL_FACTOR * floor
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds(), st.randoms(use_true_random=False))
+def test_the_order_of_the_members_does_not_matter_to_who_is_at_fault(members: list[Progress], random) -> None:
+    distinct = [replace(one, phase_seconds=one.phase_seconds + i / 64, heartbeat_age=one.heartbeat_age + i / 64)
+                for i, one in enumerate(members)]  # fmt: skip
+    shuffled = random.sample(distinct, len(distinct))
+    assert judge(distinct, 10.0, SILENT) == judge(shuffled, 10.0, SILENT)
