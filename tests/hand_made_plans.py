@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from frostline_contract.plan import GenerationId, Placement, Plan, UnitHolders
-from frostline_contract.shape import ParallelShape, deal_leaves, even_bounds
+from frostline_contract.shape import ParallelShape, deal_leaves
 from tests.engine_member import Run
+from tests.even_bounds import even_bounds
 from tests.exact_cases import LEAVES, NUM_UNITS, Case
 from tests.warm_workers import Call, WarmWorkers
 

@@ -66,13 +66,3 @@ def deal_leaves(reduction_leaves: int, dp_degree: int) -> list[tuple[int, int]]:
 def leaf_micro_batches(leaf: int, num_microbatches: int, reduction_leaves: int) -> range:
     """The micro-batches of one leaf: [leaf * M / L, (leaf + 1) * M / L)."""
     return range(leaf * num_microbatches // reduction_leaves, (leaf + 1) * num_microbatches // reduction_leaves)
-
-
-def even_bounds(num_units: int, freeze_point: int, num_stages: int) -> tuple[int, ...]:
-    """Stage bounds that share the trainable units evenly; the frozen prefix rides in stage 0.
-
-    Returns num_stages + 1 unit indices, the first 0 and the last num_units.
-    """
-    trainable = num_units - freeze_point
-    cuts = [freeze_point + round(i * trainable / num_stages) for i in range(num_stages + 1)]
-    return (0, *cuts[1:])

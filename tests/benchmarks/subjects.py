@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from frostline_contract.job import Job, load_job, parse_job
 from frostline_contract.plan import Placement
-from frostline_contract.shape import deal_leaves, even_bounds
+from frostline_contract.shape import deal_leaves
 from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.data.split import IGNORED, TaskData
 from frostline_trainer.engine.context import RunContext, has_dropout
@@ -20,6 +20,7 @@ from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
 from frostline_trainer.setup import build_context
 from frostline_trainer.tasks import task_for
+from tests.even_bounds import even_bounds
 
 SUBJECTS = ("digits", "bert")
 NUM_UNITS, LEAVES = 8, 8

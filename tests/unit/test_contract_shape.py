@@ -12,7 +12,8 @@ from frostline_contract.job.training import OptimizerSection, ScheduleSection
 from frostline_contract.learning_rate import learning_rate
 from frostline_contract.plan import GenerationId, Placement, Plan
 from frostline_contract.seeds import seed_of
-from frostline_contract.shape import ParallelShape, deal_leaves, even_bounds, leaf_micro_batches
+from frostline_contract.shape import ParallelShape, deal_leaves, leaf_micro_batches
+from tests.even_bounds import even_bounds
 
 degrees = st.integers(1, 9)
 

@@ -1,6 +1,6 @@
 """The model of a job, cut into units: built alike by every worker, its state by name, frozen and saved."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,30 +77,6 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:
                 module._buffers[name] = buffer.to(dtype)
 
 
-def unit_state(unit: nn.Module) -> dict[str, Tensor]:
-    """All parameters and persistent buffers of a unit by name, in a fixed order. The tensors share the unit's memory."""
-    return {name: tensor.detach() for name, tensor in unit.state_dict().items()}
-
-
-def load_unit_state(unit: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy a state as unit_state gives it into the unit, in place; parameters stay the same objects.
-
-    Raises ValueError where names, shapes or types are not exactly the unit's; nothing is copied then.
-    """
-    own = unit_state(unit)
-    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-    if missing or unknown:
-        lists = f"{len(missing)} missing {missing[:3]}, {len(unknown)} unknown {unknown[:3]}"
-        raise ValueError(f"a unit of {len(own)} tensors got {len(state)}: {lists}")
-    for name, tensor in own.items():
-        given = state[name]
-        if given.shape != tensor.shape or given.dtype != tensor.dtype:
-            raise ValueError(f"{name} is {tuple(tensor.shape)} {tensor.dtype}; the state has {tuple(given.shape)} {given.dtype}")
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(state[name])
-
-
 def save_model(cut: CutModel, directory: str | Path, processor: Any = None) -> None:
     """Write what plain transformers loads: config, safetensors weights, and tokenizer or image processor where given.
 
@@ -147,17 +123,3 @@ def set_frozen(unit: nn.Module, frozen: bool) -> None:
         unit.frozen = frozen
     unit.requires_grad_(not frozen)
     unit.train(not frozen)
-
-
-def set_freeze_point(cut: CutModel, freeze_point: int) -> None:
-    """Freeze units [0, freeze_point) and unfreeze the rest.
-
-    A tied matrix stops in the head too as soon as unit 0 is frozen. Raises ValueError where no trainable unit is left.
-    """
-    if not 0 <= freeze_point < len(cut.units):
-        raise ValueError(f"freeze point {freeze_point} of {len(cut.units)} units; it must be from 0 to {len(cut.units) - 1}")
-    for index, unit in enumerate(cut.units):
-        set_frozen(unit, index < freeze_point)
-    pair = cut.tied_parameters()
-    if pair is not None and freeze_point > 0:
-        pair[1].requires_grad_(False)

@@ -7,7 +7,7 @@ import torch
 
 from frostline_contract.shape import deal_leaves, leaf_micro_batches
 from frostline_trainer.collectives import Group, broadcast_bytes, receive_bytes, send_bytes
-from frostline_trainer.engine.exchange import exchange_bytes, reduce_gradients
+from frostline_trainer.engine.exchange import reduce_gradients
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.vote import Ballot, hold_vote
 from tests.unit.trainer.group_threads import in_group
@@ -73,13 +73,6 @@ def test_fast_sums_agree_to_rounding() -> None:
     totals = in_group(3, member)
     assert all(torch.allclose(total, recursion(values), rtol=1e-14, atol=0.0) for total in totals)
     assert torch.equal(totals[0], totals[2])
-
-
-def test_bytes_of_an_exchange() -> None:
-    assert exchange_bytes(1000, 1, 8) == 0
-    assert exchange_bytes(1000, 2, 8) == 1000, "a ring's bytes where every replica holds one node"
-    assert exchange_bytes(1000, 4, 8) == 1500
-    assert exchange_bytes(1000, 3, 8) == 2000, "two nodes on a replica"
 
 
 def test_a_vote_totals_every_members_slots_in_one_order() -> None:

@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2LMHeadModel
 from frostline_contract.job import Job
 from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.families import family_named
-from frostline_trainer.model import build_cut_model, save_model, unit_state
+from frostline_trainer.model import build_cut_model, save_model
 from tests.unit.trainer import families_cases as cases
 
 SMALL_BERT = {**cases.CASES["bert"][2], "vocab_size": cases.VOCABULARY, "max_position_embeddings": 16}
@@ -54,10 +54,10 @@ def test_pretrained_weights_arrive_and_only_the_head_is_fresh(case, bert_directo
     own = cut.model.bert.state_dict()
     assert all(torch.equal(own[name], pretrained[name]) for name in pretrained)
     again = built(case, path=str(bert_directory))
-    head = unit_state(cut.units[-1])
-    assert all(torch.equal(t, head[name]) for name, t in unit_state(again.units[-1]).items())
+    head = cut.units[-1].state_dict()
+    assert all(torch.equal(t, head[name]) for name, t in again.units[-1].state_dict().items())
     assert all(t.abs().sum() > 0 for name, t in head.items() if t.ndim == 2)
-    other = unit_state(built(case, path=str(bert_directory), seed=8).units[-1])
+    other = built(case, path=str(bert_directory), seed=8).units[-1].state_dict()
     assert not all(torch.equal(t, head[name]) for name, t in other.items())
 
 
@@ -75,7 +75,7 @@ def test_a_saved_model_is_a_checkpoint_to_start_from(case, tmp_path):
     save_model(first, tmp_path)
     again = built(case, precision="float64", path=str(tmp_path), seed=77)
     for mine, theirs in zip(again.units, first.units, strict=True):
-        assert all(torch.equal(t, unit_state(theirs)[name]) for name, t in unit_state(mine).items())
+        assert all(torch.equal(t, theirs.state_dict()[name]) for name, t in mine.state_dict().items())
     assert again.tied == first.tied
 
 

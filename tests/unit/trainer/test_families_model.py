@@ -16,14 +16,12 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from frostline_trainer.engine.unit_state import export_unit, import_unit
 from frostline_trainer.model import (
     build_cut_model,
-    load_unit_state,
     no_decay,
     save_model,
-    set_freeze_point,
     set_frozen,
-    unit_state,
 )
 from tests.unit.trainer import families_cases as cases
 
@@ -40,7 +38,7 @@ def built(case, *, pretrained=True, **job):
 
 
 def all_state(cut):
-    return {f"{i}.{name}": t.clone() for i, unit in enumerate(cut.units) for name, t in unit_state(unit).items()}
+    return {f"{i}.{name}": t.clone() for i, unit in enumerate(cut.units) for name, t in unit.state_dict().items()}
 
 
 def equal_state(a, b):
@@ -74,7 +72,7 @@ def test_rotary_frequencies_stay_in_full_precision():
     """They are a table, not state: cast to bfloat16 they would give other positions than a loaded checkpoint has."""
     cut = built("llama", precision="bfloat16")
     assert cut.model.model.rotary_emb.inv_freq.dtype == torch.float32
-    assert not [name for unit in cut.units for name in unit_state(unit) if "inv_freq" in name]
+    assert not [name for unit in cut.units for name in unit.state_dict() if "inv_freq" in name]
 
 
 @pytest.mark.parametrize("case", cases.CASES)
@@ -91,7 +89,7 @@ def test_a_joiner_gets_its_state_from_a_peer(case):
     owner, joiner = built(case), built(case, seed=9, pretrained=False)
     places = [p.data_ptr() for unit in joiner.units for p in unit.parameters()]
     for mine, theirs in zip(joiner.units, owner.units, strict=True):
-        load_unit_state(mine, {name: t.clone() for name, t in unit_state(theirs).items()})
+        import_unit(0, mine, {}, {key: t.clone() for key, t in export_unit(0, theirs, {}).items()})
     assert equal_state(all_state(joiner), all_state(owner))
     assert places == [p.data_ptr() for unit in joiner.units for p in unit.parameters()]
     inputs = cases.inputs_of(case)
@@ -108,19 +106,19 @@ def test_a_joiner_reads_no_weights(tmp_path):
 def wrong_states(state):
     name = next(iter(state))
     yield {k: v for k, v in state.items() if k != name}, "1 missing"
-    yield {**state, "extra": state[name]}, "1 unknown"
+    yield {**state, "weight/extra": state[name]}, "1 unknown"
     yield {**state, name: state[name].double()}, "torch.float64"
-    yield {**state, name: state[name].flatten()[:-1]}, f"{name} is"
+    yield {**state, name: state[name].flatten()[:-1]}, f"{name.removeprefix('weight/')} is"
 
 
 def test_a_state_that_is_not_exactly_the_units_is_refused_whole():
     unit = built("gpt2").units[1]
-    before = {name: t.clone() for name, t in unit_state(unit).items()}
-    changed = {name: t + 1 for name, t in before.items()}
+    before = {name: t.clone() for name, t in unit.state_dict().items()}
+    changed = {key: t + 1 for key, t in export_unit(1, unit, {}).items()}
     for state, reason in wrong_states(changed):
         with pytest.raises(ValueError, match=reason):
-            load_unit_state(unit, state)
-        assert equal_state(unit_state(unit), before)
+            import_unit(1, unit, {}, state)
+        assert equal_state(unit.state_dict(), before)
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
@@ -168,7 +166,7 @@ def test_an_untied_head_starts_as_a_copy_learns_alone_and_is_saved_untied(case, 
     assert cut.tied is None
     head = cut.units[-1].lm_head.weight
     assert torch.equal(head, cut.model.get_input_embeddings().weight)
-    set_freeze_point(cut, 1)
+    set_frozen(cut.units[0], True)
     assert head.requires_grad
     with torch.no_grad():
         head.mul_(2.0)
@@ -202,25 +200,6 @@ def test_a_frozen_unit_has_no_gradient_and_no_dropout_even_after_train():
     assert all(module.training for module in cut.units[1].modules())
     assert all(p.requires_grad for p in cut.units[1].parameters())
     assert not torch.equal(cut.units[1](x, inputs), cut.units[1](x, inputs))
-
-
-@pytest.mark.parametrize("freeze_point", [0, 1, 3, 4])
-@pytest.mark.parametrize("case", ["gpt2", "vit"])
-def test_a_freeze_point_counts_units_and_stops_a_tied_matrix_in_the_head(case, freeze_point):
-    cut = built(case)
-    set_freeze_point(cut, 4)
-    set_freeze_point(cut, freeze_point)
-    trainable = [any(p.requires_grad for p in unit.parameters()) for unit in cut.units]
-    assert trainable == [False] * freeze_point + [True] * (5 - freeze_point)
-    assert [unit.training for unit in cut.units] == trainable
-    if cut.tied:
-        assert cut.tied_parameters()[1].requires_grad == (freeze_point == 0)
-
-
-def test_a_freeze_point_that_leaves_nothing_to_learn_is_refused():
-    for freeze_point in (-1, 5):
-        with pytest.raises(ValueError, match=f"freeze point {freeze_point} of 5 units"):
-            set_freeze_point(built("vit"), freeze_point)
 
 
 @pytest.mark.parametrize("case", cases.CASES)

@@ -7,7 +7,6 @@ node (facts/torch.md).
 
 import torch
 
-from frostline_contract.shape import deal_leaves
 from frostline_trainer.collectives import Group
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.tree import TreeSum, aligned_pieces
@@ -63,11 +62,3 @@ def _exchange(
     for value in mine[1:]:
         buffers.recycle(value)
     return mine[0].copy_(gathered[:length])
-
-
-def exchange_bytes(length_bytes: int, dp_degree: int, num_leaves: int) -> int:
-    """Bytes that one replica sends for a stage's gradient of `length_bytes` (the planner's figure)."""
-    if dp_degree == 1:
-        return 0
-    most = max(len(aligned_pieces(low, high, num_leaves)) for low, high in deal_leaves(num_leaves, dp_degree))
-    return round(length_bytes * (most + 1) * (dp_degree - 1) / dp_degree)

@@ -34,11 +34,8 @@ def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[st
     """
     own = unit.state_dict()
     given = {key.removeprefix(WEIGHT): tensor for key, tensor in state.items() if key.startswith(WEIGHT)}
-    if own.keys() != given.keys() or any(_form(own[name]) != _form(given[name]) for name in own):
-        missing, surplus = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
-        raise ValueError(
-            f"unit {index}: state does not fit the model (missing {missing[:3]}, surplus {surplus[:3]}, or other shapes or types)"
-        )
+    if difference := _difference(own, given):
+        raise ValueError(f"unit {index}: state does not fit the model: {difference}")
     unit.load_state_dict(given)
     device = next(unit.parameters()).device
     for name, _ in unit.named_parameters():
@@ -66,8 +63,16 @@ def _home_of(moment: str, device: torch.device) -> torch.device:
     return HOST if moment == "step" else device
 
 
-def _form(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
-    return tensor.shape, tensor.dtype
+def _difference(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str:
+    """In what names, shapes or types of two sets of weights differ; empty where they do not."""
+    missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
+    if missing or unknown:
+        return f"{len(missing)} missing {missing[:3]}, {len(unknown)} unknown {unknown[:3]}"
+    for name, tensor in own.items():
+        found = given[name]
+        if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
+            return f"{name} is {tuple(tensor.shape)} {tensor.dtype}; the state has {tuple(found.shape)} {found.dtype}"
+    return ""
 
 
 def pack(state: UnitState) -> bytes:
