@@ -6,13 +6,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from frostline_contract.plan import Plan
-from frostline_trainer.checkpoints import CheckpointWriter, Snapshot
+from frostline_contract.plan import GenerationId, Plan
+from frostline_trainer.checkpoint_retention import Retention
+from frostline_trainer.checkpoint_writing import CheckpointWriter, Snapshot, WriterNotices
 from frostline_trainer.engine.unit_state import export_unit
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds, ratios
 from tests.benchmarks.members import call_all, make_plan, store_ports
@@ -112,12 +112,13 @@ def write_checkpoint(subject: str, root: Path) -> None:
     """One complete checkpoint of the subject after a step, at 0/1.1/1 below `root`."""
     context = new_context(subject)
     Stepper(context).step()
-    stable = threading.Event()
-    stable.set()
     units = {unit: export_unit(unit, context.cut.units[unit], context.moments) for unit in range(NUM_UNITS)}
     manifest = {"lineage": 0, "step": 1, "guard_loss": None}
-    writer = CheckpointWriter(1, lambda folder, fields: None)
-    writer.write(Snapshot(root / "0" / "1.1" / "1", units, {}, NUM_UNITS, manifest, stable))
-    writer.finish()
+    writer = CheckpointWriter(Retention(keep_last=1, watch_steps=0), WriterNotices())
+    generation = GenerationId(incarnation=1, counter=1)
+    snapshot = Snapshot(root / "0" / "1.1" / "1", units, {}, NUM_UNITS, generation, manifest, publishes=True)
+    snapshot.stable.set()
+    writer.write(snapshot)
+    writer.close()
     if not (root / "0" / "1.1" / "1" / "manifest.json").exists():
         raise OSError(f"{root}: the checkpoint was not written; is the disk full?")

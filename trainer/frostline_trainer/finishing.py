@@ -1,7 +1,8 @@
 """How a run ends: final score, digest, checkpoint, saved model, outcome."""
 
 import logging
-import time
+import os
+import shutil
 from pathlib import Path
 
 import torch
@@ -48,14 +49,16 @@ def world_digest(generation: Generation) -> str:
     return run_digest([bytes(row) for row in digests.tolist()])
 
 
-def wait_for_manifest(folder: Path, seconds: float = 300.0) -> bool:
-    """Whether the checkpoint in `folder` is published within that time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if (folder / "manifest.json").exists():
-            return True
-        time.sleep(0.02)
-    return False
+def agree_written(generation: Generation, why_not: str) -> str:
+    """Whether all members have written their shares of the final checkpoint; all wait for the slowest one.
+
+    why_not: what kept this member from it, empty where nothing did. Returns that, or whose share is missing, or "".
+    """
+    failed = torch.zeros(generation.world.size, dtype=torch.int32)
+    failed[generation.world.index] = int(bool(why_not))
+    generation.world.all_reduce_sum(failed)
+    without = failed.nonzero().flatten().tolist()
+    return why_not or (f"members {without} could not write their shares" if without else "")
 
 
 def unwritten_text(step: int, folder: Path, why: str) -> str:
@@ -76,10 +79,31 @@ def save_final_model(context: RunContext, folder: Path, directory: Path) -> str:
         unit.to("cpu")
         import_unit(index, unit, {}, load_unit(folder, manifest, index))
     try:
-        save_model(context.cut, directory, context.data.processor)
+        _save_whole(context, directory)
     except (OSError, SafetensorError) as error:
         return str(error)
     return ""
+
+
+def _save_whole(context: RunContext, directory: Path) -> None:
+    """The directory appears by renaming: a writer that is killed leaves no half model that looks whole."""
+    beside = [directory.with_name(f".{directory.name}{suffix}") for suffix in (".partial", ".before")]
+    for left in beside:
+        shutil.rmtree(left, ignore_errors=True)
+    partial, before = beside
+    needed = sum(parameter.numel() * parameter.element_size() for parameter in context.cut.model.parameters())
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(directory.parent).free
+    if free < needed:
+        raise OSError(f"{directory} needs {needed} bytes, {free} are free")
+    save_model(context.cut, partial, context.data.processor)
+    for path in partial.iterdir():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    if directory.exists():
+        os.rename(directory, before)
+    os.rename(partial, directory)
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def make_outcome(status: str, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,

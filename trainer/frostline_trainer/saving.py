@@ -1,12 +1,16 @@
 """This worker's share of checkpoints: which units it writes, when they may be published, and how state comes back from one."""
 
 import logging
-import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from frostline_contract.epochs import checkpoint_path
+from frostline_contract.job import Job
 from frostline_proto.v1 import control_pb2
-from frostline_trainer.checkpoints import CheckpointWriter, Snapshot, complete_checkpoints, load_unit
+from frostline_trainer.checkpoint_retention import Retention
+from frostline_trainer.checkpoint_writing import CheckpointWriter, Snapshot, WriterNotices
+from frostline_trainer.checkpoints import complete_checkpoints, load_unit
 from frostline_trainer.control_client import ControlClient
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.unit_state import UnitState, export_unit, import_unit
@@ -15,51 +19,87 @@ from frostline_trainer.finishing import tied_names
 from frostline_trainer.run_state import RunState
 
 log = logging.getLogger(__name__)
-RUN_EPOCH = "0"
-"""Changed only where a world may still run that nobody can reach (PROTOCOLS 5); the failure issue raises it."""
 RESTORE_WAIT_SECONDS = 60.0
+SHARE_WAIT_SECONDS = 60.0
+"""How long a freeze waits for the checkpoint that it may be rolled back to; a disk that is slower than that is not waited for."""
 
 
 class Saving:
-    """Writes and reads checkpoints of the run's units."""
+    """Writes and reads checkpoints of the run's units.
 
-    def __init__(self, context: RunContext, root: Path, client: ControlClient) -> None:
+    on_fenced(run_epoch): in the writer's thread, once: a later run epoch has begun, this world publishes nothing more.
+    before(operation, step): in the writer's thread, ahead of every file operation of the checkpoint of `step`.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        root: Path,
+        client: ControlClient,
+        on_fenced: Callable[[int], None] = lambda run_epoch: None,
+        before: Callable[[str, int], None] = lambda operation, step: None,
+    ) -> None:
         self._context, self.root, self._client = context, root, client
-        self._writer = CheckpointWriter(context.job.checkpoint.keep_last, self._published)
-        self._waiting: list[threading.Event] = []
-        self._taken: set[Path] = set()
-        self._started: dict[Path, float] = {}
+        retention = Retention(context.job.checkpoint.keep_last, _watch_steps(context.job, context.order(1).steps_per_epoch))
+        notices = WriterNotices(self._published, self._trouble, on_fenced, before)
+        self._writer = CheckpointWriter(retention, notices)
+        self._waiting: list[Snapshot] = []
+        self._newest: Snapshot | None = None
 
     def checkpoint(self, entered: Entered, state: RunState, before_freeze: bool) -> Path:
-        """Copy this member's share at a commit point and hand it to the background writer. Returns the checkpoint's folder."""
+        """Copy this member's share at a commit point and hand it to the background writer. Returns the checkpoint's folder.
+
+        before_freeze: the guard may come back to it, whoever dies meanwhile: returns when the share is on disk.
+        """
         generation, plan = entered.generation, entered.plan
         # A rollback in place begins a lineage in the same generation, whose steps have the old ones' numbers and other bits.
         lineage = "" if state.lineage == plan.lineage else f"-lineage-{state.lineage}"
-        folder = self.root / RUN_EPOCH / f"{plan.generation}{lineage}" / str(state.step)
-        if folder in self._taken:
-            return folder
-        self._taken.add(folder)
-        self._started[folder] = time.perf_counter()
-        own = [unit for unit in self._held(entered) if unit % generation.shape.dp_degree == generation.dp_rank]
-        units = {unit: _copied(export_unit(unit, self._context.cut.units[unit], self._context.moments)) for unit in own}
-        manifest = self._manifest(entered, state, before_freeze) if entered.index == 0 else None
-        stable = threading.Event()
-        self._waiting.append(stable)
-        self._writer.write(Snapshot(folder, units, tied_names(self._context), self._context.num_units, manifest, stable))
+        folder = self.root / checkpoint_path(plan.run_epoch, f"{plan.generation}{lineage}", state.step)
+        if self._newest is None or self._newest.folder != folder:
+            own = [unit for unit in self._held(entered) if unit % generation.shape.dp_degree == generation.dp_rank]
+            self._newest = Snapshot(
+                folder,
+                {unit: _copied(export_unit(unit, self._context.cut.units[unit], self._context.moments)) for unit in own},
+                tied_names(self._context),
+                self._context.num_units,
+                plan.generation,
+                self._manifest(entered, state, before_freeze),
+                publishes=entered.index == 0,
+                base=plan.base if plan.start == "continue" else None,
+            )
+            self._waiting.append(self._newest)
+            self._writer.write(self._newest)
+        if before_freeze and not self._newest.written.wait(SHARE_WAIT_SECONDS):
+            log.warning("checkpoint %s is not on disk after %.0f s; training goes on", folder, SHARE_WAIT_SECONDS)
         return folder
 
     def stable(self) -> None:
         """A vote has passed since the copies were taken: they may be published."""
-        for event in self._waiting:
-            event.set()
+        for snapshot in self._waiting:
+            snapshot.stable.set()
         self._waiting.clear()
 
-    def restore(self, entered: Entered, step: int) -> RunState:
-        """Bring this member's units back to the newest complete checkpoint of `step`. Returns the run state it holds."""
-        folder, manifest = self._await_checkpoint(step)
+    def abandon(self, seen_step: int = -1) -> None:
+        """The generation has failed: what is stable and whole is published by whoever is left, the rest given up. Does not wait.
+
+        seen_step: the step of the newest vote that this member has seen.
+        """
+        self._waiting.clear()
+        self._newest = None
+        self._writer.abandon(seen_step)
+
+    def restore(self, entered: Entered, step: int, state: RunState) -> RunState:
+        """Bring this member's units back to the checkpoint of `step` on `state`'s history. Returns the run state it holds."""
+        folder, manifest = self._await_checkpoint(step, state)
         for unit in entered.plan.needs(entered.generation.worker_id):
             import_unit(unit, self._context.cut.units[unit], self._context.moments, load_unit(folder, manifest, unit))
         return RunState.model_validate(manifest["state"])
+
+    def wait_for_share(self, folder: Path) -> str:
+        """Wait until this member's share of the newest checkpoint is on disk. Returns why it cannot be, empty where it is."""
+        if self._newest is not None and self._newest.folder == folder:
+            self._newest.written.wait()
+        return self.why_not_written(folder)
 
     def finish(self) -> None:
         self._writer.finish()
@@ -73,10 +113,12 @@ class Saving:
         stages = shape.stages_of(entered.generation.pp_rank)
         return [unit for stage in stages for unit in entered.plan.placement.units_of_stage(stage)]
 
-    def _await_checkpoint(self, step: int) -> tuple[Path, dict]:
+    def _await_checkpoint(self, step: int, state: RunState) -> tuple[Path, dict]:
         deadline = time.monotonic() + RESTORE_WAIT_SECONDS
+        oldest = _lineage_before_freeze(state, step)
         while True:
             found = [item for item in complete_checkpoints(self.root) if item[1]["step"] == step]
+            found = [item for item in found if oldest <= item[1]["lineage"] <= state.lineage]
             if found:
                 return found[-1]
             if time.monotonic() > deadline:
@@ -86,7 +128,7 @@ class Saving:
     def _manifest(self, entered: Entered, state: RunState, before_freeze: bool) -> dict:
         context = self._context
         return {
-            "run_epoch": RUN_EPOCH,
+            "run_epoch": entered.plan.run_epoch,
             "lineage": state.lineage,
             "generation": str(entered.plan.generation),
             "step": state.step,
@@ -99,14 +141,29 @@ class Saving:
             "state": state.dump(),
         }
 
-    def _published(self, folder: Path, manifest: dict) -> None:
-        seconds = time.perf_counter() - self._started.pop(folder, time.perf_counter())
+    def _published(self, folder: Path, manifest: dict, seconds: float) -> None:
         reason = f"{folder.relative_to(self.root)}{' (before a freeze)' if manifest['before_freeze'] else ''}"
         self._client.add_event(
             control_pb2.RunEvent(
                 kind="checkpoint", step=manifest["step"], lineage=manifest["lineage"], reason=reason, seconds=seconds
             )
         )
+
+    def _trouble(self, step: int, reason: str) -> None:
+        text = f"checkpoints cannot be written ({reason}); training goes on, free some space under {self.root}"
+        self._client.add_event(control_pb2.RunEvent(kind="checkpoint_failed", step=step, reason=text))
+
+
+def _watch_steps(job: Job, steps_per_epoch: int) -> int:
+    """Steps after which no freeze can be rolled back any more: the guard's readings, and some that were given up."""
+    readings = (job.freeze.rails.guard_intervals + 3) * max(job.evaluation.every_intervals, 1)
+    return readings * job.interval_steps(steps_per_epoch) + job.decisions.lag_steps
+
+
+def _lineage_before_freeze(state: RunState, step: int) -> int:
+    """The lineage in which the freeze after `step` was decided: an older one's checkpoint of that step is of a history undone."""
+    freezes = [one for one in state.decisions if one.effective_step == step + 1 and one.kind == "freeze" and not one.void]
+    return max((one.lineage for one in freezes), default=0)
 
 
 def _copied(state: UnitState) -> UnitState:

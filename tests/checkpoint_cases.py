@@ -1,0 +1,58 @@
+"""Small checkpoints for tests: two units whose content follows from the step, and what a reader makes of a root."""
+
+from pathlib import Path
+
+import torch
+
+from frostline_contract.plan import GenerationId
+from frostline_trainer.checkpoint_retention import Retention
+from frostline_trainer.checkpoint_writing import CheckpointWriter, Snapshot, WriterNotices
+from frostline_trainer.checkpoints import complete_checkpoints, load_unit
+from frostline_trainer.engine.unit_state import UnitState
+
+NUM_UNITS = 2
+
+
+def content(step: int, unit: int, values: int = 2) -> UnitState:
+    return {"weight/a": torch.full((values,), float(10 * step + unit))}
+
+
+def snapshot(root: Path, step: int, *, counter: int = 1, run_epoch: int = 0, units: tuple[int, ...] = (0, 1), stable: bool = True,
+             publishes: bool = True, base: int | None = None, values: int = 2, **fields: object) -> Snapshot:  # fmt: skip
+    """A member's share of the checkpoint `<run_epoch>/1.<counter>/<step>`."""
+    generation = GenerationId(incarnation=1, counter=counter)
+    made = Snapshot(
+        root / str(run_epoch) / str(generation) / str(step),
+        {unit: content(step, unit, values) for unit in units},
+        {},
+        NUM_UNITS,
+        generation,
+        {"lineage": 0, "step": step, **fields},
+        publishes,
+        GenerationId(incarnation=1, counter=base) if base is not None else None,
+    )
+    if stable:
+        made.stable.set()
+    return made
+
+
+def new_writer(notices: WriterNotices | None = None, keep_last: int = 2, watch_steps: int = 0) -> CheckpointWriter:
+    return CheckpointWriter(Retention(keep_last, watch_steps), notices or WriterNotices())
+
+
+def write_all(*snapshots: Snapshot, notices: WriterNotices | None = None, keep_last: int = 2, watch_steps: int = 0) -> None:
+    """One writer's life: all of `snapshots`, in order."""
+    writer = new_writer(notices, keep_last, watch_steps)
+    for one in snapshots:
+        writer.write(one)
+    writer.close()
+
+
+def steps_found(root: Path) -> list[int]:
+    """The steps of all complete checkpoints, oldest first. Every unit of each is loaded: it has the bytes of its step."""
+    found = complete_checkpoints(root)
+    for folder, manifest in found:
+        for unit in range(NUM_UNITS):
+            value = load_unit(folder, manifest, unit)["weight/a"]
+            assert bool((value == 10 * manifest["step"] + unit).all()), (folder, unit, value)
+    return [manifest["step"] for _, manifest in found]

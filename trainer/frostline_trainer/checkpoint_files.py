@@ -1,0 +1,118 @@
+"""The file operations of a checkpoint, each whole or not at all: a writer may be killed before, inside or after any of them.
+
+A unit's file and its digests appear by renaming; the manifest appears by linking, so that it is written once whoever tries.
+What a kill leaves (`*.partial`, a folder without a manifest) is no checkpoint, and checkpoint_retention.py sweeps it.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors.torch import save
+
+from frostline_contract.epochs import MANIFEST_NAME
+from frostline_trainer.engine.unit_state import UnitState, unit_digest
+
+PARTIAL = ".partial"
+WRITE_BYTES = 4 << 20
+
+Before = Callable[[str], None]
+"""Told of each operation before it is done: create, write, sync, rename, link, remove."""
+
+
+def unit_file(folder: Path, unit: int) -> Path:
+    return folder / f"unit-{unit:03d}.safetensors"
+
+
+def digest_file(folder: Path, unit: int) -> Path:
+    return folder / f"unit-{unit:03d}.sha256"
+
+
+def failure_file(folder: Path, unit: int) -> Path:
+    return folder / f"unit-{unit:03d}.failed"
+
+
+def write_unit(folder: Path, unit: int, state: UnitState, tied: frozenset[str], generation: str, before: Before) -> None:
+    """One unit's file, then beside it its digests and the generation that wrote it. Raises OSError.
+
+    tied: names that count in another unit's digest. The digests are there only where the file is, whole.
+    """
+    payload = save({key: tensor.contiguous() for key, tensor in state.items()})
+    _write_whole(unit_file(folder, unit), payload, before)
+    whole = unit_digest(state)
+    counted = unit_digest(state, tied) if tied else whole
+    _write_whole(digest_file(folder, unit), f"{counted.hex()} {whole.hex()} {generation}".encode(), before)
+
+
+def write_failure(folder: Path, units: list[int], reason: str) -> None:
+    """Tell whoever publishes that this share will not come, and give back the room that it took. As far as the disk lets it."""
+    for unit in units:
+        for path in (unit_file(folder, unit), digest_file(folder, unit)):
+            for left in (path, path.with_name(path.name + PARTIAL)):
+                with contextlib.suppress(OSError):
+                    left.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    failure_file(folder, units[0] if units else 0).write_text(reason[:500])
+
+
+def read_failures(folder: Path) -> str:
+    """Why a member could not write its share; empty where none said so."""
+    marker = next(folder.glob("unit-*.failed"), None)
+    return (marker.read_text() or "a member could not write its share") if marker is not None else ""
+
+
+def publish_manifest(folder: Path, manifest: dict, before: Before) -> bool:
+    """Write the manifest, once. False where it was there already. Raises OSError."""
+    final = folder / MANIFEST_NAME
+    partial = final.with_name(f"{MANIFEST_NAME}.{uuid.uuid4().hex}{PARTIAL}")
+    try:
+        _write_synced(partial, json.dumps(manifest, indent=1).encode(), before)
+        for above in (folder, *folder.parents[:2]):
+            _sync_folder(above)  # the names of all that the manifest speaks of are on disk before it is
+        before("link")
+        os.link(partial, final)
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+    _sync_folder(folder)
+    return True
+
+
+def remove_folder(folder: Path, before: Before) -> None:
+    """Remove a checkpoint: its manifest first, so that what is left of it at any moment is none."""
+    before("remove")
+    (folder / MANIFEST_NAME).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_whole(final: Path, payload: bytes, before: Before) -> None:
+    partial = final.with_name(final.name + PARTIAL)
+    _write_synced(partial, payload, before)
+    before("rename")
+    os.replace(partial, final)
+
+
+def _write_synced(path: Path, payload: bytes, before: Before) -> None:
+    before("create")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb", buffering=0) as file:
+        left = memoryview(payload)
+        while left:
+            before("write")
+            left = left[file.write(left[:WRITE_BYTES]) :]
+        before("sync")
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

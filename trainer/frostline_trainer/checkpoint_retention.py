@@ -1,0 +1,111 @@
+"""Which checkpoints stay, and the sweeping of what killed writers left."""
+
+import contextlib
+import logging
+import os
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from frostline_contract.epochs import surviving
+from frostline_contract.plan import GenerationId
+from frostline_trainer.checkpoint_files import PARTIAL, Before, remove_folder
+from frostline_trainer.checkpoints import is_complete, read_epochs, readable_checkpoints
+
+log = logging.getLogger(__name__)
+SWEEP_MAX = 32
+"""Folders that one sweep removes at most: a checkpoint's writer has other things to do."""
+_SWEPT = ".swept-"
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What is kept. keep_last: the newest so many (the one before the newest always stays: somebody may be reading it).
+
+    watch_steps: steps after a freeze within which the guard may roll it back: the checkpoint right before it stays that long.
+    """
+
+    keep_last: int
+    watch_steps: int
+
+
+def prune(root: Path, retention: Retention, run_epoch: int, before: Before) -> None:
+    """Remove complete checkpoints that nobody needs any more.
+
+    Kept are the newest, the best by guard loss, the last one before a freeze and all those that a rollback may ask for, and what
+    the current epoch began from. Does nothing once `run_epoch` is over: the run is another world's.
+    """
+    readable, versions = readable_checkpoints(root), read_epochs(root)
+    found = [(root / one.path, readable[one]) for one in surviving(versions, readable)]
+    if not found or versions[-1].run_epoch != run_epoch:
+        return
+    folders = [folder for folder, _ in found]
+    keep = {*folders[-max(retention.keep_last, 2) :], root / versions[-1].start_from}
+    scored = [(manifest["guard_loss"], folder) for folder, manifest in found if manifest.get("guard_loss") is not None]
+    if scored:
+        keep.add(min(scored)[1])
+    keep |= _before_freezes(found, retention.watch_steps)
+    for folder in sorted(root / one.path for one in readable):
+        if folder not in keep:
+            remove_folder(folder, before)
+
+
+def _before_freezes(found: list[tuple[Path, dict]], watch_steps: int) -> set[Path]:
+    """Those that a rollback may ask for: taken right before a freeze that the guard still watches; and the last such one."""
+    newest = found[-1][1]
+    decisions = newest.get("state", {}).get("decisions", [])
+    last_steps = {decision["effective_step"] - 1 for decision in decisions if decision["kind"] == "freeze"}
+    taken = [(folder, fields["step"]) for folder, fields in found if fields.get("before_freeze") or fields["step"] in last_steps]
+    return {folder for folder, step in taken if step >= newest["step"] - watch_steps} | {folder for folder, _ in taken[-1:]}
+
+
+def sweep(published: Path, base: GenerationId | None, under_way: set[Path], before: Before) -> None:
+    """Remove what writers began before `published` and did not finish, at most SWEEP_MAX folders.
+
+    Spared are what `base`, a generation that may still be publishing, has begun, and this writer's own that are under way.
+    """
+    root = published.parents[2]
+    for gone in list(root.glob(f"{_SWEPT}*"))[:SWEEP_MAX]:
+        if not is_complete(gone):
+            shutil.rmtree(gone, ignore_errors=True)
+    here, left = _place_of(published), SWEEP_MAX
+    for folder in sorted(root.glob("*/*/*")):
+        place = _place_of(folder)
+        if here is None or place is None or place >= here or folder in under_way or not folder.is_dir():
+            continue
+        if base is not None and place[:3] == (here[0], base.incarnation, base.counter):
+            continue
+        if is_complete(folder):
+            for partial in folder.glob(f"*{PARTIAL}"):
+                partial.unlink(missing_ok=True)
+        elif left > 0:
+            left -= 1
+            before("remove")
+            _remove_unfinished(root, folder)
+
+
+def _remove_unfinished(root: Path, folder: Path) -> None:
+    """Take the folder away in one operation; where its writer lives after all and was quicker, it comes back."""
+    gone = root / f"{_SWEPT}{uuid.uuid4().hex}"
+    try:
+        os.rename(folder, gone)
+    except FileNotFoundError:
+        return
+    if is_complete(gone):
+        os.rename(gone, folder)
+        return
+    log.info("unfinished checkpoint %s removed", folder)
+    shutil.rmtree(gone, ignore_errors=True)
+    with contextlib.suppress(OSError):  # another step's folder is in it
+        folder.parent.rmdir()
+
+
+def _place_of(folder: Path) -> tuple[int, int, int, int] | None:
+    """(run epoch, incarnation, counter, step) of a checkpoint's folder, None for anything else."""
+    epoch, generation, step = folder.parts[-3:]
+    incarnation, _, counter = generation.partition("-")[0].partition(".")
+    parts = (epoch, incarnation, counter, step)
+    if not all(part.isdigit() for part in parts):
+        return None
+    return int(epoch), int(incarnation), int(counter), int(step)

@@ -1,0 +1,267 @@
+"""Writing checkpoints in the background: each member its share, then the manifest, once (PROTOCOLS 8).
+
+The copy is taken at a commit point; a share is written at once; the manifest is published when all shares are there and the step
+is stable. Member 0 does that; where it is gone, or its generation was abandoned, any other member that has the copy.
+Nothing here waits for another member: what is not to be had yet is looked for again.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, Queue
+
+from frostline_contract.plan import GenerationId
+from frostline_trainer.checkpoint_files import (
+    digest_file,
+    publish_manifest,
+    read_failures,
+    remove_folder,
+    unit_file,
+    write_failure,
+    write_unit,
+)
+from frostline_trainer.checkpoint_retention import Retention, prune, sweep
+from frostline_trainer.checkpoints import VERSION, is_complete, read_epochs
+from frostline_trainer.engine.unit_state import UnitState, run_digest
+
+log = logging.getLogger(__name__)
+POLL_SECONDS = 0.02
+STAND_IN_SECONDS = 5.0
+"""How long the other members leave a checkpoint to its publisher."""
+GIVE_UP_SECONDS = 300.0
+"""A member that is alive and has neither written its share nor said that it cannot is waited for no longer than this."""
+FINISH_SECONDS = 30.0
+"""A run's last checkpoint has all its shares; what else is not whole by then is not worth the waiting."""
+
+
+@dataclass
+class Snapshot:
+    """One member's share of a checkpoint. manifest: its fields. publishes: whether this member is the first to publish it.
+
+    base: the generation before, where it may still be publishing. stable: set once a later vote has passed.
+    written: set once the share is on disk, or cannot be.
+    """
+
+    folder: Path
+    units: dict[int, UnitState]
+    tied_names: dict[int, frozenset[str]]
+    num_units: int
+    generation: GenerationId
+    manifest: dict
+    publishes: bool
+    base: GenerationId | None = None
+    stable: threading.Event = field(default_factory=threading.Event)
+    written: threading.Event = field(default_factory=threading.Event)
+    taken_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def root(self) -> Path:
+        return self.folder.parents[2]
+
+    @property
+    def run_epoch(self) -> int:
+        return int(self.folder.parents[1].name)
+
+
+@dataclass
+class WriterNotices:
+    """What the writer tells, in its own thread.
+
+    published(folder, manifest, seconds since the copy). trouble(step, reason): checkpoints are not written any more; told once.
+    fenced(run_epoch): that later epoch has begun; told once. before(operation, step): ahead of every file operation.
+    """
+
+    published: Callable[[Path, dict, float], None] = lambda folder, manifest, seconds: None
+    trouble: Callable[[int, str], None] = lambda step, reason: None
+    fenced: Callable[[int], None] = lambda run_epoch: None
+    before: Callable[[str, int], None] = lambda operation, step: None
+
+
+class CheckpointWriter:
+    """Writes snapshots one after the other in a background thread; a full disk costs a warning, never the run.
+
+    not_written: what went wrong, by folder.
+    """
+
+    def __init__(self, retention: Retention, notices: WriterNotices) -> None:
+        self._retention, self._notices = retention, notices
+        self.not_written: dict[Path, str] = {}
+        self._queue: Queue[Snapshot | Callable[[], None]] = Queue()
+        self._open: list[Snapshot] = []
+        self._failing = self._fenced = self._ended = False
+        self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
+        self._thread.start()
+
+    def write(self, snapshot: Snapshot) -> None:
+        self._queue.put(snapshot)
+
+    def abandon(self, seen_step: int = -1) -> None:
+        """The generation has failed: what is stable and whole is published now, by whoever is left; the rest is given up.
+
+        seen_step: the step of the newest vote that was seen; what was copied before it is stable. Returns at once.
+        """
+        self._queue.put(lambda: self._decide_all(seen_step))
+
+    def finish(self, seconds: float = FINISH_SECONDS) -> None:
+        """Wait until everything handed in so far is written and published, or given up, at most about `seconds`."""
+        done = threading.Event()
+        self._queue.put(lambda: self._finish(time.monotonic() + seconds, done))
+        done.wait()
+
+    def close(self) -> None:
+        """Finish, and end the thread: nothing may be handed in afterwards."""
+        self.finish()
+        self._queue.put(self._end)
+        self._thread.join()
+
+    # ---- the thread
+
+    def _work(self) -> None:
+        while not self._ended:
+            try:
+                item = self._queue.get(timeout=self._patience())
+            except Empty:
+                self._settle()
+                continue
+            if isinstance(item, Snapshot):
+                self._write_share(item)
+                self._settle()
+            else:
+                item()
+
+    def _patience(self) -> float | None:
+        """How long nothing needs to be looked at."""
+        if not self._open:
+            return None
+        return POLL_SECONDS if any(snapshot.publishes for snapshot in self._open) else STAND_IN_SECONDS
+
+    def _finish(self, deadline: float, done: threading.Event) -> None:
+        self._settle()
+        while any(snapshot.publishes for snapshot in self._open) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            self._settle()
+        done.set()
+
+    def _end(self) -> None:
+        self._ended = True
+
+    def _write_share(self, snapshot: Snapshot) -> None:
+        step = snapshot.manifest["step"]
+        try:
+            for unit, state in snapshot.units.items():
+                tied = snapshot.tied_names.get(unit, frozenset())
+                write_unit(snapshot.folder, unit, state, tied, str(snapshot.generation), self._before(snapshot))
+        except OSError as error:
+            self._not_written(snapshot, str(error))
+            try:
+                write_failure(snapshot.folder, list(snapshot.units), str(error))
+            except OSError as unsaid:
+                log.info("checkpoint of step %d: the others cannot be told (%s)", step, unsaid)
+            if snapshot.publishes:
+                remove_folder(snapshot.folder, self._before(snapshot))
+        else:
+            self._open.append(snapshot)
+        finally:
+            snapshot.units = {}
+            snapshot.written.set()
+
+    def _settle(self) -> None:
+        """Publish what can be published, give up what cannot; what may still come stays."""
+        for snapshot in list(self._open):
+            if snapshot.publishes or time.monotonic() - snapshot.taken_at > STAND_IN_SECONDS:
+                self._try(snapshot, final=time.monotonic() - snapshot.taken_at > GIVE_UP_SECONDS)
+
+    def _decide_all(self, seen_step: int) -> None:
+        for snapshot in list(self._open):
+            if snapshot.manifest["step"] < seen_step:
+                snapshot.stable.set()
+            self._try(snapshot, final=True)
+
+    def _try(self, snapshot: Snapshot, final: bool) -> None:
+        """final: now or never."""
+        try:
+            why_not = self._publish(snapshot)
+        except (OSError, ValueError) as error:
+            self._open.remove(snapshot)
+            if snapshot.publishes:
+                self._not_written(snapshot, str(error))
+            return
+        if why_not and not final:
+            return
+        self._open.remove(snapshot)
+        if why_not and snapshot.publishes:
+            self._note(snapshot, why_not)
+            log.info("checkpoint %s given up: %s", snapshot.folder, why_not)
+
+    def _publish(self, snapshot: Snapshot) -> str:
+        """What keeps the manifest from being written; empty where it is there. Raises OSError where it never will be."""
+        if is_complete(snapshot.folder):
+            return ""
+        if not snapshot.folder.is_dir():
+            raise OSError("its folder has been removed")
+        if failures := read_failures(snapshot.folder):
+            remove_folder(snapshot.folder, self._before(snapshot))
+            raise OSError(failures)
+        missing = [unit for unit in range(snapshot.num_units) if not digest_file(snapshot.folder, unit).exists()]
+        if missing or not snapshot.stable.is_set():
+            return f"unit {missing[0]} is missing" if missing else "no later vote has passed"
+        manifest = _with_digests(snapshot)
+        if self._is_fenced(snapshot):
+            return "another world goes on with the run"
+        if publish_manifest(snapshot.folder, manifest, self._before(snapshot)):
+            self._published(snapshot, manifest)
+        return ""
+
+    def _is_fenced(self, snapshot: Snapshot) -> bool:
+        """Looked at right before the manifest is written. One that slips past lies under the old epoch: nobody reads it."""
+        now = read_epochs(snapshot.root)[-1].run_epoch
+        if now < snapshot.run_epoch:
+            raise OSError(f"the run epoch is {now}, and this plan's is {snapshot.run_epoch}: its object has been removed")
+        if now > snapshot.run_epoch and not self._fenced:
+            self._fenced = True
+            log.warning("run epoch %d has begun: this world, of epoch %d, publishes nothing more", now, snapshot.run_epoch)
+            self._notices.fenced(now)
+        return now > snapshot.run_epoch
+
+    def _published(self, snapshot: Snapshot, manifest: dict) -> None:
+        if self._failing:
+            self._failing = False
+            log.info("checkpoints are written again: %s", snapshot.folder)
+        self._notices.published(snapshot.folder, manifest, time.monotonic() - snapshot.taken_at)
+        try:
+            prune(snapshot.root, self._retention, snapshot.run_epoch, self._before(snapshot))
+            under_way = {other.folder for other in self._open}
+            sweep(snapshot.folder, snapshot.base, under_way, self._before(snapshot))
+        except (OSError, ValueError) as error:
+            log.warning("old checkpoints under %s not removed: %s", snapshot.root, error)
+
+    def _not_written(self, snapshot: Snapshot, reason: str) -> None:
+        """One clear warning, not one a checkpoint."""
+        self._note(snapshot, reason)
+        if self._failing:
+            log.debug("checkpoint %s not written: %s", snapshot.folder, reason)
+            return
+        self._failing = True
+        log.warning("checkpoint %s not written: %s; training goes on, free some space", snapshot.folder, reason)
+        self._notices.trouble(snapshot.manifest["step"], reason)
+
+    def _note(self, snapshot: Snapshot, reason: str) -> None:
+        self.not_written = {**dict(list(self.not_written.items())[-7:]), snapshot.folder: reason}
+
+    def _before(self, snapshot: Snapshot) -> Callable[[str], None]:
+        return lambda operation: self._notices.before(operation, snapshot.manifest["step"])
+
+
+def _with_digests(snapshot: Snapshot) -> dict:
+    """The manifest's fields, with file and digests of every unit. Raises OSError for a share of another generation."""
+    units, counted = [], []
+    for unit in range(snapshot.num_units):
+        own, whole, generation = digest_file(snapshot.folder, unit).read_text().split()
+        if generation != str(snapshot.generation):
+            raise OSError(f"unit {unit} was written by generation {generation}, the others by {snapshot.generation}")
+        units.append({"file": unit_file(snapshot.folder, unit).name, "sha256": own, "whole_sha256": whole})
+        counted.append(bytes.fromhex(own))
+    return {**snapshot.manifest, "units": units, "digest": run_digest(counted), "version": VERSION}
