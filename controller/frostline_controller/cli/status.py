@@ -12,6 +12,9 @@ from frostline_controller.report.metrics import main_first, main_metric
 from frostline_controller.report.tables import duration
 from frostline_proto.v1.control_pb2 import StatusResponse
 
+SHOWN_SLOW = 1.3
+"""Less than this is noise."""
+
 
 def read_status(folder: Path, client: ControlClient) -> tuple[dict[str, Any], bool]:
     """(status, reachable): from the controller where it answers, else from the files that it left."""
@@ -57,6 +60,8 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
                 "step": worker.step,
                 "phase": worker.phase,
                 "resident_bytes": worker.resident_bytes,
+                "step_parts": dict(worker.step_parts),
+                "slowness": worker.slowness or None,
             }
             for worker in response.workers
         ],
@@ -120,8 +125,14 @@ def status_text(status: dict[str, Any]) -> str:
         lines.append(
             f"{worker['pod_name'] or '-':<14} {worker['worker_id'][-18:]:<19}{worker['process_id'] or '-':>9}  "
             f"{worker['state']:<9}{stages:<8}{dp_rank:<4}{units:<8}{'-' if age is None else f'{age:.1f} s':<11}{worker['phase']}"
+            f"{_slow(worker)}"
         )
     return "\n".join(lines)
+
+
+def _slow(worker: dict[str, Any]) -> str:
+    slowness = worker.get("slowness") or 1.0
+    return f", {slowness:.1f} times as slow as its peers" if slowness > SHOWN_SLOW else ""
 
 
 def _empty(run: RunData) -> dict[str, Any]:
@@ -135,6 +146,7 @@ def _empty(run: RunData) -> dict[str, Any]:
             "worker_id": worker_id, "pod_name": "", "process_id": None, "state": "gone", "global_rank": global_rank,
             "pp_rank": pp_rank, "dp_rank": shape.dp_rank(global_rank), "stages": shape.stages_of(pp_rank),
             "units": placement.units_of(worker_id), "heartbeat_age_seconds": None, "step": 0, "phase": "", "resident_bytes": 0,
+            "step_parts": {}, "slowness": None,
         })  # fmt: skip
     return {
         "name": run.name, "state": "", "step": 0, "total_steps": training.get("steps") or 0, "epoch": 0.0, "lineage": 0,

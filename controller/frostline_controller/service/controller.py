@@ -20,6 +20,7 @@ from frostline_controller.service.reshaping import Reshaping, plan_line
 from frostline_controller.service.run import Run
 from frostline_controller.service.sizing import Sizing
 from frostline_controller.service.status import progress_text
+from frostline_controller.service.watching import Watching
 from frostline_proto.v1 import control_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Controller:
         self.ending = Ending(run, checkpoint_root)
         self.sizing = Sizing(run, self.choosing, self.adapting, self.reshaping)
         self.commands = Commands(run, self.sizing, self.adapting, self.entering, self.ending)
+        self.watching = Watching(run, self.entering, self.adapting)
         self.profiling = ProfileFile(run)
         self._stopped = False
         self._cluster_read_at = -1.0
@@ -105,6 +107,10 @@ class Controller:
         self.run.wake.set()
 
     def note_worker_event(self, event: pb.RunEvent) -> None:
+        if event.kind == "hang":  # it becomes a part of the verdict's event
+            self.watching.note_stack(event)
+            self.run.wake.set()
+            return
         self._worker_events.append(event)
         if event.kind == "decision_void":
             self.deciding.note_void(event)
@@ -150,6 +156,7 @@ class Controller:
         await self.commands.advance()
         if await self.deciding.advance():
             self.adapting.ask(f"decision {run.state.decisions[-1].number}")
+        await self.watching.advance(now)
         if await self.entering.advance(now):
             self._forget_preparation()
         elif not self.ending.draining:

@@ -8,7 +8,7 @@ from frostline_controller.state.journal import Journal
 
 KINDS = frozenset(
     ("freeze", "unfreeze", "reshape", "join", "leave", "failure", "cache", "guard", "checkpoint", "start", "end", "command")
-) | {"checkpoint_failed", "decision_void", "fault"}
+) | {"checkpoint_failed", "decision_void", "fault", "hang", "straggler"}
 
 
 class EventLog:

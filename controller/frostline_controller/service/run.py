@@ -162,7 +162,7 @@ class Run:
         }
         await self.events.add(kind, self.state.started_at, seconds if math.isfinite(seconds) else 0.0, **line)
         log.info("event kind=%s step=%s generation=%s reason=%r", kind, line["step"], line["generation"], reason)
-        severity = "Warning" if kind in ("failure", "checkpoint_failed", "decision_void") else "Normal"
+        severity = "Warning" if kind in ("failure", "hang", "checkpoint_failed", "decision_void") else "Normal"
         await asyncio.to_thread(self.backend.emit_event, severity, kind.title().replace("_", ""), reason)
 
     async def worker_event(self, event: pb.RunEvent) -> bool:

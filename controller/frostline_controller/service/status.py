@@ -88,6 +88,8 @@ def _worker_status(run: Run, worker: Worker, now: float) -> pb.WorkerStatus:
         step=worker.step,
         phase=worker.phase,
         resident_bytes=worker.resident_bytes,
+        step_parts=worker.step_parts,
+        slowness=worker.slowness,
     )
     if member and placement is not None:
         global_rank = placement.workers.index(worker.worker_id)
