@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,12 @@ import grpc
 import yaml
 
 from frostline_contract.job import dump_job, job_digest, load_job, parse_job
-from frostline_contract.plan import Plan
+from frostline_contract.plan import Plan, SeenVote, StateTag
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc, plan_pb2
 from frostline_rpc.auth import OPERATOR, WORKER, Tokens
 from frostline_rpc.channel import open_channel
-from frostline_rpc.convert import to_record
+from frostline_rpc.convert import to_message, to_record
 
 NUM_UNITS = 6
 WAIT_SECONDS = 10.0
@@ -114,15 +114,24 @@ class ScriptedWorker:
     """One worker process's side of the protocol. `messages` holds what its WatchPlan stream brought, in order."""
 
     def __init__(
-        self, run_dir: Path, ordinal: int, uid: str | None = None, token: str | None = None, probe: str = "probe"
+        self,
+        run_dir: Path,
+        ordinal: int,
+        uid: str | None = None,
+        token: str | None = None,
+        probe: str = "probe",
+        node: str | None = None,
     ) -> None:
         self.run_dir, self.ordinal, self.probe = run_dir, ordinal, probe
         self.worker_id = f"{uid or f'uid-{ordinal}'}/{os.urandom(3).hex()}"
         self.token = token or Tokens.read(run_dir / "tokens.json").by_role[WORKER]
         self.job_digest = job_digest(load_job(run_dir / "job.yaml"))
         self.messages: queue.Queue[pb.WatchPlanResponse] = queue.Queue()
+        self.node = node or f"node-{ordinal}"
         self.generation: plan_pb2.GenerationId | None = None
         self.step = 0
+        self.phase = "forward"
+        self.silent = False
         self._beating = threading.Event()
         self._threads: list[threading.Thread] = []
         self.connect()
@@ -146,7 +155,7 @@ class ScriptedWorker:
         )  # fmt: skip
         return self.stub.Register(
             pb.RegisterRequest(
-                worker_id=self.worker_id, pod_name=f"trainer-{self.ordinal}", failure_domain=f"node-{self.ordinal}",
+                worker_id=self.worker_id, pod_name=f"trainer-{self.ordinal}", failure_domain=self.node,
                 process_id=os.getpid(), store_host="127.0.0.1", store_port=10000 + self.ordinal, probe_digest=self.probe,
                 probe_detail="scripted", job_digest=self.job_digest, num_units=NUM_UNITS, steps_per_epoch=16, train_samples=512,
                 dataset_digest="data", generation=self.generation, boundary_bytes_per_sample=100,
@@ -186,7 +195,7 @@ class ScriptedWorker:
 
     def heartbeat(self, step: int | None = None) -> pb.HeartbeatResponse:
         self.step = self.step if step is None else step
-        request = pb.HeartbeatRequest(worker_id=self.worker_id, generation=self.generation, step=self.step, phase="forward")
+        request = pb.HeartbeatRequest(worker_id=self.worker_id, generation=self.generation, step=self.step, phase=self.phase)
         return self.stub.Heartbeat(request, timeout=5)
 
     def next(self, kind: str, seconds: float = WAIT_SECONDS) -> Any:
@@ -228,16 +237,48 @@ class ScriptedWorker:
         request = pb.ReportRecordsRequest(worker_id=self.worker_id, generation=generation, records=records, **fields)
         return self.stub.ReportRecords(request, timeout=10)
 
-    def recover(self, plan: Plan, step: int) -> None:
+    def recover(
+        self,
+        plan: Plan,
+        step: int,
+        units: Iterable[int] = (),
+        heard: Plan | None = None,
+        tag: StateTag | None = None,
+        prepared: bool = False,
+        seen: Iterable[SeenVote] = (),
+        switched: Plan | None = None,
+        error: str = "peer gone",
+        fenced: bool = False,
+    ) -> None:
+        """Report a failure of `plan`, which it ran.
+
+        units: what it holds, at `step` of that plan, or at `tag`. heard: the newest plan heard. prepared: with the gradients of
+        the step after. switched: a plan whose switching vote it saw.
+        """
+        state = to_message(tag or at(plan, step), plan_pb2.StateTag)
+        fates = [pb.PlanFate(generation=wire(switched), switched=True)] if switched else []
         self.stub.ReportRecovery(
             pb.ReportRecoveryRequest(
-                worker_id=self.worker_id, incarnation=1, generation=wire(plan), ran=wire(plan), error="peer gone"
+                worker_id=self.worker_id, incarnation=1, generation=wire(heard or plan), ran=wire(plan), error=error,
+                units=[pb.UnitReport(unit=unit, intact=True, state=state, prepared=prepared) for unit in units],
+                seen=[to_message(vote, plan_pb2.SeenVote) for vote in seen], fates=fates, fenced=fenced,
             ),
             timeout=5,
-        )
+        )  # fmt: skip
+
+    def told_of_end(self, other: "ScriptedWorker", reason: str = "exit -9", error: str = "") -> None:
+        """What the parent of `other`'s process says when that has died."""
+        self.stub.Leave(pb.LeaveRequest(worker_id=other.worker_id, reason=reason, ended=True, error=error), timeout=5)
+
+    def connect_again(self) -> None:
+        """What every worker does when its controller has gone: find the new one, register, watch."""
+        self.connect()
+        self.register()
+        self.watch()
 
     def silence(self) -> None:
         """No heartbeats and no stream from now on: what a killed process looks like."""
+        self.silent = True
         self._beating.set()
         self._stream.cancel()
 
@@ -264,6 +305,15 @@ class Operator:
 
     def close(self) -> None:
         self.channel.close()
+
+
+def at(plan: Plan, step: int, lineage: int | None = None) -> StateTag:
+    """The state that the vote of `step` in the plan's generation leads to."""
+    return StateTag(lineage=plan.lineage if lineage is None else lineage, step=step, generation=plan.generation)
+
+
+def vote_of(plan: Plan, step: int) -> SeenVote:
+    return SeenVote(lineage=plan.lineage, step=step, generation=plan.generation, slots=(0.5, float(step)))
 
 
 def wire(plan: Plan) -> plan_pb2.GenerationId:

@@ -37,6 +37,30 @@ class World:
         for worker in self.workers:
             worker.heartbeat(step)
 
+    def members(self, plan: Plan) -> list[ScriptedWorker]:
+        """The plan's workers by global rank."""
+        by_id = {worker.worker_id: worker for worker in self.workers}
+        return [by_id[worker_id] for worker_id in plan.placement.workers]
+
+    def kill(self, worker: ScriptedWorker) -> None:
+        """SIGKILL: its stream closes, and its process's parent says so."""
+        worker.silence()
+        next(other for other in self.workers if other is not worker and not other.silent).told_of_end(worker)
+
+    def checkpoint(self, step: int, lineage: int = 0, generation: str = "1.1") -> None:
+        """A complete checkpoint of epoch 0."""
+        manifest = self.folder / "checkpoints" / "0" / generation / str(step) / "manifest.json"
+        manifest.parent.mkdir(parents=True)
+        manifest.write_text(json.dumps({"lineage": lineage, "step": step}))
+
+    def restart_controller(self) -> None:
+        """SIGKILL, and a new one that finds what it left; workers connect again by themselves."""
+        self.controller.kill()
+        self.controller.wait(10)
+        self.operator.close()
+        self.controller = start_controller(self.folder)
+        self.operator = Operator(self.folder)
+
     def lines(self, name: str) -> list[dict]:
         return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
 

@@ -7,6 +7,7 @@ else from the newest checkpoint. A sign of failure while members still enter tha
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 from frostline_contract.plan import Plan
@@ -23,6 +24,20 @@ from frostline_proto.v1 import control_pb2 as pb
 log = logging.getLogger(__name__)
 
 
+@dataclass
+class Entry:
+    """A plan whose members have not all entered yet. since: of the failure that it answers, or of the run's start.
+
+    reason: what is told when all have; empty where it was told already. failed: it answers a failure.
+    """
+
+    since: float
+    planned_at: float
+    reason: str
+    failed: bool
+    lost_steps: int = 0
+
+
 class Entering:
     """Makes the plans that start a generation without a vote. `advance` is True while no generation is running."""
 
@@ -34,11 +49,7 @@ class Entering:
         self.resuming = False
         self.just_entered = False
         self._waiting_since: float | None = None
-        self._planned_at = run.clock()
-        self._all_entered = run.current is None
-        self._failed_at: float | None = None
-        self._lost_steps = 0
-        self._untold = ""
+        self._entry = Entry(run.clock(), run.clock(), "", failed=False) if run.current is not None else None
         self._to_delete: dict[str, str] = {}
 
     async def start(self) -> None:
@@ -51,8 +62,7 @@ class Entering:
             line["kind"] in ("failure", "start") and line["generation"] == str(plan.generation) for line in run.events.all()
         )
         if not told:
-            self._untold = plan.reason
-            self._failed_at = run.clock() if plan.base is not None else None
+            self._entry = Entry(run.clock(), run.clock(), plan.reason, failed=plan.base is not None)
 
     # ---- what arrives; the reconciler acts on it
 
@@ -84,7 +94,6 @@ class Entering:
         if self.recovery is None and self._run.current is not None:
             log.warning("failure generation=%s reason=%r", self._run.current.generation, reason)
             self.recovery = Recovery(since=self._run.clock(), reason=reason)
-            self._failed_at = self._failed_at or self._run.clock()
             self._run.wake.set()
 
     def exclude(self, worker_id: str, reason: str) -> None:
@@ -109,12 +118,12 @@ class Entering:
         if run.current is None or self.resuming:
             await self._start(now)
             return run.current is None or self.resuming
+        if self._entry is not None:
+            await self._watch_entry(self._entry, now)
         self._watch_members()
         if self.recovery is not None:
             await self._recover(self.recovery, now)
             return True
-        if not self._all_entered:
-            await self._watch_entry(now)
         return False
 
     async def _start(self, now: float) -> None:
@@ -133,7 +142,7 @@ class Entering:
             self._waiting_since = None
             plan = await self._starting.from_checkpoint(workers, "resume" if self.resuming else "first plan")
             self.resuming = False
-            self._await_entry(plan, now)
+            self._entry = Entry(run.started, now, plan.reason, failed=False)
         else:
             run.message = f"waiting for workers: {len(workers)} of {self._choosing.wanted_workers()} are there"
 
@@ -160,11 +169,14 @@ class Entering:
         except ValueError as refusal:
             run.message = f"after a failure: no placement for {len(workers)} workers: {refusal}"
             return
-        await self._tell_interrupted(now)
-        self._lost_steps = max(0, known - max(plan.start_step, 0))
+        interrupted, since = self._entry, recovery.since
+        if interrupted is not None and interrupted.failed and interrupted.reason:
+            await self._tell(failure.current, interrupted, now, f"{interrupted.reason} (interrupted)")
+            since = interrupted.since
+        lost = max(0, known - max(plan.start_step, 0))
+        self._entry = Entry(since, now, plan.reason, failed=True, lost_steps=lost)
         self.recovery = None
         self._to_delete |= recovery.excluded
-        self._await_entry(plan, now)
         await self._delete_excluded()
 
     async def _make_plan(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery) -> Plan:
@@ -217,41 +229,31 @@ class Entering:
 
     # ---- entering
 
-    def _await_entry(self, plan: Plan, now: float) -> None:
-        self._all_entered, self._planned_at, self._untold = False, now, plan.reason
-
-    async def _watch_entry(self, now: float) -> None:
+    async def _watch_entry(self, entry: Entry, now: float) -> None:
         """Until all members have entered: then it is told; where they do not, that is a failure of its own."""
         run, plan = self._run, self._run.current
         assert plan is not None
         inside = [worker_id for worker_id in plan.placement.workers if self._is_inside(worker_id, plan)]
         if len(inside) == len(plan.placement.workers):
-            self._all_entered = self.just_entered = True
-            seconds = now - (self._failed_at if self._failed_at is not None else run.started)
-            await self._tell(plan, seconds, self._untold)
-            self._failed_at = None
-        elif plan.start != "continue" and now - self._planned_at > run.job.controller.reshape_deadline_seconds:
+            self._entry, self.just_entered = None, True
+            await self._tell(plan, entry, now, entry.reason)
+        elif plan.start != "continue" and now - entry.planned_at > run.job.controller.reshape_deadline_seconds:
             late = [worker_id for worker_id in plan.placement.workers if worker_id not in inside]
-            self._planned_at = now
+            entry.planned_at = now
             self.fail(f"{len(late)} of {len(plan.placement.workers)} workers did not enter {plan.generation}: {late[:4]}")
 
     def _is_inside(self, worker_id: str, plan: Plan) -> bool:
         worker = self._run.members.get(worker_id)
         return worker_id in self._run.entered or (worker is not None and worker.generation == plan.generation and worker.step > 0)
 
-    async def _tell_interrupted(self, now: float) -> None:
-        """The plan that failed before all had entered it has its own line in the history of failures."""
-        plan = self._run.current
-        if self._untold and not self._all_entered and plan is not None and self._failed_at is not None:
-            await self._tell(plan, now - self._failed_at, f"{self._untold} (interrupted)")
-
-    async def _tell(self, plan: Plan, seconds: float, reason: str) -> None:
+    async def _tell(self, plan: Plan, entry: Entry, now: float, reason: str) -> None:
         if plan.start == "continue" or not reason:
             return
-        kind = "failure" if self._failed_at is not None else "start"
-        lost = {"lost_steps": self._lost_steps} if kind == "failure" else {}
-        self._untold = ""
-        await self._run.event(kind, reason, seconds, step=max(plan.start_step, 0), lineage=plan.lineage, **lost)
+        step = max(plan.start_step, 0)
+        kind, lost = ("failure", {"lost_steps": entry.lost_steps}) if entry.failed else ("start", {})
+        await self._run.event(
+            kind, reason, now - entry.since, step=step, lineage=plan.lineage, generation=str(plan.generation), **lost
+        )
 
     async def _delete_excluded(self) -> None:
         """The new generation fences; the kill follows (PROTOCOLS 7)."""
