@@ -1,0 +1,187 @@
+"""Hangs over real sockets: who is judged to hang is asked for its stacks, fenced by a plan without it, and killed afterwards."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from frostline_contract.plan import Plan
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import plan_pb2
+from tests.integration.scripted_worker import ScriptedWorker, wait_for
+from tests.integration.scripted_world import World, world
+
+__all__ = ["world"]
+
+FLOOR = 1.5
+CONTROLLER = {"heartbeat_seconds": 0.2, "dead_after_seconds": 30.0, "start_timeout_seconds": 5.0, "hang_floor_seconds": FLOOR}
+UNITS = range(6)
+USUAL = {"schedule": 0.02, "exchange": 0.01, "vote": 0.01}
+
+
+class Telling(ScriptedWorker):
+    """Its heartbeats say where it stands, since when, and whether it waits for others."""
+
+    stands: dict[str, Any] | None = None
+    busy = 0.0
+
+    def stand(self, phase: str, waiting: bool = False, step: int = 20, p99: dict[str, float] | None = None) -> None:
+        self.stands = {"phase": phase, "waiting": waiting, "since": time.monotonic(), "p99": USUAL if p99 is None else p99}
+        self.step = step
+
+    def heartbeat(self, step: int | None = None) -> pb.HeartbeatResponse:
+        self.step = self.step if step is None else step
+        stands = self.stands or {"phase": "schedule", "waiting": False, "since": time.monotonic(), "p99": {}}
+        age = time.monotonic() - stands["since"]
+        request = pb.HeartbeatRequest(
+            worker_id=self.worker_id, generation=self.generation, step=self.step, phase=stands["phase"], phase_seconds=age,
+            waiting_seconds=age if stands["waiting"] else 0.0, phase_p99_seconds=stands["p99"], busy_seconds=self.busy,
+            step_parts={"schedule": self.busy},
+        )  # fmt: skip
+        return self.stub.Heartbeat(request, timeout=5)
+
+
+@pytest.fixture
+def started(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[World, Plan]]:
+    """So many workers in the first plan, all members, at step 20."""
+    monkeypatch.setattr("tests.integration.scripted_world.ScriptedWorker", Telling)
+
+    def make(count: int, wanted: int = 0, **controller: float) -> tuple[World, Plan]:
+        run = world(placement={"workers": wanted or count}, controller={**CONTROLLER, **controller})
+        plan = run.start(count)
+        assert len(plan.placement.workers) == count
+        run.at(20)
+        return run, plan
+
+    return make
+
+
+def hangs(run: World) -> list[dict]:
+    return [event for event in run.lines("events.jsonl") if event["kind"] == "hang"]
+
+
+def tell_stack(worker: ScriptedWorker, reason: str) -> None:
+    event = pb.RunEvent(kind="hang", step=20, reason=reason, detail={"worker": worker.worker_id, "stack": "in user code, line 7"})
+    worker.records(events=[event])
+
+
+def test_a_deadlocked_member_is_asked_for_its_stacks_and_excluded(started: Callable[..., tuple[World, Plan]]) -> None:
+    run, plan = started(3)
+    stuck, *others = run.members(plan)
+    began = time.monotonic()
+    stuck.stand("schedule")
+    for other in others:
+        other.stand("exchange", waiting=True)
+    notice = stuck.next("stack")
+    tell_stack(stuck, notice.reason)
+    fence = others[0].next("fence")
+    assert FLOOR <= time.monotonic() - began < FLOOR + 2.0, "within the deadline and two seconds"
+    assert fence.reason.startswith(
+        f"worker trainer-{stuck.ordinal} is excluded: worker trainer-{stuck.ordinal} hangs in schedule"
+    )
+    for other in others:
+        other.recover(plan, 20, UNITS, fenced=True, error="")
+    answer = others[0].next_plan("survivors")
+    assert time.monotonic() - began < FLOOR + 2.5
+    assert stuck.worker_id not in answer.participants
+    (told,) = wait_for(lambda: hangs(run), "the event")
+    assert (told["step"], told["detail"]["stack"]) == (20, "in user code, line 7")
+    assert told["detail"]["worker"] == stuck.worker_id
+    assert told["seconds"] >= FLOOR
+    assert told["reason"].startswith(f"worker trainer-{stuck.ordinal} hangs in schedule after step 20, for ")
+    gone = {worker.worker_id: worker.state for worker in run.operator.status().workers}
+    assert gone[stuck.worker_id] == "gone"
+
+
+def test_a_frozen_member_is_excluded_although_it_says_nothing_any_more(started: Callable[..., tuple[World, Plan]]) -> None:
+    run, plan = started(3)
+    frozen, *others = run.members(plan)
+    began = time.monotonic()
+    for other in others:
+        other.stand("vote", waiting=True)
+    frozen._beating.set()  # its stream stays open, as a stopped process's does
+    others[0].next("fence")
+    assert FLOOR <= time.monotonic() - began < FLOOR + 2.0
+    for other in others:
+        other.recover(plan, 20, UNITS, fenced=True, error="")
+    answer = others[0].next_plan("survivors")
+    assert frozen.worker_id not in answer.participants
+    (told,) = wait_for(lambda: hangs(run), "the event")
+    assert told["detail"]["stack"] == ""
+    assert "is silent for" in told["reason"]
+
+
+def test_where_all_stand_alike_all_are_fenced_and_asked(started: Callable[..., tuple[World, Plan]]) -> None:
+    run, plan = started(2, hang_floor_seconds=0.8)
+    began = time.monotonic()
+    for worker in run.workers:
+        worker.stand("exchange", waiting=True)
+    for worker in run.workers:
+        worker.next("stack")
+        worker.next("fence")
+    assert time.monotonic() - began >= 3 * 0.8
+    for worker in run.workers:
+        worker.recover(plan, 20, UNITS, fenced=True, error="")
+    answer = run.workers[0].next_plan("survivors")
+    assert set(answer.placement.workers) == {worker.worker_id for worker in run.workers}, "nobody is to blame"
+    (told,) = wait_for(lambda: hangs(run), "the event")
+    assert told["detail"]["worker"] == ""
+    assert told["reason"].startswith("all 2 members stand in exchange after step 20")
+
+
+def test_a_slow_member_with_a_history_and_a_first_step_are_let_be(started: Callable[..., tuple[World, Plan]]) -> None:
+    run, plan = started(2)
+    slow, other = run.members(plan)
+    slow.stand("evaluate", p99={**USUAL, "evaluate": 2.0})
+    other.stand("vote", waiting=True)
+    time.sleep(FLOOR + 1.5)
+    assert run.operator.status().generation.counter == 1
+    slow.stand("schedule", p99={})
+    other.stand("exchange", waiting=True, p99={})
+    time.sleep(FLOOR + 1.5)
+    assert hangs(run) == []
+    assert run.operator.status().generation.counter == 1
+
+
+def test_slowness_is_in_the_status(started: Callable[..., tuple[World, Plan]]) -> None:
+    run, plan = started(3)
+    work = {worker.worker_id: len(plan.placement.units_of(worker.worker_id)) for worker in run.workers}
+    leaves = plan.placement.leaf_bounds
+    for worker in run.members(plan):
+        dp_rank = plan.placement.shape.dp_rank(plan.placement.workers.index(worker.worker_id))
+        worker.busy = 0.01 * work[worker.worker_id] * (leaves[dp_rank + 1] - leaves[dp_rank])
+    run.members(plan)[1].busy *= 2
+
+    def read() -> dict[str, float]:
+        return {worker.worker_id: worker.slowness for worker in run.operator.status().workers}
+
+    seen = wait_for(lambda: (found := read()) and all(found.values()) and found, "slowness of all")
+    by_rank = [round(seen[worker_id], 6) for worker_id in plan.placement.workers]
+    assert by_rank[1] == 2.0
+    assert max(by_rank[0], by_rank[2]) <= 1.0
+    parts = {worker.worker_id: dict(worker.step_parts) for worker in run.operator.status().workers}
+    assert parts[plan.placement.workers[1]] == {"schedule": pytest.approx(run.members(plan)[1].busy)}
+
+
+def test_a_joiner_that_everybody_waits_for_is_to_blame(started: Callable[..., tuple[World, Plan]]) -> None:
+    """Members are on their way into a plan whose joiner does not come: nobody enters, so nobody can say that it has begun."""
+    run, plan = started(2, wanted=3, hang_floor_seconds=0.2, start_timeout_seconds=0.5)
+    (joiner,) = run.join(1)
+    run.operator.command("reshape", pp_degree=3, dp_degree=1)
+    prepared = joiner.next_plan("continue")
+    for worker in run.workers:
+        worker.ready(prepared)
+    run.workers[0].next("ready")
+    began = time.monotonic()
+    joiner.stand("start", step=0, p99={})
+    for worker in run.members(plan):
+        worker.stand("reshape", waiting=True, step=prepared.switch_from, p99={})
+    fence = run.workers[0].next("fence")
+    assert time.monotonic() - began >= 10 * 0.2
+    assert fence.reason.startswith(f"worker trainer-{joiner.ordinal} is excluded: ")
+    assert wire_tuple(fence.generation) == (prepared.generation.incarnation, prepared.generation.counter)
+
+
+def wire_tuple(generation: plan_pb2.GenerationId) -> tuple[int, int]:
+    return generation.incarnation, generation.counter
