@@ -119,7 +119,7 @@ def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], 
 def enter(context: RunContext, case: Case, plan: Plan, worker_id: str, step: int, run: Run,
           checkpoint_root: str) -> Generation | None:  # fmt: skip
     """Bring groups, state and stages in place as a worker does at a switch. None for a leaver."""
-    groups = form_groups(plan, worker_id, _stores[0][0], "gloo", GROUP_SECONDS)
+    groups = form_groups(plan, worker_id, "gloo", GROUP_SECONDS)
     if plan.start == "continue":
         assert plan.base is not None
         tag = StateTag(lineage=plan.lineage, step=step, generation=plan.base)

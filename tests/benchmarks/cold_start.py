@@ -41,7 +41,7 @@ def main() -> None:
         (folder / "port.new").write_text(str(port))
         (folder / "port.new").replace(folder / "port")
     plan = plan.model_copy(update={"store_port": _port(folder)})
-    groups = form_groups(plan, worker_id, store, "gloo", timedelta(seconds=120))
+    groups = form_groups(plan, worker_id, "gloo", timedelta(seconds=120))
     stepper = Stepper(context, plan, index, groups)
     groups.moving.barrier()
     ready = time.monotonic()

@@ -37,6 +37,7 @@ class Group:
     """One process group; a group of one member needs no sockets and every collective is the identity.
 
     index: own place in it; size: members. Point-to-point messages between two members are matched by tag.
+    keys: what this member has put into `store` to be found by the others.
     """
 
     def __init__(self, store: dist.Store | None, name: str, index: int, size: int, backend: str = "gloo",
@@ -45,6 +46,7 @@ class Group:
         self._group: Any = None
         self._address: sockets.Address = ("", 0)
         self._peers: set[sockets.Address] = set()
+        self.keys: list[str] = []
         if size > 1:
             assert store is not None
             prefixed = dist.PrefixStore(name, store)
@@ -55,6 +57,8 @@ class Group:
                 prefixed.set(f"address{index}", f"{self._address[0]} {self._address[1]}")
                 self._group = _gloo(prefixed, index, size, timeout, device)
                 self._peers = {_read_address(prefixed.get(f"address{peer}")) for peer in range(size) if peer != index}
+                # The second is gloo's own: its rank's addresses, under the number of its device.
+                self.keys = [f"{name}/address{index}", f"{name}/0/{index}"]
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> "Sent":
         """Start sending; the tensor is kept until `Sent.wait`."""
@@ -110,6 +114,11 @@ class Group:
     def barrier(self) -> None:
         """All members have come here."""
         self.all_reduce_sum(torch.zeros(1))
+
+    def allow(self, timeout: timedelta) -> None:
+        """Let each collective take so long from now on, however long the connecting was allowed to take."""
+        if self._group is not None and self.backend == "gloo":
+            self._group._set_default_timeout(timeout)
 
     def interrupt(self) -> None:
         """Make whatever blocks in this group end with RuntimeError, here and on its peers. The group is of no use afterwards.

@@ -15,20 +15,14 @@ import grpc
 
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
-from frostline_proto.v1 import control_pb2, control_pb2_grpc, plan_pb2
-from frostline_rpc.channel import error_text, open_channel
+from frostline_proto.v1 import control_pb2, plan_pb2
+from frostline_rpc.channel import error_text
 from frostline_rpc.convert import to_message, to_record
+from frostline_trainer.controller_line import CALL_SECONDS, FINAL_ERRORS, ControllerLine, Refused
 from frostline_trainer.mailbox import Mailbox
 
 log = logging.getLogger(__name__)
-CALL_SECONDS = 5.0
 RECORDS_A_REPORT = 200
-FINAL_ERRORS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED,
-                grpc.StatusCode.INVALID_ARGUMENT)  # fmt: skip
-
-
-class Refused(Exception):
-    """The controller will not have this worker: the text says why."""
 
 
 class ControlClient:
@@ -37,21 +31,25 @@ class ControlClient:
     address_file: holds host:port; read again at every reconnect. mailbox: where watched messages go.
     snapshot: called by the heartbeat thread for a HeartbeatRequest.
     acknowledge(lineage, step, interval): what is durable now; None says nothing.
+    on_fence(generation), on_stack(reason), on_lost(): what cannot wait for the training thread; called in threads of this client.
     """
 
     def __init__(self, address_file: Path, token: str, registration: control_pb2.RegisterRequest, mailbox: Mailbox,
                  snapshot: Callable[[], control_pb2.HeartbeatRequest],
                  acknowledge: Callable[[int, int | None, int | None], None]) -> None:  # fmt: skip
-        self._address_file, self._token, self._registration = address_file, token, registration
+        self._line, self._registration = ControllerLine(address_file, token), registration
         self._mailbox, self._snapshot, self._acknowledge = mailbox, snapshot, acknowledge
+        self.on_fence: Callable[[GenerationId], None] = lambda generation: None
+        self.on_stack: Callable[[str], None] = lambda reason: None
+        self.on_lost: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
-        self._channel: grpc.Channel | None = None
-        self._address = ""
-        self._stopping = threading.Event()
+        self._stopping = self._line.stopping
         self._wake = threading.Event()
         self._generation = GenerationId(incarnation=0, counter=0)
         self._outgoing: Callable[[], tuple[list[StepRecord], list[IntervalStatistics]]] = lambda: ([], [])
         self._events: list[control_pb2.RunEvent] = []
+        self._recovery: control_pb2.ReportRecoveryRequest | None = None
+        self._recovery_due = threading.Event()
         self.heartbeat_seconds = 0.5
         self.response: control_pb2.RegisterResponse | None = None
 
@@ -62,7 +60,8 @@ class ControlClient:
         deadline = time.monotonic() + patience_seconds
         while True:
             try:
-                self.response = self._stub().Register(self._registration, timeout=CALL_SECONDS)
+                self.response = self._line.stub().Register(self._registration, timeout=CALL_SECONDS)
+                self._send_recovery_again()
                 self.heartbeat_seconds = self.response.heartbeat_seconds or self.heartbeat_seconds
                 return self.response
             except (grpc.RpcError, OSError) as error:
@@ -70,22 +69,24 @@ class ControlClient:
                     raise Refused(error.details()) from error
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"no controller answered within {patience_seconds:.0f} s: {error}") from error
-                self._reset()
+                self._line.reset()
                 self._stopping.wait(0.2)
 
     def start(self, outgoing: Callable[[], tuple[list[StepRecord], list[IntervalStatistics]]]) -> None:
         """Start the threads. outgoing(): records and statistics that this worker should send now, if it is the sender."""
         self._outgoing = outgoing
-        for name, body in (("watch", self._watch), ("heartbeat", self._beat), ("reports", self._report)):
+        threads = {"watch": self._watch, "heartbeat": self._beat, "reports": self._report, "recovery": self._send_recovery}
+        for name, body in threads.items():
             threading.Thread(target=self._guarded, args=(body,), name=name, daemon=True).start()
 
     def stop(self) -> None:
-        self._stopping.set()
+        self._line.stop()
         self._wake.set()
-        self._reset()
+        self._recovery_due.set()
 
     def entered(self, generation: GenerationId) -> None:
         """From now on messages speak for this generation."""
+        self._recovery = None
         self._generation = generation
         self._registration.generation.CopyFrom(to_message(generation, plan_pb2.GenerationId))
 
@@ -98,19 +99,23 @@ class ControlClient:
             generation=to_message(generation, plan_pb2.GenerationId),
             ready=ready, seconds=seconds, reason=reason, entered=entered, step=step,
         )  # fmt: skip
-        self._persistently("Ready", request)
+        self._line.call("Ready", request)
 
     def ready_in_background(self, generation: GenerationId, seconds: float) -> None:
         """A plan is prepared; nobody waits for the answer."""
         self._in_background(lambda: self.ready(generation, True, seconds))
 
-    def not_ready_in_background(self, generation: GenerationId, reason: str) -> None:
-        """Readiness is taken back, for later votes only."""
-        self._in_background(lambda: self.ready(generation, False, reason=reason))
+    def not_ready_in_background(self, generation: GenerationId, reason: str, step: int) -> None:
+        """Readiness is taken back, for later votes than that of step + 1, which may be under way. step: last committed here."""
+        self._in_background(lambda: self.ready(generation, False, reason=reason, step=step))
 
     def entered_in_background(self, generation: GenerationId, seconds: float, step: int) -> None:
         """Tell the controller that a generation was entered; training does not wait for the answer."""
         self._in_background(lambda: self.ready(generation, True, seconds, entered=True, step=step))
+
+    def leave_in_background(self, reason: str) -> None:
+        """Ask for a plan without this worker."""
+        self._in_background(lambda: self.leave(reason, ended=False, patience_seconds=60.0))
 
     def _in_background(self, call: Callable[[], None]) -> None:
         threading.Thread(target=self._quietly, args=(call,), daemon=True).start()
@@ -122,13 +127,29 @@ class ControlClient:
             log.warning("%s", error)
 
     def report_recovery(self, request: control_pb2.ReportRecoveryRequest) -> None:
-        self._persistently("ReportRecovery", request)
+        """Have it sent until it is answered, and again to whoever this worker registers with, until a plan is entered."""
+        self._recovery = request
+        self._recovery_due.set()
 
-    def leave(self, reason: str, ended: bool, error: str = "", user_mistake: bool = False) -> None:
+    def _send_recovery_again(self) -> None:
+        if self._recovery is not None:
+            self._recovery_due.set()
+
+    def _send_recovery(self) -> None:
+        while not self._stopping.is_set():
+            self._recovery_due.wait()
+            request = self._recovery
+            if request is not None and not self._stopping.is_set():
+                self._line.stub().ReportRecovery(request, timeout=CALL_SECONDS)
+            if request is self._recovery:
+                self._recovery_due.clear()
+
+    def leave(self, reason: str, ended: bool, error: str = "", user_mistake: bool = False,
+              patience_seconds: float = 10.0) -> None:  # fmt: skip
         request = control_pb2.LeaveRequest(
             worker_id=self._registration.worker_id, reason=reason, ended=ended, error=error, user_mistake=user_mistake
         )
-        self._persistently("Leave", request, patience_seconds=10.0)
+        self._line.call("Leave", request, patience_seconds)
 
     def outcome(self, outcome: control_pb2.RunOutcome, patience_seconds: float = 600.0) -> None:
         """Hand in the run's outcome with whatever is still unacknowledged, until it is stored."""
@@ -140,7 +161,7 @@ class ControlClient:
             request = self._records_request(records[:RECORDS_A_REPORT])
             if len(records) <= RECORDS_A_REPORT:
                 request.outcome.CopyFrom(outcome)
-            response = self._persistently("ReportRecords", request, deadline - time.monotonic())
+            response = self._line.call("ReportRecords", request, deadline - time.monotonic())
             self._acknowledge_records(response)
             if len(records) <= RECORDS_A_REPORT:
                 return
@@ -179,20 +200,25 @@ class ControlClient:
         except TimeoutError as error:
             log.warning("%s", error)
         except Refused as refusal:
-            self._mailbox.tell(lost=str(refusal))
+            self._lose(str(refusal))
+
+    def _lose(self, reason: str) -> None:
+        """The controller will never have this worker back."""
+        self._mailbox.tell(lost=reason)
+        self.on_lost()
 
     def _reconnect(self, error: grpc.RpcError) -> None:
         if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
-            self._mailbox.tell(lost=error.details())
+            self._lose(error.details())
             self._stopping.wait(1.0)
             return
         log.info("controller not reached (%s); trying again", error_text(error))
         self._stopping.wait(0.3)
-        self._reset()
+        self._line.reset()
         self._register_again()
 
     def _watch(self) -> None:
-        for message in self._stub().WatchPlan(control_pb2.WatchPlanRequest(worker_id=self._registration.worker_id)):
+        for message in self._line.stub().WatchPlan(control_pb2.WatchPlanRequest(worker_id=self._registration.worker_id)):
             self._deliver(message)
         self._stopping.wait(0.2)
 
@@ -213,10 +239,16 @@ class ControlClient:
             box.tell(end=message.end.reason or "end")
         elif kind == "checkpoint":
             box.tell(checkpoint=True)
+        elif kind == "fence":
+            generation = to_record(message.fence.generation, GenerationId)
+            box.put_fence(generation, message.fence.reason)
+            self.on_fence(generation)
+        elif kind == "stack":
+            self.on_stack(message.stack.reason)
 
     def _beat(self) -> None:
         while not self._stopping.wait(self.heartbeat_seconds):
-            response = self._stub().Heartbeat(self._snapshot(), timeout=CALL_SECONDS)
+            response = self._line.stub().Heartbeat(self._snapshot(), timeout=CALL_SECONDS)
             if not response.known:
                 self.register(patience_seconds=3.0)
                 continue
@@ -231,7 +263,7 @@ class ControlClient:
                 self._send_statistics(statistics, CALL_SECONDS)
             if records or self._events:
                 request = self._records_request(records[:RECORDS_A_REPORT])
-                response = self._stub().ReportRecords(request, timeout=20.0)
+                response = self._line.stub().ReportRecords(request, timeout=20.0)
                 with self._lock:
                     del self._events[: len(request.events)]
                 self._acknowledge_records(response)
@@ -244,7 +276,7 @@ class ControlClient:
             generation=to_message(self._generation, plan_pb2.GenerationId),
             statistics=[to_message(item, plan_pb2.IntervalStatistics) for item in statistics],
         )
-        self._persistently("ReportStatistics", request, patience_seconds)
+        self._line.call("ReportStatistics", request, patience_seconds)
         newest = statistics[-1]
         self._acknowledge(newest.lineage, None, newest.number)
 
@@ -260,37 +292,3 @@ class ControlClient:
 
     def _acknowledge_records(self, response: Any) -> None:
         self._acknowledge(response.durable_lineage, response.durable_step, None)
-
-    def _persistently(self, method: str, request: Any, patience_seconds: float = 60.0) -> Any:
-        """Call until it is answered. Raises Refused where the controller says no, TimeoutError after `patience_seconds`."""
-        deadline = time.monotonic() + patience_seconds
-        while True:
-            try:
-                return getattr(self._stub(), method)(request, timeout=CALL_SECONDS)
-            except (grpc.RpcError, OSError) as error:
-                code = error.code() if isinstance(error, grpc.RpcError) else None
-                if code in FINAL_ERRORS or code == grpc.StatusCode.ABORTED:
-                    raise Refused(f"{method}: {error.details()}") from error
-                if time.monotonic() > deadline or self._stopping.is_set():
-                    raise TimeoutError(f"{method} was not answered within {patience_seconds:.0f} s") from error
-                time.sleep(0.2)
-                self._reset()
-
-    def _stub(self) -> control_pb2_grpc.ControlStub:
-        with self._lock:
-            if self._channel is None:
-                self._address = self._address_file.read_text().strip()
-                self._channel = open_channel(self._address, self._token)
-            return control_pb2_grpc.ControlStub(self._channel)
-
-    def _reset(self) -> None:
-        """Drop the channel where the controller has moved, or this client is ending."""
-        with self._lock:
-            moved = (
-                self._stopping.is_set()
-                or not self._address_file.exists()
-                or self._address_file.read_text().strip() != self._address
-            )
-            if self._channel is not None and moved:
-                self._channel.close()
-                self._channel = None

@@ -1,36 +1,28 @@
-"""Preparing and entering generations: groups are formed in the background, state moves at the switch."""
+"""Entering a generation: state comes from where the plan says, then stages are built over the groups that were prepared."""
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.plan import Plan
+from frostline_contract.plan import CONTINUE, FRESH, SURVIVORS, Plan
 from frostline_contract.statistics import LinkProfile
 from frostline_trainer.caching import CacheUse
 from frostline_trainer.checkpoints import load_unit, read_manifest
-from frostline_trainer.collectives import broadcast_bytes
-from frostline_trainer.control_client import ControlClient
+from frostline_trainer.collectives import Group, broadcast_bytes
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import Groups, form_groups
+from frostline_trainer.engine.groups import Groups
 from frostline_trainer.engine.unit_state import export_unit, import_unit
-from frostline_trainer.identity import Identity
 from frostline_trainer.link import measure_link
 from frostline_trainer.mailbox import Mailbox
 from frostline_trainer.model import build_cut_model
-from frostline_trainer.moves import give_up, move_units
+from frostline_trainer.moves import move_units
+from frostline_trainer.recovering import Recovery
 from frostline_trainer.run_state import RunState
 
 log = logging.getLogger(__name__)
-SWITCH_POLL_SECONDS = 0.02
 
 
 @dataclass
@@ -44,162 +36,104 @@ class Entered:
 
 
 class Entrance:
-    """Prepares each announced plan in a thread of its own, and enters the one that is due."""
+    """Brings this worker's state and stages in place for one plan after the other."""
 
-    def __init__(self, context: RunContext, identity: Identity, store: Any, mailbox: Mailbox, client: ControlClient,
-                 checkpoint_root: Path) -> None:  # fmt: skip
-        self._context, self._identity, self._store = context, identity, store
-        self._mailbox, self._client, self._root = mailbox, client, checkpoint_root
-        self._groups: dict[int, Groups] = {}
-        self._seen: set[int] = set()
+    def __init__(self, worker_id: str, context: RunContext, state: RunState, mailbox: Mailbox, checkpoint_root: Path,
+                 calendar: DecisionCalendar) -> None:  # fmt: skip
+        self._worker_id, self._context, self._state, self._mailbox = worker_id, context, state, mailbox
+        self._root, self._calendar = checkpoint_root, calendar
+        self._untouched = True
 
-    def start(self) -> None:
-        threading.Thread(target=self._watch_plans, name="prepare", daemon=True).start()
+    def enter(self, plan: Plan, groups: Groups, recovery: Recovery, phase: Callable[[str], None],
+              caching: CacheUse) -> Entered | None:  # fmt: skip
+        """Bring everything in place. None for a leaver, which has given its state away then.
 
-    # ---- preparing, in the background
-
-    def _watch_plans(self) -> None:
-        while True:
-            self._mailbox.wait(0.5)
-            for counter, plan in list(self._mailbox.plans.items()):
-                if counter not in self._seen:
-                    self._seen.add(counter)
-                    threading.Thread(target=self._prepare, args=(plan,), name=f"prepare-{counter}", daemon=True).start()
-            for plan in self._mailbox.take_repeated():
-                self._client.ready_in_background(plan.generation, 0.0)
-            for plan in self._mailbox.take_withdrawn():
-                self._give_up(plan, "withdrawn by the controller")
-
-    def _give_up(self, plan: Plan, reason: str) -> None:
-        """Readiness is taken back, for later votes only; what was prepared is dropped."""
-        groups = self._groups.pop(plan.generation.counter, None)
-        if groups is not None:
-            groups.close()
-        self._client.not_ready_in_background(plan.generation, reason)
-
-    def _prepare(self, plan: Plan) -> None:
-        counter, started = plan.generation.counter, time.perf_counter()
-        backend = "nccl" if self._context.device.type == "cuda" and torch.cuda.device_count() > 1 else "gloo"
-        timeout = timedelta(seconds=self._context.job.controller.reshape_deadline_seconds)
-        try:
-            groups = form_groups(plan, self._identity.worker_id, self._store, backend, timeout, self._identity.host)
-        except RuntimeError as error:
-            log.warning("plan %s not prepared: %s", plan.generation, error)
-            self._mailbox.withdraw(counter)
-            self._client.not_ready_in_background(plan.generation, f"{type(error).__name__}: {error}"[:500])
-            return
-        if counter in self._mailbox.withdrawn:
-            groups.close()
-            return
-        self._groups[counter] = groups
-        self._mailbox.mark_prepared(counter)
-        self._client.ready_in_background(plan.generation, time.perf_counter() - started)
-
-    # ---- which plan is next
-
-    def next_plan(self, current: Plan | None, switched_to: Plan | None) -> Plan | None:
-        """The plan to enter now; None where this worker is told to end.
-
-        switched_to: the plan that the last vote named. Without one this worker is a joiner, a spare or a survivor: it takes a
-        start from fresh or from a checkpoint at once, and a continuing plan when its base members have switched.
+        Raises RuntimeError where a participant is lost on the way; whatever this worker has is tagged rightly at any moment.
         """
-        if switched_to is not None:
-            return switched_to
-        while not (self._mailbox.end or self._mailbox.lost):
-            for counter in sorted(self._mailbox.plans, reverse=True):
-                plan = self._mailbox.plans[counter]
-                if counter in self._mailbox.withdrawn or counter not in self._mailbox.prepared:
-                    continue
-                if current is not None and not current.generation < plan.generation:
-                    continue
-                if plan.start != "continue" or self._has_switched(plan):
-                    return plan
-            self._mailbox.wait(SWITCH_POLL_SECONDS)
-        return None
-
-    def _has_switched(self, plan: Plan) -> bool:
-        store = self._groups[plan.generation.counter].store
-        return store is not None and store.check([_switch_key(plan)])
-
-    # ---- entering
-
-    def enter(self, plan: Plan, in_base: bool, state: RunState, calendar: DecisionCalendar,
-              phase: Callable[[str], None], caching: CacheUse) -> Entered | None:  # fmt: skip
-        """Bring state and stages in place. None for a leaver. Raises RuntimeError where a participant is lost on the way.
-
-        in_base: whether this worker was a member of the plan's base until now.
-        """
-        groups = self._groups.pop(plan.generation.counter)
-        if plan.start == "continue":
-            if in_base and groups.store is not None:
-                groups.store.set(_switch_key(plan), str(state.step))
-            self._share_state(plan, state, groups)
-            move_units(self._context, plan, self._identity.worker_id, groups.moving, state.tag)
-            give_up(self._context, plan, self._identity.worker_id)
+        self._drop_unnamed(plan)
+        if plan.start in (CONTINUE, SURVIVORS):
+            recovery.commit_late(plan)
+            recovery.entering(plan)
+            self._share_state(plan, groups.moving)
+            move_units(self._context, plan, self._worker_id, groups.moving, self._state.tag)
+            self._enter_lineage(plan)
         else:
-            self._restart(plan, state, calendar)
-            state.vote_generation = plan.generation
-            self._context.holdings.drop(range(self._context.num_units))
-            self._context.holdings.settle(plan.needs(self._identity.worker_id), state.tag)
-        self._mailbox.forget_plans_until(plan.generation.counter)
+            recovery.entering(plan)
+            self._restart(plan)
+        self._untouched = False
         if groups.world is None:
-            groups.close()
             return None
-        index = plan.placement.workers.index(self._identity.worker_id)
-        round_trip = caching.round_trip
-        self.extend_chain(state, state.freeze_point)
+        self.extend_chain(self._state.freeze_point)
         generation = Generation(
             self._context,
             plan,
-            index,
+            plan.placement.workers.index(self._worker_id),
             groups,
-            state.freeze_point,
+            self._state.freeze_point,
             phase,
-            tuple(state.codec_chain),
-            round_trip,
-            state.data_origin,
+            tuple(self._state.codec_chain),
+            caching.round_trip,
+            self._state.data_origin,
         )
-        caching.connect(generation, state)
-        link = measure_link(groups) if plan.start != "continue" else None
-        return Entered(plan, index, generation, link)
+        caching.connect(generation, self._state)
+        link = measure_link(groups) if plan.start not in (CONTINUE, SURVIVORS) else None
+        return Entered(plan, groups.world.index, generation, link)
 
-    def extend_chain(self, state: RunState, freeze_point: int) -> None:
+    def extend_chain(self, freeze_point: int) -> None:
         """A boundary that values cross through the codec joins the chain (PROTOCOLS 1, "A lossy codec")."""
+        state = self._state
         state.codec_chain = [point for point in state.codec_chain if point < freeze_point]
         if freeze_point > 0:
             state.codec_chain.append(freeze_point)
 
-    def _share_state(self, plan: Plan, state: RunState, groups: Groups) -> None:
-        """Everybody takes the run state of one member of the base."""
-        root = plan.participants.index(plan.state_source)
-        mine = RunState.model_validate(state.dump()).model_dump_json().encode() if groups.moving.index == root else b""
-        received = broadcast_bytes(groups.moving, mine, root)
-        if groups.moving.index != root:
-            state.take(RunState.model_validate_json(received), keep_unacknowledged=False)
+    def _drop_unnamed(self, plan: Plan) -> None:
+        """What the plan does not name this worker as a holder of is not to be asked for here again (PROTOCOLS 4)."""
+        holdings = self._context.holdings
+        holdings.drop([unit for unit in holdings.all() if self._worker_id not in plan.holders_of(unit)])
 
-    def _restart(self, plan: Plan, state: RunState, calendar: DecisionCalendar) -> None:
-        """Fresh weights, or every own unit from the plan's checkpoint."""
-        self._context.moments.clear()
-        if plan.start == "fresh":
-            if state.step > 0:
-                # Weights have moved on and there is no checkpoint: the model is drawn from the seed again.
-                drawn = build_cut_model(self._context.job, self._context.data.sizes)
-                for index, unit in enumerate(self._context.cut.units):
-                    import_unit(index, unit, {}, export_unit(index, drawn.units[index], {}))
-            state.take(RunState(lineage=plan.lineage, freeze_point=plan.freeze_point), keep_unacknowledged=False)
-            return
-        folder = self._root / plan.checkpoint_path
+    def _share_state(self, plan: Plan, moving: Group) -> None:
+        """Everybody takes the run state of one participant, whose own is at the plan's start."""
+        state, root = self._state, plan.participants.index(plan.state_source)
+        if moving.index == root:
+            assert plan.start_tag in (None, state.tag), f"the plan starts from {plan.start_tag}, its state source has {state.tag}"
+            broadcast_bytes(moving, RunState.model_validate(state.dump()).model_dump_json().encode(), root)
+        else:
+            state.take(RunState.model_validate_json(broadcast_bytes(moving, b"", root)), keep_unacknowledged=False)
+
+    def _enter_lineage(self, plan: Plan) -> None:
+        """A start that does not extend every vote that was seen begins a lineage of its own; no state is renamed."""
+        if plan.lineage > self._state.lineage:
+            self._state.enter_lineage(plan.lineage)
+            self._mailbox.refile(plan, self._calendar)
+
+    def _restart(self, plan: Plan) -> None:
+        """Fresh weights, or what this worker needs from the plan's checkpoint."""
+        context, state = self._context, self._state
+        context.holdings.drop(range(context.num_units))
+        context.moments.clear()
+        restored = self._draw(plan) if plan.start == FRESH else self._load(plan)
+        restored.mark_restored(plan.generation)
+        state.take(restored, keep_unacknowledged=False)
+        context.holdings.settle(plan.needs(self._worker_id), state.tag)
+        if plan.start != FRESH:
+            self._mailbox.refile(plan, self._calendar)
+
+    def _draw(self, plan: Plan) -> RunState:
+        """The model is drawn from the seed; again, where its weights may have moved on."""
+        if not self._untouched:
+            drawn = build_cut_model(self._context.job, self._context.data.sizes)
+            for index, unit in enumerate(self._context.cut.units):
+                import_unit(index, unit, {}, export_unit(index, drawn.units[index], {}))
+        return RunState(lineage=plan.lineage, freeze_point=plan.freeze_point)
+
+    def _load(self, plan: Plan) -> RunState:
+        folder, context = self._root / plan.checkpoint_path, self._context
         manifest = read_manifest(folder)
-        for unit in plan.needs(self._identity.worker_id):
-            import_unit(unit, self._context.cut.units[unit], self._context.moments, load_unit(folder, manifest, unit))
+        for unit in plan.needs(self._worker_id):
+            import_unit(unit, context.cut.units[unit], context.moments, load_unit(folder, manifest, unit))
         restored = RunState.model_validate(manifest["state"])
         restored.enter_lineage(plan.lineage)
         if plan.decision_number > restored.decision_number:
             # The plan names the decision in force at its first step: a rollback taken back to this very step, for one.
             restored.adopt_by_plan(plan)
-        state.take(restored, keep_unacknowledged=False)
-        self._mailbox.refile(plan, calendar)
-
-
-def _switch_key(plan: Plan) -> str:
-    return f"g{plan.generation}/switched"
+        return restored

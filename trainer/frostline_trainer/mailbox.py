@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision, GenerationId, Plan
 
+NONE = GenerationId(incarnation=0, counter=0)
+
 
 @dataclass
 class Mailbox:
@@ -13,7 +15,9 @@ class Mailbox:
 
     plans: plans that name this worker and are not over, by counter. allowed: counters whose participants are all ready.
     prepared: counters that this worker has prepared itself. known: counters heard. repeated: heard again, by a controller that
-    may not know the answer.
+    may not know the answer. dead: plans to which, as this worker knows, no vote switches any more. newest: of all generations
+    heard, in plans and in fences. promised: this worker enters none up to it any more (PROTOCOLS 4). fence: the newest that was
+    fenced; fence_reason: why, empty where it has been answered.
     """
 
     worker_id: str
@@ -25,15 +29,23 @@ class Mailbox:
     known: set[int] = field(default_factory=set)
     repeated: set[int] = field(default_factory=set)
     decisions: dict[tuple[int, int], Decision] = field(default_factory=dict)
-    newest: GenerationId = field(default_factory=lambda: GenerationId(incarnation=0, counter=0))
+    dead: set[GenerationId] = field(default_factory=set)
+    newest: GenerationId = NONE
+    promised: GenerationId = NONE
+    fence: GenerationId = NONE
+    fence_reason: str = ""
     drain: str = ""
     end: str = ""
     checkpoint: bool = False
     lost: str = ""
+    _answered: set[int] = field(default_factory=set)
+    _buried: set[GenerationId] = field(default_factory=set)
 
     def put_plan(self, plan: Plan) -> bool:
         """Take a plan; False where it is older than what was heard, or known already (then it is to be answered again)."""
         with self.changed:
+            if plan.generation <= self.promised:
+                return False
             if plan.generation.counter in self.known:
                 self.repeated.add(plan.generation.counter)
                 self.changed.notify_all()
@@ -64,6 +76,31 @@ class Mailbox:
             self.withdrawn.add(counter)
             self.changed.notify_all()
 
+    def put_fence(self, generation: GenerationId, reason: str) -> None:
+        """Generations up to this one are over: a report is due. One that is older than a plan heard since is stale for those
+        that run nothing.
+        """
+        with self.changed:
+            self.fence = max(self.fence, generation, key=_order)
+            self.newest = max(self.newest, generation, key=_order)
+            self.fence_reason = reason or "fenced"
+            self.changed.notify_all()
+
+    def due_report(self, running: GenerationId | None) -> str:
+        """Why a report must be made now; empty where none is due. running: the generation that this worker is a member of."""
+        with self.changed:
+            if self.lost:
+                return self.lost
+            over = running <= self.fence if running is not None else self.newest <= self.fence
+            return self.fence_reason if over else ""
+
+    def promise(self) -> GenerationId:
+        """Enter nothing up to the newest generation heard, from now on. Returns it; plans up to it are forgotten."""
+        with self.changed:
+            self.promised, self.fence_reason = self.newest, ""
+            self.plans = {number: plan for number, plan in self.plans.items() if self.promised < plan.generation}
+            return self.promised
+
     def mark_prepared(self, counter: int) -> None:
         with self.changed:
             self.prepared.add(counter)
@@ -92,6 +129,26 @@ class Mailbox:
                     return counter
             return 0
 
+    def ruled_out(self, step: int) -> set[GenerationId]:
+        """Plans for which this worker's ballot in the vote of `step` says no, and will in every later one: if that vote passes,
+        no vote switches to them any more (PROTOCOLS 3).
+        """
+        with self.changed:
+            return {
+                plan.generation
+                for counter, plan in self.plans.items()
+                if plan.start == "continue" and (plan.switch_until < step or counter in self.withdrawn)
+            }
+
+    def bury(self, generations: set[GenerationId]) -> None:
+        """No vote will switch to these plans any more."""
+        with self.changed:
+            self.dead |= generations
+            self._buried |= generations
+            self.plans = {number: plan for number, plan in self.plans.items() if plan.generation not in generations}
+            if generations:
+                self.changed.notify_all()
+
     def take_repeated(self) -> list[Plan]:
         """Prepared plans whose announcement came again: their answer is due again."""
         with self.changed:
@@ -100,9 +157,11 @@ class Mailbox:
             return again
 
     def take_withdrawn(self) -> list[Plan]:
-        """Plans that have been withdrawn since the last call; they are forgotten."""
+        """Plans that have been withdrawn since the last call. A vote under way may still switch to one (PROTOCOLS 3)."""
         with self.changed:
-            return [self.plans.pop(counter) for counter in sorted(self.withdrawn) if counter in self.plans]
+            fresh = sorted(self.withdrawn - self._answered)
+            self._answered |= self.withdrawn
+            return [self.plans[counter] for counter in fresh if counter in self.plans]
 
     def forget_plans_until(self, counter: int) -> None:
         """A generation was entered: it and older plans are nothing to vote for any more."""
@@ -117,6 +176,17 @@ class Mailbox:
                 if kept and decision.kind != "rollback":
                     self.decisions.setdefault((plan.lineage, decision.number), decision)
 
+    def take_buried(self) -> set[GenerationId]:
+        """Plans that have died since the last call: their groups are of no use."""
+        with self.changed:
+            buried, self._buried = self._buried, set()
+            return buried
+
+    def wake(self) -> None:
+        """Something has changed that is not kept here."""
+        with self.changed:
+            self.changed.notify_all()
+
     def wait(self, seconds: float) -> None:
         with self.changed:
             self.changed.wait(seconds)
@@ -124,3 +194,7 @@ class Mailbox:
     def _put_decision(self, decision: Decision) -> None:
         lineage = decision.lineage - 1 if decision.kind == "rollback" else decision.lineage
         self.decisions[lineage, decision.number] = decision
+
+
+def _order(generation: GenerationId) -> tuple[int, int]:
+    return generation.incarnation, generation.counter

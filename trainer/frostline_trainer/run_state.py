@@ -24,8 +24,11 @@ class IntervalSums(BaseModel):
 
 
 class RunState(BaseModel):
-    """step: last committed (or refused), by a vote of vote_generation; for a state that was restored or drawn afresh, the
-    generation of the plan that did so. accepted_steps: the learning-rate schedule's counter. decisions: adopted ones.
+    """step: last committed (or refused), in vote_lineage by a vote of vote_generation; for a state that was restored or drawn
+    afresh, the generation of the plan that did so. accepted_steps: the learning-rate schedule's counter. decisions: adopted ones.
+
+    learning_rate: of the last accepted step. failure: why the run must end as failed, from the step on that says so.
+    given_up: number of the decision that the last vote gave up, until a later vote has passed; 0 for none.
 
     unconfirmed: the record of `step`, stable once a later vote has passed. records, statistics: stable, not known to be durable.
     data_epoch, data_offset: where the batch after `step` begins.
@@ -37,13 +40,17 @@ class RunState(BaseModel):
     lineage: int = 0
     step: int = 0
     vote_generation: GenerationId = GenerationId(incarnation=0, counter=0)
+    vote_lineage: int = 0
     accepted_steps: int = 0
     refused_steps: int = 0
     freeze_point: int = 0
     decision_number: int = 0
     decisions: list[Decision] = []
     codec_chain: list[int] = []
+    learning_rate: float = 0.0
     learning_rate_peak: float = 0.0
+    failure: str = ""
+    given_up: int = 0
     interval: IntervalSums = IntervalSums()
     unconfirmed: StepRecord | None = None
     unconfirmed_statistics: IntervalStatistics | None = None
@@ -57,13 +64,17 @@ class RunState(BaseModel):
 
     @property
     def tag(self) -> StateTag:
-        """The state of every unit that is whole here."""
-        return StateTag(lineage=self.lineage, step=self.step, generation=self.vote_generation)
+        """The state of every unit that is whole here. A new lineage renames no state: only its first commit does."""
+        return StateTag(lineage=self.vote_lineage, step=self.step, generation=self.vote_generation)
 
     @property
     def data_origin(self) -> tuple[int, int, int]:
         """Where a generation that starts now finds its data."""
         return self.step, self.data_epoch, self.data_offset
+
+    def mark_restored(self, generation: GenerationId) -> None:
+        """This state was restored or drawn afresh by the plan of `generation`."""
+        self.vote_lineage, self.vote_generation, self.failure = self.lineage, generation, ""
 
     def chain(self, step: int, refused: bool) -> str:
         """Extend the numerics history by one step."""

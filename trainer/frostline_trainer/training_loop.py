@@ -1,89 +1,67 @@
 """The training thread's loop inside one generation: step, vote, commit; then what the step number asks for.
 
-Everything that steers it comes out of votes, so all members do the same at the same step.
+Everything that steers it comes out of votes, so all members do the same at the same step. A failure at any moment loses
+nothing: what a vote has decided can be committed late, and what a step asks for afterwards is done where the next loop starts.
 """
 
-import logging
-import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 
 from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.learning_rate import learning_rate
-from frostline_contract.plan import Decision, Plan, StateTag
-from frostline_contract.statistics import GuardReading, IntervalStatistics, StepRecord
-from frostline_trainer.engine.evaluation import evaluate, sample_losses
-from frostline_trainer.engine.generation import Generation, StepGradients
-from frostline_trainer.engine.vote import Ballot, VoteResult, hold_vote
+from frostline_contract.plan import SURVIVORS, Decision, Plan, SeenVote
+from frostline_trainer.committing import commit_step, record_step
+from frostline_trainer.engine.generation import Generation
+from frostline_trainer.engine.vote import Ballot, VoteResult, hold_vote, read_vote
+from frostline_trainer.interval_closing import close_interval, is_open
+from frostline_trainer.loop_hooks import Ended, LoopEnd, LoopHooks, Prepared
 from frostline_trainer.mailbox import Mailbox
-from frostline_trainer.run_state import IntervalSums, RunState
+from frostline_trainer.run_state import RunState
 
-log = logging.getLogger(__name__)
 STEPLESS_PAUSE_SECONDS = 0.05
 
 
-class Ended(Enum):
-    """Why a generation's loop ended."""
-
-    SWITCHED = "switched"
-    FINISHED = "finished"
-    DRAINED = "drained"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True)
-class LoopEnd:
-    """plan: for SWITCHED, the plan to enter. message: for FAILED."""
-
-    how: Ended
-    plan: Plan | None = None
-    message: str = ""
-
-
-@dataclass
-class LoopHooks:
-    """What the loop asks of its surroundings.
-
-    checkpoint(before_freeze): take a copy now. roll_back(decision): put the state of its step back. stable(): a vote has passed.
-    applied(decision): a decision is in force. report(kind, reason, seconds, **detail): an event.
-    parts(): step parts since the last call. cache_counts(): (hits, misses) since the last call.
-    first_vote(): the first vote of this generation has passed.
-    """
-
-    checkpoint: Callable[[bool], None]
-    roll_back: Callable[[Decision], None]
-    stable: Callable[[], None]
-    applied: Callable[[Decision], None]
-    report: Callable[..., None]
-    parts: Callable[[], dict[str, float]]
-    cache_counts: Callable[[], tuple[int, int]]
-    first_vote: Callable[[], None]
-
-
 class TrainingLoop:
-    """Runs steps in one generation until it ends. state is this member's copy of the run state."""
+    """Runs steps in one generation until it ends. state is this member's copy of the run state.
+
+    prepared: the step under way, once its gradients are complete. uncovered: units that the last vote showed without a keeper
+    in another failure domain.
+    """
 
     def __init__(self, generation: Generation, plan: Plan, state: RunState, calendar: DecisionCalendar, mailbox: Mailbox,
                  hooks: LoopHooks) -> None:  # fmt: skip
         self.generation, self.plan, self.state = generation, plan, state
         self.calendar, self.mailbox, self.hooks = calendar, mailbox, hooks
         self.job = generation.context.job
+        self.prepared: Prepared | None = None
+        self.uncovered: list[int] = []
         self._voted = False
         self._deadline: float | None = None
-        self._rate = 0.0
 
     def run(self) -> LoopEnd:
-        while True:
+        ended = self._finish_step()
+        if ended is None and self.plan.start == SURVIVORS and self._checkpoint_is_due():
+            # The failed generation may have lost a share of it.
+            self._checkpoint()
+        while ended is None:
             ended = self._settle_decision()
-            if ended is not None:
-                return ended
-            if self._is_over():
+            if ended is None and self._is_over():
                 return self._last_vote(LoopEnd(Ended.FINISHED))
-            ended = self._one_step(self.state.step + 1)
-            if ended is not None:
-                return ended
+            if ended is None:
+                ended = self._one_step(self.state.step + 1)
+        return ended
+
+    def commit_late(self, vote: SeenVote) -> None:
+        """Commit the prepared step by its vote, which has passed, though this member may not have seen it: after a failure.
+
+        The update and the record are those of the others, to the last bit. No group is needed.
+        """
+        assert self.prepared is not None and self.prepared.step == vote.step, (self.prepared and self.prepared.step, vote.step)
+        generation = self.generation
+        result = read_vote(vote.slots, generation.context.num_units, generation.num_microbatches)
+        self.state.confirm()
+        commit_step(generation, self.state, self.calendar, vote.step, self.prepared.gradients, result)
+        record_step(generation, self.state, vote.step, result, 0.0, self.hooks.parts())
+        self.prepared = None
 
     def _is_over(self) -> bool:
         """All steps are done, or (where the batch grows with the replicas) all epochs."""
@@ -94,128 +72,39 @@ class TrainingLoop:
     # ---- a step
 
     def _one_step(self, step: int) -> LoopEnd | None:
-        started = time.perf_counter()
-        gradients = self.generation.compute(step)
-        self.generation.phase("vote")
+        started, phase = time.perf_counter(), self.generation.phase
+        self.hooks.check()
+        self.prepared = Prepared(step, self.generation.compute(step))
+        phase("prepared")
         hits, misses = self.hooks.cache_counts()
+        gradients = self.prepared.gradients
         ballot = self._ballot(step, gradients.unit_squares, gradients.losses)
-        result = self._vote(replace(ballot, cache_hits=hits, cache_misses=misses))
-        self.generation.phase("commit")
-        self._commit(step, gradients, result)
-        self._record(step, result, started)
-        self.generation.phase("between")
-        if self.state.refused_steps > self.job.training.refused_steps_max:
-            return self._last_vote(LoopEnd(Ended.FAILED, message=self._refusal_text(step, result)))
-        if self.calendar.ends_interval(step):
-            self._close_interval(step, result)
-        return self._after_vote(result)
+        result = self._vote(replace(ballot, cache_hits=hits, cache_misses=misses), step)
+        phase("commit")
+        commit_step(self.generation, self.state, self.calendar, step, gradients, result)
+        record_step(self.generation, self.state, step, result, time.perf_counter() - started, self.hooks.parts())
+        self.prepared = None
+        phase("committed")
+        self._prefetch(step)
+        phase("between")
+        return self._finish_step() or self._after_vote(result)
 
-    def _commit(self, step: int, gradients: StepGradients, result: VoteResult) -> None:
-        state = self.state
-        tag = StateTag(lineage=state.lineage, step=step, generation=self.plan.generation)
-        if not result.finite:
-            log.warning("step %d refused: loss %s, gradient norm %s", step, result.loss, result.gradient_norm)
-            self.generation.refuse(gradients, tag)
-            state.refused_steps += 1
-            return
-        training = self.job.training
-        rate = learning_rate(training.optimizer, training.schedule, state.accepted_steps + 1, self.calendar.total_steps)
-        rate *= self._rate_scale()
-        self.generation.commit(gradients, rate, result.gradient_norm, tag)
-        # With batch: per_replica one step stands for dp_degree of the schedule's.
-        state.accepted_steps += self.generation.shape.dp_degree if self.job.training.batch == "per_replica" else 1
-        state.learning_rate_peak = max(state.learning_rate_peak, rate)
-        self._rate = rate
-        sums = state.interval
-        sums.accepted += 1
-        sums.loss_sum += result.loss
-        sums.unit_squares = [
-            a + b for a, b in zip(sums.unit_squares or [0.0] * len(result.unit_squares), result.unit_squares, strict=True)
-        ]
+    def _finish_step(self) -> LoopEnd | None:
+        """What the last committed step asks for, whoever is a member by now; nothing where it has been done."""
+        if self.state.failure:
+            return self._last_vote(LoopEnd(Ended.FAILED, message=self.state.failure))
+        if is_open(self.state, self.calendar):
+            close_interval(self.generation, self.state, self.calendar)
+            self.generation.phase("between")
+        return None
 
-    def _rate_scale(self) -> float:
-        """With batch: per_replica the global batch grows with dp_degree; the rate may follow (never by default)."""
-        kind, degree = self.job.training.learning_rate_scaling, self.generation.shape.dp_degree
-        if self.job.training.batch != "per_replica" or kind == "none":
-            return 1.0
-        return float(degree) if kind == "linear" else degree**0.5
-
-    def _record(self, step: int, result: VoteResult, started: float) -> None:
-        state, seconds = self.state, time.perf_counter() - started
-        state.step, state.vote_generation = step, self.plan.generation
-        state.data_epoch, state.data_offset = self.generation.feed.place_of(step + 1)
-        refused = not result.finite
-        state.unconfirmed = StepRecord(
-            lineage=state.lineage,
-            step=step,
-            loss=result.loss,
-            learning_rate=0.0 if refused else self._rate,
-            gradient_norm=result.gradient_norm,
-            unit_gradient_norms=tuple(math.sqrt(square) for square in result.unit_squares),
-            freeze_point=state.freeze_point,
-            refused=refused,
-            pp_degree=self.generation.shape.pp_degree,
-            dp_degree=self.generation.shape.dp_degree,
-            generation=str(self.plan.generation),
-            step_seconds=seconds,
-            step_parts=self.hooks.parts(),
-            samples_per_second=self.generation.context.batch_size(self.generation.shape.dp_degree) / max(seconds, 1e-9),
-            cache_hits=result.cache_hits,
-            cache_misses=result.cache_misses,
-            time_seconds=time.time(),
-            numerics_hash=state.chain(step, refused),
-        )
+    def _prefetch(self, step: int) -> None:
         prefetch = self.job.cache.prefetch_steps
         self.generation.prefetch(
             range(step + 1, min(step + prefetch, self.calendar.total_steps) + 1)[-1:] if prefetch else range(0)
         )
 
-    def _refusal_text(self, step: int, result: VoteResult) -> str:
-        bad = [unit for unit, square in enumerate(result.unit_squares) if not square < float("inf")]
-        names = [self.generation.context.cut.unit_names[unit] for unit in bad]
-        samples = [index for index in self.generation.feed.batch(step).indices if index >= 0]
-        return (
-            f"{self.state.refused_steps} steps had non-finite values, more than "
-            f"training.refused_steps_max {self.job.training.refused_steps_max}; "
-            f"step {step}: loss {result.loss}, gradient not finite in {names[:1] or 'no unit'}, samples {samples[:8]}...; "
-            "lower training.optimizer.learning_rate or check these samples"
-        )
-
-    # ---- intervals and decisions
-
-    def _close_interval(self, step: int, result: VoteResult) -> None:
-        state, sums = self.state, self.state.interval
-        number = self.calendar.interval_of(step)
-        every = self.job.evaluation.every_intervals
-        guard = self._read_guard() if every and number % every == 0 else None
-        count = max(sums.accepted, 1)
-        context = self.generation.context
-        state.unconfirmed_statistics = IntervalStatistics(
-            number=number,
-            lineage=state.lineage,
-            first_step=step - self.calendar.interval_steps + 1,
-            last_step=step,
-            freeze_point=state.freeze_point,
-            unit_gradient_norms=tuple(math.sqrt(square / count) for square in sums.unit_squares or [0.0] * context.num_units),
-            unit_parameters=tuple(sum(p.numel() for p in unit.parameters()) for unit in context.cut.units),
-            unit_forward_flops=context.unit_flops,
-            learning_rate=self._rate if sums.accepted else 0.0,
-            learning_rate_peak=state.learning_rate_peak,
-            loss_mean=sums.loss_sum / count,
-            accepted_steps=sums.accepted,
-            guard=guard,
-        )
-        if guard is not None and state.unconfirmed is not None:
-            state.unconfirmed = state.unconfirmed.model_copy(update={"evaluation": guard.metrics})
-        state.interval = IntervalSums(first_step=step + 1)
-
-    def _read_guard(self) -> GuardReading:
-        self.generation.phase("evaluate")
-        rows, metrics = evaluate(self.generation, self.generation.context.data.guard)
-        reading = GuardReading(losses=sample_losses(rows), metrics=metrics)
-        best = self.state.best_guard_loss
-        self.state.best_guard_loss = metrics["loss"] if best is None else min(best, metrics["loss"])
-        return reading
+    # ---- decisions
 
     def _due_after(self, step: int) -> int:
         """The decision that must be in force before the step after `step`; 0 where there is no such step."""
@@ -230,6 +119,7 @@ class TrainingLoop:
         while self._due() > self.state.decision_number:
             if self._deadline is None:
                 self._deadline = time.monotonic() + self.job.decisions.wait_seconds
+            self.generation.phase("decision")
             result = self._vote(self._ballot(self.state.step))
             ended = self._after_vote(result)
             if ended is not None:
@@ -247,14 +137,22 @@ class TrainingLoop:
             return None
         if result.drain and state.step < self.calendar.total_steps:
             return self._last_vote(LoopEnd(Ended.DRAINED))
-        every = self.job.checkpoint.every_steps
-        if result.checkpoint or (every and state.step % every == 0 and state.unconfirmed is not None):
+        if result.checkpoint or (self._checkpoint_is_due() and state.unconfirmed is not None):
+            self._checkpoint()
             self.mailbox.tell(checkpoint=False)
-            self.hooks.checkpoint(False)
         counter = result.ready_smallest
         if result.switches_to(counter):
             return LoopEnd(Ended.SWITCHED, self.mailbox.plans[counter])
         return None
+
+    def _checkpoint_is_due(self) -> bool:
+        every = self.job.checkpoint.every_steps
+        return bool(every) and self.state.step > 0 and self.state.step % every == 0
+
+    def _checkpoint(self, before_freeze: bool = False) -> None:
+        self.generation.phase("checkpoint")
+        self.hooks.checkpoint(before_freeze)
+        self.generation.phase("between")
 
     def _adopt(self, number: int, void: bool) -> None:
         state = self.state
@@ -263,14 +161,13 @@ class TrainingLoop:
         if void or decision is None:
             decision = Decision(number=number, interval=number, effective_step=state.step + 1, freeze_point=state.freeze_point,
                                 lineage=state.lineage, reason="came too late", void=True)  # fmt: skip
-            late = f"decision {number} did not come within {self.job.decisions.wait_seconds} s"
-            self.hooks.report("decision_void", late, 0.0, number=str(number))
+            state.given_up = number
         if decision.kind == "rollback" and not decision.void:
             self.hooks.roll_back(decision)
             return
         if decision.freeze_point > state.freeze_point:
             # The guard may come back to the state before this freeze.
-            self.hooks.checkpoint(True)
+            self._checkpoint(before_freeze=True)
         changed = decision.freeze_point != state.freeze_point
         state.decision_number, state.freeze_point = number, decision.freeze_point
         state.decisions.append(decision)
@@ -301,12 +198,31 @@ class TrainingLoop:
         self._vote(replace(self._ballot(self.state.step), ready=0))
         return ended
 
-    def _vote(self, ballot: Ballot) -> VoteResult:
-        context = self.generation.context
-        result = hold_vote(self.generation.world, ballot, context.num_units, self.generation.num_microbatches)
+    def _vote(self, ballot: Ballot, step: int | None = None) -> VoteResult:
+        """Hold a vote. step: the step that it commits, None for a vote without one."""
+        generation, state = self.generation, self.state
+        self.hooks.check()
+        ruled_out = self.mailbox.ruled_out(state.step if step is None else step)
+        if step is not None:
+            generation.phase("vote")
+        result = hold_vote(generation.world, ballot, generation.context.num_units, generation.num_microbatches)
+        if step is not None:
+            generation.phase("tally")
+            self.hooks.seen(SeenVote(lineage=state.lineage, step=step, generation=self.plan.generation, slots=result.slots))
+            generation.phase("seen")
+        self.uncovered = result.uncovered
+        self.mailbox.bury({generation for generation in ruled_out if not result.switches_to(generation.counter)})
+        self._make_stable()
+        return result
+
+    def _make_stable(self) -> None:
+        """A vote has passed: what was committed before it is stable and may leave."""
         self.state.confirm()
+        if self.state.given_up:
+            late = f"decision {self.state.given_up} did not come within {self.job.decisions.wait_seconds} s"
+            self.hooks.report("decision_void", late, 0.0, everybody=True, number=str(self.state.given_up))
+            self.state.given_up = 0
         if not self._voted:
             self._voted = True
             self.hooks.first_vote()
         self.hooks.stable()
-        return result

@@ -12,9 +12,10 @@ from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import lone_groups
+from frostline_trainer.loop_hooks import Ended, LoopEnd, LoopHooks
 from frostline_trainer.mailbox import Mailbox
 from frostline_trainer.run_state import RunState
-from frostline_trainer.training_loop import Ended, LoopEnd, LoopHooks, TrainingLoop
+from frostline_trainer.training_loop import TrainingLoop
 from tests.exact_cases import NUM_UNITS, Case, build_case
 from tests.hand_made_plans import Layout
 
@@ -59,6 +60,8 @@ class Bench:
             parts=dict,
             cache_counts=lambda: (0, 0),
             first_vote=lambda: self.asked.append("first vote"),
+            seen=lambda vote: None,
+            check=lambda: None,
         )
         return TrainingLoop(self.generation, self.plan, self.state, CALENDAR, self.box, hooks).run()
 

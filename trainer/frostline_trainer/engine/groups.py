@@ -1,11 +1,22 @@
 """The process groups of one generation: the world that votes, this worker's pipeline row and its data-parallel column."""
 
+import threading
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from frostline_contract.plan import Plan
 from frostline_trainer.collectives import DEFAULT_TIMEOUT, Group, connect_store
+
+ATTEMPT = timedelta(seconds=2)
+"""One attempt to reach the store of another worker, which may be gone."""
+CONNECTING = timedelta(seconds=30)
+"""For connections between participants that have all arrived: who dies in this moment is waited for no longer."""
+
+
+class Interrupted(RuntimeError):
+    """The groups are not wanted any more."""
 
 
 @dataclass
@@ -21,33 +32,125 @@ class Groups:
     row: Group | None
     column: Group | None
 
+    def all(self) -> list[Group]:
+        """Each group once."""
+        groups = [group for group in (self.row, self.column, self.world, self.moving) if group is not None]
+        return list({id(group): group for group in groups}.values())
+
+    def interrupt(self) -> None:
+        """Whatever blocks in one of them ends with RuntimeError. Callable from any thread."""
+        for group in self.all():
+            group.interrupt()
+
     def close(self) -> None:
-        for group in (self.row, self.column, self.world, self.moving):
-            if group is not None:
-                group.close()
+        for group in self.all():
+            group.close()
         self.store = None
 
 
-def form_groups(plan: Plan, worker_id: str, own_store: Any, backend: str, timeout: timedelta = DEFAULT_TIMEOUT,
-                host: str = "127.0.0.1") -> Groups:  # fmt: skip
-    """Meet the plan's other participants. Raises RuntimeError where they do not all come within `timeout`.
+class Formation:
+    """Meets a plan's other participants and makes the groups; it can be interrupted at any time, also afterwards.
 
-    own_store: this worker's store server, used where it is the plan's global rank 0. host: the address that others reach it at.
+    backend: of row and column; world and moving are always gloo. timeout: for all to arrive, and of each collective later.
+    host: the address at which others reach this worker.
     """
-    participants, shape = plan.participants, plan.placement.shape
-    index = participants.index(worker_id)
-    store = own_store
-    if index != 0 and len(participants) > 1:
-        store = connect_store(plan.store_host, plan.store_port, timeout)
-    name = f"g{plan.generation}"
-    moving = Group(store, f"{name}/moving", index, len(participants), "gloo", timeout, host)
-    if index >= shape.world_size:
-        return Groups(store, moving, None, None, None)
-    pp_rank, dp_rank = shape.pp_rank(index), shape.dp_rank(index)
-    world = moving if not plan.leavers else Group(store, f"{name}/world", index, shape.world_size, "gloo", timeout, host)
-    row = Group(store, f"{name}/row{dp_rank}", pp_rank, shape.pp_degree, backend, timeout, host)
-    column = Group(store, f"{name}/column{pp_rank}", dp_rank, shape.dp_degree, backend, timeout, host)
-    return Groups(store, moving, world, row, column)
+
+    def __init__(self, plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
+                 host: str = "127.0.0.1") -> None:  # fmt: skip
+        self.plan, self._backend, self._timeout, self._host = plan, backend, timeout, host
+        self._index = plan.participants.index(worker_id)
+        self._name = f"g{plan.generation}"
+        self._given_up = threading.Event()
+        self._formed: list[Group] = []
+
+    def form(self) -> Groups:
+        """Raises RuntimeError where the participants do not all come within `timeout`, or where it is interrupted."""
+        try:
+            store = self._meet() if len(self.plan.participants) > 1 else None
+            groups = self._make(store)
+            if store is not None:
+                # Who has come here has all its groups: from now on nobody reads what they were made by.
+                groups.moving.barrier()
+                self._sweep(store)
+            self._check()
+            return groups
+        except RuntimeError:
+            self._drop()
+            raise
+
+    def interrupt(self) -> None:
+        """Forming ends soon, with RuntimeError; what blocks in a group that is formed ends at once. Callable from any thread."""
+        self._given_up.set()
+        for group in list(self._formed):
+            group.interrupt()
+
+    def release(self) -> None:
+        """The groups are closed by their owner: refer to them no more."""
+        self._formed.clear()
+
+    def _check(self) -> None:
+        if self._given_up.is_set():
+            raise Interrupted(f"the groups of {self.plan.generation} are not wanted any more")
+
+    def _drop(self) -> None:
+        for group in self._formed:
+            group.interrupt()
+            group.close()
+        self._formed.clear()
+
+    def _meet(self) -> Any:
+        """Wait in the store of global rank 0 until all have arrived. It polls, so that it can be interrupted at any time."""
+        plan, deadline = self.plan, time.monotonic() + self._timeout.total_seconds()
+        store = None
+        while store is None:
+            self._check()
+            try:
+                store = connect_store(plan.store_host, plan.store_port, ATTEMPT)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+        store.set_timeout(CONNECTING)
+        members, key = len(plan.participants), f"{self._name}/here"
+        arrived = store.add(key, 1)
+        while arrived < members:
+            self._check()
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{arrived} of {members} participants of {plan.generation} came in {self._timeout}")
+            time.sleep(0.002 + 0.0002 * members)
+            arrived = store.add(key, 0)
+        return store
+
+    def _make(self, store: Any) -> Groups:
+        plan, shape, index = self.plan, self.plan.placement.shape, self._index
+        moving = self._group(store, "moving", index, len(plan.participants), "gloo")
+        if index >= shape.world_size:
+            return Groups(store, moving, None, None, None)
+        pp_rank, dp_rank = shape.pp_rank(index), shape.dp_rank(index)
+        world = self._group(store, "world", index, shape.world_size, "gloo") if plan.leavers else moving
+        row = self._group(store, f"row{dp_rank}", pp_rank, shape.pp_degree, self._backend)
+        column = self._group(store, f"column{pp_rank}", dp_rank, shape.dp_degree, self._backend)
+        return Groups(store, moving, world, row, column)
+
+    def _group(self, store: Any, name: str, index: int, size: int, backend: str) -> Group:
+        self._check()
+        group = Group(store, f"{self._name}/{name}", index, size, backend, CONNECTING, self._host)
+        group.allow(self._timeout)
+        self._formed.append(group)
+        return group
+
+    def _sweep(self, store: Any) -> None:
+        """A store outlives its generations: what this participant has put there for the groups is taken away again."""
+        for group in self._formed:
+            for key in group.keys:
+                store.delete_key(key)
+        if self._index == 0:
+            store.delete_key(f"{self._name}/here")
+
+
+def form_groups(plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
+                host: str = "127.0.0.1") -> Groups:  # fmt: skip
+    """Meet the plan's other participants, for callers that nobody interrupts. Raises RuntimeError as `Formation.form`."""
+    return Formation(plan, worker_id, backend, timeout, host).form()
 
 
 def lone_groups() -> Groups:

@@ -1,0 +1,91 @@
+"""What a vote that has passed does to the weights and to the run state: the same for whoever sees it, at once or late."""
+
+import logging
+import math
+import time
+
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.learning_rate import learning_rate
+from frostline_contract.plan import StateTag
+from frostline_contract.statistics import StepRecord
+from frostline_trainer.engine.generation import Generation, StepGradients
+from frostline_trainer.engine.vote import VoteResult
+from frostline_trainer.run_state import RunState
+
+log = logging.getLogger(__name__)
+
+
+def commit_step(generation: Generation, state: RunState, calendar: DecisionCalendar, step: int, gradients: StepGradients,
+                result: VoteResult) -> None:  # fmt: skip
+    """Update the weights, or refuse the step. `state` changes only when the units are whole again; `record_step` follows."""
+    training = generation.context.job.training
+    tag = StateTag(lineage=state.lineage, step=step, generation=generation.plan.generation)
+    if not result.finite:
+        log.warning("step %d refused: loss %s, gradient norm %s", step, result.loss, result.gradient_norm)
+        generation.refuse(gradients, tag)
+        state.refused_steps += 1
+        return
+    rate = learning_rate(training.optimizer, training.schedule, state.accepted_steps + 1, calendar.total_steps)
+    rate *= _rate_scale(generation)
+    generation.commit(gradients, rate, result.gradient_norm, tag)
+    # With batch: per_replica one step stands for dp_degree of the schedule's.
+    state.accepted_steps += generation.shape.dp_degree if training.batch == "per_replica" else 1
+    state.learning_rate_peak = max(state.learning_rate_peak, rate)
+    state.learning_rate = rate
+    sums = state.interval
+    sums.accepted += 1
+    sums.loss_sum += result.loss
+    sums.unit_squares = [
+        a + b for a, b in zip(sums.unit_squares or [0.0] * len(result.unit_squares), result.unit_squares, strict=True)
+    ]
+
+
+def record_step(generation: Generation, state: RunState, step: int, result: VoteResult, seconds: float,
+                parts: dict[str, float]) -> None:  # fmt: skip
+    """The step is the last committed one, and its record waits for a later vote. seconds: it took; parts: of it, by phase."""
+    shape = generation.shape
+    state.step, state.vote_lineage, state.vote_generation = step, state.lineage, generation.plan.generation
+    state.data_epoch, state.data_offset = generation.feed.place_of(step + 1)
+    refused = not result.finite
+    state.unconfirmed = StepRecord(
+        lineage=state.lineage,
+        step=step,
+        loss=result.loss,
+        learning_rate=0.0 if refused else state.learning_rate,
+        gradient_norm=result.gradient_norm,
+        unit_gradient_norms=tuple(math.sqrt(square) for square in result.unit_squares),
+        freeze_point=state.freeze_point,
+        refused=refused,
+        pp_degree=shape.pp_degree,
+        dp_degree=shape.dp_degree,
+        generation=str(generation.plan.generation),
+        step_seconds=seconds,
+        step_parts=parts,
+        samples_per_second=generation.context.batch_size(shape.dp_degree) / seconds if seconds > 0 else 0.0,
+        cache_hits=result.cache_hits,
+        cache_misses=result.cache_misses,
+        time_seconds=time.time(),
+        numerics_hash=state.chain(step, refused),
+    )
+    if refused and state.refused_steps > generation.context.job.training.refused_steps_max:
+        state.failure = _refusal_text(generation, state, step, result)
+
+
+def _rate_scale(generation: Generation) -> float:
+    """With batch: per_replica the global batch grows with dp_degree; the rate may follow (never by default)."""
+    training, degree = generation.context.job.training, generation.shape.dp_degree
+    if training.batch != "per_replica" or training.learning_rate_scaling == "none":
+        return 1.0
+    return float(degree) if training.learning_rate_scaling == "linear" else degree**0.5
+
+
+def _refusal_text(generation: Generation, state: RunState, step: int, result: VoteResult) -> str:
+    bad = [unit for unit, square in enumerate(result.unit_squares) if not square < float("inf")]
+    names = [generation.context.cut.unit_names[unit] for unit in bad]
+    samples = [index for index in generation.feed.batch(step).indices if index >= 0]
+    return (
+        f"{state.refused_steps} steps had non-finite values, more than "
+        f"training.refused_steps_max {generation.context.job.training.refused_steps_max}; "
+        f"step {step}: loss {result.loss}, gradient not finite in {names[:1] or 'no unit'}, samples {samples[:8]}...; "
+        "lower training.optimizer.learning_rate or check these samples"
+    )

@@ -1,0 +1,86 @@
+"""The end of a run: all members score, digest and save together; the outcome is told; everybody waits until it is stored.
+
+All of it can be done again, by whoever is left after a failure: nothing of it changes the run state or the units.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from frostline_proto.v1 import control_pb2
+from frostline_trainer.checkpoints import is_complete
+from frostline_trainer.control_client import ControlClient, Refused
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.entering import Entered
+from frostline_trainer.finishing import (
+    agree_written,
+    final_score,
+    make_outcome,
+    save_final_model,
+    unwritten_text,
+    world_digest,
+)
+from frostline_trainer.loop_hooks import Ended, LoopEnd
+from frostline_trainer.mailbox import Mailbox
+from frostline_trainer.run_state import RunState
+from frostline_trainer.saving import Saving
+
+log = logging.getLogger(__name__)
+STATUS = {Ended.FINISHED: "completed", Ended.DRAINED: "drained", Ended.FAILED: "failed"}
+WAIT_SECONDS = 0.2
+
+
+class Conclusion:
+    """run_dir: where the final model goes. phase: called with each phase's name. check(): raises where a report is due."""
+
+    def __init__(self, context: RunContext, state: RunState, saving: Saving, client: ControlClient, mailbox: Mailbox,
+                 run_dir: Path, phase: Callable[[str], None], check: Callable[[], None]) -> None:  # fmt: skip
+        self._context, self._state, self._saving = context, state, saving
+        self._client, self._mailbox, self._run_dir = client, mailbox, run_dir
+        self._phase, self._check = phase, check
+
+    def conclude(self, entered: Entered, ended: LoopEnd) -> None:
+        """Returns when the controller has said that the result is stored. Raises RuntimeError where a member is lost before."""
+        self._phase("finish")
+        generation = entered.generation
+        folder = self._saving.checkpoint(entered, self._state, before_freeze=False)
+        self._saving.stable()
+        metrics = final_score(generation) if ended.how is Ended.FINISHED else {}
+        digest = world_digest(generation)
+        unwritten = agree_written(generation, self._saving.wait_for_share(folder))
+        if unwritten:
+            self._saving.abandon()
+        self._saving.finish()
+        if entered.index == 0:
+            self._phase("publish")
+            self._tell(self._outcome(ended, folder, unwritten, digest, metrics))
+        self._phase("done")
+        while not self._mailbox.end:
+            self._check()
+            self._mailbox.wait(WAIT_SECONDS)
+
+    def _outcome(
+        self, ended: LoopEnd, folder: Path, unwritten: str, digest: str, metrics: dict[str, float]
+    ) -> control_pb2.RunOutcome:
+        """What came of the run; the model that plain transformers loads is written on the way."""
+        unwritten = unwritten or self._saving.why_not_written(folder)
+        published = not unwritten and is_complete(folder)
+        if ended.how is Ended.FINISHED and published:
+            unwritten = save_final_model(self._context, folder, self._run_dir / "model")
+        status, message = STATUS[ended.how], ended.message
+        if status != "failed" and (unwritten or not published):
+            # Without its weights a run is not completed, and cannot be gone on with from where it drained.
+            status, message = "failed", unwritten_text(self._state.step, folder, unwritten)
+        place = str(folder.relative_to(self._saving.root)) if published else ""
+        return make_outcome(status, self._context, self._state, digest, metrics, place, message)
+
+    def _tell(self, outcome: control_pb2.RunOutcome) -> None:
+        """In the background: whoever hands in the outcome must still hear that its generation is over."""
+        threading.Thread(target=self._hand_in, args=(outcome,), name="outcome", daemon=True).start()
+
+    def _hand_in(self, outcome: control_pb2.RunOutcome) -> None:
+        try:
+            self._client.outcome(outcome)
+        except (Refused, TimeoutError) as unheard:
+            log.warning("the outcome was not taken: %s", unheard)

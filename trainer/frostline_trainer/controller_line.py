@@ -1,0 +1,71 @@
+"""The line to the controller: one channel, opened anew where the controller has moved, and calls that outlast its absence."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from frostline_proto.v1 import control_pb2_grpc
+from frostline_rpc.channel import open_channel
+from frostline_trainer.partition import through_partition
+
+CALL_SECONDS = 5.0
+RETRY_SECONDS = 0.2
+FINAL_ERRORS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED,
+                grpc.StatusCode.INVALID_ARGUMENT)  # fmt: skip
+
+
+class Refused(Exception):
+    """The controller will not have this worker: the text says why."""
+
+
+class ControllerLine:
+    """address_file: holds host:port; read again at every reconnect. Callable from any thread. stopping: set by `stop`."""
+
+    def __init__(self, address_file: Path, token: str) -> None:
+        self._address_file, self._token = address_file, token
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+        self._address = ""
+        self.stopping = threading.Event()
+
+    def stub(self) -> control_pb2_grpc.ControlStub:
+        """Raises OSError where no controller has left its address."""
+        with self._lock:
+            if self._channel is None:
+                self._address = self._address_file.read_text().strip()
+                self._channel = through_partition(open_channel(self._address, self._token))
+            return control_pb2_grpc.ControlStub(self._channel)
+
+    def call(self, method: str, request: Any, patience_seconds: float = 60.0) -> Any:
+        """Call until it is answered. Raises Refused where the controller says no, TimeoutError after `patience_seconds`."""
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            try:
+                return getattr(self.stub(), method)(request, timeout=CALL_SECONDS)
+            except (grpc.RpcError, OSError) as error:
+                code = error.code() if isinstance(error, grpc.RpcError) else None
+                if code in FINAL_ERRORS or code == grpc.StatusCode.ABORTED:
+                    raise Refused(f"{method}: {error.details()}") from error
+                if time.monotonic() > deadline or self.stopping.is_set():
+                    raise TimeoutError(f"{method} was not answered within {patience_seconds:.0f} s") from error
+                time.sleep(RETRY_SECONDS)
+                self.reset()
+
+    def reset(self) -> None:
+        """Drop the channel where the controller has moved, or this line is ending."""
+        with self._lock:
+            moved = (
+                self.stopping.is_set()
+                or not self._address_file.exists()
+                or self._address_file.read_text().strip() != self._address
+            )
+            if self._channel is not None and moved:
+                self._channel.close()
+                self._channel = None
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.reset()

@@ -1,0 +1,144 @@
+"""What a worker does when its generation has failed: it reports what it could bring back, and commits late (PROTOCOLS 4)."""
+
+import logging
+import traceback
+from collections import deque
+
+from frostline_contract.plan import GenerationId, Plan, SeenVote
+from frostline_proto.v1 import control_pb2, plan_pb2
+from frostline_rpc.convert import to_message
+from frostline_trainer.control_client import ControlClient
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.mailbox import Mailbox
+from frostline_trainer.run_state import RunState
+from frostline_trainer.training_loop import TrainingLoop
+
+log = logging.getLogger(__name__)
+ERROR_CHARACTERS = 4000
+
+
+class Fenced(RuntimeError):
+    """The generation is over: the controller says so. Nothing failed here."""
+
+
+class Recovery:
+    """The memory of this worker's votes. All but `check` is the training thread's alone.
+
+    ran: the generation that this worker was a member of last; prepared gradients are of its votes. plan: its plan.
+    """
+
+    def __init__(self, worker_id: str, context: RunContext, state: RunState, mailbox: Mailbox, client: ControlClient) -> None:
+        self._worker_id, self._context, self._state = worker_id, context, state
+        self._mailbox, self._client = mailbox, client
+        self.ran: GenerationId | None = None
+        self._plan: Plan | None = None
+        self._failed: TrainingLoop | None = None
+        self._seen: deque[SeenVote] = deque(maxlen=2)
+        self._switched: deque[GenerationId] = deque(maxlen=2)
+
+    # ---- while all is well
+
+    def check(self, running: GenerationId | None) -> None:
+        """Raises Fenced where a report is due. running: the generation that this worker is a member of."""
+        reason = self._mailbox.due_report(running)
+        if reason:
+            raise Fenced(reason)
+
+    def see(self, vote: SeenVote) -> None:
+        """A step's vote has returned: this is the first thing that happens to its result."""
+        self._seen.append(vote)
+
+    def switched(self, plan: Plan) -> None:
+        """A vote has switched to `plan`."""
+        self._switched.append(plan.generation)
+
+    def entering(self, plan: Plan) -> None:
+        """From here on what this worker has is of `plan`'s generation: nothing prepared is kept (`commit_late` came before)."""
+        self.drop_prepared()
+        self.ran, self._plan = plan.generation, plan
+
+    @property
+    def seen_step(self) -> int:
+        """The step of the newest vote that was seen; -1 for none."""
+        return self._seen[-1].step if self._seen else -1
+
+    # ---- when it has failed
+
+    def take_over(self, loop: TrainingLoop) -> None:
+        """Keep what the failed loop could still commit, and nothing that refers to its groups."""
+        self.drop_prepared()
+        loop.generation.abandon(keep_prepared=loop.prepared is not None)
+        if loop.prepared is not None:
+            self._failed = loop
+
+    def drop_prepared(self) -> None:
+        """The prepared gradients of the failed generation are of no use any more."""
+        if self._failed is not None:
+            self._failed.generation.abandon(keep_prepared=False)
+        self._failed = None
+
+    def report(self, failure: RuntimeError, heard: GenerationId) -> None:
+        """Say what is held. heard: nothing up to it will be entered any more, by promise. It is sent in the background."""
+        request = control_pb2.ReportRecoveryRequest(
+            worker_id=self._worker_id,
+            incarnation=self._client.response.incarnation if self._client.response is not None else 0,
+            generation=to_message(heard, plan_pb2.GenerationId),
+            units=self._units(),
+            seen=[to_message(vote, plan_pb2.SeenVote) for vote in self._seen],
+            fates=self._fates(),
+            error="" if isinstance(failure, Fenced) else text_of(failure),
+            fenced=isinstance(failure, Fenced),
+        )
+        if self.ran is not None:
+            request.ran.CopyFrom(to_message(self.ran, plan_pb2.GenerationId))
+        self._client.report_recovery(request)
+        log.info("reported at step %d: heard %s, ran %s, %d units", self._state.step, heard, self.ran, len(request.units))
+
+    def commit_late(self, plan: Plan) -> None:
+        """Come to the plan's start by its vote, where this worker has prepared that very step and has not committed it."""
+        vote, loop, state = plan.vote, self._failed, self._state
+        if vote is None or loop is None or loop.prepared is None:
+            return
+        same = (vote.lineage, vote.step, vote.generation) == (state.lineage, loop.prepared.step, loop.plan.generation)
+        if same and state.step == vote.step - 1:
+            loop.commit_late(vote)
+            if vote not in self._seen:
+                self.see(vote)
+            log.info("committed step %d of %s late", vote.step, vote.generation)
+
+    def _units(self) -> list[control_pb2.UnitReport]:
+        """All that is whole here, with its tag; and what should be and is torn."""
+        held, needed = self._context.holdings.all(), set(self._plan.needs(self._worker_id)) if self._plan is not None else set()
+        prepared = self._failed is not None
+        reports = []
+        for unit in sorted(needed | held.keys()):
+            tag = held.get(unit)
+            report = control_pb2.UnitReport(unit=unit, intact=tag is not None)
+            if tag is not None:
+                report.state.CopyFrom(to_message(tag, plan_pb2.StateTag))
+                report.prepared = prepared and unit in needed and tag == self._state.tag
+            reports.append(report)
+        return reports
+
+    def _fates(self) -> list[control_pb2.PlanFate]:
+        known = [(generation, True) for generation in self._switched]
+        known += [
+            (generation, False) for generation in sorted(self._mailbox.dead, key=lambda one: (one.incarnation, one.counter))
+        ]
+        return [
+            control_pb2.PlanFate(generation=to_message(generation, plan_pb2.GenerationId), switched=switched)
+            for generation, switched in known
+        ]
+
+
+def text_of(failure: BaseException) -> str:
+    """What went wrong, with its traceback."""
+    return "".join(traceback.format_exception(failure))[-ERROR_CHARACTERS:]
+
+
+def let_go_of(failure: BaseException | None) -> None:
+    """An exception's frames hold works and tensors of a dead generation: let go of them, so that its sockets close."""
+    while failure is not None:
+        traceback.clear_frames(failure.__traceback__)
+        failure.__traceback__ = None
+        failure = failure.__cause__ or failure.__context__

@@ -1,0 +1,274 @@
+"""A worker's life: it joins the run, enters the generations that name it, recovers from failures, and ends when it is told to.
+
+setup -> register -> (prepare a plan -> enter it -> train until it ends)* -> result
+                          ^------ report what is left <- failure or fence -'
+"""
+
+import logging
+import os
+import time
+from pathlib import Path
+
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.job import Job
+from frostline_contract.plan import GenerationId, Plan
+from frostline_proto.v1 import control_pb2
+from frostline_trainer.caching import CacheUse
+from frostline_trainer.changing import Changes
+from frostline_trainer.collectives import open_store
+from frostline_trainer.concluding import Conclusion
+from frostline_trainer.control_client import ControlClient
+from frostline_trainer.entering import Entered, Entrance
+from frostline_trainer.faults import FaultPlan, Progress
+from frostline_trainer.identity import Identity
+from frostline_trainer.introducing import heartbeat, make_registration
+from frostline_trainer.loop_hooks import Ended, LoopEnd, LoopHooks
+from frostline_trainer.mailbox import Mailbox
+from frostline_trainer.moves import give_up
+from frostline_trainer.phases import PhaseClock
+from frostline_trainer.preparing import Preparation
+from frostline_trainer.recovering import Recovery, let_go_of
+from frostline_trainer.run_state import RunState
+from frostline_trainer.saving import Saving
+from frostline_trainer.setup import build_context
+from frostline_trainer.stacks import stack_event
+from frostline_trainer.training_loop import TrainingLoop
+
+log = logging.getLogger(__name__)
+EXIT_DONE, EXIT_REFUSED = 0, 3
+
+
+class Worker:
+    """One worker's life. Everything between two plans is in `self`; everything of one generation in an `Entered`."""
+
+    def __init__(self, identity: Identity, job: Job) -> None:
+        self.identity, self.job = identity, job
+        self.mailbox = Mailbox(identity.worker_id)
+        self.clock = PhaseClock()
+        self.state = RunState()
+        self.entered: Entered | None = None
+        self.loop: TrainingLoop | None = None
+        self.entering: Plan | None = None
+        self.switched_to: Plan | None = None
+        self.client: ControlClient | None = None
+
+    def run(self) -> int:
+        self.context = build_context(self.job)
+        self.faults = FaultPlan.of(self.job, self.identity, self._fault_progress)
+        self.faults.watch(self.clock)
+        self.store, store_port = open_store(self.identity.host)
+        feed_steps = self.context.order(1).steps_per_epoch
+        self.calendar = DecisionCalendar(
+            self.job.interval_steps(feed_steps), self.job.decisions.lag_steps, self.job.total_steps(feed_steps)
+        )
+        client = self._connect(make_registration(self.identity, self.context, store_port, feed_steps))
+        response = client.register()
+        self._equip(client, response)
+        client.start(self._outgoing)
+        self.preparation.start()
+        try:
+            return self._generations()
+        finally:
+            self.caching.close()
+            client.stop()
+            self.preparation.stop()
+
+    def _connect(self, registration: control_pb2.RegisterRequest) -> ControlClient:
+        client = ControlClient(
+            self.identity.controller_file, self.identity.token, registration, self.mailbox, self._heartbeat, self._acknowledge
+        )
+        client.on_fence = self._interrupt
+        client.on_lost = lambda: self._interrupt(self.mailbox.newest)
+        client.on_stack = lambda reason: client.add_event(
+            stack_event(self.identity.worker_id, self.state.step, self.state.lineage, reason)
+        )
+        self.client = client
+        return client
+
+    def _equip(self, client: ControlClient, response: control_pb2.RegisterResponse) -> None:
+        """What outlives all generations."""
+        identity, context, box = self.identity, self.context, self.mailbox
+        self.caching = CacheUse(context, response.cache_address, identity.token, identity.worker_id, identity.run_dir)
+        self.saving = Saving(
+            context, Path(response.checkpoint_root), client, on_fenced=self._later_epoch, before=self.faults.before_file
+        )
+        self.recovery = Recovery(identity.worker_id, context, self.state, box, client)
+        self.entrance = Entrance(identity.worker_id, context, self.state, box, self.saving.root, self.calendar)
+        self.changes = Changes(
+            context, self.state, self.saving, self.entrance, self.caching, self.calendar, self.clock.enter, self._report
+        )
+        self.preparation = Preparation(context, identity, box, client, self._running, lambda: self.state.step)
+        self.conclusion = Conclusion(
+            context, self.state, self.saving, client, box, identity.run_dir, self.clock.enter, self._check
+        )
+
+    # ---- the life between plans
+
+    def _generations(self) -> int:
+        while True:
+            try:
+                plan = self.preparation.next_plan(self.switched_to, self._check)
+                if plan is None:
+                    return self._let_go()
+                ended = self._generation(plan)
+                if ended.how is not Ended.SWITCHED:
+                    assert self.entered is not None
+                    self.conclusion.conclude(self.entered, ended)
+                    return EXIT_DONE
+            except RuntimeError as failure:
+                self._recover(failure)
+
+    def _generation(self, plan: Plan) -> LoopEnd:
+        """Enter a plan and train until it ends."""
+        started = time.perf_counter()
+        self.entering = plan
+        self.clock.enter("reshape")
+        groups = self.preparation.groups_of(plan)
+        if self.switched_to is not None:
+            self.preparation.tell_switched(plan, self.state.step)
+        entered = self.entrance.enter(plan, groups, self.recovery, self.clock.enter, self.caching)
+        self.switched_to, self.loop = None, None
+        self.mailbox.forget_plans_until(plan.generation.counter)
+        self.entered, self.entering = entered, None
+        if entered is None:
+            # A leaver has given its state away. It keeps it, and its groups, until it enters another plan or is told to end.
+            self.clock.enter("spare")
+            return LoopEnd(Ended.SWITCHED)
+        self._tell_entered(entered, time.perf_counter() - started)
+        self.loop = TrainingLoop(entered.generation, plan, self.state, self.calendar, self.mailbox, self._hooks(entered))
+        ended = self.loop.run()
+        if ended.plan is not None:
+            self.switched_to = ended.plan
+            self.recovery.switched(ended.plan)
+        return ended
+
+    def _tell_entered(self, entered: Entered, seconds: float) -> None:
+        assert self.client is not None
+        plan = entered.plan
+        self.clock.new_generation()
+        self.client.entered(plan.generation)
+        self.client.entered_in_background(plan.generation, seconds, self.state.step)
+        units, shape = plan.placement.units_of(self.identity.worker_id), plan.placement.shape
+        text = "entered %s at step %d: pp %d dp %d, units %s"
+        log.info(text, plan.generation, self.state.step, shape.pp_degree, shape.dp_degree, units)
+
+    def _hooks(self, entered: Entered) -> LoopHooks:
+        return LoopHooks(
+            checkpoint=lambda before_freeze: self._checkpoint(entered, before_freeze),
+            roll_back=lambda decision: self.changes.roll_back(entered, decision),
+            stable=self._stable,
+            applied=lambda decision: self.changes.apply(entered, decision),
+            report=self._report,
+            parts=self.clock.take_parts,
+            cache_counts=self.caching.take_counts,
+            first_vote=lambda: self._settle(entered),
+            seen=self.recovery.see,
+            check=self._check,
+        )
+
+    def _settle(self, entered: Entered) -> None:
+        """The first vote has passed: what came before is safe with this generation's members, and ends here."""
+        self.preparation.close_before(entered.plan.generation)
+        self.preparation.forget_switch(entered.plan)
+        give_up(self.context, entered.plan, self.identity.worker_id)
+
+    def _stable(self) -> None:
+        self.saving.stable()
+        if self.client is not None and self._is_sender():
+            self.client.wake()
+
+    def _checkpoint(self, entered: Entered, before_freeze: bool) -> None:
+        self.saving.checkpoint(entered, self.state, before_freeze)
+
+    # ---- failure
+
+    def _running(self) -> GenerationId | None:
+        """The generation that this worker is a member of, or is about to be."""
+        plan = self.entering or (self.entered.plan if self.entered is not None else None)
+        return plan.generation if plan is not None else None
+
+    def _check(self) -> None:
+        """Raises RuntimeError where the generation is over, or this worker is not wanted any more."""
+        self.recovery.check(self._running())
+
+    def _interrupt(self, generation: GenerationId) -> None:
+        """Whatever the training thread waits for in generations up to this one, it waits no longer."""
+        self.preparation.interrupt(generation)
+
+    def _later_epoch(self, run_epoch: int) -> None:
+        """The checkpoint writer has found that this world is fenced off: it publishes nothing more (PROTOCOLS 5)."""
+        self.mailbox.put_fence(self.mailbox.newest, f"run epoch {run_epoch} has begun")
+        self._interrupt(self.mailbox.newest)
+
+    def _recover(self, failure: RuntimeError) -> None:
+        """Drop all groups, keep what could be committed late, and report. A report is a promise (PROTOCOLS 4)."""
+        log.warning("generation %s is over: %s", self._running(), failure)
+        try:
+            self.clock.enter("recovery")
+        except RuntimeError as another:
+            log.warning("and in the recovery: %s", another)
+        heard = self.mailbox.promise()
+        self.preparation.drop(heard)
+        if self.loop is not None:
+            self.recovery.take_over(self.loop)
+        self.entered = self.loop = self.entering = self.switched_to = None
+        self.saving.abandon(self.recovery.seen_step)
+        self.recovery.report(failure, heard)
+        let_go_of(failure)
+
+    # ---- the end
+
+    def _let_go(self) -> int:
+        """Told to end, or no longer wanted."""
+        if self.mailbox.lost:
+            log.error("refused: %s", self.mailbox.lost)
+            return EXIT_REFUSED
+        log.info("ended: %s", self.mailbox.end)
+        return EXIT_DONE
+
+    def leave(self, reason: str) -> None:
+        """SIGTERM: ask the controller for a plan without this worker; the run goes on (PROTOCOLS 10)."""
+        if self.client is None or self.client.response is None:
+            # Nobody counts on it yet.
+            os._exit(EXIT_DONE)
+        self.client.leave_in_background(reason)
+
+    # ---- what other threads ask
+
+    def _is_sender(self) -> bool:
+        entered = self.entered
+        return entered is not None and entered.index == 0
+
+    def _outgoing(self):
+        return self.state.outgoing() if self._is_sender() else ([], [])
+
+    def _acknowledge(self, lineage: int, step: int | None, interval: int | None) -> None:
+        self.state.forget(lineage, step, interval)
+
+    def _report(self, kind: str, reason: str, seconds: float, everybody: bool = False, **detail: str) -> None:
+        """everybody: the event must not be lost with one member; the controller takes it once."""
+        if self.client is not None and (everybody or self._is_sender()):
+            state = self.state
+            self.client.add_event(
+                control_pb2.RunEvent(
+                    kind=kind, step=state.step, lineage=state.lineage, reason=reason, seconds=seconds, detail=detail
+                )
+            )
+
+    def _heartbeat(self) -> control_pb2.HeartbeatRequest:
+        entered, loop = self.entered, self.loop
+        return heartbeat(
+            self.identity.worker_id,
+            self.state.step,
+            self.clock,
+            entered.plan.generation if entered is not None else None,
+            entered.link if entered is not None else None,
+            self.caching.profile(),
+            loop.uncovered if loop is not None else (),
+        )
+
+    def _fault_progress(self) -> Progress:
+        plan = self.entering or (self.entered.plan if self.entered is not None else None)
+        needed = plan.needs(self.identity.worker_id) if plan is not None else []
+        torn = tuple(unit for unit in needed if self.context.holdings.state(unit) is None)
+        return Progress(self.state.step, self.state.lineage, str(plan.generation) if plan is not None else "", torn)
