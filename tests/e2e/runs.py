@@ -118,6 +118,14 @@ class Ended:
     def decisions(self) -> list[dict[str, Any]]:
         return [line for line in self.lines("plans.jsonl") if line["kind"] == "decision"]
 
+    @property
+    def plans(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines("plans.jsonl") if line["kind"] == "plan"]
+
+    def fault(self, index: int) -> dict[str, Any]:
+        """What is said of a planned fault that has happened."""
+        return json.loads((self.folder / "cluster" / "faults" / str(index)).read_text())
+
     def story(self) -> str:
         """For a failing assertion: what it said and the end of every log."""
         logs = [
