@@ -262,6 +262,54 @@ def test_late_word_of_a_superseded_plan_is_answered_with_the_newest(world: Calla
     assert refused.value.code() == grpc.StatusCode.ABORTED
 
 
+@pytest.mark.parametrize("checkpoint", [0, 28])
+def test_a_former_members_old_state_is_no_way_round_what_came_since(world: Callable[..., World], checkpoint: int) -> None:
+    run = world(placement={"workers": 2}, controller=QUICK)
+    plan = started(run, 2)
+    run.operator.command("reshape", pp_degree=1, dp_degree=1)
+    following = run.workers[0].next_plan("continue")
+    for worker in run.workers:
+        worker.ready(following)
+    going_on, spare = run.members(following)[0], run.members(plan)[1]
+    going_on.enter(following, 21)
+    wait_for(lambda: run.operator.status().generation.counter == following.generation.counter, "the switch is known")
+    going_on.heartbeat(30)
+    going_on.records(*(record(step) for step in range(1, 30)))
+    if checkpoint:
+        run.checkpoint(checkpoint)
+    run.kill(going_on)
+    spare.next("fence")
+    spare.recover(plan, 21, UNITS, heard=following, fenced=True)
+    answer = answer_to(following, spare)
+    assert answer.lineage == 1, "steps up to 29 are known to the world: what is computed from 21 on again is a new lineage"
+    if checkpoint:
+        assert (answer.start, answer.start_step) == ("checkpoint", 28)
+        assert "back to step 28: survivors hold nothing newer than step 21" in answer.reason
+    else:
+        assert (answer.start, answer.start_tag) == ("survivors", at(plan, 21))
+
+
+def test_a_lineage_that_no_plan_began_leaves_no_trace(world: Callable[..., World]) -> None:
+    run, plan = pipeline(world, 4)
+    behind, torn, other, dead = run.members(plan)
+    run.kill(dead)
+    behind.recover(plan, 20, UNITS, prepared=True)
+    torn.recover(plan, 20, ())
+    other.recover(plan, 20, range(2), tag=at(plan, 21), seen=())
+    lossy = behind.next_plan("survivors")
+    assert (lossy.start_tag, lossy.lineage) == (at(plan, 20), 1)
+    run.kill(other)
+    behind.next("fence")
+    behind.recover(plan, 20, UNITS, prepared=True, heard=lossy, fenced=True)
+    torn.recover(plan, 20, (), heard=lossy, seen=[vote_of(plan, 21)])  # the vote is known after all
+    answer = behind.next_plan("survivors")
+    assert (answer.start_tag, answer.lineage) == (at(plan, 21), 0)
+    for worker in (behind, torn):
+        worker.enter(answer, 21)
+    behind.records(*(record(step) for step in range(1, 23)))
+    assert [line.get("step") for line in run.lines("metrics.jsonl")] == list(range(1, 23)), "no cut, no hole"
+
+
 def test_records_of_the_generation_that_ended_are_taken(world: Callable[..., World]) -> None:
     run = world(placement={"workers": 2}, controller=QUICK)
     plan = started(run, 2)

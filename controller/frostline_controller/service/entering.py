@@ -181,6 +181,8 @@ class Entering:
 
     async def _make_plan(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery) -> Plan:
         facts = {**facts_line(failure, found), "reason": recovery.reason}
+        if isinstance(found, GoOn) and await self._starting.newer_checkpoint(failure, found) is not None:
+            found = GoBack((), f"survivors hold nothing newer than step {found.state.step}")
         if isinstance(found, GoOn):
             return await self._starting.from_survivors(failure, found, workers, recovery.reason, facts)
         assert isinstance(found, GoBack | NewEpoch)

@@ -28,7 +28,9 @@ ENTERED_WAIT_SECONDS = 2.0
 
 @dataclass
 class Preparation:
-    """What is known of the prepared plan. ready: preparation seconds by worker. taken_back: step of the worker then.
+    """What is known of the prepared plan. ready: preparation seconds by worker.
+
+    taken_back: by worker the step that it had committed then, by its own word: the next vote may still count it as ready.
 
     announced: ReadyNotice was sent, so that a vote may switch; true as well after a restart, since a predecessor may have.
     told: this controller has sent it. cause: kind of the event that the switch becomes.
@@ -68,9 +70,8 @@ class Reshaping:
             preparation.ready[worker_id] = request.seconds
             preparation.taken_back.pop(worker_id, None)
         else:
-            worker = self._run.members.get(worker_id)
             preparation.ready.pop(worker_id, None)
-            preparation.taken_back[worker_id] = worker.step if worker else 0
+            preparation.taken_back[worker_id] = request.step  # its own word: what heartbeats told of is older
             log.info("ready taken back worker=%s generation=%s reason=%r", worker_id, _of(request.generation), request.reason)
 
     def window(self, not_before: int = 0) -> tuple[int, int, int, int]:

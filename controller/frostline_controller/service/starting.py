@@ -34,6 +34,11 @@ class History:
     lineages: tuple[LineageStart, ...]
     lines: list[dict[str, object]]
 
+    def without_unstarted(self, reached: int, started: int) -> Self:
+        """Without lineages above `reached` that a plan was to begin and no record is of: nobody ran that plan."""
+        lineages = tuple(s for s in self.lineages if s.kind != "restore" or not max(reached, started) < s.lineage)
+        return replace(self, lineages=lineages)
+
     def until(self, lineage: int) -> Self:
         """As it was before any later lineage was decided."""
         kept = tuple(start for start in self.lineages if start.lineage <= lineage)
@@ -84,14 +89,25 @@ class Starting:
         await self._announce(plan, [*history.lines, *ends], facts)
         return plan
 
+    async def newer_checkpoint(self, failure: Failure, found: GoOn) -> int | None:
+        """The step of a checkpoint beyond what survivors hold, where there is one: all who had gone on since then are lost."""
+        place = (lineage_at(failure, found.state), found.state.step)
+        if found.state.step + 1 >= self._run.step:
+            return None
+        checkpoint = await asyncio.to_thread(newest_checkpoint, self._root)
+        return checkpoint.step if checkpoint is not None and place < (checkpoint.lineage, checkpoint.step) else None
+
     async def from_survivors(
         self, failure: Failure, found: GoOn, workers: list[Worker], reason: str, facts: dict[str, object]
     ) -> Plan:
         """One plan for all `workers` that fit, with every unit from `found.state`."""
         run, base = self._run, failure.current
-        lineage, history = lineage_at(failure, found.state), self._history()
+        lineage = lineage_at(failure, found.state)
+        history = self._history().without_unstarted(lineage, run.records.lineage)
         decision = self._decision(history.until(lineage), found.state.step)
-        if not found.extends_all:
+        latest = run.records.latest
+        published = latest is not None and (lineage, found.state.step) < (latest.lineage, latest.step)
+        if published or not found.extends_all:
             history = self._branch(run.state.max_lineage + 1, found.state.step, lineage)
             lineage = run.state.max_lineage + 1
             decision = self._decision(history, found.state.step)
@@ -101,7 +117,7 @@ class Starting:
         choice = await self._choosing.choose(ordered, freeze_point, None, found.state.step)
         store = run.members.get(choice.placement.workers[0])
         assert store is not None
-        branch = "" if found.extends_all else f", where lineage {lineage} begins"
+        branch = f", where lineage {lineage} begins" if lineage != lineage_at(failure, found.state) else ""
         plan = survivors_plan(
             next_generation(run.state), base, found, lineage, choice.placement, store,
             (freeze_point, decision.number if decision else 0), self._choosing.domains(choice.placement.workers),
