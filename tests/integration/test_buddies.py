@@ -1,5 +1,7 @@
 """Buddies: after every step, freeze, refusal and reshape a ward's copy is the owner's unit, bit for bit; and what is covered."""
 
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -48,7 +50,7 @@ SHAPES = [
     (Layout(2, 1, 2, "interleaved_1f1b"), (0, 1)),
     (Layout(2, 2), (0, 1, 0, 1)),
 ]
-"""(layout, each member's failure domain). In the last one both replicas of a stage share a domain: dp ranks lie side by side."""
+"""(layout, each member's failure domain). In the last one both owners of a stage share a domain."""
 
 
 @pytest.mark.parametrize(("layout", "domains"), SHAPES, ids=str)
@@ -64,3 +66,89 @@ def test_a_ward_is_its_owners_unit_after_every_step(layout: Layout, domains: tup
     wards = [len(run.tags) for run in runs]
     assert sum(wards) > NUM_UNITS * layout.dp_degree, "somebody keeps a unit that it does not own"
     assert len({tag for run in runs for tag in run.tags.values()}) == 1, "frozen wards too are at the last step's tag"
+
+
+NUMERICS = [
+    Case("vit", "bfloat16", freezing=FREEZING, steps=8),
+    Case("bert_classification", "float64", freezing=((3, 3), (6, 0)), steps=8, optimizer="sgd", clip_norm=None),
+    Case("llama_tied", "bfloat16", freezing=FREEZING, steps=8, activation_checkpointing=True),
+    Case("gpt2_tied", freezing=((3, 2),), steps=6, untie_on_freeze=True),
+    Case("vit", numerics="fast", steps=5),
+]
+
+
+@pytest.mark.parametrize("case", NUMERICS, ids=str)
+def test_every_type_optimizer_and_family_is_kept_alike(case: Case, warm_workers: WarmWorkers) -> None:
+    runs = run_series(warm_workers, case, [Segment(Layout(3, 1), case.steps, domains=(0, 1, 2))], score=False)
+    for step in range(1, case.steps + 1):
+        check_copies(runs, f"after {step}")
+    check_gradients(runs, case.steps)
+
+
+def test_a_refused_step_changes_no_copy_and_the_next_goes_on(warm_workers: WarmWorkers) -> None:
+    case = replace(TIED, freezing=((5, 2),), steps=6)
+    runs = run_series(warm_workers, case, [Segment(Layout(4, 1), 6, domains=(0, 1, 2, 3))], refused=(3, 6))
+    for step in range(1, 7):
+        check_copies(runs, f"after {step}")
+    assert copies_of(runs, "after 3") == copies_of(runs, "after 2") != copies_of(runs, "after 4")
+    assert copies_of(runs, "after 6") == copies_of(runs, "after 5")
+    (tag,) = {tag for run in runs for tag in run.tags.values()}
+    assert "step=6" in tag, "a refused step uses up its number"
+
+
+def test_owners_in_two_domains_need_no_buddy(warm_workers: WarmWorkers) -> None:
+    case = replace(TIED, steps=3)
+    runs = run_series(warm_workers, case, [Segment(Layout(2, 2), 3, domains=(0, 0, 1, 1))])
+    assert {run.covered[step] for run in runs for step in run.covered} == {ALL}
+    assert sum(len(run.tags) for run in runs) == 2 * NUM_UNITS, "nobody keeps a unit that it does not own"
+    check_copies(runs, "after 3")
+
+
+def test_what_nobody_could_bring_back_is_uncovered_and_blocks_nothing(warm_workers: WarmWorkers) -> None:
+    case = replace(TIED, steps=2)
+    none = run_series(warm_workers, case, [Segment(Layout(2, 1), 2)])
+    one = run_series(warm_workers, case, [Segment(Layout(2, 1), 2, domains=(7, 7))])
+    for runs in (none, one):
+        assert {run.covered[step] for run in runs for step in run.covered} == {(False,) * NUM_UNITS}
+        assert sum(len(run.tags) for run in runs) == NUM_UNITS
+
+
+JOURNEY = (
+    Segment(Layout(4, 1), 2, domains=(0, 1, 2, 3)),
+    # w1's and w2's former wards are their own now, and the other way round; w3 leaves.
+    Segment(Layout(3, 1, 1, "1f1b", (1, 2, 0)), 4, 1, domains=(0, 1, 2)),
+    # A joiner that gets its wards with its units.
+    Segment(Layout(4, 1, 1, "gpipe", (4, 0, 1, 2)), 6, 3, domains=(0, 0, 1, 1)),
+    Segment(Layout(2, 2, 1, "1f1b", (2, 4, 0, 1)), 8, 2, domains=(0, 1, 0, 1)),
+)
+"""Fresh -> fewer -> a joiner -> two replicas in one domain, with freezes on the way."""
+
+
+def test_wards_move_with_a_reshape_and_are_whole_from_its_first_moment(warm_workers: WarmWorkers) -> None:
+    alone = lone_run(warm_workers, TIED)
+    runs = run_series(warm_workers, TIED, JOURNEY)
+    assert losses_of(runs) == alone.losses
+    for step in range(1, TIED.steps + 1):
+        check_copies(runs, f"after {step}")
+    for step in (0, 2, 4, 6):
+        check_copies(runs, f"entered at {step}")
+    assert {run.digest for run in runs if run.units} == {alone.digest}
+    assert {run.covered[step] for run in runs for step in run.covered} == {ALL}
+
+
+def test_a_former_ward_is_not_sent_again(warm_workers: WarmWorkers) -> None:
+    """w1 kept all that it owns now: a reshape onto a buddy moves nothing."""
+    case = replace(TIED, steps=4)
+    series = [Segment(Layout(2, 1), 2, domains=(0, 1)), Segment(Layout(1, 1, 1, "1f1b", (1,)), 4)]
+    runs = run_series(warm_workers, case, series)
+    assert [run.moved_bytes for run in runs] == [0, 0]
+    assert runs[1].digest == lone_run(warm_workers, case).digest
+
+
+def test_a_checkpoint_gives_wards_their_state(warm_workers: WarmWorkers, tmp_path: Path) -> None:
+    runs = run_series(warm_workers, TIED, [Segment(Layout(4, 1), 4, domains=(0, 1, 2, 3))], str(tmp_path), checkpoint_step=4)
+    (folder,) = {run.checkpoint for run in runs}
+    resumed = run_series(warm_workers, TIED, [Segment(Layout(3, 1), 8, 1, domains=(0, 1, 2))], str(tmp_path), resume=(folder, 4))
+    for step in range(5, 9):
+        check_copies(resumed, f"after {step}")
+    assert {run.digest for run in resumed} == {lone_run(warm_workers, TIED).digest}
