@@ -1,0 +1,209 @@
+"""Where production decides: plans are built, failures answered and announcements taken by the functions that run in a cluster.
+
+Answers are remembered by what they depend on. A rule that is switched off changes what goes in, or overrules what comes out.
+"""
+
+from frostline_contract.plan import Plan, SeenVote, StateTag
+from frostline_controller.recovery.answer import answer
+from frostline_controller.recovery.facts import Answer, Failure, HeldUnit, SurvivorReport
+from frostline_trainer.mailbox import Mailbox
+from tests.model.building import answering_plan, first_plan, switch
+from tests.model.configurations import Configuration
+from tests.model.world import (
+    NOBODY,
+    NONE,
+    Leader,
+    Order,
+    PlanView,
+    Pool,
+    Report,
+    State,
+    Vote,
+    generation_id,
+    order_of,
+    worker_index,
+    worker_name,
+)
+
+class Bridge:
+    """Plans and states by number, and production's decisions about them. off: the rules that are switched off."""
+
+    def __init__(self, configuration: Configuration, off: frozenset[str] = frozenset()) -> None:
+        self.configuration, self.off = configuration, off
+        self.states: Pool[State] = Pool()
+        self.views: list[PlanView] = []
+        self._plans: dict[tuple[Plan, int], int] = {}
+        self._answers: dict[object, Answer] = {}
+        self._reports: dict[tuple[int, Report], SurvivorReport] = {}
+        self._takes: dict[tuple[int, Order, int], bool] = {}
+        self._votables: dict[tuple[int, int, int], bool] = {}
+        self._committed: dict[tuple[int, int, Order], int] = {}
+
+    # ---- plans
+
+    def view(self, plan: Plan, start: int) -> int:
+        """The plan's number. start: the state that it starts from, NONE for "continue"."""
+        found = self._plans.get((plan, start))
+        if found is None:
+            found = self._plans[plan, start] = len(self.views)
+            self.views.append(self._look(plan, start))
+        return found
+
+    def _look(self, plan: Plan, start: int) -> PlanView:
+        count = self.configuration.num_workers
+        units = range(self.configuration.num_units)
+        return PlanView(
+            plan=plan,
+            order=order_of(plan.generation),
+            base=order_of(plan.base),
+            kind=plan.start,
+            members=tuple(worker_index(worker) for worker in plan.placement.workers),
+            participants=tuple(worker_index(worker) for worker in plan.participants),
+            needs=tuple(tuple(plan.needs(worker_name(worker))) for worker in range(count)),
+            holders=tuple(tuple(worker_index(worker) for worker in plan.holders_of(unit)) for unit in units),
+            sources=tuple(worker_index(worker) for worker in plan.sources),
+            state_source=worker_index(plan.state_source) if plan.state_source else NONE,
+            start=start,
+        )
+
+    def first_plan(self) -> int:
+        """Generation 1.1, from the initial weights."""
+        start = self.states.number(State(0, (), (1, 1)))
+        plan = first_plan(self.configuration)
+        return self.view(plan, start)
+
+    def switching_plan(self, leader: Leader, order: Order) -> int:
+        assert self.configuration.switch is not None
+        base = self.views[leader.current].plan
+        plan = switch(self.configuration, order, base)
+        return self.view(plan, NONE)
+
+    def recovery_plan(self, leader: Leader, order: Order, found: Answer, usable: tuple[int, ...], lineage: int, epoch: int) -> Plan:
+        return answering_plan(self.configuration, self.views[leader.current].plan, order, found, usable, lineage, epoch)
+
+    # ---- states
+
+    def committed(self, state: int, lineage: int, order: Order) -> int:
+        """What committing the next step's vote of generation `order` in `lineage` makes of a state."""
+        key = (state, lineage, order)
+        found = self._committed.get(key)
+        if found is None:
+            old = self.states[state]
+            found = self._committed[key] = self.states.number(State(lineage, (*old.history, order), order, old.torn))
+        return found
+
+    def torn(self, state: int) -> int:
+        return self.states.number(self.states[state]._replace(torn=True))
+
+    def restored(self, lineage: int, order: Order) -> int:
+        """The checkpoint's state (that of the start), as the plan `order` restores it."""
+        return self.states.number(State(lineage, (), order))
+
+    # ---- what a worker accepts
+
+    def takes(self, worker: int, heard: Order, plan: int) -> bool:
+        """Whether the mailbox of a worker that has heard `heard` takes an announcement of `plan`."""
+        key = (worker, heard, plan)
+        found = self._takes.get(key)
+        if found is None:
+            box = Mailbox(worker_name(worker))
+            hear(box, heard)
+            box.put_plan(self.views[plan].plan)
+            found = self._takes[key] = self.views[plan].order[1] in box.known and box.newest == self.views[plan].plan.generation
+        return found
+
+    def votable(self, worker: int, plan: int, step: int) -> bool:
+        """Whether a member that has heard that all are ready may vote for `plan` in the vote of `step`."""
+        key = (worker, plan, step)
+        found = self._votables.get(key)
+        if found is None:
+            made = self.views[plan].plan
+            box = Mailbox(worker_name(worker))
+            box.put_plan(made)
+            box.allow(made.generation.counter)
+            box.mark_prepared(made.generation.counter)
+            found = self._votables[key] = box.votable(step, made.decision_number) == made.generation.counter
+        return found
+
+    # ---- the answer to a failure
+
+    def answer(self, leader: Leader) -> Answer:
+        """Production's answer to what the leader knows."""
+        key = (leader.current, leader.prepared, leader.reports, leader.ended, leader.silent)
+        found = self._answers.get(key)
+        if found is None:
+            found = self._answers[key] = answer(self.failure(leader))
+        return found
+
+    def failure(self, leader: Leader) -> Failure:
+        """The facts as production sees them, less what the rules that are switched off take away."""
+        current, prepared = self.views[leader.current].plan, leader.prepared
+        if "vote-in-plan" in self.off:
+            current = current.model_copy(update={"vote": None})
+        if "quorum" in self.off:
+            prepared = NONE
+        reports = {
+            worker_name(worker): self._report(worker, report) for worker, report in enumerate(leader.reports) if report is not None
+        }
+        ended = frozenset(worker_name(worker) for worker in leader.ended)
+        silent = frozenset(worker_name(worker) for worker in leader.silent)
+        if "wait" in self.off:
+            everybody = {worker_name(worker) for worker in range(self.configuration.num_workers)}
+            silent |= everybody - set(reports) - ended
+        return Failure(
+            current=current,
+            prepared=self.views[prepared].plan if prepared != NONE else None,
+            reports=reports,
+            ended=ended,
+            silent=silent,
+            num_units=self.configuration.num_units,
+        )
+
+    def prepared_units(self, plan: int, worker: int) -> tuple[int, ...]:
+        """The units whose gradients a worker has when it is prepared in `plan`'s generation."""
+        if "acknowledged" in self.off:
+            return tuple(self.views[plan].plan.placement.units_of(worker_name(worker)))
+        return self.views[plan].needs[worker]
+
+    def _report(self, worker: int, report: Report) -> SurvivorReport:
+        found = self._reports.get((worker, report))
+        if found is None:
+            found = self._reports[worker, report] = self._make_report(worker, report)
+        return found
+
+    def _make_report(self, worker: int, report: Report) -> SurvivorReport:
+        ready = set(self.prepared_units(report.prepared, worker)) if report.prepared != NONE else set()
+        held = []
+        for unit, state in enumerate(report.units):
+            tag = self.tag(state) if state != NONE else None
+            if tag is not None:
+                held.append(HeldUnit(unit, tag, prepared=unit in ready and state == report.run))
+        return SurvivorReport(
+            worker_id=worker_name(worker),
+            heard=generation_id(report.heard),
+            ran=self.views[report.ran].plan.generation if report.ran != NONE else None,
+            held=tuple(held),
+            seen=tuple(seen_vote(vote) for vote in report.seen) if "seen-votes" not in self.off else (),
+            switched=frozenset(generation_id(order) for order in report.switched),
+            dead=frozenset(generation_id(order) for order in report.dead),
+        )
+
+    def tag(self, state: int) -> StateTag | None:
+        """How a report names a state; None for one that is torn."""
+        held = self.states[state]
+        if held.torn and "torn" not in self.off:
+            return None
+        if "tags" in self.off:
+            return StateTag(lineage=0, step=held.step, generation=generation_id((1, 1)))
+        return held.tag()
+
+
+def hear(box: Mailbox, heard: Order) -> None:
+    """Bring a fresh mailbox to where everything up to `heard` is known."""
+    if heard != NOBODY:
+        box.newest = generation_id(heard)
+        box.known.add(heard[1])
+
+
+def seen_vote(vote: Vote) -> SeenVote:
+    return SeenVote(lineage=vote.lineage, step=vote.step, generation=generation_id(vote.order), slots=())

@@ -1,0 +1,76 @@
+"""Plans of the model, built by production. What the planner would choose (who gets which stage) is a plain rule here."""
+
+from frostline_contract.plan import Placement, Plan
+from frostline_contract.shape import deal_leaves
+from frostline_contract.statistics import WorkerProfile
+from frostline_controller.membership import Worker
+from frostline_controller.plan_building import entry_plan, survivors_plan, switching_plan
+from frostline_controller.recovery.facts import Answer, GoOn
+from tests.even_bounds import even_bounds
+from tests.model.configurations import Configuration, Shape
+from tests.model.world import Order, generation_id, worker_name
+
+LEAVES = 4
+REASON = "model"
+
+
+def first_plan(configuration: Configuration) -> Plan:
+    """Generation 1.1, from the initial weights."""
+    placement = _placement(configuration, configuration.first)
+    return entry_plan(
+        generation_id((1, 1)), None, 0, placement, _store(placement), None, None, _domains(configuration), 0, REASON
+    )  # fmt: skip
+
+
+def switch(configuration: Configuration, order: Order, base: Plan) -> Plan:
+    """The planned reshape of the configuration."""
+    assert configuration.switch is not None
+    placement = _placement(configuration, configuration.switch)
+    return switching_plan(
+        generation_id(order), base, base.lineage, placement, _store(placement), (0, 0), configuration.window,
+        _domains(configuration), REASON,
+    )  # fmt: skip
+
+
+def answering_plan(
+    configuration: Configuration, base: Plan, order: Order, found: Answer, usable: tuple[int, ...], lineage: int, epoch: int
+) -> Plan:
+    """The plan that answers a failure: from what survivors hold, or from the checkpoint of step 0. Holders come first, as the
+    controller orders them."""
+    domains = _domains(configuration)
+    if isinstance(found, GoOn):
+        holding = {worker for workers in found.holders for worker in workers}
+        ordered = sorted(usable, key=lambda index: worker_name(index) not in holding)
+        placement = _placement(configuration, _shape(configuration, ordered))
+        return survivors_plan(
+            generation_id(order), base, found, lineage, placement, _store(placement), (0, 0), domains, REASON
+        )  # fmt: skip
+    placement = _placement(configuration, _shape(configuration, list(usable)))
+    return entry_plan(
+        generation_id(order), base.generation, lineage, placement, _store(placement), None, ("0/1.1/0", 0), domains, epoch, REASON
+    )  # fmt: skip
+
+
+def _shape(configuration: Configuration, usable: list[int]) -> Shape:
+    """As many as the first shape has, else as many as there are; all of them stages, or all of them replicas."""
+    count = min(len(configuration.first.workers), len(usable))
+    return Shape(tuple(usable[:count]), pp_degree=count if configuration.prefers == "stages" else 1)
+
+
+def _placement(configuration: Configuration, shape: Shape) -> Placement:
+    dealt = deal_leaves(LEAVES, shape.dp_degree)
+    return Placement(
+        pp_degree=shape.pp_degree,
+        dp_degree=shape.dp_degree,
+        stage_bounds=even_bounds(configuration.num_units, 0, shape.pp_degree),
+        leaf_bounds=(dealt[0][0], *(last for _, last in dealt)),
+        workers=tuple(worker_name(index) for index in shape.workers),
+    )
+
+
+def _domains(configuration: Configuration) -> dict[str, str]:
+    return {worker_name(index): f"node-{index}" for index in range(configuration.num_workers)}
+
+
+def _store(placement: Placement) -> Worker:
+    return Worker(placement.workers[0], "", "", 0, "127.0.0.1", 1, WorkerProfile(micro_batch_size=1, units=()), 0.0, 0.0)

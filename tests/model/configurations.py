@@ -1,0 +1,98 @@
+"""The small worlds that are searched: who is there, who trains, what may happen to them."""
+
+from dataclasses import dataclass, field
+
+from tests.model.world import Left
+
+
+@dataclass(frozen=True)
+class Shape:
+    """pp_degree stages and dp_degree replicas of the named workers, in global rank order; units cut evenly over the stages."""
+
+    workers: tuple[int, ...]
+    pp_degree: int = 1
+
+    @property
+    def dp_degree(self) -> int:
+        return len(self.workers) // self.pp_degree
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """num_workers processes, each in a failure domain of its own. first: the shape at the start; the others are spares.
+
+    switch: the shape of the planned reshape, where there is one; window: steps whose votes may switch. prefers: "stages" or
+    "replicas", for shapes after a failure. steps: after so many the run ends. left: the faults that may happen.
+    leader_alone: after a cut, which side the leader is on, is fixed to side 0; every split is tried. states: about how many to expect.
+    """
+
+    name: str
+    text: str
+    num_workers: int
+    num_units: int
+    first: Shape
+    steps: int
+    left: Left
+    switch: Shape | None = None
+    window: tuple[int, int] = (1, 1)
+    prefers: str = "stages"
+    quick: bool = False
+    domains: tuple[str, ...] = field(default=())
+
+
+PAIR = Shape((0, 1), pp_degree=2)
+REPLICAS = Shape((0, 1))
+
+CONFIGURATIONS = {
+    one.name: one
+    for one in (
+        Configuration(
+            "pair", "two stages, each the other's buddy, and a spare; two crashes, a hang that is not one",
+            3, 2, PAIR, 2, Left(crashes=2, hangs=1),
+        ),
+        Configuration(
+            "tear", "two stages and a spare; a crash and an update that fails half way",
+            3, 2, PAIR, 2, Left(crashes=1, tears=1, hangs=1),
+        ),
+        Configuration(
+            "partition", "two replicas and a spare; a crash, and a partition that heals",
+            3, 1, REPLICAS, 2, Left(crashes=1, cuts=1, heals=1), prefers="replicas",
+        ),
+        Configuration(
+            "partition-stages", "two stages and a spare; a crash, and a partition that heals",
+            3, 2, PAIR, 2, Left(crashes=1, cuts=1, heals=1),
+        ),
+        Configuration(
+            "interrupted", "three stages, buddies in a ring; two crashes, so that a recovery is itself interrupted",
+            3, 3, Shape((0, 1, 2), pp_degree=3), 2, Left(crashes=2),
+        ),
+        Configuration(
+            "reshape", "a planned switch: one joins, one leaves; a crash and a hang that is not one",
+            3, 2, PAIR, 2, Left(crashes=1, hangs=1, switches=1), switch=Shape((0, 2), pp_degree=2), window=(1, 1),
+        ),
+        Configuration(
+            "reshape-wide", "a planned switch of four: two join, one leaves; a crash and a partition",
+            4, 2, PAIR, 2, Left(crashes=1, cuts=1, heals=1, switches=1), switch=Shape((0, 2), pp_degree=2), window=(1, 1),
+        ),
+        Configuration(
+            "withdrawn", "a planned switch that the controller takes back while members vote; a crash",
+            3, 2, PAIR, 3, Left(crashes=1, switches=1, withdrawals=1), switch=Shape((0, 2), pp_degree=2), window=(1, 2),
+        ),
+        Configuration(
+            "takeover", "two stages and a spare; a crash, and another controller takes over, at any point",
+            3, 2, PAIR, 2, Left(crashes=1, takeovers=1, hangs=1),
+        ),
+        Configuration(
+            "takeover-reshape", "a planned switch; a crash, and another controller takes over, at any point",
+            3, 2, PAIR, 2, Left(crashes=1, takeovers=1, switches=1), switch=Shape((0, 2), pp_degree=2), window=(1, 1),
+        ),
+        Configuration(
+            "quick", "two stages, each the other's buddy, and a spare; a crash",
+            3, 2, PAIR, 2, Left(crashes=1), quick=True,
+        ),
+        Configuration(
+            "quick-reshape", "a planned switch: one joins, one leaves; a crash",
+            3, 2, PAIR, 2, Left(crashes=1, switches=1), switch=Shape((0, 2), pp_degree=2), window=(1, 1), quick=True,
+        ),
+    )
+}  # fmt: skip

@@ -1,0 +1,239 @@
+"""Moves between generations: a worker stops, reports, hears a plan, brings its state in place."""
+
+from collections.abc import Iterator
+
+from frostline_contract.plan import CONTINUE, SURVIVORS
+from tests.model.training import can_stop, keep_only, remember
+from tests.model.universe import Move, Universe
+from tests.model.world import (
+    ENTERING,
+    FINISHED,
+    JOINING,
+    LEAVING,
+    NONE,
+    RUNNING,
+    SPARE,
+    STOPPED,
+    VOTING,
+    Report,
+    Vote,
+    Worker,
+    World,
+    name,
+    order_of,
+    worker_name,
+)
+
+IN_GROUPS = (RUNNING, VOTING, ENTERING, LEAVING, FINISHED)
+
+
+def entering_moves(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
+    """What a worker may do that concerns another generation than the one that it trains in."""
+    who = worker_name(index)
+    if worker.mode in IN_GROUPS and can_stop(universe, world, index, worker):
+        title = universe.title(worker.plan)
+        yield f"{who}: a collective of {title} fails, it drops its groups", universe.put(world, index, stop(worker)), False
+    if world.side[index] == 0:
+        yield from _report(universe, world, index, worker)
+        for plan in universe.durable(world):
+            yield from _hear(universe, world, index, worker, plan)
+    if worker.mode == JOINING:
+        yield from _learn_of_switch(universe, world, index, worker)
+    if worker.mode == ENTERING and not worker.settled:
+        yield from _settle(universe, world, index, worker)
+    elif worker.mode == ENTERING:
+        yield from _fetch(universe, world, index, worker)
+    elif worker.mode == LEAVING and not worker.settled:
+        yield from _settle(universe, world, index, worker)
+    elif worker.mode == LEAVING:
+        members = [universe.worker(world, member) for member in universe.view(worker.plan).members]
+        if all(member.plan == worker.plan and member.mode in (RUNNING, VOTING, FINISHED) for member in members):
+            spare = worker._replace(mode=SPARE, plan=NONE, fresh=False, settled=False)
+            yield f"{who} has given its state away: a spare that keeps it", universe.put(world, index, spare), False
+
+
+def stop(worker: Worker) -> Worker:
+    """It drops all groups. What is prepared is kept."""
+    return worker._replace(mode=STOPPED, plan=NONE, ready=NONE, fresh=False, settled=False)
+
+
+# ---- reporting
+
+
+def _report(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
+    """A report of its own accord where its groups are gone, or the answer to a fence. It is a promise."""
+    leader = universe.leader(world)
+    who = worker_name(index)
+    current = universe.view(leader.current)
+    if worker.mode == STOPPED and leader.reports[index] is None and worker.heard >= current.order:
+        if leader.recovering or index in current.members or (leader.prepared != NONE and worker.ran == leader.prepared):
+            yield f"{who} reports", _delivered(universe, world, index, worker), False
+    newest = universe.newest(leader)
+    asked = {*current.participants}
+    if leader.prepared != NONE:
+        asked |= {*universe.view(leader.prepared).participants}
+    if worker.mode == STOPPED:
+        asked.add(index)  # it has reported to be out of an older generation, and is answered with a fence
+    report = leader.reports[index]
+    if leader.recovering and index in asked and worker.mode != SPARE and (report is None or report.heard < newest):
+        heard = max(worker.heard, newest)
+        fenced = (stop(worker) if worker.mode != STOPPED else worker)._replace(heard=heard)
+        after = _delivered(universe, world, index, fenced)
+        if "promise" in universe.off:
+            after = universe.put(after, index, worker if worker.mode == JOINING else fenced._replace(heard=worker.heard))
+        yield f"{who} is fenced from {name(newest)} and reports", after, False
+    elif leader.recovering and index in asked and worker.mode == SPARE and (report is None or report.heard < newest):
+        fenced = worker._replace(heard=max(worker.heard, newest))
+        yield f"{who}, a spare, is fenced from {name(newest)} and reports", _delivered(universe, world, index, fenced), False
+
+
+def report_of(worker: Worker) -> Report:
+    return Report(
+        worker.heard, worker.ran, worker.units, worker.run, worker.prepared, worker.seen, worker.switched, worker.dead
+    )  # fmt: skip
+
+
+def _delivered(universe: Universe, world: World, index: int, worker: Worker) -> World:
+    leader = universe.leader(world)
+    reports = list(leader.reports)
+    reports[index] = report_of(worker)
+    changed = leader._replace(reports=tuple(reports), recovering=True, silent=leader.silent - {index})
+    return universe.with_leader(universe.put(world, index, worker), changed)
+
+
+# ---- hearing
+
+
+def _hear(universe: Universe, world: World, index: int, worker: Worker, plan: int) -> Iterator[Move]:
+    """An announcement arrives, in time or late. What it does to this worker."""
+    view = universe.view(plan)
+    if view.order <= worker.heard and "promise" not in universe.off:
+        return
+    if not universe.bridge.takes(index, worker.heard, plan):
+        return
+    who, title = worker_name(index), name(view.order)
+    if view.kind == CONTINUE:
+        if index in view.participants and worker.mode == SPARE and index in view.members:
+            joining = worker._replace(mode=JOINING, plan=plan, heard=view.order)
+            yield f"{who} hears {title} and prepares to join", universe.put(world, index, joining), False
+        elif worker.mode in (RUNNING, VOTING) and universe.view(worker.plan).order == view.base and _joiners_ready(universe, world, plan):
+            heard = worker._replace(heard=view.order, withdrawn=False)
+            yield f"{who} hears {title} and that its participants are ready", universe.put(world, index, heard), False
+        return
+    if worker.plan != NONE and universe.view(worker.plan).order >= view.order:
+        return
+    if index not in view.participants:
+        if worker.mode == SPARE and worker.heard >= view.order:
+            return
+        spare = stop(worker)._replace(mode=SPARE, heard=view.order)
+        yield f"{who} hears {title}, which does not name it: a spare", universe.put(world, index, spare), False
+        return
+    mode = ENTERING if index in view.members else LEAVING
+    entering = stop(worker)._replace(mode=mode, plan=plan, heard=view.order, withdrawn=False)
+    yield f"{who} hears {title} and enters", universe.put(world, index, entering), False
+
+
+def _joiners_ready(universe: Universe, world: World, plan: int) -> bool:
+    view = universe.view(plan)
+    base = next(other for other in universe.durable(world) if universe.view(other).order == view.base)
+    joiners = [member for member in view.members if member not in universe.view(base).members]
+    return all(universe.worker(world, joiner).mode == JOINING and universe.worker(world, joiner).plan == plan for joiner in joiners)
+
+
+def _learn_of_switch(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
+    """The store of the prepared groups says that the base's members have switched."""
+    for member in universe.view(worker.plan).participants:
+        peer = universe.worker(world, member)
+        if member != index and peer.plan == worker.plan and peer.mode in (ENTERING, LEAVING) and world.side[member] == world.side[index]:
+            entering = worker._replace(mode=ENTERING, ran=worker.plan, settled=True, fresh=True)
+            label = f"{worker_name(index)} learns of the switch to {universe.title(worker.plan)}"
+            yield label, universe.put(world, index, entering), False
+            return
+
+
+# ---- bringing state in place
+
+
+def _formed(universe: Universe, world: World, index: int, worker: Worker) -> bool:
+    """The groups stand: every participant has come, and all reach each other."""
+    for peer in universe.view(worker.plan).participants:
+        other = universe.worker(world, peer)
+        if other.plan != worker.plan or other.mode not in IN_GROUPS or world.side[peer] != world.side[index]:
+            return False
+    return True
+
+
+def _settle(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
+    """Groups are formed; what the plan does not name it for is dropped; a vote that it has not committed is committed late."""
+    if not _formed(universe, world, index, worker):
+        return
+    view, bridge, who = universe.view(worker.plan), universe.bridge, worker_name(index)
+    title = name(view.order)
+    if view.kind != SURVIVORS:
+        units = tuple(view.start if unit in view.needs[index] else NONE for unit in range(len(worker.units)))
+        there = worker._replace(
+            units=units, run=view.start, ran=worker.plan, mode=RUNNING, settled=True, fresh=True, prepared=NONE
+        )
+        yield f"{who} restores {title}'s state and runs", universe.put(world, index, there), False
+        return
+    kept = tuple(unit for unit, holders in enumerate(view.holders) if index in holders)
+    units = worker.units if "holders-only" in universe.off else keep_only(worker.units, kept)
+    target, vote = view.plan.start_tag, view.plan.vote
+    late = [
+        unit
+        for unit, state in enumerate(units)
+        if state != NONE and bridge.tag(state) != target and vote is not None and _is_prepared(universe, index, worker, unit)
+    ]
+    ready = worker._replace(units=units, settled=True, fresh=True)
+    if not late:
+        run = next((state for state in units if state != NONE and bridge.tag(state) == target), NONE)
+        there = ready._replace(run=run, prepared=NONE, ran=worker.plan)
+        yield f"{who} keeps what {title} names it for", universe.put(world, index, there), False
+        return
+    assert vote is not None and worker.run != NONE
+    order = order_of(vote.generation)
+    run = bridge.committed(worker.run, vote.lineage, order)
+    new = tuple(run if unit in late else state for unit, state in enumerate(units))
+    known = remember(worker.seen, Vote(vote.lineage, vote.step, order))
+    there = ready._replace(units=new, run=run, prepared=NONE, ran=worker.plan, seen=known)
+    yield f"{who} commits step {vote.step} late, as {title} says", universe.put(world, index, there), False
+    if world.left.tears:
+        torn = tuple(bridge.torn(run) if unit in late else state for unit, state in enumerate(units))
+        fewer = world._replace(left=world.left._replace(tears=world.left.tears - 1))
+        broken = stop(ready._replace(units=torn, prepared=NONE))
+        yield f"{who} commits step {vote.step} late; the update fails half way", universe.put(fewer, index, broken), True
+
+
+def _is_prepared(universe: Universe, index: int, worker: Worker, unit: int) -> bool:
+    """It has the gradients of the vote that the plan names, and the state that they belong to."""
+    vote = universe.view(worker.plan).plan.vote
+    if vote is None or worker.prepared == NONE or worker.units[unit] != worker.run:
+        return False
+    order = (vote.generation.incarnation, vote.generation.counter)
+    state = universe.bridge.states[worker.run]
+    return universe.view(worker.prepared).order == order and state.step + 1 == vote.step and unit in universe.bridge.prepared_units(
+        worker.prepared, index
+    )  # fmt: skip
+
+
+def _fetch(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
+    """Run state and units come from the plan's sources; then it trains."""
+    if not _formed(universe, world, index, worker):
+        return
+    view = universe.view(worker.plan)
+    giver = universe.worker(world, view.state_source)
+    if not giver.settled or giver.run == NONE or giver.plan != worker.plan:
+        return
+    units = list(worker.units)
+    for unit in view.needs[index]:
+        if index in view.holders[unit]:
+            continue
+        source = universe.worker(world, view.sources[unit])
+        if not source.settled or source.units[unit] == NONE or source.plan != worker.plan:
+            return
+        units[unit] = source.units[unit]
+    running = worker._replace(
+        mode=RUNNING, units=tuple(units), run=giver.run, ran=worker.plan, settled=True, fresh=True, prepared=NONE
+    )
+    label = f"{worker_name(index)} has what it needs and runs {name(view.order)} from {universe.bridge.states[giver.run]}"
+    yield label, universe.put(world, index, running), False

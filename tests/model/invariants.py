@@ -1,0 +1,266 @@
+"""What must hold in every world; a search stops at the first world in which something does not (docs/adr/0007).
+
+They are told in contents (who voted each step), which production cannot see: it goes by tags.
+"""
+
+from typing import TYPE_CHECKING
+
+from frostline_controller.recovery.facts import Answer, GoBack, GoOn, NewEpoch
+from tests.model.world import ENDED, NONE, Leader, Order, Report, State, World, name, worker_index, worker_name
+
+if TYPE_CHECKING:
+    from tests.model.universe import Universe
+
+
+class Broken(Exception):
+    """An invariant does not hold. The message says which and how."""
+
+    def __init__(self, invariant: str, message: str, label: str = "") -> None:
+        super().__init__(f"{invariant}: {message}")
+        self.invariant, self.label = invariant, label
+
+
+# ---- training
+
+
+def check_members(universe: "Universe", world: World, plan: int) -> None:
+    """I1: the members of a generation run with one content of every unit, wards included."""
+    view, states = universe.view(plan), universe.bridge.states
+    runs = {member: universe.worker(world, member).run for member in view.members}
+    contents = {states[run] for run in runs.values()}
+    if len(contents) > 1:
+        told = ", ".join(f"{worker_name(member)} {states[run]}" for member, run in runs.items())
+        raise Broken("I1", f"members of {name(view.order)} run from different states: {told}")
+    (run,) = contents
+    for member in view.members:
+        for unit in view.needs[member]:
+            held = universe.worker(world, member).units[unit]
+            if held == NONE or states[held] != run:
+                has = str(states[held]) if held != NONE else "nothing"
+                raise Broken("I1", f"{name(view.order)} runs at {run}, but {worker_name(member)} has {has} for unit {unit}")
+
+
+def check_vote(universe: "Universe", world: World, plan: int, run: int, label: str) -> None:
+    """I4: no vote passes in a generation after one of a later generation, except across a raised epoch. I2: what is published
+    on the surviving lineage is what the run's state has gone through."""
+    view = universe.view(plan)
+    for other, step, _ in universe.passed[world.passed]:
+        later = universe.view(other)
+        if later.order > view.order and later.plan.run_epoch == view.plan.run_epoch:
+            text = f"a vote passes in {name(view.order)} after the vote of step {step} in {name(later.order)}"
+            raise Broken("I4", text, label)
+    if view.plan.run_epoch != world.epoch:
+        return
+    state = universe.bridge.states[run]
+    starts = lineage_starts(universe, world)
+    for (lineage, step), number in universe.published[world.published]:
+        cuts = [start for other, start in starts.items() if lineage < other <= view.plan.lineage]
+        if lineage > view.plan.lineage or step > min(cuts, default=state.step) or step > state.step:
+            continue
+        content = universe.bridge.states[number]
+        if state.history[:step] != content.history:
+            text = f"{name(view.order)} goes on from {state}, but the record of step {step} in lineage {lineage} says {content}"
+            raise Broken("I2", text, label)
+
+
+def lineage_starts(universe: "Universe", world: World) -> dict[int, int]:
+    """Lineage -> the step that it starts from, by the durable plans."""
+    starts: dict[int, int] = {}
+    for plan in universe.durable(world):
+        made = universe.view(plan).plan
+        if made.lineage not in starts:
+            starts[made.lineage] = max(made.start_step, 0)
+    return starts
+
+
+# ---- what leaves the world
+
+
+def publish(universe: "Universe", world: World, plan: int, run: int) -> World:
+    """A step's record leaves, under the run's epoch. I2: no two contents for one (lineage, step)."""
+    state, made = universe.bridge.states[run], universe.view(plan).plan
+    if state.step == 0 or made.run_epoch != world.epoch:
+        return world
+    cuts = [start for lineage, start in lineage_starts(universe, world).items() if lineage > made.lineage >= state.lineage]
+    if state.lineage == made.lineage and universe.view(plan).order == max(universe.view(one).order for one in universe.durable(world)):
+        if cuts and min(cuts) < state.step:
+            text = f"{state} is published in lineage {made.lineage}, though a later lineage was declared to start at step {min(cuts)}"
+            raise Broken("I2", text, f"a member of {name(universe.view(plan).order)} publishes it")
+    key = (state.lineage, state.step)
+    published = universe.published[world.published]
+    for known, number in published:
+        if known == key:
+            other = universe.bridge.states[number]
+            if other.history != state.history:
+                text = f"step {state.step} of lineage {state.lineage} is published as {state} and as {other}"
+                raise Broken("I2", text, f"a member of {name(universe.view(plan).order)} publishes it")
+            return world
+    return world._replace(published=universe.published.number(tuple(sorted([*published, (key, run)]))))
+
+
+def claim(universe: "Universe", world: World, plan: int, run: int) -> World:
+    """The result: an exclusive creation under the current epoch. I7: two results are never claimed."""
+    made = universe.view(plan).plan
+    if "one-result" not in universe.off and (world.results or made.run_epoch != world.epoch):
+        return world
+    content = universe.bridge.states[run]
+    results = tuple(sorted({*world.results, run}))
+    contents = {universe.bridge.states[result].history for result in results}
+    if len(contents) > 1:
+        others = ", ".join(str(universe.bridge.states[result]) for result in world.results)
+        raise Broken("I7", f"the result is claimed with {content}, and was claimed with {others}", f"{name(universe.view(plan).order)} ends")
+    return world._replace(results=results)
+
+
+# ---- answers
+
+
+def check_answer(universe: "Universe", world: World, leader: Leader, found: Answer, label: str) -> int:
+    """I3, I5, I8 of an answer that a plan will be made from. Returns the state that a GoOn starts from, else NONE."""
+    best = newest_whole(universe, world, leader)
+    states = universe.bridge.states
+    if not isinstance(found, GoOn):
+        if best != NONE and isinstance(found, GoBack):
+            raise Broken("I5", f"the survivors have all units at {states[best]}, but the answer is the checkpoint", label)
+        if isinstance(found, NewEpoch):
+            _check_epoch(universe, leader, found, label)
+        _check_single_fault(universe, world, leader, NONE, label)
+        return NONE
+    start = _check_holders(universe, world, leader, found, label)
+    if best != NONE and (states[best].lineage, states[best].step) > (states[start].lineage, states[start].step):
+        raise Broken("I5", f"the survivors have all units at {states[best]}, but the answer is {states[start]}", label)
+    if best == NONE or (states[start].lineage, states[start].step) != (states[best].lineage, states[best].step):
+        raise Broken("I5", f"the answer is {states[start]}, which is not on the history that the current plan stands on", label)
+    _check_single_fault(universe, world, leader, start, label)
+    return start
+
+
+def _check_holders(universe: "Universe", world: World, leader: Leader, found: GoOn, label: str) -> int:
+    """I3: all units come from one content, and each holder has it or can come to it."""
+    contents: dict[int, list[str]] = {}
+    for unit, workers in enumerate(found.holders):
+        for worker_id in workers:
+            index = worker_index(worker_id)
+            report = leader.reports[index]
+            assert report is not None, worker_id
+            state = _brought(universe, index, report, unit, found)
+            if state == NONE:
+                raise Broken("I3", f"{worker_id} is named for unit {unit} at {found.state}, but cannot come to it", label)
+            contents.setdefault(state, []).append(f"unit {unit} of {worker_id}")
+    if len({universe.bridge.states[state] for state in contents}) > 1:
+        told = "; ".join(f"{', '.join(whose)}: {universe.bridge.states[state]}" for state, whose in contents.items())
+        raise Broken("I3", f"the units come from different contents: {told}", label)
+    (start,) = contents
+    return start
+
+
+def _brought(universe: "Universe", index: int, report: Report, unit: int, found: GoOn) -> int:
+    """The state that a holder really brings for `unit`: what it has, or what the late commit makes of it; NONE for neither."""
+    state = report.units[unit]
+    if state == NONE:
+        return NONE
+    bridge = universe.bridge
+    if bridge.tag(state) == found.state:
+        return state
+    vote = found.vote
+    ready = report.prepared != NONE and unit in bridge.prepared_units(report.prepared, index) and state == report.run
+    if vote is None or not ready or bridge.states[state].torn:
+        return NONE
+    order = (vote.generation.incarnation, vote.generation.counter)
+    if bridge.views[report.prepared].order != order or bridge.states[state].step + 1 != vote.step:
+        return NONE
+    return bridge.committed(state, vote.lineage, order)
+
+
+def newest_whole(universe: "Universe", world: World, leader: Leader) -> int:
+    """The newest content on the current plan's history for which reporters bring every unit; NONE where there is none."""
+    bridge, states = universe.bridge, universe.bridge.states
+    usable = {
+        index: report
+        for index, report in enumerate(leader.reports)
+        if report is not None and index not in leader.ended and index not in leader.silent
+    }
+    votes = {(vote.lineage, vote.step, vote.order) for report in leader.reports if report is not None for vote in report.seen}
+    current = universe.view(leader.current).plan
+    if current.vote is not None:
+        generation = current.vote.generation
+        votes.add((current.vote.lineage, current.vote.step, (generation.incarnation, generation.counter)))
+    brought: dict[int, set[int]] = {}
+    for index, report in usable.items():
+        for unit, state in enumerate(report.units):
+            if state == NONE or states[state].torn or not _is_bearer(universe, world, leader, index, report, unit):
+                continue
+            brought.setdefault(state, set()).add(unit)
+            ready = report.prepared != NONE and unit in bridge.prepared_units(report.prepared, index) and state == report.run
+            if ready:
+                view = bridge.views[report.prepared]
+                if (view.plan.lineage, states[state].step + 1, view.order) in votes:
+                    brought.setdefault(bridge.committed(state, view.plan.lineage, view.order), set()).add(unit)
+    whole = [
+        state for state, units in brought.items() if len(units) == universe.configuration.num_units and _stands(universe, world, leader, state)
+    ]
+    return max(whole, key=lambda state: (states[state].lineage, states[state].step), default=NONE)
+
+
+def _is_bearer(universe: "Universe", world: World, leader: Leader, index: int, report: Report, unit: int) -> bool:
+    """Whether a returning worker's state counts: it ran one of the generations in question, or the current plan names it."""
+    current = universe.view(leader.current)
+    if current.kind != "fresh" and current.holders and index in current.holders[unit]:
+        return True
+    if index in current.participants and report.units[unit] == current.start:
+        return True  # it was given to it on the way in
+    if report.ran == NONE:
+        return False
+    ran = universe.view(report.ran).order
+    return ran == current.order or report.ran == leader.prepared or (current.kind == "continue" and ran == current.base)
+
+
+def _stands(universe: "Universe", world: World, leader: Leader, state: int) -> bool:
+    """Whether a content extends what the newest durable plan stands on, by votes of generations that have been possible since."""
+    by_order = {universe.view(plan).order: plan for plan in universe.durable(world)}
+    current = leader.current
+    orders: set[Order] = {universe.view(current).order}
+    if leader.prepared != NONE:
+        orders.add(universe.view(leader.prepared).order)
+    while universe.view(current).kind == "continue" or (
+        universe.view(current).kind == "survivors" and universe.vote_of(world, current) is None
+    ):
+        # Who stands on a plan in which nobody has voted stands on its base as well.
+        current = by_order[universe.view(current).base]
+        orders.add(universe.view(current).order)
+        orders |= {order for order, plan in by_order.items() if universe.view(plan).base == universe.view(current).order
+                   and universe.view(plan).kind == "continue"}  # fmt: skip
+    start, content = universe.view(current).start, universe.bridge.states[state]
+    begun = universe.bridge.states[start]
+    if content.step == begun.step:
+        return content == begun
+    return content.history[: begun.step] == begun.history and set(content.history[begun.step :]) <= orders
+
+
+def _check_epoch(universe: "Universe", leader: Leader, found: NewEpoch, label: str) -> None:
+    """I5: the epoch is raised only where a generation may still run and none of its members answers."""
+    for generation in found.generations:
+        order = (generation.incarnation, generation.counter)
+        views = [universe.view(plan) for plan in (leader.current, leader.prepared) if plan != NONE]
+        view = next(view for view in views if view.order == order)
+        for member in view.members:
+            report = leader.reports[member]
+            if member in leader.ended or (report is not None and report.heard >= order):
+                raise Broken("I5", f"the epoch is raised for {name(order)} though {worker_name(member)} answers for it", label)
+
+
+def _check_single_fault(universe: "Universe", world: World, leader: Leader, start: int, label: str) -> None:
+    """I8: while all units are covered, one failure domain is lost without loss: nothing published is taken back."""
+    used = universe.configuration.left
+    left = world.left
+    faults = used.crashes - left.crashes + used.tears - left.tears + used.hangs - left.hangs + 2 * (used.cuts - left.cuts)
+    if faults > 1 or any(universe.view(plan).plan.uncovered for plan in universe.durable(world)):
+        return
+    have = universe.bridge.states[start].step if start != NONE else 0
+    newest = max((step for (_, step), _ in universe.published[world.published]), default=0)
+    if start == NONE or have < newest:
+        dead = [worker_name(index) for index, worker in universe.all_workers(world) if worker.mode == ENDED]
+        raise Broken("I8", f"one fault ({', '.join(dead) or 'no process ended'}) takes the run back to step {have} of {newest}", label)
+
+
+__all__ = ["Broken", "State", "check_answer", "check_members", "check_vote", "claim", "publish"]
