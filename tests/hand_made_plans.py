@@ -15,6 +15,11 @@ _counters = iter(range(1, 10**9))
 """A generation's number names its groups in a store that outlives it: none is used twice in a session."""
 
 
+def next_generation() -> GenerationId:
+    """One that no plan of this session has."""
+    return GenerationId(incarnation=1, counter=next(_counters))
+
+
 @dataclass(frozen=True)
 class Layout:
     """A shape with its schedule, and optionally which workers take part (by number, in global rank order)."""
@@ -67,7 +72,7 @@ class Segment:
 
 def lone_plan(placement: Placement) -> Plan:
     """The plan of a worker that is alone."""
-    return Plan(generation=GenerationId(incarnation=1, counter=next(_counters)), lineage=0, start="fresh", freeze_point=0,
+    return Plan(generation=next_generation(), lineage=0, start="fresh", freeze_point=0,
                 placement=placement)  # fmt: skip
 
 
@@ -82,7 +87,7 @@ def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], ch
     ports = workers.call([Call("tests.engine_member:store_port", {})] * count)
     plans: list[Plan] = []
     for segment in segments:
-        plans.append(_plan(segment, plans[-1] if plans else None, ports, resume))
+        plans.append(make_plan(segment, plans[-1] if plans else None, ports, resume))
     fields = [(plan.model_dump(mode="json"), segment.last) for plan, segment in zip(plans, segments, strict=True)]
     arguments: dict[str, Any] = {
         "case": case, "segments": fields, "checkpoint_root": checkpoint_root, "checkpoint_step": checkpoint_step, "score": score,
@@ -92,7 +97,8 @@ def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], ch
     return workers.call(calls)
 
 
-def _plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple[str, int] | None) -> Plan:
+def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple[str, int] | None = None) -> Plan:
+    """The plan of a segment that follows `before`, or that starts: from the seed, or from the checkpoint `resume`."""
     placement = segment.layout.placement(segment.freeze_point, segment.bounds)
     sources: tuple[str, ...] = ()
     if before is not None:
@@ -102,7 +108,7 @@ def _plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple
     buddies, uncovered = buddies_in(placement, segment.domains)
     start = "continue" if before is not None else "checkpoint" if resume else "fresh"
     return Plan(
-        generation=GenerationId(incarnation=1, counter=next(_counters)),
+        generation=next_generation(),
         base=before.generation if before is not None else None,
         lineage=0,
         start=start,

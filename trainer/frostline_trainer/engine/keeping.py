@@ -82,7 +82,7 @@ class Keeper:
         stop_frozen_tie(context, freeze_point, self.wards)
         parcels = parcels_of(plan, freeze_point)
         self._outgoing = [parcel for parcel in parcels if parcel.owner == index]
-        self._incoming = [_Incoming(context, parcel, freeze_point) for parcel in parcels if parcel.buddy == index]
+        self.incoming = [_Incoming(context, parcel, freeze_point) for parcel in parcels if parcel.buddy == index]
         self._staging: dict[Parcel, torch.Tensor] = {}
         self._sent: list[Sent] = []
         self._expected: list[Received] = []
@@ -100,7 +100,7 @@ class Keeper:
 
     def expect(self) -> None:
         """A step begins: its gradients may arrive from now on, while this member computes."""
-        self._expected = [self._world.expect(item.landing, item.parcel.owner, item.parcel.tag) for item in self._incoming]
+        self._expected = [self._world.expect(item.landing, item.parcel.owner, item.parcel.tag) for item in self.incoming]
 
     def send(self, stage: int, buffers: GradientBuffers, total: torch.Tensor) -> None:
         """Start sending what buddies keep of a stage whose reduced gradient is `total`; it must not change until `commit`."""
@@ -123,7 +123,7 @@ class Keeper:
         for received in self._expected:
             received.wait()
         self._expected = []
-        for item in self._incoming:
+        for item in self.incoming:
             item.buffers.adopt(item.landing)
 
     def finish_sending(self) -> None:
@@ -135,7 +135,7 @@ class Keeper:
     def commit(self, learning_rate: float, factor: float) -> None:
         """What the owners do to their units, to the wards: scale by `factor` where it is below 1, and update."""
         if factor < 1.0:
-            for item in self._incoming:
+            for item in self.incoming:
                 item.landing.mul_(factor)
         for wards, optimizer in self._optimizers:
             with on_device(self._context, wards):
@@ -143,7 +143,7 @@ class Keeper:
 
     def drop(self) -> None:
         """The step is over."""
-        for item in self._incoming:
+        for item in self.incoming:
             item.buffers.unbind()
 
     def abandon(self, keep_prepared: bool) -> None:
@@ -170,7 +170,7 @@ def on_device(context: RunContext, units: list[int]) -> Iterator[None]:
     if context.device.type == "cpu":
         yield
         return
-    homes = [_Home(unit, context.cut.units[unit], context.moments, context.device) for unit in units]
+    homes = [Home(unit, context.cut.units[unit], context.moments, context.device) for unit in units]
     try:
         yield
     finally:
@@ -178,7 +178,7 @@ def on_device(context: RunContext, units: list[int]) -> Iterator[None]:
             home.bring_back()
 
 
-class _Home:
+class Home:
     """Where a unit's tensors lie in host memory while it is on the device."""
 
     def __init__(self, unit: int, module: nn.Module, moments: Moments, device: torch.device) -> None:

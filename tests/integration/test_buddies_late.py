@@ -1,0 +1,60 @@
+"""A commit that comes after the groups are gone: owners and buddies reach the bits of those who committed in time."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from frostline_contract.plan import Plan
+from tests.exact_cases import NUM_UNITS, Case
+from tests.hand_made_plans import Layout, Segment, make_plan, run_series
+from tests.integration.test_buddies import TIED, copies_of
+from tests.warm_workers import Call, WarmWorkers
+
+CASE = replace(TIED, freezing=((3, 2),), steps=4)
+LAYOUT, DOMAINS = Layout(3, 1), (0, 1, 2)
+
+
+def fresh_plan(workers: WarmWorkers, count: int = 3) -> Plan:
+    ports = workers.call([Call("tests.engine_member:store_port", {})] * count)
+    return make_plan(Segment(LAYOUT, CASE.steps, domains=DOMAINS), None, ports)
+
+
+def everywhere(workers: WarmWorkers, function: str, arguments: list[dict[str, Any]], case: Case = CASE) -> list[Any]:
+    fields = fresh_plan(workers).model_dump(mode="json")
+    calls = [
+        Call(f"tests.integration.buddy_members:{function}", {"case": case, "worker_id": f"w{number}", "plan": fields, **own})
+        for number, own in enumerate(arguments)
+    ]
+    return workers.call(calls)
+
+
+@pytest.mark.parametrize("freezing", [(), ((3, 2),), ((2, 5),)], ids=str)
+def test_a_late_commit_has_the_bits_of_one_in_time(freezing: tuple[tuple[int, int], ...], warm_workers: WarmWorkers) -> None:
+    case = replace(CASE, freezing=freezing)
+    late = everywhere(warm_workers, "commit_late", [{}, {}, {}], case)
+    runs = run_series(warm_workers, case, [Segment(LAYOUT, case.steps, domains=DOMAINS)], score=False)
+    in_time = copies_of(runs, f"after {case.steps}")
+    for number, answer in enumerate(late):
+        assert answer["once"] == {unit: held[number] for unit, held in in_time.items() if number in held}
+        moved = {unit for unit, digest in answer["once"].items() if digest != answer["before"][unit]}
+        assert moved == {unit for unit in answer["once"] if unit >= case.freeze_point_at(case.steps)}
+        assert answer["twice"] == answer["once"], "a second commit of a step changes nothing"
+        assert answer["whole"] == sorted(answer["once"])
+        assert answer["left"] == []
+    assert {unit for answer in late for unit in answer["whole"]} == set(range(NUM_UNITS))
+
+
+def test_a_torn_unit_stays_torn(warm_workers: WarmWorkers) -> None:
+    plan = fresh_plan(warm_workers)
+    own, ward = plan.placement.units_of("w1")[0], plan.wards_of("w1")[-1]
+    answers = everywhere(warm_workers, "commit_late", [{}, {"torn": (own, ward)}, {}])
+    needed = set(plan.needs("w1"))
+    assert set(answers[1]["whole"]) == needed - {own, ward}
+    for other in (answers[0], answers[2]):
+        for unit in set(answers[1]["whole"]) & other["once"].keys():
+            assert answers[1]["once"][unit] == other["once"][unit], "what was whole has everybody's bits"
+
+
+def test_a_step_that_is_given_up_leaves_no_gradient(warm_workers: WarmWorkers) -> None:
+    assert everywhere(warm_workers, "drop_prepared", [{}, {}, {}]) == [[], [], []]

@@ -1,0 +1,143 @@
+"""What travels to buddies, what a buddy holds, and a ward's way to the device and back."""
+
+import copy
+
+import pytest
+import torch
+
+from frostline_contract.job.training import OptimizerSection
+from frostline_contract.plan import Placement, Plan
+from frostline_trainer.collectives import Group
+from frostline_trainer.engine.generation import Generation
+from frostline_trainer.engine.gradients import UNIT_ALIGNMENT, GradientBuffers
+from frostline_trainer.engine.groups import lone_groups
+from frostline_trainer.engine.keeping import Home, Keeper, Parcel, parcels_of
+from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
+from frostline_trainer.engine.unit_state import export_unit
+from tests.exact_cases import NUM_UNITS, Case, build_case
+from tests.hand_made_plans import Layout, Segment, make_plan
+
+PORTS = [1, 2, 3, 4]
+
+
+def plan_of(layout: Layout, domains: tuple[int, ...], bounds: tuple[int, ...] | None = None) -> Plan:
+    return make_plan(Segment(layout, 1, bounds=bounds, domains=domains), None, PORTS)
+
+
+def test_a_stages_units_are_one_message_to_their_buddy() -> None:
+    plan = plan_of(Layout(4, 1), (0, 1, 2, 3))
+    assert parcels_of(plan, 0) == [
+        Parcel(0, (0, 1), 0, 1), Parcel(1, (2, 3), 1, 2), Parcel(2, (4, 5), 2, 3), Parcel(3, (6, 7), 3, 0)
+    ]  # fmt: skip
+    assert parcels_of(plan, 3) == [Parcel(1, (3,), 1, 2), Parcel(2, (4, 5), 2, 3), Parcel(3, (6, 7), 3, 0)]
+    assert parcels_of(plan_of(Layout(4, 1), ()), 0) == []
+
+
+def test_units_of_a_stage_with_other_buddies_are_other_messages() -> None:
+    plan = plan_of(Layout(2, 1), (0, 1), (0, 5, 8))
+    mixed = plan.model_copy(update={"buddies": ("w1", "w1", "", "w1", "w1", "w0", "w0", "w0")})
+    assert [parcel.units for parcel in parcels_of(mixed, 0)] == [(0, 1), (3, 4), (5, 6, 7)]
+
+
+def test_the_first_replica_sends_and_every_stage_is_named() -> None:
+    plan = plan_of(Layout(2, 2, 2, "interleaved_1f1b"), (0, 1, 0, 1))
+    shape = plan.placement.shape
+    for parcel in parcels_of(plan, 0):
+        assert shape.dp_rank(parcel.owner) == 0
+        assert set(parcel.units) <= set(plan.placement.units_of_stage(parcel.stage))
+        assert plan.placement.workers[parcel.owner] in plan.placement.owners(parcel.units[0])
+        assert {plan.buddies[unit] for unit in parcel.units} == {plan.placement.workers[parcel.buddy]}
+    assert sorted(unit for parcel in parcels_of(plan, 0) for unit in parcel.units) == list(range(NUM_UNITS))
+
+
+def test_a_span_of_units_is_laid_out_as_those_units_alone() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(size)) for size in (7, 300, 1, 128)]
+    whole = GradientBuffers([(unit, [parameter]) for unit, parameter in enumerate(parameters)], 1, 1)
+    for units in ((0,), (1, 2), (2, 3), (0, 1, 2, 3)):
+        alone = GradientBuffers([(unit, [parameters[unit]]) for unit in units], 1, 1)
+        span = whole.span(units)
+        assert (span.stop - span.start, span.start % UNIT_ALIGNMENT) == (alone.length, 0)
+        inside = torch.arange(float(whole.length))[span]
+        for unit, view in zip(units, alone.views(inside), strict=True):
+            assert torch.equal(view, torch.arange(float(whole.length))[whole.unit_slices[unit]])
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize("freeze_point", [0, 3])
+@pytest.mark.parametrize(("family", "optimizer", "times"), [("gpt2_tied", "adamw", 4), ("vit", "sgd", 3)])
+def test_a_buddy_holds_its_wards_state_and_one_gradient(family: str, optimizer: str, times: int, freeze_point: int) -> None:
+    """With AdamW 4 times the weights of what learns: weights, two moments, gradient; alignment and step counts on top."""
+    context = build_case(Case(family, optimizer=optimizer))
+    plan = plan_of(Layout(4, 1), (0, 1, 2, 3))
+    keeper = Keeper(context, plan, 2, Group(None, "alone", 0, 1), freeze_point)
+    wards = plan.wards_of("w2")
+    assert wards == [2, 3]
+    for item in keeper.incoming:
+        item.landing.normal_()
+        item.buffers.adopt(item.landing)
+    keeper.commit(1e-3, 0.5)
+    states = [tensor for ward in wards for tensor in export_unit(ward, context.cut.units[ward], context.moments).values()]
+    held = sum(tensor.nbytes for tensor in states) + sum(item.landing.nbytes for item in keeper.incoming)
+    weights = sum(p.nbytes for ward in wards for p in context.cut.units[ward].parameters())
+    learning = sum(p.nbytes for ward in wards if ward >= freeze_point for p in context.cut.units[ward].parameters())
+    count = sum(1 for ward in wards for _ in context.cut.units[ward].parameters())
+    bound = weights + (times - 1) * learning + len(wards) * UNIT_ALIGNMENT * 4 + count * 4
+    assert weights + (times - 1) * learning <= held <= bound
+    assert not [key for key in context.moments if key[0] not in wards], "and nothing of any other unit"
+
+
+# ---- which parameters of a ward learn
+
+
+@pytest.mark.parametrize("freeze_point", [0, 1, 3, 7])
+@pytest.mark.parametrize(("family", "untied"), [("gpt2_tied", False), ("gpt2_tied", True), ("vit", False)])
+def test_owner_and_buddy_agree_on_what_learns(family: str, untied: bool, freeze_point: int) -> None:
+    owner, buddy = (build_case(Case(family, untie_on_freeze=untied)) for _ in range(2))
+    alone = make_plan(Segment(Layout(1, 1), 1), None, PORTS)
+    Generation(owner, alone, 0, lone_groups(), freeze_point, lambda name: None)
+    keeping = alone.model_copy(update={"placement": two_workers(alone.placement), "buddies": ("w1",) * NUM_UNITS})
+    Keeper(buddy, keeping, 1, Group(None, "alone", 0, 1), freeze_point)
+    for unit in range(NUM_UNITS):
+        flags = [[p.requires_grad for p in context.cut.units[unit].parameters()] for context in (owner, buddy)]
+        assert flags[0] == flags[1] and any(flags[0]) == (unit >= freeze_point)
+    tied = owner.cut.tied_parameters()
+    assert (tied is None) == (untied or family == "vit")
+    assert tied is None or tied[1].requires_grad == (freeze_point == 0), "a tied matrix stops in the head too"
+
+
+def two_workers(placement: Placement) -> Placement:
+    """w1 is a member without units: only a buddy."""
+    return placement.model_copy(update={"workers": ("w0", "w1")})
+
+
+# ---- to the device and back
+
+
+@pytest.mark.parametrize("section", [OptimizerSection(), OptimizerSection(name="sgd")], ids=lambda section: section.name)
+def test_a_ward_comes_back_from_the_device_into_its_own_memory(section: OptimizerSection) -> None:
+    """The way itself; where there is no other device the copies lie in host memory too."""
+    context = build_case(Case("vit"))
+    plain, module = context.cut.units[2], copy.deepcopy(context.cut.units[2])
+    buffers = {id(m): GradientBuffers([(2, list(m.parameters()))], 1, 1) for m in (plain, module)}
+    moments: dict[int, Moments] = {id(plain): {}, id(module): {}}
+    optimizers = {id(m): UnitOptimizer(section, [(2, m)], moments[id(m)]) for m in (plain, module)}
+    places: list[dict[str, int]] = []
+    at_home = {name: p.data_ptr() for name, p in module.named_parameters()}
+    for step in range(3):
+        flat = torch.randn(buffers[id(plain)].length, generator=torch.Generator().manual_seed(step))
+        for m in (plain, module):
+            buffers[id(m)].adopt(flat.clone())
+        optimizers[id(plain)].step(1e-2)
+        home = Home(2, module, moments[id(module)], torch.device("cpu"))
+        assert all(p.data_ptr() != at_home[name] for name, p in module.named_parameters())
+        optimizers[id(module)].step(1e-2)
+        home.bring_back()
+        state = export_unit(2, module, moments[id(module)])
+        expected = export_unit(2, plain, moments[id(plain)])
+        assert state.keys() == expected.keys()
+        assert all(torch.equal(tensor, expected[key]) for key, tensor in state.items())
+        places.append({key: tensor.data_ptr() for key, tensor in state.items()})
+        assert at_home == {name: p.data_ptr() for name, p in module.named_parameters()}
+    assert places[1] == places[2], "its host memory stays its own"
