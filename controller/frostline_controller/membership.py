@@ -3,7 +3,7 @@
 Facts only. Nothing here decides anything; times are of the controller's monotonic clock, in seconds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from frostline_contract.plan import GenerationId
@@ -88,15 +88,19 @@ class Membership:
         self._workers[worker.worker_id] = worker
         return known is None or known.presence == GONE
 
-    def displaced_by(self, worker: Worker, workers_per_pod: int) -> list[Worker]:
-        """Earlier processes of the same place: a pod's uid with another nonce, where a pod has one worker."""
+    def displaced_by(self, worker: Worker, workers_per_pod: int, named: Iterable[str] = ()) -> list[str]:
+        """Earlier processes of the same place: a pod's uid with another nonce, where a pod has one worker.
+
+        named: workers of plans, who may never have registered here.
+        """
         if workers_per_pod != 1:
             return []
-        return [
+        known = {*named, *(other.worker_id for other in self._workers.values() if other.presence != GONE)}
+        return sorted(
             other
-            for other in self._workers.values()
-            if other.pod_uid == worker.pod_uid and other.worker_id != worker.worker_id and other.presence != GONE
-        ]
+            for other in known
+            if other.rpartition("/")[0] == worker.pod_uid and other != worker.worker_id and not self.has_ended(other)
+        )
 
     def remove(self, worker_id: str, why: str) -> bool:
         """Mark as gone. True where it was not yet."""
@@ -147,6 +151,12 @@ class Membership:
             for worker in self._workers.values()
             if worker.presence != GONE and now - worker.last_heard > self.dead_after_seconds
         ]
+
+    def excuse(self, seconds: float) -> None:
+        """The controller itself did not run for so long: nobody's silence counts for that time."""
+        for worker in self._workers.values():
+            worker.last_heard += seconds
+            worker.unwatched_since += seconds
 
     def forget_old(self, keep: set[str], limit: int = 64) -> None:
         """Keep at most `limit` workers that are gone, beside those in `keep`."""

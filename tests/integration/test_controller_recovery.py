@@ -240,6 +240,38 @@ def test_the_only_holder_takes_part_though_it_leaves(world: Callable[..., World]
     assert leaving.next("end").reason
 
 
+def test_who_wants_to_leave_carries_on_until_a_checkpoint_where_nobody_else_is_left(world: Callable[..., World]) -> None:
+    run = world(placement={"workers": 2}, controller=QUICK)
+    plan = started(run, 2)
+    leaving, dead = run.members(plan)
+    run.kill(dead)
+    leaving.next("fence")
+    leaving.stub.Leave(pb.LeaveRequest(worker_id=leaving.worker_id, reason="SIGTERM"), timeout=5)
+    leaving.recover(plan, 20, UNITS, fenced=True)
+    answer = leaving.next_plan("survivors")
+    assert answer.placement.workers == (leaving.worker_id,)
+    leaving.enter(answer, 20)
+    assert "too few workers stay" in leaving.next("drain").reason
+
+
+def test_a_new_process_in_its_pod_says_that_a_member_has_ended(world: Callable[..., World]) -> None:
+    run, plan = pipeline(world, 3)
+    first, second, dead = run.members(plan)
+    dead.silence()
+    run.restart_controller()
+    for worker in (first, second):
+        worker.connect_again()
+    successor = ScriptedWorker(run.folder, dead.ordinal, uid=dead.worker_id.split("/")[0]).join()
+    run.workers.append(successor)
+    for worker in (first, second):
+        worker.next("fence")
+        worker.recover(plan, 20, UNITS, fenced=True)
+    answer = first.next_plan("survivors")
+    assert answer.start_tag == at(plan, 20)
+    line = wait_for(lambda: (found := plan_lines(run))[1:] and found[-1], "the plan's line")
+    assert line["answers"]["ended"] == [dead.worker_id]
+
+
 def test_late_word_of_a_superseded_plan_is_answered_with_the_newest(world: Callable[..., World]) -> None:
     run = world(placement={"workers": 2}, controller={**QUICK, "dead_after_seconds": 1.0})
     plan = started(run, 2)

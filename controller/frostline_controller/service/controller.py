@@ -29,6 +29,8 @@ CLUSTER_READ_SECONDS = 0.5
 PROGRESS_SECONDS = 10.0
 COALESCE_SECONDS = 0.005
 """Least time between two rounds, so that a thousand heartbeats a second do not become as many rounds."""
+ABSENT_SECONDS = 2.0
+"""A longer time between two rounds means that this process stood still (a frozen node): it could hear nobody."""
 TICK_SECONDS = 0.25
 """Longest time between two rounds: deadlines are judged at least this often."""
 
@@ -51,6 +53,7 @@ class Controller:
         self.profiling = ProfileFile(run)
         self._stopped = False
         self._cluster_read_at = -1.0
+        self._round_at = run.clock()
         self._progress_at = -PROGRESS_SECONDS
         self._departures: list[tuple[str, str, str]] = []
         self._worker_events: list[pb.RunEvent] = []
@@ -145,6 +148,9 @@ class Controller:
     async def _round(self) -> None:
         run = self.run
         now = run.clock()
+        if now - self._round_at > ABSENT_SECONDS:
+            run.members.excuse(now - self._round_at)
+        self._round_at = now
         await self._observe(now)
         await self._take_departures(now)
         await self._tell_worker_events()
@@ -164,8 +170,8 @@ class Controller:
                 self._release_leavers(set(plan.placement.workers))
             await self.adapting.advance()
             await self.sizing.advance()
-        if self.entering.just_entered and run.current is not None:
-            self._release_leavers(set(run.current.placement.workers))
+        if self.entering.just_entered:
+            await self._settle_leavers()
         await run.faults.advance(run)
         await self._publish(now)
 
@@ -210,16 +216,30 @@ class Controller:
             log.info("worker wants to leave worker=%s pod=%s reason=%r", worker_id, worker.pod_name, why)
             if not member or run.ended:
                 self._release_leavers(set(run.current.placement.workers) if run.current else set())
-            elif len(run.members.available()) >= run.job.placement.min_workers:
-                self.adapting.ask(f"{worker.pod_name} leaves: {why}", "leave")
-            elif not self.ending.draining:
-                await self.ending.drain(f"too few workers stay: {why}")
+            elif self.entering.recovery is None:
+                await self._let_go(worker, why)
         run.members.forget_old(set(run.current.placement.workers) if run.current else set())
 
     async def _tell_worker_events(self) -> None:
         events, self._worker_events = self._worker_events, []
         for event in events:
             await self.run.worker_event(event)
+
+    async def _let_go(self, worker: Worker, why: str) -> None:
+        """A member wants to leave: the others go on without it, or, where they are too few, all stop at a checkpoint."""
+        run = self.run
+        if len(run.members.available()) >= run.job.placement.min_workers:
+            self.adapting.ask(f"{worker.pod_name} leaves: {why}", "leave")
+        elif not self.ending.draining:
+            await self.ending.drain(f"too few workers stay: {why}")
+
+    async def _settle_leavers(self) -> None:
+        """All have entered after a failure: leavers that gave their state may exit, members that want to leave are let go."""
+        assert self.run.current is not None
+        members = set(self.run.current.placement.workers)
+        self._release_leavers(members)
+        for worker in [worker for worker in self.run.members if worker.presence == LEAVING and worker.worker_id in members]:
+            await self._let_go(worker, "it had asked to before the failure")
 
     def _release_leavers(self, members: set[str]) -> None:
         """A worker that asked to go, and is needed no more, may exit."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frostline_contract.plan import Plan
-from frostline_controller.membership import Worker
+from frostline_controller.membership import LEAVING, Worker
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
 from frostline_controller.service.choosing import Choosing
@@ -201,7 +201,7 @@ class Entering:
         run = self._run
         plans = [plan for plan in (failure.current, failure.prepared) if plan is not None]
         named = {worker_id for plan in plans for worker_id in plan.participants}
-        return [
+        usable = [
             worker
             for worker in run.members.available()
             if worker.worker_id not in failure.silent | failure.ended
@@ -211,6 +211,10 @@ class Entering:
                 or (worker.worker_id not in named and now - worker.last_heard < run.members.lost_after_seconds)
             )
         ]
+        if len(usable) < run.job.placement.min_workers:  # who wants to leave carries on until all can stop at a checkpoint
+            away = failure.silent | failure.ended
+            usable += [w for w in run.members if w.presence == LEAVING and w.worker_id in failure.reports.keys() - away]
+        return usable
 
     def _too_few(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery, now: float) -> str:
         """Why the plan waits for more workers, or nothing. What survivors hold stays with them: they have promised to wait."""

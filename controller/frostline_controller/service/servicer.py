@@ -49,9 +49,10 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             unwatched_since=now,
             generation=_generation(request.generation) if request.HasField("generation") else None,
         )
-        for older in run.members.displaced_by(worker, run.job.placement.workers_per_pod):
-            run.members.end(older.worker_id, "")  # the agent starts another only when the first has ended
-            self._controller.note_departure(older.worker_id, f"its process was replaced by {worker.process_id}", "ended")
+        named = {name for plan in (run.current, run.state.prepared) if plan is not None for name in plan.participants}
+        for older in run.members.displaced_by(worker, run.job.placement.workers_per_pod, named):
+            run.members.end(older, "")  # the agent starts another only when the first has ended
+            self._controller.note_departure(older, f"its process was replaced by {worker.process_id}", "ended")
         if run.members.add(worker):
             await self._controller.note_joined(worker)
         cache = run.folder / "cache.address"
