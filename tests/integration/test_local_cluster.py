@@ -113,13 +113,15 @@ def test_pod_that_ended_well_is_started_again_while_it_is_wanted(cluster: Callab
     assert made.failure is None
 
 
-@pytest.mark.parametrize(("script", "code"), [("exit 2", 2), ("exit 3", 3)])
-def test_users_mistake_and_refusal_are_not_tried_again(cluster: Callable[..., LocalCluster], script: str, code: int) -> None:
+@pytest.mark.parametrize(("script", "code", "tries"), [("exit 2", 2, 1), ("exit 3", 3, 2)])
+def test_users_mistake_and_a_second_refusal_are_final(
+    cluster: Callable[..., LocalCluster], script: str, code: int, tries: int
+) -> None:
     made = cluster(script, 1)
     failure = wait_for(lambda: made.failure, "the failure")
     assert failure.code == code
     assert failure.user_mistake == (code == 2)
-    assert len(workers(made, "trainer-0")) == 1
+    assert len(workers(made, "trainer-0")) == tries
 
 
 def test_crash_loop_has_a_budget_and_ends_with_the_workers_words(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@
 Environment: FROSTLINE_WORKERS_PER_POD (1), FROSTLINE_PRELOAD (socket of a preload process; unset: the agent starts its own),
 FROSTLINE_LOG (file of the workers' output), FROSTLINE_GRACE_SECONDS (from SIGTERM to SIGKILL), and what workers read.
 
-Exit codes of a worker: 0 done, 2 the user's mistake, 3 refused by the controller: these are not started again. Anything else
-is a crash. The agent ends when no worker is left: 0, 2 or 3 as its workers did, 1 where one crashed over and over.
+Exit codes of a worker: 0 done, 2 the user's mistake, 3 refused by the controller: these are not started again, but for one try
+after a refusal, since what was refused may have been the process (it belonged to a world that is over) and not the pod. Anything
+else is a crash. The agent ends when no worker is left: 0, 2 or 3 as its workers did, 1 where one crashed over and over.
 """
 
 import json
@@ -27,7 +28,7 @@ FINAL = {DONE, USER_MISTAKE, REFUSED}
 RESPAWN_SECONDS_FIRST, RESPAWN_SECONDS_MAX = 0.1, 10.0
 CRASHES_MAX = 8
 HEALTHY_SECONDS = 30.0
-"""A worker that lived this long starts its back-off and its budget of crashes anew."""
+"""A worker that lived this long starts its back-off and its budget of crashes and refusals anew."""
 CONNECT_SECONDS = 0.1
 
 
@@ -42,6 +43,7 @@ class Slot:
     started: float = 0.0
     next_start: float = 0.0
     crashes: int = 0
+    refused: bool = False
     exit_code: int | None = None
 
 
@@ -153,11 +155,17 @@ class Agent:
         slot.connection.close()
         slot.connection, slot.process_id = None, 0
         now = time.monotonic()
+        if now - slot.started > HEALTHY_SECONDS:
+            slot.crashes, slot.refused = 0, False
+        if code == REFUSED and not slot.refused and self._kill_at is None:
+            slot.refused, slot.next_start = True, now + RESPAWN_SECONDS_FIRST
+            say(f"worker refused, one more try local_rank={slot.local_rank}")
+            return
         if code in FINAL or self._kill_at is not None:
             slot.exit_code = code if code in FINAL else DONE
             say(f"worker ended local_rank={slot.local_rank} code={code}")
             return
-        slot.crashes = 1 if now - slot.started > HEALTHY_SECONDS else slot.crashes + 1
+        slot.crashes += 1
         if slot.crashes > CRASHES_MAX:
             slot.exit_code = CRASH_LOOP
             say(f"worker crashed {CRASHES_MAX} times in a row, given up local_rank={slot.local_rank} code={code}")

@@ -209,8 +209,10 @@ class ControlClient:
 
     def _reconnect(self, error: grpc.RpcError) -> None:
         if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
-            self._lose(error.details())
-            self._stopping.wait(1.0)
+            # A new controller does not know this worker yet. Only where it will not register it is this the end.
+            log.info("%s; registering again", error.details())
+            self._stopping.wait(0.1)
+            self._register_again()
             return
         log.info("controller not reached (%s); trying again", error_text(error))
         self._stopping.wait(0.3)
