@@ -4,7 +4,7 @@ States are compared by their tags, never by step numbers alone: two generations 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from frostline_contract.plan import CONTINUE, SeenVote, StateTag
 from frostline_controller.recovery.facts import Failure, HeldUnit, SurvivorReport
@@ -31,11 +31,6 @@ class Source:
     def reaches(self, state: StateTag) -> bool:
         """One of its units would come to `state` by committing late."""
         return any(self._is_before(one, state) for one in self.units.values())
-
-    def known(self) -> Iterator[StateTag]:
-        """Every vote that it knows of: those that it saw, and those whose outcome it holds."""
-        yield from (tag_of(vote) for vote in self.report.seen)
-        yield from (one.state for one in self.units.values() if one.state is not None)
 
     def _is_before(self, one: HeldUnit, state: StateTag) -> bool:
         """The unit is one step before `state`, with the reduced gradients of the very vote that leads there.
@@ -71,7 +66,7 @@ def find_target(failure: Failure) -> Target | None:
                 holders=holders,
                 state_source=_state_source(sources, holders, state),
                 vote=votes.get(state),
-                extends_all=not any(_is_beyond(failure, tag, state) for source in sources for tag in source.known()),
+                extends_all=not any(_is_beyond(failure, tag, state) for tag in _known_outcomes(failure, sources)),
             )
     return None
 
@@ -100,22 +95,33 @@ def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldUnit, ...]:
 
     So a worker that comes back from an older generation brings no state that a plan since then has given up (PROTOCOLS 5).
     """
-    if report.worker_id in failure.ended or report.worker_id in failure.silent:
+    if _is_away(failure, report):
         return ()
+    if _ran_lately(failure, report):
+        return report.held
+    current = failure.current
+    given = current.start_tag if report.worker_id in current.participants else None
+    return tuple(
+        # What it was given is that state and no more: its older gradients are of a step that others may have voted on since.
+        one if report.worker_id in current.holders_of(one.unit) else replace(one, prepared=False)
+        for one in report.held
+        if report.worker_id in current.holders_of(one.unit) or (given is not None and one.state == given)
+    )
+
+
+def _is_away(failure: Failure, report: SurvivorReport) -> bool:
+    return report.worker_id in failure.ended or report.worker_id in failure.silent
+
+
+def _ran_lately(failure: Failure, report: SurvivorReport) -> bool:
+    """It was a member of n or of n + 1; or of what n continues, and has not seen the switching vote that others have."""
     current, prepared = failure.current, failure.prepared
     recent = {current.generation}
     if prepared is not None:
         recent.add(prepared.generation)
     if current.start == CONTINUE and current.base is not None:
-        recent.add(current.base)  # it has not seen the switching vote that others have
-    if report.ran in recent:
-        return report.held
-    given = current.start_tag if report.worker_id in current.participants else None
-    return tuple(
-        one
-        for one in report.held
-        if report.worker_id in current.holders_of(one.unit) or (given is not None and one.state == given)
-    )
+        recent.add(current.base)
+    return report.ran in recent
 
 
 def tag_of(vote: SeenVote) -> StateTag:
@@ -167,6 +173,16 @@ def _is_beyond(failure: Failure, known: StateTag, state: StateTag) -> bool:
     if known.lineage != lineage:
         return known.lineage > lineage
     return known.step > state.step or (known.step == state.step and known != state)
+
+
+def _known_outcomes(failure: Failure, sources: list[Source]) -> Iterator[StateTag]:
+    """Every vote that survivors know of: those whose outcome they hold, and those that they saw, though all they have be torn."""
+    for source in sources:
+        yield from (one.state for one in source.units.values() if one.state is not None)
+    named = {source.worker_id for source in sources}
+    for report in failure.reports.values():
+        if report.worker_id in named or (_ran_lately(failure, report) and not _is_away(failure, report)):
+            yield from (tag_of(vote) for vote in report.seen)
 
 
 def _age(tag: StateTag) -> tuple[int, int, int, int]:

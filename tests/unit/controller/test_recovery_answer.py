@@ -76,6 +76,14 @@ def test_without_the_prepared_gradients_the_step_before_is_what_is_left_and_a_ne
     assert all(LAST[0] not in workers for workers in found.holders), "it has gone on: what it has is another state"
 
 
+def test_who_has_nothing_left_still_tells_what_it_saw() -> None:
+    first, last = pipe_reports(tag(9, 1), tag(9, 1))
+    torn = report(FIRST[1], tag(10, 1), LOW, torn=(0, 1), seen=(vote(10, 1),))
+    found = answer(failure(PIPE, first, last, torn, ended=LAST[1]))
+    assert isinstance(found, GoOn)
+    assert (found.state, found.extends_all) == (tag(9, 1), False)
+
+
 def test_prepared_gradients_of_another_generation_lead_nowhere() -> None:
     following = plan(2, "ABCD", pp_degree=2, base=1, start="survivors", holders=dict.fromkeys("ABCD", range(4)))
     first = report(FIRST[0], tag(9, 1), LOW, prepared=True, ran=2, heard=2)
@@ -200,6 +208,15 @@ class TestInterruptedRecovery:
         found = answer(failure(self.PLAN, moved, giving))
         assert isinstance(found, GoOn)
         assert found.holders == (("A", "B"),) * 2 + (("B",),) * 2
+
+    def test_what_was_given_is_the_state_alone(self) -> None:
+        """B's own gradients are of generation 1, and another generation may have voted on their step since."""
+        given = self.PLAN.model_copy(update={"start_step": 9, "vote": None})
+        back = report("B", tag(9, 1), range(2), heard=2, ran=1, prepared=True, seen=(vote(10, 1),))
+        holder = report("A", tag(9, 1), range(2, 4), heard=2, ran=1, prepared=True)
+        found = answer(failure(given, back, holder))
+        assert isinstance(found, GoOn)
+        assert (found.state, found.holders[0]) == (tag(9, 1), ("B",))
 
     def test_a_returning_worker_that_it_does_not_name_brings_nothing(self) -> None:
         returning = report("Z", tag(11, 1), heard=2, ran=1, seen=(vote(11, 1),))
