@@ -127,7 +127,8 @@ class Watching:
                 waiting.append(hang)
                 continue
             stack = self._stacks.pop(verdict.worker_id, "")
-            detail = {"worker": verdict.worker_id, "pod": hang.name, "phase": verdict.phase, "stack": stack}
+            detail = {"worker": verdict.worker_id, "pod": hang.name, "phase": verdict.phase,
+                      "deadline_seconds": round(verdict.deadline, 6), "stack": stack}  # fmt: skip
             await self._run.event("hang", verdict.reason, verdict.seconds, step=verdict.step, detail=detail)
         self._told = waiting
 

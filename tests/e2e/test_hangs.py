@@ -1,0 +1,98 @@
+"""Hangs and slowness in whole runs: who hangs is excluded in time and replaced, who is slow is let be, and no bit changes."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.runs import Ended, Running, Workshop
+
+FLOOR = 2.0
+WATCHED = {"heartbeat_seconds": 0.1, "dead_after_seconds": 30.0, "hang_floor_seconds": FLOOR}
+DIES_BY_ITSELF = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
+
+
+def fault_of(folder: Path, index: int = 0) -> dict[str, Any] | None:
+    """What was written of a fault right before it happened."""
+    path = folder / "cluster" / "faults" / str(index)
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def excluded_after(running: Running) -> float:
+    """Seconds from the fault to the durable plan that goes on without the worker that it befell."""
+    fault = running.wait_until(lambda: fault_of(running.folder), "the fault")
+    (victim,) = fault["worker_ids"]
+
+    def goes_on_without() -> bool:
+        plans = [line for line in Ended(running.folder, 0, "").lines("plans.jsonl") if line["kind"] == "plan"]
+        named = [victim in plan["placement"]["workers"] for plan in plans]
+        return True in named and not named[-1]
+
+    running.wait_until(goes_on_without, "a plan without the worker that hangs")
+    return time.time() - fault["time_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase"), [("deadlock", "schedule"), ("deadlock", "commit"), ("stop", "exchange"), ("stop", "vote")]
+)
+def test_who_hangs_is_excluded_in_time(one_worker: Ended, workshop: Workshop, tmp_path: Path, kind: str, phase: str) -> None:
+    fault = {"kind": kind, "step": 14, "worker": 1, "phase": phase}
+    running = workshop.start(tmp_path / "run", {"faults": [fault], "controller": WATCHED}, "--workers", "3")
+    seconds = excluded_after(running)
+    ended = running.end()
+    assert ended.digest == one_worker.digest
+    assert ended.numerics == one_worker.numerics
+    (hang,) = ended.events("hang")
+    deadline = hang["detail"]["deadline_seconds"]
+    longest = max(record["step_seconds"] for record in ended.records)
+    assert FLOOR <= deadline <= max(FLOOR, 10 * longest), "a few durations count twice, and five times that is the deadline"
+    assert deadline <= seconds < deadline + 2.0
+    assert hang["detail"]["worker"] == fault_of(tmp_path / "run")["worker_ids"][0]
+    assert hang["detail"]["pod"].endswith("-1")
+    assert hang["seconds"] >= deadline
+    if kind == "deadlock":
+        assert hang["reason"].startswith(f"worker {hang['detail']['pod']} hangs in {phase} after step 13, for ")
+        assert "thread MainThread" in hang["detail"]["stack"]
+        assert "faults.py" in hang["detail"]["stack"], "its stack says where it hangs"
+    else:
+        assert "is silent for" in hang["reason"]
+        assert hang["detail"]["stack"] == ""
+    (failure,) = ended.events("failure")
+    assert failure["lost_steps"] == 0, failure["reason"]
+
+
+def test_a_slow_worker_is_measured_and_let_be(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
+    fault = {"kind": "slow", "step": 12, "worker": 1, "phase": "schedule", "seconds": 0.5}
+    running = workshop.start(tmp_path / "run", {"faults": [fault], "controller": WATCHED}, "--workers", "3")
+    running.wait_for_step(18)
+    status = json.loads(workshop.command("status", str(tmp_path / "run"), "--json").stdout)
+    members = {worker["pod_name"]: worker["slowness"] for worker in status["workers"] if worker["state"] == "member"}
+    ended = running.end()
+    assert ended.digest == one_worker.digest
+    slow = {name: value for name, value in members.items() if name.endswith("-1")}
+    (slowness,) = slow.values()
+    assert slowness > 2.0, members
+    assert max(value for name, value in members.items() if name not in slow) < 1.0, members
+    assert ended.events("hang") == ended.events("failure") == []
+
+
+@pytest.mark.parametrize("floor", [60.0, 5.0])
+def test_no_false_kill_while_others_take_the_cores(workshop: Workshop, tmp_path: Path, floor: float) -> None:
+    controller = {"heartbeat_seconds": 0.1, "dead_after_seconds": 30.0, "hang_floor_seconds": floor}
+    changes = {"training": {"steps": 400}, "controller": controller}
+    running = workshop.start(tmp_path / "run", changes, "--workers", "3")
+    running.wait_for_step(2)
+    greedy = [subprocess.Popen([sys.executable, "-c", DIES_BY_ITSELF]) for _ in range(3)]
+    began = time.monotonic()
+    running.wait_until(lambda: time.monotonic() - began > 20 or running.step >= 400, "20 s under load")
+    for process in greedy:
+        process.kill()
+        process.wait()
+    ended = running.end()
+    assert ended.code == 0, ended.story()
+    assert ended.result["steps"] == 400
+    assert ended.events("hang") == ended.events("failure") == []
