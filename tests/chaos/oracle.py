@@ -134,7 +134,7 @@ def _recovery(timeline: Timeline, life: Life, held: dict[str, Held], hits: list[
         hits=tuple(hits),
         missing=tuple(sorted(every - perhaps or every - sure)),
         back_to=life.first_step - 1 if back else None,
-        late=life.plan.vote is not None,
+        late=life.plan.vote is not None and (str(life.plan.vote.generation), life.plan.vote.step) in timeline.late,
     )
 
 

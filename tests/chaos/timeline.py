@@ -1,6 +1,7 @@
 """What a run says befell it: generations, faults that were carried out, checkpoints, events. Read once, then plain data."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,9 @@ from typing import Any
 from frostline_contract.job.cluster import Fault
 from frostline_contract.plan import Plan
 from tests.e2e.runs import json_lines
+
+
+COMMITTED_LATE = re.compile(r"committed step (\d+) of (\S+) late")
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,10 @@ class Complete:
 
 @dataclass(frozen=True)
 class Timeline:
-    """cuts: (lineage, starts_at_step) lines of metrics.jsonl. failures: reasons of failure events by lineage."""
+    """cuts: (lineage, starts_at_step) lines of metrics.jsonl. failures: reasons of failure events by lineage.
+
+    late: (generation, step) of votes whose step some worker committed late.
+    """
 
     num_units: int
     lives: tuple[Life, ...]
@@ -67,6 +74,7 @@ class Timeline:
     cuts: tuple[tuple[int, int], ...] = ()
     failures: tuple[tuple[int, str], ...] = ()
     dead_after_seconds: float = 20.0
+    late: frozenset[tuple[str, int]] = frozenset()
 
 
 def read_timeline(folder: Path, faults: tuple[Fault, ...], num_units: int, dead_after_seconds: float) -> Timeline:
@@ -82,6 +90,7 @@ def read_timeline(folder: Path, faults: tuple[Fault, ...], num_units: int, dead_
         cuts=tuple((line["lineage"], line["starts_at_step"]) for line in metrics if "starts_at_step" in line),
         failures=tuple((event["lineage"], event["reason"]) for event in events if event["kind"] == "failure"),
         dead_after_seconds=dead_after_seconds,
+        late=_late(folder / "logs"),
     )
 
 
@@ -117,6 +126,13 @@ def _hits(folder: Path, faults: tuple[Fault, ...]) -> tuple[Hit, ...]:
             )
         )
     return tuple(sorted(found, key=lambda hit: hit.time_seconds))
+
+
+def _late(logs: Path) -> frozenset[tuple[str, int]]:
+    found = set()
+    for log in logs.glob("trainer-*.log"):
+        found |= {(name, int(step)) for step, name in COMMITTED_LATE.findall(log.read_text(errors="replace"))}
+    return frozenset(found)
 
 
 def _complete(root: Path) -> tuple[Complete, ...]:

@@ -203,8 +203,9 @@ def test_a_world_that_may_live_on_unheard_is_fenced_by_a_new_epoch() -> None:
 
 def test_a_late_commit_is_seen() -> None:
     vote = SeenVote(lineage=0, step=14, generation=GenerationId(incarnation=1, counter=1), slots=(0.0,))
-    found = verdict(FIRST, life(2, "survivors", 15, "abcd", vote=vote), hits=(hit("late_commit", "b", 14, "tally"),))
-    assert [recovery.late for recovery in found.recoveries] == [True]
+    answer, error = life(2, "survivors", 15, "abcd", vote=vote), (hit("late_commit", "b", 14, "tally"),)
+    assert [recovery.late for recovery in verdict(FIRST, answer, hits=error, late=frozenset([("1.1", 14)])).recoveries] == [True]
+    assert [recovery.late for recovery in verdict(FIRST, answer, hits=error, late=frozenset([("1.1", 13)])).recoveries] == [False]
 
 
 def test_a_cut_makes_late_what_cannot_pass_it() -> None:
