@@ -10,7 +10,6 @@ from frostline_contract.job.cluster import Fault
 from frostline_contract.plan import Plan
 from tests.e2e.runs import json_lines
 
-
 COMMITTED_LATE = re.compile(r"committed step (\d+) of (\S+) late")
 
 
