@@ -112,7 +112,7 @@ def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], 
         generation.close()
     if saving is not None:
         saving.stable()
-        saving.finish()
+        saving.close()
     return run
 
 

@@ -124,13 +124,15 @@ class CheckpointWriter:
             try:
                 item = self._queue.get(timeout=self._patience())
             except Empty:
-                self._settle()
-                continue
-            if isinstance(item, Snapshot):
-                self._write_share(item)
-                self._settle()
-            else:
-                item()
+                item = self._settle
+            try:
+                if isinstance(item, Snapshot):
+                    self._write_share(item)
+                    self._settle()
+                else:
+                    item()
+            except Exception:  # a mistake of ours costs this checkpoint, and nobody waits for a thread that is gone
+                log.exception("the checkpoint writer failed")
 
     def _patience(self) -> float | None:
         """How long nothing needs to be looked at."""
@@ -139,11 +141,13 @@ class CheckpointWriter:
         return POLL_SECONDS if any(snapshot.publishes for snapshot in self._open) else STAND_IN_SECONDS
 
     def _finish(self, deadline: float, done: threading.Event) -> None:
-        self._settle()
-        while any(snapshot.publishes for snapshot in self._open) and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
+        try:
             self._settle()
-        done.set()
+            while any(snapshot.publishes for snapshot in self._open) and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+                self._settle()
+        finally:
+            done.set()
 
     def _end(self) -> None:
         self._ended = True
@@ -157,11 +161,12 @@ class CheckpointWriter:
         except OSError as error:
             self._not_written(snapshot, str(error))
             try:
-                write_failure(snapshot.folder, list(snapshot.units), str(error))
+                if snapshot.publishes:
+                    remove_folder(snapshot.folder, self._before(snapshot))
+                else:
+                    write_failure(snapshot.folder, list(snapshot.units), str(error))
             except OSError as unsaid:
-                log.info("checkpoint of step %d: the others cannot be told (%s)", step, unsaid)
-            if snapshot.publishes:
-                remove_folder(snapshot.folder, self._before(snapshot))
+                log.info("checkpoint of step %d: it cannot be cleared away, nor the others be told (%s)", step, unsaid)
         else:
             self._open.append(snapshot)
         finally:
@@ -189,11 +194,12 @@ class CheckpointWriter:
             if snapshot.publishes:
                 self._not_written(snapshot, str(error))
             return
-        if why_not and not final:
+        if why_not and not (final or self._fenced):
             return
         self._open.remove(snapshot)
         if why_not and snapshot.publishes:
             self._note(snapshot, why_not)
+        if why_not and snapshot.publishes and not self._fenced:
             log.info("checkpoint %s given up: %s", snapshot.folder, why_not)
 
     def _publish(self, snapshot: Snapshot) -> str:

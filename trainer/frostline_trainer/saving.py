@@ -102,7 +102,12 @@ class Saving:
         return self.why_not_written(folder)
 
     def finish(self) -> None:
+        """Wait until everything is written and published, or given up."""
         self._writer.finish()
+
+    def close(self) -> None:
+        """Finish for good."""
+        self._writer.close()
 
     def why_not_written(self, folder: Path) -> str:
         """What kept this member's share of a checkpoint from being written; empty where nothing did."""

@@ -1,25 +1,13 @@
 """A unit's state: what an optimizer keeps over rebuilds, what travels, what lies in a checkpoint, and its digest."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
 from frostline_contract.job.training import OptimizerSection
-from frostline_contract.plan import GenerationId, Plan
-from frostline_trainer.checkpoints import complete_checkpoints
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import lone_groups
 from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
 from frostline_trainer.engine.unit_state import UnitState, export_unit, import_unit, pack, run_digest, unit_digest, unpack
-from frostline_trainer.entering import Entered
 from frostline_trainer.model import no_decay
-from frostline_trainer.run_state import RunState
-from frostline_trainer.saving import Saving
-from tests.engine_member import EventList, Run, train_step
-from tests.exact_cases import Case, build_case
-from tests.hand_made_plans import Layout
 
 SECTIONS = [OptimizerSection(), OptimizerSection(name="sgd")]
 
@@ -150,30 +138,3 @@ def test_the_digest_sees_every_bit_name_type_and_shape() -> None:
     skipped = unit_digest(state, frozenset({"0.weight"}))
     assert skipped == unit_digest({key: value for key, value in state.items() if not key.endswith("/0.weight")})
     assert run_digest([plain, skipped]) != run_digest([skipped, plain])
-
-
-# ---- checkpoints
-
-
-def test_a_step_redone_after_a_rollback_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
-    case = Case("vit", freezing=(), steps=4)
-    context = build_case(case)
-    placement = Layout(1, 1).placement(0)
-    plan = Plan(generation=GenerationId(incarnation=1, counter=3), lineage=0, start="fresh", freeze_point=0, placement=placement)
-    generation = Generation(context, plan, 0, lone_groups(), 0, lambda name: None)
-    saving = Saving(context, tmp_path, EventList())  # type: ignore[arg-type]
-    entered = Entered(plan, 0, generation, None)
-    folders, weights_at = [], []
-    for lineage, step in ((0, 1), (1, 2)):
-        train_step(generation, case, step, Run())
-        folders.append(saving.checkpoint(entered, RunState(lineage=lineage, step=2), before_freeze=False))
-        weights_at.append(weights(context.cut.units[2]))
-        assert saving.checkpoint(entered, RunState(lineage=lineage, step=2), before_freeze=True) == folders[-1], "taken once"
-    saving.stable()
-    train_step(generation, case, 3, Run())
-    restored = saving.restore(entered, 2, RunState(lineage=1, step=3))
-    saving.finish()
-    assert [manifest["lineage"] for _, manifest in complete_checkpoints(tmp_path)] == [0, 1]
-    assert folders[0] != folders[1] and folders[0].name == folders[1].name == "2"
-    assert restored.lineage == 1 and same(weights(context.cut.units[2]), weights_at[1])
-    assert not same(weights_at[0], weights_at[1])
