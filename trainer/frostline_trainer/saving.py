@@ -8,9 +8,9 @@ from pathlib import Path
 from frostline_contract.epochs import checkpoint_path
 from frostline_contract.job import Job
 from frostline_proto.v1 import control_pb2
-from frostline_trainer.checkpoint_retention import Retention
+from frostline_trainer.checkpoint_retention import Retention, sweep
 from frostline_trainer.checkpoint_writing import CheckpointWriter, Snapshot, WriterNotices
-from frostline_trainer.checkpoints import complete_checkpoints, load_unit
+from frostline_trainer.checkpoints import complete_checkpoints, is_complete, load_unit
 from frostline_trainer.control_client import ControlClient
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.unit_state import UnitState, export_unit, import_unit
@@ -102,8 +102,15 @@ class Saving:
         return self.why_not_written(folder)
 
     def finish(self) -> None:
-        """Wait until everything is written and published, or given up."""
+        """At the end: wait until everything is written and published, or given up; what others left unfinished is removed."""
         self._writer.finish()
+        newest = self._newest
+        if newest is None or not newest.publishes or not is_complete(newest.folder):
+            return
+        try:
+            sweep(newest.folder, None, set(), lambda operation: None)
+        except OSError as error:
+            log.warning("unfinished checkpoints under %s not removed: %s", self.root, error)
 
     def close(self) -> None:
         """Finish for good."""

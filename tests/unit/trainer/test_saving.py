@@ -111,6 +111,21 @@ def test_a_rollback_takes_nothing_of_a_later_lineage(member: Member, monkeypatch
         member.saving.restore(member.entered, 2, RunState(lineage=3, step=3))
 
 
+def test_at_the_end_nothing_unfinished_is_left(member: Member) -> None:
+    """The generation before may still be publishing, until the run's last checkpoint is there."""
+    base = GenerationId(incarnation=1, counter=2)
+    member.entered.plan = member.plan.model_copy(update={"base": base, "start": "continue"})
+    left = member.root / "0" / "1.2" / "1"
+    left.mkdir(parents=True)
+    (left / "unit-000.safetensors.partial").write_text("half")
+    folder = member.checkpoint(RunState(step=2))
+    member.saving.stable()
+    member.saving._writer.finish()
+    assert is_complete(folder) and left.exists()
+    member.saving.finish()
+    assert not left.exists()
+
+
 def test_a_freeze_goes_on_when_the_share_that_it_may_need_is_on_disk(tmp_path: Path) -> None:
     release = threading.Event()
     member = Member(tmp_path, before=lambda operation, step: release.wait(20))
