@@ -29,6 +29,7 @@ BENCHMARKS = {
     "norm_statistics": "one_worker:norm_statistics",
     "numerics": "several_workers:numerics",
     "pipelining": "several_workers:pipelining",
+    "keeping": "keeping:keeping",
     "reshape": "reshape:reshape",
     "recovery": "recovery:recovery",
     "goodput": "goodput:goodput",
