@@ -7,6 +7,7 @@ on CUDA.
 """
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -46,6 +47,7 @@ class Group:
         self._group: Any = None
         self._address: sockets.Address = ("", 0)
         self._peers: set[sockets.Address] = set()
+        self._patience: tuple[timedelta, ...] = ()
         self.keys: list[str] = []
         if size > 1:
             assert store is not None
@@ -63,19 +65,19 @@ class Group:
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> "Sent":
         """Start sending; the tensor is kept until `Sent.wait`."""
         payload = self._outgoing(tensor)
-        return Sent(self._group.send([payload], to, tag), payload)
+        return Sent(self._group.send([payload], to, tag), payload, self._patience)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
         """Fill `tensor` from `source`, blocking."""
         landing = self._landing(tensor)
         with blocked():
-            self._group.recv([landing], source, tag).wait()
+            self._group.recv([landing], source, tag).wait(*self._patience)
         if landing is not tensor:
             tensor.copy_(landing)
 
     def expect(self, tensor: torch.Tensor, source: int, tag: int) -> "Received":
         """`tensor`, in host memory, fills from `source` from now on; it is whole after `Received.wait`."""
-        return Received(self._group.recv([tensor], source, tag), tensor)
+        return Received(self._group.recv([tensor], source, tag), tensor, self._patience)
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> None:
         """Sum over the members, in place. The order of the sum is the library's."""
@@ -119,6 +121,8 @@ class Group:
         """Let each collective take so long from now on, however long the connecting was allowed to take."""
         if self._group is not None and self.backend == "gloo":
             self._group._set_default_timeout(timeout)
+            # Messages between two members do not follow the default: they are told each time.
+            self._patience = (timeout,)
 
     def interrupt(self) -> None:
         """Make whatever blocks in this group end with RuntimeError, here and on its peers. The group is of no use afterwards.
@@ -146,28 +150,43 @@ class Group:
         return torch.empty_like(tensor, device="cpu") if self.backend == "gloo" and tensor.is_cuda else tensor
 
 
+def interrupt_together(groups: Sequence[Group]) -> None:
+    """Interrupt them all. NCCL's are aborted as one: aborted one after the other they may wait for each other."""
+    for group in groups:
+        if group.backend != "nccl":
+            group.interrupt()
+    communicators = [group._group for group in groups if group.backend == "nccl" and group._group is not None]
+    if communicators:
+        communicators[0]._group_start()
+        for communicator in communicators:
+            communicator.abort()
+        communicators[0]._group_end()
+
+
 @dataclass
 class Sent:
-    """A message under way, with the memory that it is read from."""
+    """A message under way, with the memory that it is read from. patience: what its `wait` is told."""
 
     work: Any
     payload: torch.Tensor
+    patience: tuple[timedelta, ...] = ()
 
     def wait(self) -> None:
         with blocked():
-            self.work.wait()
+            self.work.wait(*self.patience)
 
 
 @dataclass
 class Received:
-    """A message that is awaited, with the memory that it is written to."""
+    """A message that is awaited, with the memory that it is written to. patience: what its `wait` is told."""
 
     work: Any
     landing: torch.Tensor
+    patience: tuple[timedelta, ...] = ()
 
     def wait(self) -> None:
         with blocked():
-            self.work.wait()
+            self.work.wait(*self.patience)
 
 
 def send_bytes(group: Group, payload: bytes, to: int, tag: int) -> list[Sent]:

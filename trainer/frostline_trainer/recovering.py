@@ -140,5 +140,6 @@ def let_go_of(failure: BaseException | None) -> None:
     """An exception's frames hold works and tensors of a dead generation: let go of them, so that its sockets close."""
     while failure is not None:
         traceback.clear_frames(failure.__traceback__)
-        failure.__traceback__ = None
-        failure = failure.__cause__ or failure.__context__
+        before = failure.__cause__ or failure.__context__
+        failure.__traceback__ = failure.__cause__ = failure.__context__ = None
+        failure = before

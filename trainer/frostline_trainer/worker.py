@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 
 from frostline_contract.job import load_job
@@ -33,7 +34,7 @@ def main() -> int:
     worker = None
     try:
         worker = Worker(identity, load_job(identity.run_dir / "job.yaml"))
-        signal.signal(signal.SIGTERM, lambda *_: worker.leave("SIGTERM"))
+        _leave_when_told(worker)
         return worker.run()
     except Refused as refusal:
         log.error("refused: %s", refusal)
@@ -46,6 +47,17 @@ def main() -> int:
         log.exception("fault")
         _tell(identity, worker, "".join(traceback.format_exception(fault))[-4000:], user_mistake=False)
         return EXIT_FAULT
+
+
+def _leave_when_told(worker: Worker) -> None:
+    """SIGTERM is waited for in a thread: a handler would run only when the training thread comes out of its collective."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def wait() -> None:
+        signal.sigwait({signal.SIGTERM})
+        worker.leave("SIGTERM")
+
+    threading.Thread(target=wait, name="sigterm", daemon=True).start()
 
 
 def _tell(identity: Identity, worker: Worker | None, error: str, user_mistake: bool) -> None:

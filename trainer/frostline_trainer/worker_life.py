@@ -18,6 +18,7 @@ from frostline_trainer.changing import Changes
 from frostline_trainer.collectives import open_store
 from frostline_trainer.concluding import Conclusion
 from frostline_trainer.control_client import ControlClient
+from frostline_trainer.engine.context import RunContext
 from frostline_trainer.entering import Entered, Entrance
 from frostline_trainer.faults import FaultPlan, Progress
 from frostline_trainer.identity import Identity
@@ -53,7 +54,7 @@ class Worker:
         self.client: ControlClient | None = None
 
     def run(self) -> int:
-        self.context = build_context(self.job)
+        self.context = self.build()
         self.faults = FaultPlan.of(self.job, self.identity, self._fault_progress)
         self.faults.watch(self.clock)
         self.store, store_port = open_store(self.identity.host)
@@ -72,6 +73,10 @@ class Worker:
             self.caching.close()
             client.stop()
             self.preparation.stop()
+
+    def build(self) -> RunContext:
+        """Data, model and numerics of the job."""
+        return build_context(self.job)
 
     def _connect(self, registration: control_pb2.RegisterRequest) -> ControlClient:
         client = ControlClient(
@@ -224,6 +229,9 @@ class Worker:
             log.error("refused: %s", self.mailbox.lost)
             return EXIT_REFUSED
         log.info("ended: %s", self.mailbox.end)
+        # What is stable of its checkpoints is published; the rest is left to those who go on.
+        self.saving.abandon(self.recovery.seen_step)
+        self.saving.finish()
         return EXIT_DONE
 
     def leave(self, reason: str) -> None:

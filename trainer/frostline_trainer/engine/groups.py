@@ -7,12 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 from frostline_contract.plan import Plan
-from frostline_trainer.collectives import DEFAULT_TIMEOUT, Group, connect_store
+from frostline_trainer.collectives import DEFAULT_TIMEOUT, Group, connect_store, interrupt_together
 
 ATTEMPT = timedelta(seconds=2)
 """One attempt to reach the store of another worker, which may be gone."""
 CONNECTING = timedelta(seconds=30)
 """For connections between participants that have all arrived: who dies in this moment is waited for no longer."""
+COLLECTIVES = timedelta(days=1)
+"""Nothing fails because a healthy member is slow: who hangs is the controller's verdict, and then the groups are interrupted."""
 
 
 class Interrupted(RuntimeError):
@@ -39,8 +41,7 @@ class Groups:
 
     def interrupt(self) -> None:
         """Whatever blocks in one of them ends with RuntimeError. Callable from any thread."""
-        for group in self.all():
-            group.interrupt()
+        interrupt_together(self.all())
 
     def close(self) -> None:
         for group in self.all():
@@ -51,8 +52,8 @@ class Groups:
 class Formation:
     """Meets a plan's other participants and makes the groups; it can be interrupted at any time, also afterwards.
 
-    backend: of row and column; world and moving are always gloo. timeout: for all to arrive, and of each collective later.
-    host: the address at which others reach this worker.
+    backend: of row and column; world and moving are always gloo. timeout: for all to arrive. host: the address at which others
+    reach this worker.
     """
 
     def __init__(self, plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
@@ -81,8 +82,7 @@ class Formation:
     def interrupt(self) -> None:
         """Forming ends soon, with RuntimeError; what blocks in a group that is formed ends at once. Callable from any thread."""
         self._given_up.set()
-        for group in list(self._formed):
-            group.interrupt()
+        interrupt_together(list(self._formed))
 
     def release(self) -> None:
         """The groups are closed by their owner: refer to them no more."""
@@ -93,8 +93,8 @@ class Formation:
             raise Interrupted(f"the groups of {self.plan.generation} are not wanted any more")
 
     def _drop(self) -> None:
+        interrupt_together(self._formed)
         for group in self._formed:
-            group.interrupt()
             group.close()
         self._formed.clear()
 
@@ -134,7 +134,7 @@ class Formation:
     def _group(self, store: Any, name: str, index: int, size: int, backend: str) -> Group:
         self._check()
         group = Group(store, f"{self._name}/{name}", index, size, backend, CONNECTING, self._host)
-        group.allow(self._timeout)
+        group.allow(COLLECTIVES)
         self._formed.append(group)
         return group
 

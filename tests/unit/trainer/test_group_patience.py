@@ -1,0 +1,50 @@
+"""Who connects slowly is given up; who computes slowly never is."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import torch
+
+from frostline_trainer.collectives import Group, connect_store, open_store
+
+CONNECTING = timedelta(seconds=0.5)
+SLOW_SECONDS = 0.9
+
+OPERATIONS: dict[str, Callable[[Group], None]] = {
+    "all_reduce": lambda group: group.all_reduce_sum(torch.ones(3)),
+    "broadcast": lambda group: group.broadcast(torch.ones(3), 1),
+    "all_gather": lambda group: group.all_gather(torch.ones(4), torch.ones(2)),
+    "all_to_all": lambda group: group.all_to_all(torch.ones(4), torch.ones(4), [2, 2], [2, 2]),
+    "receive": lambda group: group.receive(torch.ones(3), 1, 5) if group.index == 0 else group.send(torch.ones(3), 0, 5).wait(),
+    "expect": lambda group: (
+        group.expect(torch.ones(3), 1, 5).wait() if group.index == 0 else group.send(torch.ones(3), 0, 5).wait()
+    ),
+    "send": lambda group: (
+        group.send(torch.ones(8 << 20), 1, 5).wait() if group.index == 0 else group.receive(torch.ones(8 << 20), 0, 5)
+    ),
+}
+"""Member 0 waits in each for member 1, which comes late. What is sent does not fit into the sockets' buffers."""
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_slow_member_is_waited_for_beyond_the_connecting_time(operation: str) -> None:
+    server, port = open_store()
+
+    def member(index: int) -> float:
+        group = Group(connect_store("127.0.0.1", port, timedelta(seconds=30)), "slow", index, 2, "gloo", CONNECTING)
+        group.allow(timedelta(hours=1))
+        if index == 1:
+            time.sleep(SLOW_SECONDS)
+        started = time.monotonic()
+        OPERATIONS[operation](group)
+        waited = time.monotonic() - started
+        group.close()
+        return waited
+
+    with ThreadPoolExecutor(2) as threads:
+        waited, _ = [future.result() for future in [threads.submit(member, index) for index in range(2)]]
+    assert waited > CONNECTING.total_seconds()
+    del server
