@@ -5,9 +5,11 @@ import random
 from frostline_contract.job import parse_job
 from frostline_contract.plan import Placement
 from frostline_contract.statistics import LinkProfile, UnitProfile, WorkerProfile
+from frostline_controller.cli.status import from_response, status_text
 from frostline_controller.membership import Worker
 from frostline_controller.planning import Choice, Situation, choose_placement
 from frostline_controller.stragglers import FORGET_SECONDS, LASTING_SECONDS, Belief, follow, slowness, work_of
+from frostline_proto.v1 import control_pb2 as pb
 
 UNITS = tuple(
     UnitProfile(
@@ -141,3 +143,15 @@ def test_a_slow_member_is_left_out_where_a_spare_is_there_and_that_pays() -> Non
     assert chosen.pays, chosen.verdict
     again = choose(team, current=chosen.placement, **pins)
     assert not again.pays, "what was chosen stays"
+
+
+def test_status_tells_who_is_slow() -> None:
+    workers = [
+        pb.WorkerStatus(worker_id=f"uid-{i}/1", pod_name=f"trainer-{i}", state="member", phase="vote", slowness=slowness)
+        for i, slowness in enumerate((0.0, 1.1, 1.84))
+    ]
+    status = from_response(pb.StatusResponse(name="run", state="running", workers=workers))
+    assert [worker["slowness"] for worker in status["workers"]] == [None, 1.1, 1.84]
+    lines = status_text(status).splitlines()[-3:]
+    assert [line.endswith("vote") for line in lines] == [True, True, False]
+    assert lines[2].endswith("vote, 1.8 times as slow as its peers")
