@@ -15,7 +15,7 @@ from frostline_controller.membership import LEAVING, Worker
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
 from frostline_controller.service.choosing import Choosing
-from frostline_controller.service.recovery import Recovery, facts_line, fence_message, generation_of
+from frostline_controller.service.recovery import Recovery, facts_line, fence_message, generation_of, last_line
 from frostline_controller.service.reshaping import Reshaping
 from frostline_controller.service.run import Run
 from frostline_controller.service.starting import Starting
@@ -77,7 +77,7 @@ class Entering:
         if self.recovery is None and prepared is not None and not member and worker_id in prepared.participants:
             if not request.HasField("ran") or not plan.generation <= generation_of(request.ran):
                 # A joiner or spare that cannot prepare the next plan: the running generation does not need it.
-                self._reshaping.withdraw(f"{self._name(worker_id)} gave it up: {_last_line(request.error) or 'no reason given'}")
+                self._reshaping.withdraw(f"{self._name(worker_id)} gave it up: {last_line(request.error) or 'no reason given'}")
                 return
             member = True  # it has switched to it already
         if heard < plan.generation or (self.recovery is None and not member):
@@ -85,7 +85,7 @@ class Entering:
             if self.recovery is not None:
                 run.streams.send(worker_id, fence_message(plan.generation, self.recovery.reason))
             return
-        self.fail(f"{self._name(worker_id)} reports: {_last_line(request.error) or 'its peers are gone'}")
+        self.fail(f"{self._name(worker_id)} reports: {last_line(request.error) or 'its peers are gone'}")
         assert self.recovery is not None
         self.recovery.take(request)
 
@@ -180,14 +180,15 @@ class Entering:
         await self._delete_excluded()
 
     async def _make_plan(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery) -> Plan:
-        facts = {**facts_line(failure, found), "reason": recovery.reason}
+        cause = recovery.cause(self._run, failure)
+        facts = {**facts_line(failure, found), "reason": cause}
         if isinstance(found, GoOn) and await self._starting.newer_checkpoint(failure, found) is not None:
             found = GoBack((), f"survivors hold nothing newer than step {found.state.step}")
         if isinstance(found, GoOn):
-            return await self._starting.from_survivors(failure, found, workers, recovery.reason, facts)
+            return await self._starting.from_survivors(failure, found, workers, cause, facts)
         assert isinstance(found, GoBack | NewEpoch)
         epoch = isinstance(found, NewEpoch)
-        return await self._starting.from_checkpoint(workers, recovery.reason, found.reason, facts, epoch)
+        return await self._starting.from_checkpoint(workers, cause, found.reason, facts, epoch)
 
     def _charge(self, recovery: Recovery, failure: Failure, step: int) -> None:
         """Each failure is charged to the retry budget once, when it is clear who has ended of it."""
@@ -291,8 +292,3 @@ class Entering:
     def _name(self, worker_id: str) -> str:
         worker = self._run.members.get(worker_id)
         return f"worker {worker.pod_name}" if worker else f"worker {worker_id}"
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else ""

@@ -18,6 +18,9 @@ UNWATCHED_SECONDS = 0.3
 """A closed stream for this long is enough to go on without a worker where that costs nothing; a live one is back by then."""
 RETURN_SECONDS = 3.0
 """How long a new controller waits for members to come back to it before an answer does without them."""
+CAUSES_TOLD = 3
+MARKS_OF_A_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "interrupted")
+"""In the text of an error: it came from a collective, in which a peer was lost."""
 
 
 @dataclass
@@ -100,6 +103,32 @@ class Recovery:
         unheard = now - worker.last_heard > run.members.lost_after_seconds
         return doubted_too and (unheard or (not worker.watching and now - worker.unwatched_since > UNWATCHED_SECONDS))
 
+    def cause(self, run: Run, failure: Failure) -> str:
+        """What happened, for people: who ended, hangs or does not answer, else the error that no other explains."""
+
+        def name(worker_id: str) -> str:
+            worker = run.members.get(worker_id)
+            return f"worker {worker.pod_name}" if worker is not None else f"worker {worker_id}"
+
+        def why(worker_id: str) -> str:
+            worker = run.members.get(worker_id)
+            return f": {worker.why_gone}" if worker is not None and worker.why_gone else ""
+
+        members = set(failure.current.participants) | set(failure.prepared.participants if failure.prepared else ())
+        told = [f"{name(worker_id)} is excluded: {reason}" for worker_id, reason in sorted(self.excluded.items())]
+        told += [f"{name(worker_id)} is gone{why(worker_id)}" for worker_id in sorted(failure.ended & members)]
+        silent = sorted(failure.silent & members - self.excluded.keys())
+        told += [f"{name(worker_id)} does not answer{why(worker_id)}" for worker_id in silent]
+        if not told and (first := self.first_error()) is not None:
+            told = [f"{name(first[0])} reports: {last_line(first[1])}"]
+        more = f" and {len(told) - CAUSES_TOLD} more" if len(told) > CAUSES_TOLD else ""
+        return "; ".join(told[:CAUSES_TOLD]) + more if told else self.reason
+
+    def first_error(self) -> tuple[str, str] | None:
+        """Who failed first, and its traceback: the first one that is not only about a peer which had gone."""
+        own = ((worker_id, text) for worker_id, text in self.errors.items() if not any(mark in text for mark in MARKS_OF_A_PEER))
+        return next(own, next(iter(self.errors.items()), None))
+
     def of_its_own(self, run: Run, failure: Failure) -> tuple[bool, str]:
         """Whether the run itself made this failure, and its traceback: an error, or a crash in a pod that stays.
 
@@ -108,10 +137,9 @@ class Recovery:
         pods = {pod.uid for pod in run.cluster.pods}
         crashed = any(not run.members.was_taken(worker_id, pods) for worker_id in failure.ended)
         unexplained = bool(self.errors) and not failure.ended and not failure.silent
-        own = [text for worker_id, text in sorted(self.errors.items()) if worker_id in failure.ended]
         told = [run.members.error_of(worker_id) for worker_id in sorted(failure.ended)]
-        first = next((text for text in (*told, *own, *self.errors.values()) if text), "")
-        return crashed or unexplained, first
+        first = self.first_error()
+        return crashed or unexplained, next((text for text in (*told, first[1] if first else "") if text), "")
 
 
 def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
@@ -142,6 +170,11 @@ def facts_line(failure: Failure, found: Answer) -> dict[str, object]:
 def fence_message(generation: GenerationId, reason: str) -> pb.WatchPlanResponse:
     notice = pb.FenceNotice(generation=to_message(generation, plan_pb2.GenerationId), reason=reason)
     return pb.WatchPlanResponse(fence=notice)
+
+
+def last_line(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
 
 
 def generation_of(message: plan_pb2.GenerationId) -> GenerationId:
