@@ -16,7 +16,7 @@ CHUNK_BYTES = 512 * 1024 - 64
 
 WHOLE_VALUE_BYTES = 1024 * 1024
 MAGIC = b"FLAC"
-HEADER_VERSION = 2
+HEADER_VERSION = 3
 HEADER = struct.Struct("<4sBBHIQI8s")
 """magic, version, dtype code, ndim, valid length (rows), payload bytes of this chunk, checksum of this chunk, shape digest."""
 
@@ -70,19 +70,23 @@ def shape_digest(shape: tuple[int, ...]) -> bytes:
     return hashlib.blake2b(repr(tuple(shape)).encode(), digest_size=8).digest()
 
 
-def checksum(payload: memoryview | bytes) -> int:
-    """The low 32 bits of XXH3-64: it finds torn values at memory speed, where CRC-32 costs as much as the read itself."""
-    return xxhash.xxh3_64_intdigest(payload) & 0xFFFFFFFF
+def checksum(payload: memoryview | bytes, key: bytes) -> int:
+    """The low 32 bits of XXH3-64, seeded by the key: it finds torn values, and whole ones of another sample, at memory speed.
+
+    Neighbouring samples' keys differ in one bit, so a request that was damaged on its way may well name one that is there.
+    CRC-32 would cost as much as the read itself.
+    """
+    return xxhash.xxh3_64_intdigest(payload, xxhash.xxh3_64_intdigest(key)) & 0xFFFFFFFF
 
 
-def pack_header(dtype: str, shape: tuple[int, ...], valid_length: int, payload: memoryview | bytes) -> bytes:
-    """The self-describing header in front of each chunk."""
+def pack_header(dtype: str, shape: tuple[int, ...], valid_length: int, payload: memoryview | bytes, key: bytes) -> bytes:
+    """The self-describing header in front of the chunk that is stored under `key`."""
     return HEADER.pack(MAGIC, HEADER_VERSION, DTYPE_CODES[dtype], len(shape), valid_length, len(payload),
-                       checksum(payload), shape_digest(shape))  # fmt: skip
+                       checksum(payload, key), shape_digest(shape))  # fmt: skip
 
 
-def header_fault(header: bytes, dtype: str, shape: tuple[int, ...], payload: memoryview | bytes) -> str | None:
-    """Why a stored chunk cannot be used, or None where it is whole: a torn or foreign value is a miss, never an error."""
+def header_fault(header: bytes, dtype: str, shape: tuple[int, ...], payload: memoryview | bytes, key: bytes) -> str | None:
+    """Why what was found under `key` cannot be used, or None where it is whole: a torn or foreign value is a miss, no error."""
     if len(header) != HEADER.size:
         return f"header of {len(header)} bytes, expected {HEADER.size}"
     magic, version, code, ndim, _, length, expected, digest = HEADER.unpack(header)
@@ -92,6 +96,6 @@ def header_fault(header: bytes, dtype: str, shape: tuple[int, ...], payload: mem
         return f"dtype code {code} or shape differs from {dtype} {shape}"
     if length != len(payload):
         return f"payload of {len(payload)} bytes, header says {length}"
-    if expected != checksum(payload):
+    if expected != checksum(payload, key):
         return "checksum differs"
     return None

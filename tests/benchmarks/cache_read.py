@@ -37,7 +37,7 @@ def cache_read(effort: Effort) -> Report:
         libraries = {name: _library(server, parser) for name, parser in _parsers().items()}
         try:
             payload = memoryview(os.urandom(codec.payload_bytes))
-            stored = [(key, (layout.header(payload), payload)) for key in keys]
+            stored = [(key, (layout.header(payload, key), payload)) for key in keys]
             assert set(direct.set_many(stored, time.monotonic() + 30)) == {Outcome.DONE}
             ways = _ways(direct, libraries, layout, keys)
             seconds, processor = interleave_both(ways, effort.pairs(ROUNDS), warm_up=2)
@@ -110,7 +110,7 @@ def _ways(
 
     def fetch_and_check() -> None:
         fetch()
-        faults = [layout.fault(*target) for target in targets]
+        faults = [layout.fault(*target, key) for target, key in zip(targets, keys, strict=True)]
         assert faults == [None] * BATCH
 
     def dropped(library: redis.Redis) -> None:

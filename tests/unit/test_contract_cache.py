@@ -21,6 +21,7 @@ from frostline_contract.cache_identity import (
 IDENTITY = CacheIdentity("ab" * 32, "cd" * 32, "train", 3)
 PAYLOAD = bytes(range(256)) * 8
 SHAPE = (16, 32)
+KEY = IDENTITY.key(5, 0)
 
 
 @pytest.mark.parametrize(
@@ -63,10 +64,10 @@ def test_chunks_cover_the_value(value_bytes: int) -> None:
 
 
 def test_a_whole_header_has_no_fault() -> None:
-    header = pack_header("float32", SHAPE, 16, PAYLOAD)
+    header = pack_header("float32", SHAPE, 16, PAYLOAD, KEY)
     assert len(header) == HEADER.size == 32
-    assert header_fault(header, "float32", SHAPE, PAYLOAD) is None
-    assert header_fault(header, "float32", SHAPE, memoryview(PAYLOAD)) is None
+    assert header_fault(header, "float32", SHAPE, PAYLOAD, KEY) is None
+    assert header_fault(header, "float32", SHAPE, memoryview(PAYLOAD), KEY) is None
 
 
 @pytest.mark.parametrize(
@@ -81,27 +82,35 @@ def test_a_whole_header_has_no_fault() -> None:
     ],
 )
 def test_foreign_or_torn_values_are_named(dtype: str, shape: tuple[int, ...], payload: bytes, words: str) -> None:
-    fault = header_fault(pack_header("float32", SHAPE, 16, PAYLOAD), dtype, shape, payload)
+    fault = header_fault(pack_header("float32", SHAPE, 16, PAYLOAD, KEY), dtype, shape, payload, KEY)
     assert fault is not None
     assert words in fault
 
 
 @given(st.binary(max_size=48))
 def test_junk_is_never_taken_for_a_header(junk: bytes) -> None:
-    assert header_fault(junk, "float32", SHAPE, PAYLOAD) is not None
+    assert header_fault(junk, "float32", SHAPE, PAYLOAD, KEY) is not None
 
 
 @given(st.integers(0, len(PAYLOAD) - 1), st.integers(1, 255))
 def test_any_changed_byte_of_the_payload_is_seen(place: int, change: int) -> None:
     torn = bytearray(PAYLOAD)
     torn[place] ^= change
-    assert header_fault(pack_header("float32", SHAPE, 16, PAYLOAD), "float32", SHAPE, bytes(torn)) == "checksum differs"
+    assert header_fault(pack_header("float32", SHAPE, 16, PAYLOAD, KEY), "float32", SHAPE, bytes(torn), KEY) == "checksum differs"
+
+
+@given(st.integers(0, 8 * len(KEY) - 1))
+def test_a_whole_value_that_was_stored_under_another_key_is_a_miss(bit: int) -> None:
+    other = bytearray(KEY)
+    other[bit // 8] ^= 1 << bit % 8
+    header = pack_header("float32", SHAPE, 16, PAYLOAD, KEY)
+    assert header_fault(header, "float32", SHAPE, PAYLOAD, bytes(other)) == "checksum differs"
 
 
 def test_another_version_is_a_miss() -> None:
-    header = bytearray(pack_header("float32", SHAPE, 16, PAYLOAD))
+    header = bytearray(pack_header("float32", SHAPE, 16, PAYLOAD, KEY))
     header[4] = 1
-    assert header_fault(bytes(header), "float32", SHAPE, PAYLOAD) == "magic b'FLAC' version 1"
+    assert header_fault(bytes(header), "float32", SHAPE, PAYLOAD, KEY) == "magic b'FLAC' version 1"
 
 
 def test_admission_is_by_hash_close_to_its_share_and_only_grows() -> None:

@@ -36,9 +36,9 @@ class ValueLayout:
         assert len(payload) == self.payload_bytes, f"payload of {len(payload)} bytes, layout of {self.payload_bytes}"
         return [payload[start:end] for start, end in self._bounds]
 
-    def header(self, piece: memoryview) -> bytes:
-        return pack_header(self._dtype, self._shape, self._shape[0], piece)
+    def header(self, piece: memoryview, key: bytes) -> bytes:
+        return pack_header(self._dtype, self._shape, self._shape[0], piece, key)
 
-    def fault(self, header: Sequence[int] | bytes | memoryview, piece: memoryview) -> str | None:
-        """Why a stored chunk cannot be used, or None."""
-        return header_fault(bytes(header), self._dtype, self._shape, piece)
+    def fault(self, header: Sequence[int] | bytes | memoryview, piece: memoryview, key: bytes) -> str | None:
+        """Why the chunk that was found under `key` cannot be used, or None."""
+        return header_fault(bytes(header), self._dtype, self._shape, piece, key)

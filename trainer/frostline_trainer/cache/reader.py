@@ -51,7 +51,7 @@ def read_values(
     faults: list[str | None] = [None] * len(keys)
 
     def check(index: int) -> None:
-        faults[index] = layout.fault(*targets[index])
+        faults[index] = layout.fault(*targets[index], keys[index])
 
     outcomes = lane.fetch(keys, targets, started + READ_SECONDS_MAX, check)
     hits, corrupt = [], 0

@@ -166,7 +166,7 @@ def store_values(
     for index, (sample, variant) in enumerate(zip(samples, variants, strict=True)):
         pieces = layout.pieces(memory[index * layout.payload_bytes : (index + 1) * layout.payload_bytes])
         keys = layout.keys(identity, sample, variant)
-        items.extend((key, (layout.header(piece), piece)) for key, piece in zip(keys, pieces, strict=True))
+        items.extend((key, (layout.header(piece, key), piece)) for key, piece in zip(keys, pieces, strict=True))
     chunks = lane.store(items, started + WRITE_SECONDS_MAX)
     outcomes: list[Outcome | None] = []
     for start in range(0, len(chunks), layout.num_chunks):
