@@ -200,7 +200,9 @@ class _Draw:
             return faults
         other = (first.worker + 1 + self._rng.randrange(workers - 1)) % workers
         leading = planned("kill_worker", first.step, other, self._rng.choice(STEP_PHASES))
-        return [leading, *faults][:3]
+        # The step that a recovery knows of is the last committed one, or the one that the controller has heard of.
+        during = first.model_copy(update={"step": max(1, first.step - 2)})
+        return [leading, during, *faults[1:]][:3]
 
     def _and_perhaps_later(self, faults: list[Fault], workers: int) -> list[Fault]:
         rng, step = self._rng, faults[0].step
