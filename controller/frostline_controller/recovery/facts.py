@@ -59,7 +59,8 @@ class Wait:
 class GoOn:
     """All units from one step. state: the newest that is whole. holders: for each unit, the survivors that have it, or can
     commit it late. vote: that step's, where anybody has to. state_source: a survivor whose run state is at `state`, or comes
-    there by committing late. extends_all: no source knows of a vote after it (else it begins a new lineage).
+    there by committing late. extends_all: no reporter knows of a vote after it, and none can have passed that all reporters
+    have missed (else it begins a new lineage).
     """
 
     state: StateTag

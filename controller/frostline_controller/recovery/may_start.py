@@ -18,6 +18,19 @@ def unvouched(failure: Failure) -> tuple[GenerationId, ...]:
     return tuple(plan.generation for plan in _plans(failure) if not (_is_over(failure, plan) or _is_stopped(failure, plan)))
 
 
+def is_bounded(failure: Failure) -> bool:
+    """Whether reports say how far every generation can have voted: a member that has promised took part in each of its votes.
+
+    Where members only ended, one that nobody reaches may hold votes that no reporter knows of.
+    """
+
+    def reported(plan: Plan) -> bool:
+        named = [failure.reports.get(worker) for worker in plan.placement.workers]
+        return any(report is not None and plan.generation <= report.heard for report in named)
+
+    return all(reported(plan) or _is_over(failure, plan) for plan in _plans(failure))
+
+
 def _plans(failure: Failure) -> list[Plan]:
     return [plan for plan in (failure.current, failure.prepared) if plan is not None]
 

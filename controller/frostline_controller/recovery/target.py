@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from frostline_contract.plan import CONTINUE, SeenVote, StateTag
 from frostline_controller.recovery.facts import Failure, HeldUnit, SurvivorReport
+from frostline_controller.recovery.may_start import is_bounded
 
 Votes = dict[StateTag, SeenVote]
 
@@ -66,7 +67,8 @@ def find_target(failure: Failure) -> Target | None:
                 holders=holders,
                 state_source=_state_source(sources, holders, state),
                 vote=votes.get(state),
-                extends_all=not any(_is_beyond(failure, tag, state) for tag in _known_outcomes(failure, sources)),
+                extends_all=is_bounded(failure)
+                and not any(_is_beyond(failure, tag, state) for tag in _known_outcomes(failure, sources)),
             )
     return None
 
@@ -176,12 +178,12 @@ def _is_beyond(failure: Failure, known: StateTag, state: StateTag) -> bool:
 
 
 def _known_outcomes(failure: Failure, sources: list[Source]) -> Iterator[StateTag]:
-    """Every vote that survivors know of: those whose outcome they hold, and those that they saw, though all they have be torn."""
+    """Every vote that reporters know of: whose outcome they hold, and that they saw, be their units torn or they gone since."""
     for source in sources:
         yield from (one.state for one in source.units.values() if one.state is not None)
     named = {source.worker_id for source in sources}
     for report in failure.reports.values():
-        if report.worker_id in named or (_ran_lately(failure, report) and not _is_away(failure, report)):
+        if report.worker_id in named or _ran_lately(failure, report):
             yield from (tag_of(vote) for vote in report.seen)
 
 

@@ -174,6 +174,15 @@ class TestPlannedReshape:
         unaware = report("C", tag(10, 1), heard=2, ran=2)
         assert answer(failure(self.BASE, unaware, prepared=self.NEXT, silent="ABD")).generations == (generation(1),)
 
+    def test_a_leavers_word_alone_does_not_say_how_far_the_others_came(self) -> None:
+        switched = plan(2, "AC", base=1, start="continue", leavers="B", holders={"A": range(4), "B": range(4)})
+        left = report("B", tag(10, 1), heard=2, ran=1, switched=(2,))
+        found = answer(failure(switched, left, ended="C", silent="A"))
+        assert isinstance(found, GoOn)
+        assert (found.state, found.extends_all) == (tag(10, 1), False), "A may have seen votes of generation 2"
+        member = report("C", tag(10, 1), (), heard=2, ran=1)
+        assert answer(failure(switched, left, member, silent="A")).extends_all, "C has voted in none of them"
+
     def test_a_member_that_has_not_seen_the_switch_counts_after_the_plan_is_current(self) -> None:
         switched = plan(2, "AC", base=1, start="continue", leavers="B", holders={"A": range(4), "B": range(4)})
         behind = report("A", tag(9, 1), heard=2, ran=1, prepared=True)
