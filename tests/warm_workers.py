@@ -7,7 +7,7 @@ process has open. A worker runs one named function at a time and answers with pl
 import importlib
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -24,6 +24,8 @@ PRELOADED = [
 ]
 CALL_SECONDS = 300.0
 """Only a hang lasts this long, on however busy a machine."""
+
+DIED = "died with exit status"
 
 
 class WorkerError(AssertionError):
@@ -52,8 +54,8 @@ class WarmWorkers:
         self._context.set_forkserver_preload(PRELOADED)
         self._workers: list[_Worker | None] = []
 
-    def call(self, calls: Sequence[Call], seconds: float = CALL_SECONDS) -> list[Any]:
-        """Worker i runs calls[i], all at once. Returns their answers in order.
+    def call(self, calls: Sequence[Call], seconds: float = CALL_SECONDS, may_die: Collection[int] = ()) -> list[Any]:
+        """Worker i runs calls[i], all at once. Returns their answers in order, None for one that died and may.
 
         Raises WorkerError with the first failure's text; every worker that has not answered by then is killed, since it may
         wait for the one that failed.
@@ -70,6 +72,9 @@ class WarmWorkers:
             for pipe in ready:
                 index = open_pipes.pop(pipe)
                 error, answers[index] = _receive(workers[index])
+                if error.startswith(DIED) and index in may_die:
+                    self._discard(index)
+                    continue
                 failure = failure or (f"worker {index}: {error}" if error else "")
                 if error:
                     self._discard(index)
@@ -116,7 +121,7 @@ def _receive(worker: _Worker) -> tuple[str, Any]:
         return worker.pipe.recv()
     except (EOFError, ConnectionError):
         worker.process.join(10)
-        return f"died with exit status {worker.process.exitcode}", None
+        return f"{DIED} {worker.process.exitcode}", None
 
 
 def serve(pipe: Connection) -> None:

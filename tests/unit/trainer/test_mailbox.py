@@ -43,3 +43,57 @@ def test_a_leaver_prepares_the_plan_that_it_gives_state_to() -> None:
     mailbox = Mailbox("leaver")
     assert mailbox.put_plan(plan(1, 2, leavers=("leaver",)))
     assert set(mailbox.plans) == {2}
+
+
+def test_a_promise_forgets_plans_and_refuses_them_by_any_path() -> None:
+    mailbox = Mailbox("a")
+    mailbox.put_plan(plan(1, 1))
+    mailbox.put_plan(plan(1, 2))
+    assert mailbox.promise() == GenerationId(incarnation=1, counter=2)
+    assert mailbox.plans == {}
+    assert not mailbox.put_plan(plan(1, 2)), "announced again"
+    assert mailbox.take_repeated() == []
+    assert not mailbox.put_plan(plan(1, 1))
+    assert mailbox.put_plan(plan(1, 3))
+    assert set(mailbox.plans) == {3}
+
+
+def test_a_promise_covers_the_fence_that_asked_for_it() -> None:
+    mailbox = Mailbox("a")
+    mailbox.put_plan(plan(1, 1))
+    mailbox.put_fence(GenerationId(incarnation=2, counter=4), "a member is gone")
+    assert mailbox.due_report(GenerationId(incarnation=1, counter=1)) == "a member is gone"
+    assert mailbox.promise() == GenerationId(incarnation=2, counter=4)
+    assert mailbox.due_report(None) == "", "answered"
+    assert not mailbox.put_plan(plan(2, 3))
+    assert mailbox.put_plan(plan(2, 5))
+
+
+def test_a_fence_concerns_what_runs_up_to_it_and_whoever_waits_for_nothing_newer() -> None:
+    mailbox = Mailbox("a")
+    mailbox.put_plan(plan(1, 2))
+    mailbox.put_fence(GenerationId(incarnation=1, counter=2), "over")
+    assert mailbox.due_report(GenerationId(incarnation=1, counter=1)) == "over"
+    assert mailbox.due_report(GenerationId(incarnation=1, counter=2)) == "over"
+    assert mailbox.due_report(GenerationId(incarnation=1, counter=3)) == "", "what runs is newer"
+    assert mailbox.due_report(None) == "over", "a spare answers too"
+    mailbox.put_plan(plan(1, 3))
+    assert mailbox.due_report(None) == "", "the plan that answers has been heard: an old fence must not undo it"
+    mailbox.put_fence(GenerationId(incarnation=1, counter=3), "again")
+    assert mailbox.due_report(None) == "again", "each fence is answered"
+
+
+def test_a_plan_is_ruled_out_when_it_is_taken_back_or_its_window_is_over_and_dead_when_a_vote_has_passed() -> None:
+    mailbox = Mailbox("a")
+    window = {"start": "continue", "switch_from": 3, "switch_until": 5}
+    mailbox.put_plan(plan(1, 2, **window))
+    generation = GenerationId(incarnation=1, counter=2)
+    assert mailbox.ruled_out(5) == set()
+    assert mailbox.ruled_out(6) == {generation}
+    mailbox.withdraw(2)
+    assert mailbox.ruled_out(4) == {generation}
+    assert [one.generation for one in mailbox.take_withdrawn()] == [generation]
+    assert set(mailbox.plans) == {2}, "a vote under way may still switch to it"
+    mailbox.bury({generation})
+    assert (mailbox.plans, mailbox.dead, mailbox.take_buried()) == ({}, {generation}, {generation})
+    assert mailbox.take_withdrawn() == [] and mailbox.take_buried() == set()

@@ -1,0 +1,115 @@
+"""What warm workers run in tests of process groups: forming, breaking and dropping them, by the trainer's own code."""
+
+import contextlib
+import gc
+import os
+import signal
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from frostline_contract.plan import Plan
+from frostline_trainer.collectives import Group
+from frostline_trainer.engine.groups import Formation, Groups, form_groups
+
+FORMING = timedelta(seconds=60)
+COLLECTIVES = ("all_reduce", "receive", "send", "all_to_all", "broadcast")
+
+
+def resources() -> tuple[int, int, int]:
+    """(file descriptors, threads, resident KiB) of this process."""
+    with open("/proc/self/statm") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), resident
+
+
+def reform(worker_id: str, plans: list[dict[str, Any]], broken: list[bool]) -> list[tuple[int, int, int]]:
+    """Form and drop the groups of one plan after the other. broken: a member breaks this one off in the middle of a collective.
+
+    Returns this process's resources after each.
+    """
+    torch.set_num_threads(1)
+    counted = []
+    for fields, breaks in zip(plans, broken, strict=True):
+        plan = Plan.model_validate(fields)
+        groups = form_groups(plan, worker_id, "gloo", FORMING)
+        _use(groups, breaks and worker_id == plan.participants[-1])
+        groups.interrupt()
+        groups.close()
+        del groups
+        gc.collect()
+        counted.append(resources())
+    return counted
+
+
+def _use(groups: Groups, leaves: bool) -> None:
+    """A few collectives in each group; `leaves`: not in the last one, which the others then fail in."""
+    assert groups.world is not None and groups.column is not None and groups.row is not None
+    with contextlib.suppress(RuntimeError):
+        groups.column.all_reduce_sum(torch.ones(1000))
+        groups.row.all_reduce_sum(torch.ones(1000))
+        groups.moving.broadcast(torch.ones(1000), 0)
+        if not leaves:
+            groups.world.all_reduce_sum(torch.ones(1000))
+
+
+def wait_for_stopped(worker_id: str, plan: dict[str, Any], collective: str) -> float:
+    """The last participant stops itself (SIGSTOP); the others wait for it in `collective` and are interrupted after 0.5 s.
+
+    Returns the seconds from the interruption to the end of the wait; 0 for the one that was stopped.
+    """
+    torch.set_num_threads(1)
+    made = Plan.model_validate(plan)
+    group = form_groups(made, worker_id, "gloo", FORMING).moving
+    processes = torch.zeros(group.size, dtype=torch.int64)
+    processes[group.index] = os.getpid()
+    group.all_reduce_sum(processes)
+    if group.index == group.size - 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        group.interrupt()
+        group.close()
+        return 0.0
+    interrupted: list[float] = []
+    timer = threading.Timer(0.5, lambda: (interrupted.append(time.monotonic()), group.interrupt()))
+    timer.start()
+    try:
+        _block(group, collective)
+        raise AssertionError(f"{collective} with a stopped member returned")
+    except RuntimeError:
+        waited = time.monotonic() - interrupted[0]
+    timer.join()
+    group.close()
+    if group.index == 0:
+        os.kill(int(processes[-1]), signal.SIGCONT)
+    return waited
+
+
+def _block(group: Group, collective: str) -> None:
+    """Wait for the last member, which never comes."""
+    last, big = group.size - 1, 8 << 20
+    if collective == "all_reduce":
+        group.all_reduce_sum(torch.ones(100))
+    elif collective == "receive":
+        group.receive(torch.ones(100), last, 7)
+    elif collective == "send":
+        group.send(torch.ones(big), last, 7).wait()
+    elif collective == "all_to_all":
+        counts = [2] * group.size
+        group.all_to_all(torch.ones(2 * group.size), torch.ones(2 * group.size), counts, counts)
+    else:
+        group.broadcast(torch.ones(100), last)
+
+
+def interrupt_forming(worker_id: str, plan: dict[str, Any]) -> tuple[float, str]:
+    """Form groups whose other participants never come, interrupted after 0.3 s. Returns the seconds it took, and the error."""
+    formation = Formation(Plan.model_validate(plan), worker_id, "gloo", FORMING)
+    started = time.monotonic()
+    threading.Timer(0.3, formation.interrupt).start()
+    try:
+        formation.form()
+    except RuntimeError as error:
+        return time.monotonic() - started, str(error)
+    raise AssertionError("groups were formed with nobody")

@@ -1,0 +1,64 @@
+"""Process groups can be broken off at any moment, and leave nothing behind."""
+
+from typing import Any
+
+import pytest
+
+from frostline_contract.plan import Plan
+from tests.group_member import COLLECTIVES
+from tests.hand_made_plans import Layout, lone_plan
+from tests.warm_workers import Call, WarmWorkers
+
+REFORMATIONS = 30
+SETTLED = 6
+"""Re-formations after which allocators and lazy imports have what they need."""
+GROWTH_KIB = 6 << 10
+
+
+def plans_for(workers: WarmWorkers, count: int, number: int) -> list[dict[str, Any]]:
+    """Plans of (2, 2) or (1, n), whose global rank 0, the store's host, goes round."""
+    ports = workers.call([Call("tests.engine_member:store_port", {})] * count)
+    plans = []
+    for turn in range(number):
+        names = tuple((turn + place) % count for place in range(count))
+        layout = Layout(2, count // 2, workers=names) if count % 2 == 0 else Layout(1, count, workers=names)
+        made: Plan = lone_plan(layout.placement(0))
+        made = made.model_copy(update={"store_host": "127.0.0.1", "store_port": ports[names[0]]})
+        plans.append(made.model_dump(mode="json"))
+    return plans
+
+
+def test_thirty_reformations_leave_descriptors_threads_and_memory_flat(warm_workers: WarmWorkers) -> None:
+    """Every third is broken off by one member in the middle of a collective, every one has another store."""
+    plans = plans_for(warm_workers, 4, REFORMATIONS)
+    broken = [turn % 3 == 2 for turn in range(REFORMATIONS)]
+    calls = [
+        Call("tests.group_member:reform", {"worker_id": f"w{number}", "plans": plans, "broken": broken}) for number in range(4)
+    ]
+    for number, counted in enumerate(warm_workers.call(calls)):
+        descriptors, threads, resident = zip(*counted, strict=True)
+        # The least of a few: a store's end of a connection that others have closed may close a moment later.
+        assert min(descriptors[-SETTLED:]) <= min(descriptors[:SETTLED]), f"worker {number}: {descriptors}"
+        assert min(threads[-SETTLED:]) <= min(threads[:SETTLED]), f"worker {number}: {threads}"
+        assert resident[-1] - resident[SETTLED] < GROWTH_KIB, f"worker {number}: {resident}"
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_a_wait_for_a_stopped_member_ends_at_once(collective: str, warm_workers: WarmWorkers) -> None:
+    (plan,) = plans_for(warm_workers, 3, 1)
+    arguments = {"plan": plan, "collective": collective}
+    calls = [Call("tests.group_member:wait_for_stopped", arguments | {"worker_id": f"w{number}"}) for number in range(3)]
+    waited = warm_workers.call(calls)
+    assert max(waited) < 0.5, waited
+
+
+@pytest.mark.parametrize("hosts_store", [True, False])
+def test_forming_groups_with_nobody_is_broken_off_at_once(hosts_store: bool, warm_workers: WarmWorkers) -> None:
+    """The store is there and nobody comes; or the store's host is gone."""
+    (plan,) = plans_for(warm_workers, 2, 1)
+    if not hosts_store:
+        plan["store_port"] = 1
+    name = plan["placement"]["workers"][0 if hosts_store else 1]
+    ((seconds, error),) = warm_workers.call([Call("tests.group_member:interrupt_forming", {"worker_id": name, "plan": plan})])
+    assert seconds < 3.5, error
+    assert "not wanted" in error

@@ -1,0 +1,100 @@
+"""What a warm worker runs in tests of failures: the real worker, over a case's rows instead of a data set."""
+
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from frostline_contract.job import Job
+from frostline_contract.job.cluster import Fault
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.unit_state import export_unit, unit_digest
+from frostline_trainer.identity import Identity
+from frostline_trainer.run_state import RunState
+from frostline_trainer.worker_life import Worker
+from tests.exact_cases import Case, build_case, job_of
+
+CHECKPOINT_STEPS = 4
+INTERVAL_STEPS, LAG_STEPS = 4, 3
+
+
+@dataclass
+class Lived:
+    """What is left of a worker that was told to end. units: digest of each unit's state that is whole here, by unit."""
+
+    code: int
+    state: dict[str, Any]
+    units: dict[int, str]
+    tags: dict[int, str]
+    resources: list[tuple[int, int]] = field(default_factory=list)
+
+
+def job_with(case: Case, faults: list[dict[str, Any]], pods: int, **sections: dict[str, Any]) -> Job:
+    """The case's job with intervals, guard readings, checkpoints and faults."""
+    job = job_of(case)
+    changes = {
+        "freeze": {"interval_steps": INTERVAL_STEPS},
+        "decisions": {"lag_steps": LAG_STEPS, "wait_seconds": 60.0},
+        "checkpoint": {"every_steps": CHECKPOINT_STEPS},
+        "controller": {"heartbeat_seconds": 0.1, "reshape_deadline_seconds": 60.0},
+        "placement": {"workers": pods},
+    }
+    for name, values in {**changes, **sections}.items():
+        job = job.model_copy(update={name: getattr(job, name).model_copy(update={**changes.get(name, {}), **values})})
+    return job.model_copy(update={"faults": tuple(Fault.model_validate(fault) for fault in faults)})
+
+
+class CaseWorker(Worker):
+    """Trains a case."""
+
+    def __init__(self, identity: Identity, case: Case, job: Job) -> None:
+        super().__init__(identity, job)
+        self._case = case
+        self.resources: list[tuple[int, int]] = []
+
+    def build(self) -> RunContext:
+        context = build_case(self._case)
+        context.job = self.job
+        return context
+
+    def _settle(self, entered: Any) -> None:
+        super()._settle(entered)
+        self.resources.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
+
+
+def live(case: Case, number: int, folder: str, node: str, faults: list[dict[str, Any]], pods: int,
+         sections: dict[str, dict[str, Any]]) -> Lived:  # fmt: skip
+    """A worker's whole life, against the controller whose address is in `folder`."""
+    torch.set_num_threads(1)
+    identity = Identity(
+        run_dir=Path(folder),
+        controller_file=Path(folder) / "controller.address",
+        token="any",
+        pod_name=f"trainer-{number}",
+        worker_id=f"w{number}",
+        node=node,
+        local_rank=0,
+        host="127.0.0.1",
+    )
+    worker = CaseWorker(identity, case, job_with(case, faults, pods, **sections))
+    code = worker.run()
+    return Lived(code, _described(worker.state), *_held(worker.context), worker.resources)
+
+
+def _described(state: RunState) -> dict[str, Any]:
+    """What all members know alike, without what depends on when something was acknowledged."""
+    return {name: value for name, value in state.dump().items() if name not in ("records", "statistics")}
+
+
+def _held(context: RunContext) -> tuple[dict[int, str], dict[int, str]]:
+    tags = context.holdings.all()
+    states = {unit: export_unit(unit, context.cut.units[unit], context.moments) for unit in tags}
+    return {unit: unit_digest(state).hex() for unit, state in states.items()}, {unit: str(tag) for unit, tag in tags.items()}
+
+
+def threads_left() -> list[str]:
+    """Names of the threads that live in this worker process."""
+    return [thread.name for thread in threading.enumerate()]
