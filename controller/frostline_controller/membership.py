@@ -20,8 +20,9 @@ class Worker:
 
     watching: its WatchPlan stream is open. unwatched_since: since when it is not. step: last committed one it told of.
     uncovered_units: of its last vote. on_notice: it has said that it is to leave.
-    waiting_seconds: of its phase, blocked on others. phase_p99: seconds by phase. busy_seconds: a step's own work.
-    slowness: that over what its peers would take, 0.0 unknown. lasting_slowness: what is believed of it after a while.
+    phase_seconds: age of its phase at phase_told_at. waiting_seconds: of that, blocked on others. phase_p99: seconds by phase.
+    busy_seconds: a step's own work. slowness: that over what its peers would take, 0.0 unknown. lasting_slowness: what is
+    believed of it after a while.
     """
 
     worker_id: str
@@ -38,6 +39,7 @@ class Worker:
     step: int = 0
     phase: str = "start"
     phase_seconds: float = 0.0
+    phase_told_at: float = 0.0
     waiting_seconds: float = 0.0
     phase_p99: dict[str, float] = field(default_factory=dict)
     busy_seconds: float = 0.0

@@ -1,5 +1,6 @@
 """Hangs over real sockets: who is judged to hang is asked for its stacks, fenced by a plan without it, and killed afterwards."""
 
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -112,6 +113,23 @@ def test_a_frozen_member_is_excluded_although_it_says_nothing_any_more(started: 
     assert "is silent for" in told["reason"]
 
 
+def test_who_waits_for_a_member_that_has_just_been_given_up_is_not_blamed(started: Callable[..., tuple[World, Plan]]) -> None:
+    """The silence and the wait for it are as old as each other and end at the same deadline."""
+    run, plan = started(3, dead_after_seconds=FLOOR)
+    frozen, *others = run.members(plan)
+    for place, other in enumerate(others):
+        other.stand(("norms", "vote")[place], waiting=True)
+    frozen._beating.set()
+    for other in others:
+        other.next("fence")
+        other.recover(plan, 20, UNITS, fenced=True, error="")
+    answer = others[0].next_plan("survivors")
+    assert set(answer.placement.workers) <= {other.worker_id for other in others}
+    assert [hang for hang in hangs(run) if hang["detail"]["worker"] != frozen.worker_id] == []
+    (line,) = [line for line in run.lines("plans.jsonl") if line.get("start") == "survivors"]
+    assert line["answers"]["silent"] == [frozen.worker_id]
+
+
 def test_where_all_stand_alike_all_are_fenced_and_asked(started: Callable[..., tuple[World, Plan]]) -> None:
     run, plan = started(2, hang_floor_seconds=0.8)
     began = time.monotonic()
@@ -142,6 +160,26 @@ def test_a_slow_member_with_a_history_and_a_first_step_are_let_be(started: Calla
     time.sleep(FLOOR + 1.5)
     assert hangs(run) == []
     assert run.operator.status().generation.counter == 1
+
+
+def test_a_machine_that_stood_still_makes_nobody_hang(started: Callable[..., tuple[World, Plan]]) -> None:
+    """All processes froze together: after it every phase is old at once, and nobody hangs."""
+    run, plan = started(2, hang_floor_seconds=4.0)
+    first, second = run.members(plan)
+    first.stand("schedule")
+    second.stand("exchange", waiting=True)
+    run.controller.send_signal(signal.SIGSTOP)
+    time.sleep(6.5)
+    run.controller.send_signal(signal.SIGCONT)
+    time.sleep(1.0)
+    for worker in run.workers:
+        worker.stand("schedule", step=21)
+    time.sleep(1.0)
+    assert hangs(run) == []
+    assert run.operator.status().generation.counter == 1
+    first.stand("schedule", step=21)
+    second.stand("exchange", waiting=True, step=21)
+    assert second.next("fence").reason.startswith(f"worker trainer-{first.ordinal} is excluded"), "it goes on to judge"
 
 
 def test_slowness_is_in_the_status(started: Callable[..., tuple[World, Plan]]) -> None:

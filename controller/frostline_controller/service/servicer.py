@@ -129,6 +129,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             if run.current is not None and request.worker_id == run.current.placement.workers[0]:
                 run.wake.set()
         worker.phase, worker.phase_seconds, worker.waiting_seconds = request.phase, request.phase_seconds, request.waiting_seconds
+        worker.phase_told_at = run.clock()
         worker.phase_p99, worker.busy_seconds = dict(request.phase_p99_seconds), request.busy_seconds
         worker.resident_bytes = request.resident_bytes
         worker.uncovered_units = tuple(request.uncovered_units)

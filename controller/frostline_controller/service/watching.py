@@ -5,6 +5,7 @@ it, and has its pod deleted when that plan is out.
 """
 
 import logging
+from collections import deque
 from dataclasses import dataclass, replace
 
 from frostline_contract.plan import GenerationId, Plan
@@ -24,6 +25,9 @@ STACK_LEAD_SECONDS = 0.5
 STACK_WAIT_SECONDS = 1.5
 """How long the event waits for them after the verdict; a frozen process has none to give."""
 SLOWNESS_SECONDS = 1.0
+STOOD_STILL_SECONDS = 5.0
+"""A longer time between two looks means that this process stood still, and perhaps the whole machine: it counts for nobody."""
+GAPS_KEPT = 8
 BEATS_UNTIL_SILENT = 4
 LEAST_SILENCE_SECONDS = 1.0
 
@@ -44,6 +48,8 @@ class Watching:
         self._run, self._entering, self._adapting = run, entering, adapting
         self._generation: GenerationId | None = None
         self._since = run.clock()
+        self._looked_at = run.clock()
+        self._gaps: deque[tuple[float, float]] = deque(maxlen=GAPS_KEPT)
         self._asked: set[tuple[str, str, int]] = set()
         self._stacks: dict[str, str] = {}
         self._told: list[_Hang] = []
@@ -65,12 +71,18 @@ class Watching:
         """Judge once. Only where a generation runs or is being entered, and no failure is being answered."""
         run = self._run
         await self._tell(now)
+        now = run.clock()  # a round may have stood still on its way here
+        if now - self._looked_at > STOOD_STILL_SECONDS:
+            self._gaps.append((self._looked_at, now))
+        self._looked_at = now
         if run.current is None or run.ended or self._entering.recovery is not None:
             return
         plan = self._plan_that_is_entered(run.current)
         if plan.generation != self._generation:
             self._generation, self._since = plan.generation, now
             self._asked.clear()
+        if not self._all_there(plan):
+            return
         members = self._members(plan, now)
         self._judge(plan, members, now)
         if now - self._slowness_at >= SLOWNESS_SECONDS:
@@ -87,6 +99,15 @@ class Watching:
         base = [self._run.members.get(worker_id) for worker_id in current.placement.workers]
         switched = any(worker is not None and worker.phase == "reshape" for worker in base)
         return prepared if switched else current
+
+    def _all_there(self, plan: Plan) -> bool:
+        """Where a member is gone the others wait for it and nobody hangs: that it is gone is a failure of its own."""
+        members = self._run.members
+        missing = [worker_id for worker_id in plan.placement.workers if not members.is_alive(worker_id)]
+        gone = [worker for worker_id in missing if (worker := members.get(worker_id)) is not None]
+        if gone:
+            self._entering.fail(f"worker {gone[0].pod_name} is gone: {gone[0].why_gone}")
+        return not missing
 
     def _judge(self, plan: Plan, members: list[Progress], now: float) -> None:
         floor, step_seconds = self._run.job.controller.hang_floor_seconds, plan.placement.predicted_step_seconds
@@ -157,9 +178,12 @@ class Watching:
         return found
 
     def _progress(self, worker: Worker, entered: bool, step: int, now: float) -> Progress:
-        age = worker.phase_seconds
+        told_at = worker.phase_told_at
+        since = told_at - worker.phase_seconds
         if not entered:  # what it waited for before it was named in a plan does not count
-            age = min(age, max(0.0, worker.last_heard - self._since))
+            since = max(since, self._since)
+        gaps = sum(max(0.0, min(told_at, end) - max(since, start)) for start, end in self._gaps)
+        age = max(0.0, told_at - since - gaps)
         return Progress(
             worker_id=worker.worker_id, entered=entered, step=step, phase=worker.phase, phase_seconds=age,
             waiting=worker.waiting_seconds > 0, p99=worker.phase_p99, heartbeat_age=now - worker.last_heard,

@@ -135,7 +135,7 @@ def worlds(draw) -> list[Progress]:
     ]
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=800, deadline=None)
 @given(worlds(), st.sampled_from([1.0, 10.0, 60.0]), st.sampled_from([0.0, 30.0]))
 def test_never_one_that_is_ahead_and_never_before_the_floor(members: list[Progress], floor: float, predicted: float) -> None:
     verdict = judge(members, floor, SILENT, predicted)
