@@ -168,6 +168,8 @@ class TrainingLoop:
         if decision.freeze_point > state.freeze_point:
             # The guard may come back to the state before this freeze.
             self._checkpoint(before_freeze=True)
+        elif self._checkpoint_is_due() and state.unconfirmed is not None:
+            self._checkpoint()
         changed = decision.freeze_point != state.freeze_point
         state.decision_number, state.freeze_point = number, decision.freeze_point
         state.decisions.append(decision)
