@@ -22,7 +22,7 @@ export TORCH_INDEX_URL PYTHON
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test test-wide lint format proto verify bench chaos mutants clean
+.PHONY: help setup run test test-wide lint format proto verify bench chaos model mutants clean
 
 help: ## list these targets
 	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
@@ -78,6 +78,9 @@ bench: $(STAMP) $(BENCH_STAMP) ## benchmarks (15 min); figures and pages go to d
 
 chaos: $(STAMP) ## random faults on whole runs, each judged by an oracle (1 h). SEED= CASES= choose others, CASES=1 replays one
 	$(PY) -m tests.chaos --seed $(SEED) --cases $(CASES) $(ARGS)
+
+model: $(STAMP) ## search every state of small worlds with crashes, a partition, reshapes (30 min). ARGS="--without RULE", --list
+	$(PY) -m tests.model $(ARGS)
 
 mutants: $(STAMP) ## plant each known bug in a copy and show that the tests catch it
 	$(PY) -m tests.mutants $(ARGS)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from frostline_contract.plan import CONTINUE, SURVIVORS
+from tests.model.invariants import check_cause
 from tests.model.training import can_stop, keep_only, remember
 from tests.model.universe import Move, Universe
 from tests.model.world import (
@@ -97,6 +98,7 @@ def _delivered(universe: Universe, world: World, index: int, worker: Worker) -> 
     leader = universe.leader(world)
     reports = list(leader.reports)
     reports[index] = report_of(worker)
+    check_cause(universe, world, f"{worker_name(index)} reports")
     changed = leader._replace(reports=tuple(reports), recovering=True, silent=leader.silent - {index})
     return universe.with_leader(universe.put(world, index, worker), changed)
 
@@ -107,7 +109,7 @@ def _delivered(universe: Universe, world: World, index: int, worker: Worker) -> 
 def _hear(universe: Universe, world: World, index: int, worker: Worker, plan: int) -> Iterator[Move]:
     """An announcement arrives, in time or late. What it does to this worker."""
     view = universe.view(plan)
-    if view.order <= worker.heard and "promise" not in universe.off:
+    if worker.ran != NONE and view.order <= universe.view(worker.ran).order:
         return
     if not universe.bridge.takes(index, worker.heard, plan):
         return

@@ -6,7 +6,7 @@ They are told in contents (who voted each step), which production cannot see: it
 from typing import TYPE_CHECKING
 
 from frostline_controller.recovery.facts import Answer, GoBack, GoOn, NewEpoch
-from tests.model.world import ENDED, NONE, Leader, Order, Report, State, World, name, worker_index, worker_name
+from tests.model.world import NONE, Leader, Order, Report, State, World, name, worker_index, worker_name
 
 if TYPE_CHECKING:
     from tests.model.universe import Universe
@@ -33,7 +33,7 @@ def check_members(universe: "Universe", world: World, plan: int) -> None:
         raise Broken("I1", f"members of {name(view.order)} run from different states: {told}")
     (run,) = contents
     for member in view.members:
-        for unit in view.needs[member]:
+        for unit in universe.bridge.prepared_units(plan, member):
             held = universe.worker(world, member).units[unit]
             if held == NONE or states[held] != run:
                 has = str(states[held]) if held != NONE else "nothing"
@@ -249,18 +249,27 @@ def _check_epoch(universe: "Universe", leader: Leader, found: NewEpoch, label: s
                 raise Broken("I5", f"the epoch is raised for {name(order)} though {worker_name(member)} answers for it", label)
 
 
+def check_cause(universe: "Universe", world: World, label: str) -> None:
+    """I9: where nothing has failed, nobody reports a failure: switches, leavers and other controllers disturb no step."""
+    if _faults(universe, world) == 0:
+        raise Broken("I9", "a failure is reported though nothing has failed", label)
+
+
+def _faults(universe: "Universe", world: World) -> int:
+    """How many failure domains faults can have touched so far; a partition counts as two."""
+    used, left = universe.configuration.left, world.left
+    return used.crashes - left.crashes + used.tears - left.tears + used.hangs - left.hangs + 2 * (used.cuts - left.cuts)
+
+
 def _check_single_fault(universe: "Universe", world: World, leader: Leader, start: int, label: str) -> None:
     """I8: while all units are covered, one failure domain is lost without loss: nothing published is taken back."""
-    used = universe.configuration.left
-    left = world.left
-    faults = used.crashes - left.crashes + used.tears - left.tears + used.hangs - left.hangs + 2 * (used.cuts - left.cuts)
-    if faults > 1 or any(universe.view(plan).plan.uncovered for plan in universe.durable(world)):
+    if _faults(universe, world) > 1 or any(universe.view(plan).plan.uncovered for plan in universe.durable(world)):
         return
     have = universe.bridge.states[start].step if start != NONE else 0
     newest = max((step for (_, step), _ in universe.published[world.published]), default=0)
     if start == NONE or have < newest:
-        dead = [worker_name(index) for index, worker in universe.all_workers(world) if worker.mode == ENDED]
-        raise Broken("I8", f"one fault ({', '.join(dead) or 'no process ended'}) takes the run back to step {have} of {newest}", label)
+        back = "to the checkpoint" if start == NONE else f"to step {have}, where step {newest} is published"
+        raise Broken("I8", f"one fault takes the run back {back}", label)
 
 
 __all__ = ["Broken", "State", "check_answer", "check_members", "check_vote", "claim", "publish"]

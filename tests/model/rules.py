@@ -56,7 +56,7 @@ RULES = {
             "vote-in-plan",
             "the vote that a recovery plan names counts as seen in the next recovery",
             "it is forgotten",
-            "interrupted",
+            "pair",
         ),
         Rule(
             "torn",
@@ -68,13 +68,13 @@ RULES = {
             "tags",
             "states match by (lineage, step, generation of the vote)",
             "they match by step number alone",
-            "partition",
+            "pair",
         ),
         Rule(
             "holders-only",
             "who is not named as a unit's holder drops it before entering",
             "it keeps what it has",
-            "partition",
+            "pair",
         ),
         Rule(
             "epoch",
@@ -97,7 +97,7 @@ RULES = {
         Rule(
             "acknowledged",
             "a vote is entered only with the gradients of one's wards in hand",
-            "buddies enter the vote without them",
+            "buddies enter the vote without them, and the copies fall behind",
             "pair",
         ),
         Rule(

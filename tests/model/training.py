@@ -161,7 +161,7 @@ def keep_only(units: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...
 def _settle(universe: Universe, index: int, worker: Worker, plan: int, run: int, torn: bool = False) -> Worker:
     """The update of what it needs in `plan`: all of it at the next state, or half written where it fails."""
     written = universe.bridge.torn(run) if torn else run
-    needs = universe.view(plan).needs[index]
+    needs: tuple[int, ...] = universe.bridge.prepared_units(plan, index)
     units = tuple(
         written if unit in needs and state == worker.run else state for unit, state in enumerate(worker.units)
     )  # fmt: skip
