@@ -3,6 +3,7 @@
 Gathers; `recovery.answer` decides.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from frostline_contract.plan import GenerationId, SeenVote, StateTag
@@ -17,7 +18,7 @@ from frostline_rpc.convert import to_message, to_record
 UNWATCHED_SECONDS = 0.3
 """A closed stream for this long is enough to go on without a worker where that costs nothing; a live one is back by then."""
 RETURN_SECONDS = 3.0
-"""How long a new controller waits for members to come back to it before an answer does without them."""
+"""How long a new controller waits for members to come back to it before an answer does without them, where it costs nothing."""
 CAUSES_TOLD = 3
 MARKS_OF_A_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "interrupted")
 """In the text of an error: it came from a collective, in which a peer was lost."""
@@ -78,25 +79,35 @@ class Recovery:
         """The answer now. Who is only doubted is not waited for where everything can go on without them, and nothing is lost."""
         failure = self.failure(run, now)
         found = answer(failure)
-        if isinstance(found, Wait):
+        away = sorted(set(self.reports) - failure.silent - failure.ended - self._reachable(run, now))
+        if isinstance(found, Wait) or away:
             doubted = self.failure(run, now, doubted_too=True)
             without = answer(doubted)
             if isinstance(without, GoOn) and without.extends_all:
                 return without, doubted
+            if away:
+                return Wait(tuple(away)), failure
         return found, failure
 
+    def _reachable(self, run: Run, now: float) -> set[str]:
+        return {worker_id for worker_id in self.reports if run.members.reachable(worker_id, now)}
+
     def _is_silent(self, run: Run, worker_id: str, now: float, doubted_too: bool) -> bool:
-        """It will not answer: judged to hang, away, or past its deadline. Its process may run all the same."""
+        """It will not answer: judged to hang, given up, or past its deadline. Its process may run all the same.
+
+        doubted_too: a broken stream or a few missed heartbeats are enough, which a live worker of a busy machine has as well.
+        """
         if worker_id in self.excluded:
             return True
         worker = run.members.get(worker_id)
         if worker is None:
             in_cluster = not run.cluster.pods or worker_id.rpartition("/")[0] in {pod.uid for pod in run.cluster.pods}
-            return not in_cluster or now - run.started > min(RETURN_SECONDS, run.members.dead_after_seconds)
-        if worker.presence == GONE or not run.members.reachable(worker_id, now):
+            patience = min(RETURN_SECONDS if doubted_too else math.inf, run.members.dead_after_seconds)
+            return not in_cluster or now - run.started > patience
+        if worker.presence == GONE:
             return True
         if worker_id in self.reports:
-            return False
+            return doubted_too and not run.members.reachable(worker_id, now)
         asked = self.asked.get(worker_id)
         if asked is not None and now - asked > run.members.dead_after_seconds:
             return True
