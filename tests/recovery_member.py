@@ -44,7 +44,8 @@ def job_with(case: Case, faults: list[dict[str, Any]], pods: int, **sections: di
     }
     for name, values in {**changes, **sections}.items():
         job = job.model_copy(update={name: getattr(job, name).model_copy(update={**changes.get(name, {}), **values})})
-    return job.model_copy(update={"faults": tuple(Fault.model_validate(fault) for fault in faults)})
+    # Unchecked: tests also kill in the middle of an update, a phase that a user's fault cannot name.
+    return job.model_copy(update={"faults": tuple(Fault.model_construct(**fault) for fault in faults)})
 
 
 class CaseWorker(Worker):

@@ -143,10 +143,16 @@ def test_the_undisturbed_run_is_what_it_claims(alone: Outcome) -> None:
 
 PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "update", "committed", "between",
           "evaluate", "freeze", "checkpoint", "finish")  # fmt: skip
+ALWAYS = {"exchange", "vote", "seen", "update", "evaluate", "finish"}
+"""The others run with the widest tables only."""
 STEP_OF = {"evaluate": 4, "freeze": 6, "checkpoint": 4, "finish": 12}
 
 
-@pytest.mark.parametrize("phase", PHASES)
+def phases(*names: str) -> list[Any]:
+    return [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.wide) for name in names]
+
+
+@pytest.mark.parametrize("phase", phases(*PHASES))
 def test_a_member_dies_in_each_phase_on_two_by_two(phase: str, alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path) -> None:
     """Every unit has a second owner: nothing is lost, whoever dies when."""
     faults = [kill(PHASES.index(phase) % 4, STEP_OF.get(phase, 5), phase)]
@@ -155,7 +161,7 @@ def test_a_member_dies_in_each_phase_on_two_by_two(phase: str, alone: Outcome, w
     assert_undisturbed(ended, alone)
 
 
-@pytest.mark.parametrize("phase", ["exchange", "vote", "update"])
+@pytest.mark.parametrize("phase", phases("norms", "vote", "commit"))
 def test_a_replica_of_three_dies(phase: str, alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path) -> None:
     ended = run_with_faults(warm_workers, tmp_path, [Layout(1, 3), Layout(2, 1)], [kill(2, 5, phase)], dying=range(3))
     assert [type(one) for one in ended.run.answers] == [GoOn]
@@ -165,7 +171,7 @@ def test_a_replica_of_three_dies(phase: str, alone: Outcome, warm_workers: WarmW
 NODES = ("a", "b", "c", "d")
 
 
-@pytest.mark.parametrize("phase", ["schedule", "prepared", "vote", "seen", "commit", "update", "committed"])
+@pytest.mark.parametrize("phase", phases("schedule", "prepared", "vote", "seen", "commit", "update", "committed"))
 def test_a_stage_that_only_its_buddy_has_comes_back(
     phase: str, alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
