@@ -1,0 +1,43 @@
+"""Scripted runs at step 20 whose members are about to fail, and what a failure leaves to be looked at."""
+
+from collections.abc import Callable
+
+from frostline_contract.plan import Plan
+from tests.integration.scripted_worker import ScriptedWorker, wait_for
+from tests.integration.scripted_world import World
+
+QUICK = {"heartbeat_seconds": 0.2, "dead_after_seconds": 3.0, "start_timeout_seconds": 5.0}
+UNITS = range(6)
+
+
+def started(run: World, count: int, pp_degree: int | None = None) -> Plan:
+    """All have entered the first plan and are at step 20."""
+    plan = run.start(count)
+    run.at(20)
+    assert pp_degree in (None, plan.placement.pp_degree)
+    return plan
+
+
+def failures(run: World, count: int = 1) -> list[dict]:
+    return wait_for(
+        lambda: (e := [e for e in run.lines("events.jsonl") if e["kind"] == "failure"])[count - 1 :] and e, "the failure event"
+    )
+
+
+def plan_lines(run: World) -> list[dict]:
+    return [line for line in run.lines("plans.jsonl") if line["kind"] == "plan"]
+
+
+def answer_to(plan: Plan, worker: ScriptedWorker) -> Plan:
+    """The next plan after `plan` that reaches a worker."""
+    answer = worker.next_plan()
+    while not plan.generation < answer.generation:
+        answer = worker.next_plan()
+    return answer
+
+
+def pipeline(world: Callable[..., World], workers: int = 2, **sections) -> tuple[World, Plan]:
+    """One replica: each member is the only owner of its units, and keeps its neighbour's."""
+    placement = {"workers": workers, "initial_pp_degree": workers, **sections.pop("placement", {})}
+    run = world(placement=placement, controller={**QUICK, **sections.pop("controller", {})}, **sections)
+    return run, started(run, workers, workers)

@@ -1,0 +1,215 @@
+"""Who comes back after a failure: controllers, workers of a world that was given up, processes that have ended (PROTOCOLS 5)."""
+
+import json
+import time
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from tests.integration.recovery_world import QUICK, UNITS, answer_to, failures, pipeline, plan_lines, started
+from tests.integration.scripted_worker import ScriptedWorker, at, record, vote_of, wait_for
+from tests.integration.scripted_world import World, world
+
+__all__ = ["world"]
+
+
+def test_a_new_process_in_its_pod_says_that_a_member_has_ended(world: Callable[..., World]) -> None:
+    run, plan = pipeline(world, 3)
+    first, second, dead = run.members(plan)
+    dead.silence()
+    run.restart_controller()
+    for worker in (first, second):
+        worker.connect_again()
+    successor = ScriptedWorker(run.folder, dead.ordinal, uid=dead.worker_id.split("/")[0]).join()
+    run.workers.append(successor)
+    for worker in (first, second):
+        worker.next("fence")
+        worker.recover(plan, 20, UNITS, fenced=True)
+    answer = first.next_plan("survivors")
+    assert answer.start_tag == at(plan, 20)
+    line = wait_for(lambda: (found := plan_lines(run))[1:] and found[-1], "the plan's line")
+    assert line["answers"]["ended"] == [dead.worker_id]
+
+
+def test_late_word_of_a_superseded_plan_is_answered_with_the_newest(world: Callable[..., World]) -> None:
+    run = world(placement={"workers": 2}, controller={**QUICK, "dead_after_seconds": 1.0})
+    plan = started(run, 2)
+    survivor, late = run.members(plan)
+    late.silence()
+    survivor.recover(plan, 20, UNITS)
+    answer = survivor.next_plan("survivors")
+    assert answer.placement.workers == (survivor.worker_id,)
+    survivor.enter(answer, 20)
+    back = late
+    back.register()
+    back.watch()
+    assert back.next("fence").generation.counter == 1
+    back.recover(plan, 25, UNITS, fenced=True)
+    assert back.next_plan("survivors").generation == answer.generation
+    time.sleep(0.3)
+    assert run.operator.status().generation.counter == answer.generation.counter, "it disturbs nobody"
+    with pytest.raises(grpc.RpcError) as refused:
+        back.ready(plan)
+    assert refused.value.code() == grpc.StatusCode.ABORTED
+
+
+@pytest.mark.parametrize("checkpoint", [0, 28])
+def test_a_former_members_old_state_is_no_way_round_what_came_since(world: Callable[..., World], checkpoint: int) -> None:
+    run = world(placement={"workers": 2}, controller=QUICK)
+    plan = started(run, 2)
+    run.operator.command("reshape", pp_degree=1, dp_degree=1)
+    following = run.workers[0].next_plan("continue")
+    for worker in run.workers:
+        worker.ready(following)
+    going_on, spare = run.members(following)[0], run.members(plan)[1]
+    going_on.enter(following, 21)
+    wait_for(lambda: run.operator.status().generation.counter == following.generation.counter, "the switch is known")
+    going_on.heartbeat(30)
+    going_on.records(*(record(step) for step in range(1, 30)))
+    if checkpoint:
+        run.checkpoint(checkpoint)
+    run.kill(going_on)
+    spare.next("fence")
+    spare.recover(plan, 21, UNITS, heard=following, fenced=True)
+    answer = answer_to(following, spare)
+    assert answer.lineage == 1, "steps up to 29 are known to the world: what is computed from 21 on again is a new lineage"
+    if checkpoint:
+        assert (answer.start, answer.start_step) == ("checkpoint", 28)
+        assert "back to step 28: survivors hold nothing newer than step 21" in answer.reason
+    else:
+        assert (answer.start, answer.start_tag) == ("survivors", at(plan, 21))
+
+
+def test_a_lineage_that_no_plan_began_leaves_no_trace(world: Callable[..., World]) -> None:
+    run, plan = pipeline(world, 4)
+    behind, torn, other, dead = run.members(plan)
+    run.kill(dead)
+    behind.recover(plan, 20, UNITS, prepared=True)
+    torn.recover(plan, 20, ())
+    other.recover(plan, 20, range(2), tag=at(plan, 21), seen=())
+    lossy = behind.next_plan("survivors")
+    assert (lossy.start_tag, lossy.lineage) == (at(plan, 20), 1)
+    run.kill(other)
+    behind.next("fence")
+    behind.recover(plan, 20, UNITS, prepared=True, heard=lossy, fenced=True)
+    torn.recover(plan, 20, (), heard=lossy, seen=[vote_of(plan, 21)])  # the vote is known after all
+    answer = behind.next_plan("survivors")
+    assert (answer.start_tag, answer.lineage) == (at(plan, 21), 0)
+    for worker in (behind, torn):
+        worker.enter(answer, 21)
+    behind.records(*(record(step) for step in range(1, 23)))
+    assert [line.get("step") for line in run.lines("metrics.jsonl")] == list(range(1, 23)), "no cut, no hole"
+
+
+def test_an_ended_process_does_not_come_back(world: Callable[..., World]) -> None:
+    run = world(placement={"workers": 2}, controller=QUICK)
+    plan = started(run, 2)
+    _, dead = run.members(plan)
+    run.kill(dead)
+    with pytest.raises(grpc.RpcError) as refused:
+        dead.register()
+    assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert "has ended" in refused.value.details()
+
+
+def test_crash_at_the_same_step_over_and_over_ends_the_run_with_the_first_error(world: Callable[..., World]) -> None:
+    run = world(placement={"workers": 2}, controller={**QUICK, "fruitless_recoveries_max": 2})
+    plan = started(run, 2)
+    first = at(plan, 20)
+    for attempt in range(3):
+        for worker in run.workers:
+            worker.recover(plan, 20, UNITS, tag=first, error=f"Traceback: error {attempt}")
+        if attempt < 2:
+            plan = run.workers[0].next_plan("survivors")
+            for worker in run.workers:
+                worker.enter(plan, 20)
+            failures(run, attempt + 1)
+    reason = run.workers[0].next("end").reason
+    assert "first error: Traceback: error 0" in reason
+    assert "2 recoveries in a row without one step beyond step 20" in reason
+    result = json.loads((run.folder / "result.json").read_text())
+    assert (result["status"], result["crash_loop"]) == ("failed", True)
+
+
+class TestController:
+    def test_killed_with_a_failure_pending_its_successor_answers(self, world: Callable[..., World]) -> None:
+        run, plan = pipeline(world, 3)
+        first, second, dead = run.members(plan)
+        run.kill(dead)
+        first.next("fence")
+        first.recover(plan, 20, UNITS, fenced=True)
+        run.restart_controller()
+        began = time.monotonic()
+        for worker in (first, second):
+            worker.connect_again()
+        first.recover(plan, 20, UNITS, fenced=True)  # sent again, as after every registration
+        second.next("fence")
+        second.recover(plan, 20, UNITS, fenced=True)
+        first.told_of_end(dead)
+        answer = first.next_plan("survivors")
+        assert time.monotonic() - began < 5
+        assert (answer.generation.incarnation, answer.start_tag) == (2, at(plan, 20))
+
+    def test_a_member_that_only_waits_is_a_sign(self, world: Callable[..., World]) -> None:
+        run = world(placement={"workers": 2}, controller=QUICK)
+        plan = started(run, 2)
+        run.restart_controller()
+        for worker in run.workers:
+            worker.phase = "recovery"
+            worker.connect_again()
+        for worker in run.workers:
+            assert worker.next("fence").generation.counter == 1
+            worker.recover(plan, 20, UNITS, fenced=True)
+        assert run.workers[0].next_plan("survivors").start_tag == at(plan, 20)
+
+    def test_unreachable_it_is_waited_for_and_a_dead_member_that_it_never_knew_counts(self, world: Callable[..., World]) -> None:
+        run = world(placement={"workers": 2}, controller=QUICK)
+        plan = started(run, 2)
+        survivor, dead = run.members(plan)
+        dead.silence()
+        run.restart_controller()
+        began = time.monotonic()
+        survivor.connect_again()
+        survivor.told_of_end(dead)
+        survivor.next("fence")
+        survivor.recover(plan, 20, UNITS, fenced=True)
+        assert survivor.next_plan("survivors").placement.workers == (survivor.worker_id,)
+        assert time.monotonic() - began < 5
+
+
+class TestRunEpoch:
+    def test_a_world_that_nobody_hears_of_is_fenced_by_a_new_epoch(self, world: Callable[..., World]) -> None:
+        run = world(placement={"workers": 2}, controller={**QUICK, "dead_after_seconds": 1.0, "start_timeout_seconds": 0.5})
+        plan = started(run, 2)
+        run.checkpoint(12)
+        old = list(run.workers)
+        for worker in old:
+            worker.silence()
+        fresh = run.join(2)
+        answer = fresh[0].next_plan("checkpoint")
+        assert (answer.run_epoch, answer.start_step, answer.lineage) == (1, 12, 1)
+        assert "may still run and none of its members reports" in answer.reason
+        epoch = json.loads((run.folder / "checkpoints" / "epochs" / "1.json").read_text())
+        assert (epoch["run_epoch"], epoch["plan"]) == (1, str(answer.generation))
+        for worker in fresh:
+            worker.enter(answer, 12)
+        assert wait_for(lambda: run.operator.status().run_epoch, "the epoch is shown") == 1
+        back = old[0]
+        back.register()
+        back.watch()
+        assert back.next("fence").generation.counter == plan.generation.counter
+        back.records(record(12), record(25))
+        assert [line["step"] for line in run.lines("metrics.jsonl") if "step" in line] == [12], "what the new epoch starts from"
+
+    def test_ended_members_need_no_new_epoch(self, world: Callable[..., World]) -> None:
+        run = world(placement={"workers": 2}, controller={**QUICK, "start_timeout_seconds": 0.5})
+        plan = started(run, 2)
+        old = list(run.workers)
+        fresh = run.join(2)
+        for worker in old:
+            worker.silence()
+            fresh[0].told_of_end(worker)
+        answer = answer_to(plan, fresh[0])
+        assert (answer.start, answer.run_epoch, answer.lineage) == ("fresh", 0, 1)
+        assert "back to step 0" in answer.reason
