@@ -4,6 +4,7 @@ Case i of a series has the seed S + i, so one case is replayed by its own seed a
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -26,6 +27,7 @@ def main(argv: list[str]) -> int:
     if not cases:
         print(f"no case: --only knows {', '.join(case.name for case in fixed_cases())}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Short, because sockets lie below it.
     root = Path(arguments.keep or tempfile.mkdtemp(prefix="fc-")).resolve()
     root.mkdir(parents=True, exist_ok=True)
@@ -64,15 +66,20 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 def _outcomes(made: Laboratory, cases: list[Case], jobs: int) -> Iterator[Outcome]:
     """Each as it ends."""
-    with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(made.run, case) for case in cases]
-        waiting = list(futures)
+    pool = ThreadPoolExecutor(jobs)
+    waiting = [pool.submit(made.run, case) for case in cases]
+    try:
         while waiting:
             done = [future for future in waiting if future.done()]
             waiting = [future for future in waiting if future not in done]
             for future in done:
                 yield future.result()
             time.sleep(0.1)
+    finally:
+        for future in waiting:
+            future.cancel()
+        made.stop()
+        pool.shutdown()
 
 
 def _tell(outcome: Outcome, number: int, total: int, seconds: float) -> None:

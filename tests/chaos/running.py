@@ -53,6 +53,7 @@ class Laboratory:
         self.root = root
         self._env = {**os.environ, "FROSTLINE_PRELOAD": preload, "OMP_NUM_THREADS": "1"}
         self._references: dict[str, Ended] = {}
+        self._running: set[Running] = set()
         self._order = threading.Lock()
         self._corpus = root / "corpus.txt"
         self._corpus.write_text(corpus())
@@ -93,6 +94,13 @@ class Laboratory:
         recovered = tuple(event["seconds"] for event in ended.events("failure"))
         return Outcome(case, tuple(problems), timeline, verdict, seconds, recovered, late, ended.folder)
 
+    def stop(self) -> None:
+        """End what runs, with all its processes: a command that is told twice to end does so at once."""
+        for running in list(self._running):
+            for _ in range(2):
+                running.process.terminate()
+                time.sleep(0.2)
+
     def forget(self, outcome: Outcome) -> None:
         """Remove what a case has left on disk."""
         shutil.rmtree(outcome.folder.parent, ignore_errors=True)
@@ -121,7 +129,12 @@ class Laboratory:
         file = folder / "job.yaml"
         file.write_text(yaml.safe_dump(job, sort_keys=False))
         env = {**self._env, "TMPDIR": str(self._temporary(run))}
-        return Running(run, [*FROSTLINE, "run", "-f", str(file), "--out", str(run), "--quiet", *arguments], env).end()
+        running = Running(run, [*FROSTLINE, "run", "-f", str(file), "--out", str(run), "--quiet", *arguments], env)
+        self._running.add(running)
+        try:
+            return running.end()
+        finally:
+            self._running.discard(running)
 
     def _temporary(self, run: Path) -> Path:
         return run.parent / "t"
