@@ -1,0 +1,68 @@
+"""Whatever befalls the stores of a run: speed changes, results do not, and the last complete checkpoint is what is found."""
+
+import signal
+import time
+from pathlib import Path
+
+import psutil
+
+from frostline_controller.epochs import current_epoch
+from frostline_trainer.checkpoints import complete_checkpoints, load_unit
+from tests.e2e.runs import Ended, Running, Workshop
+
+STOPPED_SECONDS = 2.0
+
+
+def hold(running: Running, name: str) -> psutil.Process:
+    """SIGSTOP a service of the run; it is there and does not answer."""
+    (process,) = [
+        child for child in psutil.Process(running.process.pid).children(recursive=True) if name in " ".join(child.cmdline())
+    ]
+    process.send_signal(signal.SIGSTOP)
+    return process
+
+
+def test_hung_stores_change_nothing_but_speed(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
+    running = workshop.start(tmp_path / "run", {}, "--workers", "2")
+    running.wait_for_step(14)
+    redis = hold(running, "redis-server")
+    time.sleep(STOPPED_SECONDS)
+    held_at = running.step
+    redis.send_signal(signal.SIGCONT)
+    running.wait_for_step(28)
+    server = hold(running, "frostline_cache_server")
+    time.sleep(STOPPED_SECONDS)
+    server.kill()
+    ended = running.end()
+    assert ended.digest == one_worker.digest
+    assert ended.numerics == one_worker.numerics
+    assert held_at > 14, "steps went on while Redis was held"
+    assert {record["lineage"] for record in ended.records} == {0}
+
+
+def test_a_writer_killed_in_a_checkpoint_costs_no_checkpoint_that_was_whole(
+    one_worker: Ended, workshop: Workshop, tmp_path: Path
+) -> None:
+    """The publisher dies in the middle of its share, another member later on in its own; each comes back."""
+    changes = {
+        "faults": [
+            {"kind": "kill_in_checkpoint", "step": 15, "worker": 0},
+            {"kind": "kill_in_checkpoint", "step": 35, "worker": 1},
+        ],
+        "checkpoint": {"every_steps": 5, "keep_last": 3},
+    }
+    ended = workshop.run(tmp_path / "run", changes, "--workers", "3")
+    assert ended.digest == one_worker.digest
+    assert ended.numerics == one_worker.numerics
+    assert [ended.fault(index)["step"] >= step for index, step in enumerate((15, 35))] == [True, True]
+    root = ended.folder / "checkpoints"
+    found = complete_checkpoints(root)
+    assert [manifest["step"] for _, manifest in found][-3:] == [50, 55, 60]
+    for folder, manifest in found:
+        for unit in range(manifest["num_units"]):
+            assert load_unit(folder, manifest, unit)
+    assert found[-1][1]["digest"] == ended.digest
+    assert list(ended.folder.rglob("*.partial")) == []
+    assert [folder for folder in root.glob("*/*/*") if not (folder / "manifest.json").exists()] == []
+    result = current_epoch(root).result
+    assert result is not None and result["digest"] == ended.digest, "the result was claimed before it was told"
