@@ -21,9 +21,9 @@ from tests.chaos.running import Laboratory, Outcome, laboratory, write_json
 def main(argv: list[str]) -> int:
     """Run a series, say what came of it."""
     arguments = _arguments(argv)
-    fixed = [case for case in fixed_cases() if not arguments.only or case.name in arguments.only]
-    drawn = [draw_case(arguments.seed + number) for number in range(arguments.cases)]
-    cases = [*(fixed if arguments.only or arguments.cases > 1 else []), *drawn]
+    wanted = arguments.only or ([] if arguments.random_only or arguments.cases == 1 else [case.name for case in fixed_cases()])
+    fixed = [case for case in fixed_cases() if case.name in wanted]
+    cases = [*fixed, *(draw_case(arguments.seed + number) for number in range(arguments.cases))]
     if not cases:
         print(f"no case: --only knows {', '.join(case.name for case in fixed_cases())}", file=sys.stderr)
         return 2
@@ -61,6 +61,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", default="", help="file for the results as JSON")
     parser.add_argument("--keep", default="", help="folder for all run directories, kept; else only failed ones are")
     parser.add_argument("--only", action="append", default=[], help="these cases of the fixed table, by name")
+    parser.add_argument("--random-only", action="store_true", help="without the fixed table")
     return parser.parse_args(argv)
 
 
