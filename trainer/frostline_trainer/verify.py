@@ -74,7 +74,11 @@ class Replayer:
 
     def _start_before(self, step: int) -> Generation:
         """The newest state below `step`: the present one, a checkpoint's, or the seed's."""
-        usable = [(folder, manifest) for folder, manifest in self.checkpoints if self.state.step < manifest["step"] < step]
+        usable = [
+            (folder, manifest)
+            for folder, manifest in self.checkpoints
+            if self.state.step < manifest["step"] < step and self._is_of_this_history(manifest)
+        ]
         if usable:
             folder, manifest = max(usable, key=lambda item: (item[1]["step"], item[1]["lineage"]))
             self.context.moments.clear()
@@ -82,6 +86,11 @@ class Replayer:
                 import_unit(index, unit, self.context.moments, load_unit(folder, manifest, index))
             self.state = RunState.model_validate(manifest["state"])
         return self._generation(self.state.freeze_point)
+
+    def _is_of_this_history(self, manifest: dict) -> bool:
+        """Not of steps that a rollback took back: its lineage lies between those of the step before it and the step after it."""
+        at, after = self.records.get(manifest["step"]), self.records.get(manifest["step"] + 1)
+        return (at is None or at.lineage <= manifest["lineage"]) and (after is None or manifest["lineage"] <= after.lineage)
 
     def _generation(self, freeze_point: int) -> Generation:
         context = self.context

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from frostline_trainer import checkpoint_writing
 from frostline_trainer.checkpoint_writing import WriterNotices
 from frostline_trainer.checkpoints import complete_checkpoints, is_complete, load_unit, read_manifest
 from frostline_trainer.engine.unit_state import run_digest, unit_digest
+from frostline_trainer.verify import Replayer
 from tests.checkpoint_cases import content, new_writer, snapshot, steps_found, write_all
 
 
@@ -252,3 +254,13 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_and_never_removed(tmp_pat
     (written.folder / MANIFEST_NAME).write_text("{")
     with pytest.raises(ValueError, match="no complete checkpoint"):
         read_manifest(written.folder)
+
+
+@pytest.mark.parametrize(
+    ("lineage", "step", "usable"), [(0, 10, True), (1, 10, True), (0, 16, False), (1, 16, True), (2, 10, False)]
+)
+def test_verification_starts_from_no_checkpoint_that_a_rollback_took_back(lineage: int, step: int, usable: bool) -> None:
+    """Lineage 1 began at step 10: there is a checkpoint of step 10 in both lineages, and of step 16."""
+    records = {number: SimpleNamespace(lineage=int(number > 10)) for number in range(1, 21)}
+    replayer = SimpleNamespace(records=records)
+    assert Replayer._is_of_this_history(replayer, {"lineage": lineage, "step": step}) == usable  # type: ignore[arg-type]
