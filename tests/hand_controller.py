@@ -26,6 +26,7 @@ from frostline_proto.v1 import control_pb2_grpc, plan_pb2
 from frostline_rpc.convert import to_message, to_record
 from tests.exact_cases import NUM_UNITS
 from tests.hand_made_plans import Layout, next_generation
+from tests.recovery_member import INTERVAL_STEPS
 
 WAIT_SECONDS = 280.0
 """Only a hang lasts this long, on however busy a machine."""
@@ -244,7 +245,14 @@ class HandMadeRun:
             base, domains = self.current.generation, self._domains
             plan = entry_plan(next_generation(), base, self._lineage + 1, placement, store, None, place, domains, 0, "")
         self.prepared = None
+        if plan.lineage > self._lineage:
+            self._decide_again(plan)
         self._announce(plan.model_copy(update={"decisions": self._decisions}))
+
+    def _decide_again(self, plan: Plan) -> None:
+        """Intervals that a new lineage trains again are decided on again, alike; workers refile the other decisions."""
+        redone = [one for one in self._decisions if one.lineage == 0 and one.interval * INTERVAL_STEPS > plan.start_step]
+        self._decisions += tuple(one.model_copy(update={"lineage": plan.lineage}) for one in redone)
 
     def _answer(self) -> Answer | None:
         assert self.current is not None
