@@ -35,10 +35,10 @@ def main() -> None:
     for unit in plan.needs(worker_id):
         import_unit(unit, context.cut.units[unit], context.moments, load_unit(checkpoint, manifest, unit))
     loaded = time.monotonic()
-    store, index = None, plan.placement.workers.index(worker_id)
+    index = plan.placement.workers.index(worker_id)
     if index == 0:
-        store, port = open_store()
-        (folder / "port.new").write_text(str(port))
+        opened = open_store()
+        (folder / "port.new").write_text(str(opened[1]))
         (folder / "port.new").replace(folder / "port")
     plan = plan.model_copy(update={"store_port": _port(folder)})
     groups = form_groups(plan, worker_id, "gloo", timedelta(seconds=120))

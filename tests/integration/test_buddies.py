@@ -80,6 +80,7 @@ NUMERICS = [
 @pytest.mark.parametrize("case", NUMERICS, ids=str)
 def test_every_type_optimizer_and_family_is_kept_alike(case: Case, warm_workers: WarmWorkers) -> None:
     runs = run_series(warm_workers, case, [Segment(Layout(3, 1), case.steps, domains=(0, 1, 2))], score=False)
+    assert {run.covered[step] for run in runs for step in run.covered} == {ALL}
     for step in range(1, case.steps + 1):
         check_copies(runs, f"after {step}")
     check_gradients(runs, case.steps)
