@@ -18,10 +18,10 @@ LATE_CUT_SECONDS = 8.0
 
 SHAPES: dict[int, tuple[tuple[int | None, int | None], ...]] = {
     4: ((4, 1), (2, 2), (1, 4), (3, 1), (None, None)),
-    5: ((5, 1), (2, 2), (1, 5), (None, None)),
-    6: ((6, 1), (3, 2), (2, 3), (None, None)),
+    5: ((5, 1), (2, 2), (1, 5)),
+    6: ((6, 1), (3, 2), (2, 3)),
 }
-"""By workers: pinned (pp, dp), or the planner's choice. Some leave a spare."""
+"""By workers: pinned (pp, dp), or the planner's choice (few on a small machine). Some leave a spare."""
 
 WEIGHTS = {
     "kill_worker": 42, "late_commit": 7, "tear": 7, "raise": 6, "stop": 4, "deadlock": 4, "slow": 2, "cut": 4,

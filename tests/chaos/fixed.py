@@ -44,7 +44,7 @@ def ways() -> list[Case]:
         case("handed-over", [planned("leave", 12, 3), planned("leave", 20, 0)], variant="tied"),
         case("stopped", [planned("stop", 12, 0, "exchange")], clocks=dict(QUICK_CLOCKS)),
         case("deadlocked", [planned("deadlock", 12, 1, "schedule")], shape=(2, 2), clocks=dict(QUICK_CLOCKS)),
-        case("during-recovery", recovery, workers=5, shape=(None, None)),
+        case("during-recovery", recovery, workers=5, shape=(5, 1)),
         case("during-reshape", [planned("kill_worker", 12, 1, "reshape")], shape=(None, None), reshapes=((12, 2, 2), (24, 4, 1))),
         case("during-freeze", [planned("kill_worker", 10, 2, "freeze")], shape=(2, 2), variant="tied"),
         case("planned-unheard", unheard),
