@@ -108,8 +108,10 @@ class Bridge:
         if found is None:
             box = Mailbox(worker_name(worker))
             hear(box, heard)
+            counter = self.views[plan].order[1]
+            already = counter in box.known
             box.put_plan(self.views[plan].plan)
-            found = self._takes[key] = self.views[plan].order[1] in box.known and box.newest == self.views[plan].plan.generation
+            found = self._takes[key] = counter in box.known and not already
         return found
 
     def votable(self, worker: int, plan: int, step: int) -> bool:

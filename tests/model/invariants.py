@@ -181,7 +181,8 @@ def newest_whole(universe: "Universe", world: World, leader: Leader) -> int:
         if report is not None and index not in leader.ended and index not in leader.silent
     }
     votes = {(vote.lineage, vote.step, vote.order) for report in leader.reports if report is not None for vote in report.seen}
-    current = universe.view(leader.current).plan
+    current_view = universe.view(leader.current)
+    current = current_view.plan
     if current.vote is not None:
         generation = current.vote.generation
         votes.add((current.vote.lineage, current.vote.step, (generation.incarnation, generation.counter)))
@@ -192,7 +193,8 @@ def newest_whole(universe: "Universe", world: World, leader: Leader) -> int:
                 continue
             brought.setdefault(state, set()).add(unit)
             ready = report.prepared != NONE and unit in bridge.prepared_units(report.prepared, index) and state == report.run
-            if ready:
+            named = index in (current_view.holders[unit] if current_view.holders else ())
+            if ready and (named or _ran_lately(universe, leader, report)):
                 view = bridge.views[report.prepared]
                 if (view.plan.lineage, states[state].step + 1, view.order) in votes:
                     brought.setdefault(bridge.committed(state, view.plan.lineage, view.order), set()).add(unit)
@@ -209,8 +211,14 @@ def _is_bearer(universe: "Universe", world: World, leader: Leader, index: int, r
         return True
     if index in current.participants and report.units[unit] == current.start:
         return True  # it was given to it on the way in
+    return _ran_lately(universe, leader, report)
+
+
+def _ran_lately(universe: "Universe", leader: Leader, report: Report) -> bool:
+    """Its last votes were of the current generation, of the prepared one, or of the one that the current one continues."""
     if report.ran == NONE:
         return False
+    current = universe.view(leader.current)
     ran = universe.view(report.ran).order
     return ran == current.order or report.ran == leader.prepared or (current.kind == "continue" and ran == current.base)
 
