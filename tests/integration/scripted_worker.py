@@ -27,6 +27,8 @@ from frostline_rpc.convert import to_message, to_record
 
 NUM_UNITS = 6
 WAIT_SECONDS = 10.0
+START_SECONDS = 60.0
+"""A busy machine takes a while to import; what has not started by then is ended and not left behind."""
 
 
 def job_values(**sections: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +68,12 @@ def start_controller(run_dir: Path, *extra: str, env: dict[str, str] | None = No
             stderr=log,
             env={**os.environ, **(env or {})},
         )
-    wait_for(lambda: address.exists() or process.poll() is not None, "the controller listens")
+    try:
+        wait_for(lambda: address.exists() or process.poll() is not None, "the controller listens", START_SECONDS)
+    except AssertionError:
+        process.kill()
+        process.wait(10)
+        raise
     assert process.poll() is None, (run_dir / "controller.log").read_text()
     return process
 
