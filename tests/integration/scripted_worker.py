@@ -28,7 +28,6 @@ from frostline_rpc.convert import to_message, to_record
 NUM_UNITS = 6
 WAIT_SECONDS = 10.0
 START_SECONDS = 60.0
-"""A busy machine takes a while to import; what has not started by then is ended and not left behind."""
 
 
 def job_values(**sections: dict[str, Any]) -> dict[str, Any]:
@@ -120,15 +119,8 @@ def statistics(number: int, lineage: int = 0, freeze_point: int = 0, interval: i
 class ScriptedWorker:
     """One worker process's side of the protocol. `messages` holds what its WatchPlan stream brought, in order."""
 
-    def __init__(
-        self,
-        run_dir: Path,
-        ordinal: int,
-        uid: str | None = None,
-        token: str | None = None,
-        probe: str = "probe",
-        node: str | None = None,
-    ) -> None:
+    def __init__(self, run_dir: Path, ordinal: int, uid: str | None = None, token: str | None = None, probe: str = "probe",
+                 node: str | None = None) -> None:  # fmt: skip
         self.run_dir, self.ordinal, self.probe = run_dir, ordinal, probe
         self.worker_id = f"{uid or f'uid-{ordinal}'}/{os.urandom(3).hex()}"
         self.token = token or Tokens.read(run_dir / "tokens.json").by_role[WORKER]
