@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from frostline_contract.annotations import PLAN
@@ -17,8 +18,11 @@ NUMERICS = (
 DECIDED = ("number", "interval", "effective_step", "freeze_point", "decision_kind", "rollback_to_step", "void")
 
 
-def differences(ended: Ended, reference: Ended) -> list[str]:
-    """What of the results is not bit for bit that of `reference`, and what is there twice or missing."""
+def differences(ended: Ended, reference: Ended, late: Collection[int] = ()) -> list[str]:
+    """What of the results is not bit for bit that of `reference`, and what is there twice or missing.
+
+    late: decisions that came too late and changed nothing: `reference` is a replay, which knows nothing of them.
+    """
     if ended.code != 0:
         return [f"exit status {ended.code}"]
     found = once(ended)
@@ -27,8 +31,9 @@ def differences(ended: Ended, reference: Ended) -> list[str]:
         if wrong:
             found.append(f"step {ours['step']} differs in {', '.join(wrong)}: {ours[wrong[0]]!r} and not {theirs[wrong[0]]!r}")
             break
-    if decided(ended) != decided(reference):
-        found.append(f"decisions {sorted(decided(ended))} and not {sorted(decided(reference))}")
+    ours, theirs = ({line for line in decided(run) if line[0] not in late} for run in (ended, reference))
+    if ours != theirs:
+        found.append(f"decisions {sorted(ours)} and not {sorted(theirs)}")
     if ended.result["digest"] != reference.result["digest"]:
         found.append(f"digest {ended.result['digest'][:12]} and not {reference.result['digest'][:12]}")
     if bits(ended.result["final"]) != bits(reference.result["final"]):

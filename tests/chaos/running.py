@@ -83,7 +83,7 @@ class Laboratory:
             verdict = judge(timeline)
             late, complaints = self._late(case, ended, timeline)
             problems += [*verdict.complaints, *complaints]
-            problems += differences(ended, self._replayed(case, ended) if late else reference)
+            problems += differences(ended, self._replayed(case, ended) if late else reference, late)
         except (KeyError, ValueError, OSError) as broken:
             problems.append(f"the run directory cannot be read: {broken!r}")
         if case.seed is None and timeline is not None and len(timeline.hits) < len(case.faults):
