@@ -1,29 +1,19 @@
 """What befalls a cache: Redis killed, restarted empty, full, paused, replaced by junk. Speed changes, results never."""
 
-import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from cache_stack import CacheStack, cache_stack, identity, start_cache_server, wait_until
+from cache_stack import cache_stack, identity, start_cache_server, wait_until
 
 from frostline_contract.cache_identity import shard_of
 from frostline_controller.local.redis_process import start_redis
-from frostline_trainer.cache.boundary_cache import BoundaryCache
-from frostline_trainer.cache.control import CALL_SECONDS
 from frostline_trainer.cache.lane import SILENCE_SECONDS
-from frostline_trainer.cache.prefetch import WAIT_SECONDS_MAX
-from tests.redis_proxy import RedisProxy
 
 READ_BOUND_SECONDS = 2.5
 """What read() states: READ_SECONDS_MAX + one silence, and half a second for a loaded machine."""
-
-AT_ONCE_SECONDS = 0.3
-"""What never waits for anybody, on a loaded machine."""
 
 SHAPE = (32, 64)
 
@@ -183,147 +173,3 @@ def test_a_step_never_waits_for_fills(tmp_path: Path) -> None:
         assert counts.dropped_fills > 0, "30 x 8 MiB do not fit into the queue"
         assert counts.fills + counts.dropped_fills + counts.refused_fills == 240
         assert elapsed < 0.7
-
-
-@contextmanager
-def proxied(stack: CacheStack, seed: int = 0) -> Iterator[RedisProxy]:
-    """From now on everybody reaches the shard through a proxy."""
-    stack.server.terminate()
-    assert stack.server.wait(10) == 0
-    with RedisProxy(stack.shards[0], seed) as proxy:
-        stack.server = start_cache_server(stack.run_dir, [proxy.shard])
-        yield proxy
-
-
-def read_and_time(cache: BoundaryCache, samples: list[int]) -> tuple[list[bool], float]:
-    """Read, assert that what hits is right, and that it took no longer than the client's timeouts. Returns hits and seconds."""
-    out = torch.full((len(samples), *SHAPE), -1.0)
-    started = time.monotonic()
-    hits = cache.read(samples, [0] * len(samples), out)
-    seconds = time.monotonic() - started
-    assert seconds < READ_BOUND_SECONDS + WAIT_SECONDS_MAX
-    assert_right(hits, out, samples)
-    return hits, seconds
-
-
-def test_a_stopped_redis_costs_one_silence_and_serves_again_when_it_goes_on(tmp_path: Path) -> None:
-    """SIGSTOP: connections are still accepted by the kernel, and nothing answers on them."""
-    with cache_stack(tmp_path) as stack:
-        cache = stack.connect(SHAPE)
-        stack.ready(cache, identity("stopped"))
-        samples = list(range(16))
-        cache.fill(samples, [0] * 16, rows_of(samples))
-        assert cache.flush()
-        stack.shards[0].process.send_signal(signal.SIGSTOP)
-        try:
-            cache.prefetch(samples, [0] * 16)
-            waits = []
-            until = time.monotonic() + 3.0
-            while time.monotonic() < until:
-                started = time.monotonic()
-                cache.fill([99], [0], rows_of([99]))
-                assert time.monotonic() - started < AT_ONCE_SECONDS
-                hits, seconds = read_and_time(cache, samples)
-                waits.append(seconds)
-                assert not any(hits)
-            assert sum(waits) < READ_BOUND_SECONDS + WAIT_SECONDS_MAX, "one silence each for the prefetch and the read, then none"
-        finally:
-            stack.shards[0].process.send_signal(signal.SIGCONT)
-        wait_until(lambda: all(read_and_time(cache, samples)[0]), 20.0)
-
-
-def test_a_slow_redis_is_waited_for_no_longer_than_said(tmp_path: Path) -> None:
-    """It dribbles: every pause is shorter than a silence, so that only the deadline of the whole read ends it."""
-    with cache_stack(tmp_path) as stack, proxied(stack) as proxy:
-        cache = stack.connect(SHAPE)
-        stack.ready(cache, identity("slow"))
-        samples = list(range(32))
-        cache.fill(samples, [0] * 32, rows_of(samples))
-        assert cache.flush()
-        assert read_and_time(cache, samples)[0] == [True] * 32
-        proxy.delay_seconds, proxy.chunk_bytes = SILENCE_SECONDS / 5, 2048
-        hits, seconds = read_and_time(cache, samples)
-        assert not all(hits)
-        assert seconds > SILENCE_SECONDS, "it went on as long as something came"
-        cache.prefetch(samples, [0] * 32)
-        read_and_time(cache, samples)
-        proxy.delay_seconds, proxy.chunk_bytes = 0.0, 65536
-        wait_until(lambda: all(read_and_time(cache, samples)[0]), 20.0)
-
-
-def test_bits_that_flip_on_the_way_give_misses_and_never_another_value(tmp_path: Path) -> None:
-    """In both directions: lengths, keys and commands are hit as well as values."""
-    with cache_stack(tmp_path) as stack, proxied(stack, seed=7) as proxy:
-        cache = stack.connect(SHAPE)
-        name = identity("flips")
-        stack.ready(cache, name)
-        samples = list(range(48))
-        cache.fill(samples, [0] * 48, rows_of(samples))
-        assert cache.flush()
-        proxy.chunk_bytes = 1024
-        damaged = 0
-        until = time.monotonic() + 8.0
-        while time.monotonic() < until:
-            proxy.flip_share = 0.01
-            cache.fill(samples, [0] * 48, rows_of(samples))
-            hits, _ = read_and_time(cache, samples)
-            damaged += hits.count(False)
-            proxy.flip_share = 0.0
-            wait_until(lambda: all(shard.up for shard in cache._shards()), 20.0)
-        assert proxy.flipped > 10 and damaged > 0
-        assert cache.take_counts().corrupt > 0
-        assert cache.flush(20.0)
-        cache.fill(samples, [0] * 48, rows_of(samples))
-        assert cache.flush(20.0)
-        wait_until(lambda: all(read_and_time(cache, samples)[0]), 20.0)
-
-
-def test_a_whole_value_under_another_samples_key_is_a_miss(tmp_path: Path) -> None:
-    with cache_stack(tmp_path) as stack:
-        cache = stack.connect(SHAPE)
-        name = identity("swapped")
-        stack.ready(cache, name)
-        cache.fill([4, 5], [0, 0], rows_of([4, 5]))
-        assert cache.flush()
-        client = stack.redis()
-        four, five = client.get(name.key(4, 0)), client.get(name.key(5, 0))
-        client.set(name.key(4, 0), five)
-        client.set(name.key(5, 0), four)
-        assert read_and_time(cache, [4, 5])[0] == [False, False]
-        assert cache.take_counts().corrupt == 2
-        cache.fill([4, 5], [0, 0], rows_of([4, 5]))
-        assert cache.flush()
-        assert read_and_time(cache, [4, 5])[0] == [True, True]
-
-
-def test_a_cache_server_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
-    """SIGSTOP: it accepts and does not answer. What is known of the shards goes on being used."""
-    with cache_stack(tmp_path) as stack:
-        cache, closing = stack.connect(SHAPE), stack.connect(SHAPE)
-        stack.ready(cache, identity("hangs"))
-        samples = list(range(8))
-        cache.fill(samples, [0] * 8, rows_of(samples))
-        assert cache.flush()
-        stack.server.send_signal(signal.SIGSTOP)
-        try:
-            assert read_and_time(cache, samples)[0] == [True] * 8
-            started = time.monotonic()
-            cache.set_boundary(identity("next", 4), identity("hangs"), 100)
-            cache.fill(samples, [0] * 8, rows_of(samples))
-            cache.drop_previous([7], [0])
-            assert time.monotonic() - started < AT_ONCE_SECONDS
-            assert cache.flush()
-            assert read_and_time(cache, samples)[0] == [False] * 8, "nothing is admitted yet at the new boundary"
-            out = torch.empty(8, *SHAPE)
-            assert cache.read_previous(samples, [0] * 8, out) == [True] * 7 + [False]
-            assert torch.equal(out[:7], rows_of(samples)[:7])
-            started = time.monotonic()
-            closing.close()
-            stack.opened.remove(closing)
-            assert time.monotonic() - started < 3 * CALL_SECONDS + 1.0
-        finally:
-            stack.server.send_signal(signal.SIGCONT)
-        wait_until(lambda: cache.admitted_fraction > 0.0, 20.0)
-        cache.fill(samples, [0] * 8, rows_of(samples))
-        assert cache.flush()
-        assert read_and_time(cache, samples)[0] == [True] * 8

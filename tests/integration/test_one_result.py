@@ -41,7 +41,7 @@ def test_a_result_that_was_claimed_and_not_written_is_the_one_that_the_successor
             one.register()
             one.watch()
         worker.records(outcome=outcome("b"))
-        assert "completed" in worker.next("end").reason
+        assert "completed" in worker.next("end", 60.0).reason
         assert (result(folder)["digest"], result(folder)["final"]) == ("a" * 64, {"loss": 0.1 + 0.2})
         assert current_epoch(folder / "checkpoints").version == 1
     finally:
@@ -79,7 +79,7 @@ def test_a_run_that_is_resumed_can_end_anew_and_a_root_that_was_used_before_does
     try:
         again.start()
         again.workers[0].records(outcome=outcome("b"))
-        assert "completed" in again.workers[0].next("end").reason
+        assert "completed" in again.workers[0].next("end", 60.0).reason
         assert result(again.folder)["digest"] == "b" * 64
     finally:
         again.close()
@@ -87,7 +87,7 @@ def test_a_run_that_is_resumed_can_end_anew_and_a_root_that_was_used_before_does
     try:
         third.start()
         third.workers[0].records(outcome=outcome("c"))
-        assert "completed" in third.workers[0].next("end").reason
+        assert "completed" in third.workers[0].next("end", 60.0).reason
         assert result(third.folder)["digest"] == "c" * 64
     finally:
         third.close()
@@ -104,11 +104,11 @@ def test_a_place_that_cannot_be_written_keeps_no_failure_from_being_told(
     (root / "epochs").write_text("a file where the folder should be")
     run.workers[0].records(outcome=outcome("a", status))
     if told:
-        assert run.workers[0].next("end")
+        assert run.workers[0].next("end", 60.0)
         assert result(run.folder)["status"] == "failed"
         return
     log = run.folder / "controller.log"
-    wait_for(lambda: "the state cannot be written, trying again" in log.read_text(), "it says so")
+    wait_for(lambda: "the state cannot be written, trying again" in log.read_text(), "it says so", seconds=60.0)
     assert not (run.folder / "result.json").exists()
     (root / "epochs").unlink()
-    assert "completed" in run.workers[0].next("end").reason
+    assert "completed" in run.workers[0].next("end", 60.0).reason
