@@ -3,7 +3,9 @@
 Answers are remembered by what they depend on. A rule that is switched off changes what goes in, or overrules what comes out.
 """
 
-from frostline_contract.plan import Plan, SeenVote, StateTag
+from dataclasses import replace
+
+from frostline_contract.plan import SURVIVORS, Plan, SeenVote, StateTag
 from frostline_controller.recovery.answer import answer
 from frostline_controller.recovery.facts import Answer, Failure, HeldUnit, SurvivorReport
 from frostline_trainer.mailbox import Mailbox
@@ -152,7 +154,7 @@ class Bridge:
         if "wait" in self.off:
             everybody = {worker_name(worker) for worker in range(self.configuration.num_workers)}
             silent |= everybody - set(reports) - ended
-        return Failure(
+        failure = Failure(
             current=current,
             prepared=self.views[prepared].plan if prepared != NONE else None,
             reports=reports,
@@ -160,6 +162,7 @@ class Bridge:
             silent=silent,
             num_units=self.configuration.num_units,
         )
+        return by_step_number(failure) if "tags" in self.off else failure
 
     def prepared_units(self, plan: int, worker: int) -> tuple[int, ...]:
         """The units whose gradients a worker has when it is prepared in `plan`'s generation."""
@@ -195,9 +198,44 @@ class Bridge:
         held = self.states[state]
         if held.torn and "torn" not in self.off:
             return None
-        if "tags" in self.off:
-            return StateTag(lineage=0, step=held.step, generation=generation_id((1, 1)))
         return held.tag()
+
+    def matches(self, state: int, tag: StateTag | None) -> bool:
+        """Whether a state is what `tag` names."""
+        own = self.tag(state)
+        if own is None or tag is None or "tags" not in self.off:
+            return own is not None and own == tag
+        return (own.lineage, own.step) == (tag.lineage, tag.step)
+
+    def comes_to(self, plan: int, state: int, vote: SeenVote | None) -> int:
+        """What committing `vote` late makes of a state whose next step is prepared in `plan`'s generation; NONE where it cannot."""
+        if vote is None or plan == NONE or self.states[state].step + 1 != vote.step:
+            return NONE
+        order = self.views[plan].order
+        if order != order_of(vote.generation) and "tags" not in self.off:
+            return NONE
+        return self.committed(state, vote.lineage, order)
+
+
+def by_step_number(failure: Failure) -> Failure:
+    """Without the rule "tags": every state and vote looks as if the current generation had voted it."""
+    same = failure.current.generation
+    current = failure.current.model_copy(
+        update={
+            "state_generation": same if failure.current.state_generation is not None else None,
+            "vote": failure.current.vote.model_copy(update={"generation": same}) if failure.current.vote else None,
+        }
+    )
+    reports = {
+        worker: replace(
+            report,
+            ran=same if current.start == SURVIVORS and worker in current.participants and report.ran else report.ran,
+            held=tuple(replace(one, state=one.state.model_copy(update={"generation": same})) for one in report.held if one.state),
+            seen=tuple(vote.model_copy(update={"generation": same}) for vote in report.seen),
+        )
+        for worker, report in failure.reports.items()
+    }
+    return replace(failure, current=current, reports=reports)
 
 
 def hear(box: Mailbox, heard: Order) -> None:

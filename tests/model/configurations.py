@@ -1,6 +1,6 @@
 """The small worlds that are searched: who is there, who trains, what may happen to them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tests.model.world import Left
 
@@ -23,7 +23,7 @@ class Configuration:
 
     switch: the shape of the planned reshape, where there is one; window: steps whose votes may switch. prefers: "stages" or
     "replicas", for shapes after a failure. steps: after so many the run ends. left: the faults that may happen.
-    leader_alone: after a cut, which side the leader is on, is fixed to side 0; every split is tried. states: about how many to expect.
+    After a cut the controller is on side 0; every split is tried.
     """
 
     name: str
@@ -37,7 +37,6 @@ class Configuration:
     window: tuple[int, int] = (1, 1)
     prefers: str = "stages"
     quick: bool = False
-    domains: tuple[str, ...] = field(default=())
 
 
 PAIR = Shape((0, 1), pp_degree=2)
@@ -71,7 +70,11 @@ CONFIGURATIONS = {
             3, 2, PAIR, 2, Left(crashes=1, hangs=1, switches=1), switch=Shape((0, 2), pp_degree=2), window=(1, 1),
         ),
         Configuration(
-            "reshape-wide", "a planned switch of four: two join, one leaves; a crash and a partition",
+            "reshape-replicas", "a planned switch of replicas: one joins, one leaves; a crash and a hang that is not one",
+            3, 1, REPLICAS, 2, Left(crashes=1, hangs=1, switches=1), switch=Shape((0, 2)), window=(1, 1), prefers="replicas",
+        ),
+        Configuration(
+            "reshape-wide", "four workers, a planned switch from two to two of them, one leaves; a crash and a partition that heals",
             4, 2, PAIR, 2, Left(crashes=1, cuts=1, heals=1, switches=1), switch=Shape((0, 2), pp_degree=2), window=(1, 1),
         ),
         Configuration(

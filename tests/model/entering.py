@@ -184,19 +184,18 @@ def _settle(universe: Universe, world: World, index: int, worker: Worker) -> Ite
     late = [
         unit
         for unit, state in enumerate(units)
-        if state != NONE and bridge.tag(state) != target and vote is not None and _is_prepared(universe, index, worker, unit)
+        if state != NONE and not bridge.matches(state, target) and _comes_late(universe, index, worker, unit) != NONE
     ]
     ready = worker._replace(units=units, settled=True, fresh=True)
     if not late:
-        run = next((state for state in units if state != NONE and bridge.tag(state) == target), NONE)
+        run = next((state for state in units if state != NONE and bridge.matches(state, target)), NONE)
         there = ready._replace(run=run, prepared=NONE, ran=worker.plan)
         yield f"{who} keeps what {title} names it for", universe.put(world, index, there), False
         return
     assert vote is not None and worker.run != NONE
-    order = order_of(vote.generation)
-    run = bridge.committed(worker.run, vote.lineage, order)
+    run = bridge.comes_to(worker.prepared, worker.run, vote)
     new = tuple(run if unit in late else state for unit, state in enumerate(units))
-    known = remember(worker.seen, Vote(vote.lineage, vote.step, order))
+    known = remember(worker.seen, Vote(vote.lineage, vote.step, order_of(vote.generation)))
     there = ready._replace(units=new, run=run, prepared=NONE, ran=worker.plan, seen=known)
     yield f"{who} commits step {vote.step} late, as {title} says", universe.put(world, index, there), False
     if world.left.tears:
@@ -206,16 +205,12 @@ def _settle(universe: Universe, world: World, index: int, worker: Worker) -> Ite
         yield f"{who} commits step {vote.step} late; the update fails half way", universe.put(fewer, index, broken), True
 
 
-def _is_prepared(universe: Universe, index: int, worker: Worker, unit: int) -> bool:
-    """It has the gradients of the vote that the plan names, and the state that they belong to."""
-    vote = universe.view(worker.plan).plan.vote
-    if vote is None or worker.prepared == NONE or worker.units[unit] != worker.run:
-        return False
-    order = (vote.generation.incarnation, vote.generation.counter)
-    state = universe.bridge.states[worker.run]
-    return universe.view(worker.prepared).order == order and state.step + 1 == vote.step and unit in universe.bridge.prepared_units(
-        worker.prepared, index
-    )  # fmt: skip
+def _comes_late(universe: Universe, index: int, worker: Worker, unit: int) -> int:
+    """The state that the plan's vote makes of a unit here, where its gradients are prepared; NONE where they are not."""
+    prepared = worker.prepared != NONE and unit in universe.bridge.prepared_units(worker.prepared, index)
+    if not prepared or worker.units[unit] != worker.run:
+        return NONE
+    return universe.bridge.comes_to(worker.prepared, worker.run, universe.view(worker.plan).plan.vote)
 
 
 def _fetch(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:

@@ -160,16 +160,12 @@ def _brought(universe: "Universe", index: int, report: Report, unit: int, found:
     if state == NONE:
         return NONE
     bridge = universe.bridge
-    if bridge.tag(state) == found.state:
+    if bridge.matches(state, found.state):
         return state
-    vote = found.vote
     ready = report.prepared != NONE and unit in bridge.prepared_units(report.prepared, index) and state == report.run
-    if vote is None or not ready or bridge.states[state].torn:
+    if not ready or bridge.states[state].torn:
         return NONE
-    order = (vote.generation.incarnation, vote.generation.counter)
-    if bridge.views[report.prepared].order != order or bridge.states[state].step + 1 != vote.step:
-        return NONE
-    return bridge.committed(state, vote.lineage, order)
+    return bridge.comes_to(report.prepared, state, found.vote)
 
 
 def newest_whole(universe: "Universe", world: World, leader: Leader) -> int:

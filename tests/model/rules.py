@@ -38,7 +38,7 @@ RULES = {
             "former-units",
             "owners keep the units that they hand over until the new generation's first vote",
             "they are dropped at the switch",
-            "reshape",
+            "reshape-replicas",
         ),
         Rule(
             "former-wards",
