@@ -27,6 +27,7 @@ from tests.model.world import (
     worker_name,
 )
 
+
 class Bridge:
     """Plans and states by number, and production's decisions about them. off: the rules that are switched off."""
 
@@ -80,7 +81,9 @@ class Bridge:
         plan = switch(self.configuration, order, base)
         return self.view(plan, NONE)
 
-    def recovery_plan(self, leader: Leader, order: Order, found: Answer, usable: tuple[int, ...], lineage: int, epoch: int) -> Plan:
+    def recovery_plan(
+        self, leader: Leader, order: Order, found: Answer, usable: tuple[int, ...], lineage: int, epoch: int
+    ) -> Plan:
         return answering_plan(self.configuration, self.views[leader.current].plan, order, found, usable, lineage, epoch)
 
     # ---- states
@@ -147,7 +150,9 @@ class Bridge:
         if "quorum" in self.off:
             prepared = NONE
         reports = {
-            worker_name(worker): self._report(worker, report) for worker, report in enumerate(leader.reports) if report is not None
+            worker_name(worker): self._report(worker, report)
+            for worker, report in enumerate(leader.reports)
+            if report is not None
         }
         ended = frozenset(worker_name(worker) for worker in leader.ended)
         silent = frozenset(worker_name(worker) for worker in leader.silent)
@@ -208,7 +213,7 @@ class Bridge:
         return (own.lineage, own.step) == (tag.lineage, tag.step)
 
     def comes_to(self, plan: int, state: int, vote: SeenVote | None) -> int:
-        """What committing `vote` late makes of a state whose next step is prepared in `plan`'s generation; NONE where it cannot."""
+        """What committing `vote` late makes of a state whose next step is prepared in `plan`; NONE where it cannot."""
         if vote is None or plan == NONE or self.states[state].step + 1 != vote.step:
             return NONE
         order = self.views[plan].order
@@ -218,7 +223,7 @@ class Bridge:
 
 
 def by_step_number(failure: Failure) -> Failure:
-    """Without the rule "tags": every state and vote looks as if the current generation had voted it."""
+    """Without the rule "tags": reports do not say whose votes led to a state, so all look as if the current generation's had."""
     same = failure.current.generation
     current = failure.current.model_copy(
         update={

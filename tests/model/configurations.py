@@ -74,8 +74,8 @@ CONFIGURATIONS = {
             3, 1, REPLICAS, 2, Left(crashes=1, hangs=1, switches=1), switch=Shape((0, 2)), window=(1, 1), prefers="replicas",
         ),
         Configuration(
-            "reshape-wide", "four workers, a planned switch from two to two of them, one leaves; a crash and a partition that heals",
-            4, 2, PAIR, 2, Left(crashes=1, cuts=1, heals=1, switches=1), switch=Shape((0, 2), pp_degree=2), window=(1, 1),
+            "reshape-wide", "four workers: two join, two leave; two crashes",
+            4, 2, PAIR, 2, Left(crashes=2, switches=1), switch=Shape((2, 3), pp_degree=2), window=(1, 1),
         ),
         Configuration(
             "withdrawn", "a planned switch that the controller takes back while members vote; a crash",

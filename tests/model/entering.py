@@ -66,9 +66,10 @@ def _report(universe: Universe, world: World, index: int, worker: Worker) -> Ite
     leader = universe.leader(world)
     who = worker_name(index)
     current = universe.view(leader.current)
-    if worker.mode == STOPPED and leader.reports[index] is None and worker.heard >= current.order:
-        if leader.recovering or index in current.members or (leader.prepared != NONE and worker.ran == leader.prepared):
-            yield f"{who} reports", _delivered(universe, world, index, worker), False
+    is_sign = index in current.members or (leader.prepared != NONE and worker.ran == leader.prepared)
+    untold = worker.mode == STOPPED and leader.reports[index] is None and worker.heard >= current.order
+    if untold and (leader.recovering or is_sign):
+        yield f"{who} reports", _delivered(universe, world, index, worker), False
     newest = universe.newest(leader)
     asked = {*current.participants}
     if leader.prepared != NONE:
@@ -118,7 +119,11 @@ def _hear(universe: Universe, world: World, index: int, worker: Worker, plan: in
         if index in view.participants and worker.mode == SPARE and index in view.members:
             joining = worker._replace(mode=JOINING, plan=plan, heard=view.order)
             yield f"{who} hears {title} and prepares to join", universe.put(world, index, joining), False
-        elif worker.mode in (RUNNING, VOTING) and universe.view(worker.plan).order == view.base and _joiners_ready(universe, world, plan):
+        elif (
+            worker.mode in (RUNNING, VOTING)
+            and universe.view(worker.plan).order == view.base
+            and _joiners_ready(universe, world, plan)
+        ):
             heard = worker._replace(heard=view.order, withdrawn=False)
             yield f"{who} hears {title} and that its participants are ready", universe.put(world, index, heard), False
         return
@@ -139,14 +144,21 @@ def _joiners_ready(universe: Universe, world: World, plan: int) -> bool:
     view = universe.view(plan)
     base = next(other for other in universe.durable(world) if universe.view(other).order == view.base)
     joiners = [member for member in view.members if member not in universe.view(base).members]
-    return all(universe.worker(world, joiner).mode == JOINING and universe.worker(world, joiner).plan == plan for joiner in joiners)
+    return all(
+        universe.worker(world, joiner).mode == JOINING and universe.worker(world, joiner).plan == plan for joiner in joiners
+    )
 
 
 def _learn_of_switch(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
     """The store of the prepared groups says that the base's members have switched."""
     for member in universe.view(worker.plan).participants:
         peer = universe.worker(world, member)
-        if member != index and peer.plan == worker.plan and peer.mode in (ENTERING, LEAVING) and world.side[member] == world.side[index]:
+        if (
+            member != index
+            and peer.plan == worker.plan
+            and peer.mode in (ENTERING, LEAVING)
+            and world.side[member] == world.side[index]
+        ):
             entering = worker._replace(mode=ENTERING, ran=worker.plan, settled=True, fresh=True)
             label = f"{worker_name(index)} learns of the switch to {universe.title(worker.plan)}"
             yield label, universe.put(world, index, entering), False

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tests.model.universe import Move, Universe
-from tests.model.world import ENDED, World, Worker, worker_name
+from tests.model.world import ENDED, Worker, World, worker_name
 
 
 def fault_moves(universe: Universe, world: World) -> Iterator[Move]:

@@ -64,11 +64,14 @@ def check_vote(universe: "Universe", world: World, plan: int, run: int, label: s
 
 
 def lineage_starts(universe: "Universe", world: World) -> dict[int, int]:
-    """Lineage -> the step that it starts from, by the durable plans."""
+    """Lineage -> the step that it starts from, by the durable plans; one that no vote was held in, and that was answered by
+    another plan, has left no trace."""
     starts: dict[int, int] = {}
-    for plan in universe.durable(world):
+    plans = universe.durable(world)
+    for plan in plans:
         made = universe.view(plan).plan
-        if made.lineage not in starts:
+        begun = universe.vote_of(world, plan) is not None or plan == plans[-1]
+        if begun and made.lineage not in starts:
             starts[made.lineage] = max(made.start_step, 0)
     return starts
 
@@ -81,11 +84,11 @@ def publish(universe: "Universe", world: World, plan: int, run: int) -> World:
     state, made = universe.bridge.states[run], universe.view(plan).plan
     if state.step == 0 or made.run_epoch != world.epoch:
         return world
-    cuts = [start for lineage, start in lineage_starts(universe, world).items() if lineage > made.lineage >= state.lineage]
-    if state.lineage == made.lineage and universe.view(plan).order == max(universe.view(one).order for one in universe.durable(world)):
-        if cuts and min(cuts) < state.step:
-            text = f"{state} is published in lineage {made.lineage}, though a later lineage was declared to start at step {min(cuts)}"
-            raise Broken("I2", text, f"a member of {name(universe.view(plan).order)} publishes it")
+    cuts = [start for lineage, start in lineage_starts(universe, world).items() if lineage > made.lineage == state.lineage]
+    is_newest = universe.view(plan).order == max(universe.view(one).order for one in universe.durable(world))
+    if is_newest and min(cuts, default=state.step) < state.step:
+        text = f"{state} is published in lineage {made.lineage}, though a later one was begun at step {min(cuts)}"
+        raise Broken("I2", text, f"a member of {name(universe.view(plan).order)} publishes it")
     key = (state.lineage, state.step)
     published = universe.published[world.published]
     for known, number in published:
@@ -108,7 +111,11 @@ def claim(universe: "Universe", world: World, plan: int, run: int) -> World:
     contents = {universe.bridge.states[result].history for result in results}
     if len(contents) > 1:
         others = ", ".join(str(universe.bridge.states[result]) for result in world.results)
-        raise Broken("I7", f"the result is claimed with {content}, and was claimed with {others}", f"{name(universe.view(plan).order)} ends")
+        raise Broken(
+            "I7",
+            f"the result is claimed with {content}, and was claimed with {others}",
+            f"{name(universe.view(plan).order)} ends",
+        )
     return world._replace(results=results)
 
 
@@ -195,7 +202,9 @@ def newest_whole(universe: "Universe", world: World, leader: Leader) -> int:
                 if (view.plan.lineage, states[state].step + 1, view.order) in votes:
                     brought.setdefault(bridge.committed(state, view.plan.lineage, view.order), set()).add(unit)
     whole = [
-        state for state, units in brought.items() if len(units) == universe.configuration.num_units and _stands(universe, world, leader, state)
+        state
+        for state, units in brought.items()
+        if len(units) == universe.configuration.num_units and _stands(universe, world, leader, state)
     ]
     return max(whole, key=lambda state: (states[state].lineage, states[state].step), default=NONE)
 

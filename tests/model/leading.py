@@ -51,7 +51,11 @@ def _notice(universe: Universe, world: World, leader: Leader) -> Iterator[Move]:
         worker, who = universe.worker(world, index), worker_name(index)
         if index in leader.ended:
             if not leader.recovering:
-                yield f"the controller knows that {who} is gone", universe.with_leader(world, leader._replace(recovering=True)), False
+                yield (
+                    f"the controller knows that {who} is gone",
+                    universe.with_leader(world, leader._replace(recovering=True)),
+                    False,
+                )
             continue
         if worker.mode == ENDED and world.side[index] == 0:
             changed = leader._replace(ended=leader.ended | {index}, recovering=True)
@@ -126,7 +130,9 @@ def _answer(universe: Universe, world: World, leader: Leader) -> Iterator[Move]:
     yield label, _with_answer(universe, world, leader, found, usable, order, start), False
 
 
-def _with_answer(universe: Universe, world: World, leader: Leader, found: object, usable: tuple[int, ...], order: Order, start: int) -> World:
+def _with_answer(
+    universe: Universe, world: World, leader: Leader, found: object, usable: tuple[int, ...], order: Order, start: int
+) -> World:
     bridge, current = universe.bridge, universe.view(leader.current).plan
     highest = max(universe.view(plan).plan.lineage for plan in universe.durable(world))
     epoch = current.run_epoch

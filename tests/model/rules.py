@@ -67,7 +67,7 @@ RULES = {
         Rule(
             "tags",
             "states match by (lineage, step, generation of the vote)",
-            "they match by step number alone",
+            "reports say lineage and step only, and not whose votes led there",
             "pair",
         ),
         Rule(

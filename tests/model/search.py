@@ -64,7 +64,8 @@ class Search:
             ends=sum(1 for world in self._worlds if world.results),
         )  # fmt: skip
         if broken is not None:
-            outcome.violation, outcome.trace = str(broken[0]), [*self.trace(broken[1]), *([broken[0].label] if broken[0].label else [])]
+            last = [broken[0].label] if broken[0].label else []
+            outcome.violation, outcome.trace = str(broken[0]), [*self.trace(broken[1]), *last]
         elif progress and outcome.complete:
             stuck = self._stuck()
             if stuck is not None:
@@ -108,7 +109,7 @@ class Search:
     # ---- progress
 
     def _stuck(self) -> int | None:
-        """A world from which no moves without faults lead to an end, though the controller reaches a worker; None: there is none."""
+        """A world from which no moves without faults lead to an end, though the controller reaches a worker; None for none."""
         good = bytearray(self._is_end(world) for world in self._worlds)
         before: list[list[int]] = [[] for _ in self._worlds]
         for source, target in zip(*self._before, strict=True):

@@ -77,7 +77,9 @@ def _ballots(universe: Universe, world: World, index: int, worker: Worker, step:
 def switches_of(universe: Universe, world: World, base: int) -> list[int]:
     """The durable plans that members of `base` may switch to."""
     order = universe.view(base).order
-    return [plan for plan in universe.durable(world) if universe.view(plan).kind == "continue" and universe.view(plan).base == order]
+    return [
+        plan for plan in universe.durable(world) if universe.view(plan).kind == "continue" and universe.view(plan).base == order
+    ]
 
 
 # ---- a vote is seen
@@ -102,7 +104,11 @@ def _see_vote(universe: Universe, world: World, index: int, worker: Worker, pass
     world = publish(universe, world, plan, worker.run) if "stable" not in universe.off else world
     if step > universe.configuration.steps:
         world = claim(universe, world, plan, worker.run)
-        yield f"{who} sees the last vote of {title}", universe.put(world, index, worker._replace(mode=FINISHED, fresh=False)), False
+        yield (
+            f"{who} sees the last vote of {title}",
+            universe.put(world, index, worker._replace(mode=FINISHED, fresh=False)),
+            False,
+        )
         return
     known = _note(universe, world, index, worker, passed)
     run = universe.bridge.committed(worker.run, universe.view(plan).plan.lineage, universe.view(plan).order)
@@ -145,7 +151,12 @@ def _note(universe: Universe, world: World, index: int, worker: Worker, passed: 
     if worker.fresh:
         units = keep_only(units, view.needs[index])
     return worker._replace(
-        seen=remember(worker.seen, universe.vote(plan, step)), dead=tuple(dead), switched=tuple(switched), units=units, fresh=False, ready=NONE
+        seen=remember(worker.seen, universe.vote(plan, step)),
+        dead=tuple(dead),
+        switched=tuple(switched),
+        units=units,
+        fresh=False,
+        ready=NONE,
     )
 
 
@@ -189,7 +200,11 @@ def can_stop(universe: Universe, world: World, index: int, worker: Worker) -> bo
     """Whether a collective of its generation may fail: a peer has ended, is cut off, or has dropped the generation's groups."""
     view = universe.view(worker.plan)
     peers = view.participants if worker.mode in (ENTERING, LEAVING) else view.members
-    if worker.mode == LEAVING and worker.settled and all(_has_run(universe.worker(world, peer), view.order, universe) for peer in view.members):
+    if (
+        worker.mode == LEAVING
+        and worker.settled
+        and all(_has_run(universe.worker(world, peer), view.order, universe) for peer in view.members)
+    ):
         return False
     return any(peer != index and _is_lost(universe, world, index, worker, peer, view.order) for peer in peers)
 

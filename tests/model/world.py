@@ -54,8 +54,8 @@ class Worker(NamedTuple):
 
     plan: the plan that it runs, enters or leaves with. ran: the plan whose votes it took part in last. heard: the newest
     generation that it knows of. run: its run state. units: for each unit the state that it holds. prepared: the plan in whose
-    generation the gradients of run's next step are complete. seen: votes of run's step and the next. switched, dead: fates known.
-    ready: the plan that its ballot names. fresh: no vote of this generation has been seen. settled: holdings are as the plan says.
+    generation the gradients of run's next step are complete. seen: the last two votes. switched, dead: fates known.
+    ready: the plan that its ballot names. fresh: no vote of this generation has been seen. settled: it holds what the plan says.
     withdrawn: takes no part in a switch any more.
     """
 
