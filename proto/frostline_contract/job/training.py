@@ -81,5 +81,7 @@ class EvaluationSection(Section):
 
 class CheckpointSection(Section):
     every_steps: int = live(0, ge=0, doc="Steps between checkpoints; 0: only at the end, on drain and where the guard needs one.")
-    keep_last: int = live(2, ge=1, doc="Complete checkpoints kept (2 at least), beside the best one and those the guard may roll back to.")
+    keep_last: int = live(
+        2, ge=1, doc="Complete checkpoints kept (2 at least), beside the best one and those the guard may roll back to."
+    )
     uri: str | None = fixed(None, doc="Where checkpoints go; null: checkpoints/ in the run's folder.")
