@@ -202,14 +202,17 @@ def survivors_plan(
 
 
 def _needed_leavers(placement: Placement, holders: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The fewest holders, taken greedily, without which a unit would have no participant that has it."""
-    lacking = [set(workers) for workers in holders if not set(workers) & set(placement.workers)]
-    leavers: list[str] = []
+    """Few holders, taken greedily, so that each unit has a participant that has it; none that the others make needless."""
+    orphaned = [set(workers) for workers in holders if not set(workers) & set(placement.workers)]
+    lacking, leavers = orphaned, list[str]()
     while lacking:
         count = Counter(worker for workers in lacking for worker in workers)
         most = min(count, key=lambda worker: (-count[worker], worker))
         leavers.append(most)
         lacking = [workers for workers in lacking if most not in workers]
+    for earlier in list(leavers):  # what was taken first may be covered by what was taken for other units later
+        if all(workers & set(leavers) - {earlier} for workers in orphaned):
+            leavers.remove(earlier)
     return tuple(leavers)
 
 

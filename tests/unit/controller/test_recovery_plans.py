@@ -167,3 +167,8 @@ def test_a_rollback_that_a_restore_came_before_is_decided_again() -> None:
     assert [(d.number, d.freeze_point) for d in timeline] == [(1, 2)], "decision 2 is due again"
     assert in_force(timeline, 18) == freeze
     assert without_pending_rollbacks((freeze, back), lineages, reached=1) == ((freeze, back), lineages, [])
+
+
+def test_a_leaver_that_later_ones_make_needless_is_left_out() -> None:
+    made = survivors(("AB", "B", "C", "AC"), "E")
+    assert set(made.leavers) == {"B", "C"}
