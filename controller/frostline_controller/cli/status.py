@@ -34,6 +34,8 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
         "total_steps": response.total_steps,
         "epoch": response.epoch,
         "lineage": response.lineage,
+        "run_epoch": response.run_epoch,
+        "uncovered_units": list(response.uncovered_units),
         "generation": f"{response.generation.incarnation}.{response.generation.counter}",
         "freeze_point": response.freeze_point,
         "num_units": response.num_units,
@@ -56,6 +58,7 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
                 "dp_rank": _member(worker.dp_rank, worker.state),
                 "stages": list(worker.stages),
                 "units": list(worker.units),
+                "keeps": list(worker.keeps),
                 "heartbeat_age_seconds": worker.heartbeat_age_seconds,
                 "step": worker.step,
                 "phase": worker.phase,
@@ -115,16 +118,20 @@ def status_text(status: dict[str, Any]) -> str:
     if status["seconds_left"]:
         known.append(f"{duration(status['seconds_left'])} left")
     lines += [", ".join(known)] if known else []
+    if uncovered := status.get("uncovered_units"):
+        lines.append(f"one node's end would take units {', '.join(map(str, uncovered))}: nobody on another node keeps a copy")
     if status["workers"]:
-        lines.append(f"{'worker':<34}{'process':>9}  {'state':<9}{'stages':<8}{'dp':<4}{'units':<8}{'heartbeat':<11}phase")
+        lines.append(f"{'worker':<34}{'process':>9}  {'state':<9}{'stages':<8}{'dp':<4}{'units+kept':<12}{'heartbeat':<11}phase")
     for worker in status["workers"]:
         age = worker["heartbeat_age_seconds"]
         units = f"{worker['units'][0]}-{worker['units'][-1]}" if worker["units"] else "-"
+        kept = worker.get("keeps") or []
+        units += f" +{kept[0]}-{kept[-1]}" if kept else ""
         stages = ",".join(map(str, worker["stages"])) or "-"
         dp_rank = "-" if worker["dp_rank"] is None else worker["dp_rank"]
         lines.append(
             f"{worker['pod_name'] or '-':<14} {worker['worker_id'][-18:]:<19}{worker['process_id'] or '-':>9}  "
-            f"{worker['state']:<9}{stages:<8}{dp_rank:<4}{units:<8}{'-' if age is None else f'{age:.1f} s':<11}{worker['phase']}"
+            f"{worker['state']:<9}{stages:<8}{dp_rank:<4}{units:<12}{'-' if age is None else f'{age:.1f} s':<11}{worker['phase']}"
             f"{_slow(worker)}"
         )
     return "\n".join(lines)
@@ -145,11 +152,12 @@ def _empty(run: RunData) -> dict[str, Any]:
         workers.append({
             "worker_id": worker_id, "pod_name": "", "process_id": None, "state": "gone", "global_rank": global_rank,
             "pp_rank": pp_rank, "dp_rank": shape.dp_rank(global_rank), "stages": shape.stages_of(pp_rank),
-            "units": placement.units_of(worker_id), "heartbeat_age_seconds": None, "step": 0, "phase": "", "resident_bytes": 0,
-            "step_parts": {}, "slowness": None,
+            "units": placement.units_of(worker_id), "keeps": [], "heartbeat_age_seconds": None, "step": 0, "phase": "",
+            "resident_bytes": 0, "step_parts": {}, "slowness": None,
         })  # fmt: skip
     return {
         "name": run.name, "state": "", "step": 0, "total_steps": training.get("steps") or 0, "epoch": 0.0, "lineage": 0,
+        "run_epoch": 0, "uncovered_units": [],
         "generation": "", "freeze_point": 0, "num_units": run.num_units, "shape": _shape(placement), "loss": None, "metrics": {},
         "samples_per_second": 0.0, "cache_hit_fraction": 0.0, "seconds_left": None, "message": "",
         "controller": {"incarnation": 0, "resident_bytes": 0}, "workers": workers,

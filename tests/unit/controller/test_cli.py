@@ -19,6 +19,8 @@ from frostline_controller.cli.job import explain, job_fields
 from frostline_controller.cli.main import main
 from frostline_controller.cli.resuming import resumed_job
 from frostline_controller.cli.run_folder import find_run_folder, new_run_folder, write_run_folder
+from frostline_controller.cli.status import from_response, status_text
+from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.auth import Tokens
 from tests.unit.controller.synthetic_run import job_values, write_run
 
@@ -228,3 +230,14 @@ def test_status_starts_quickly_and_without_heavy_libraries(tmp_path: Path) -> No
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_status_tells_which_units_nobody_keeps_and_who_keeps_whose() -> None:
+    member = pb.WorkerStatus(worker_id="uid-0/1", pod_name="trainer-0", state="member", units=[0, 1], keeps=[4, 5], phase="vote")
+    status = from_response(pb.StatusResponse(name="run", state="running", workers=[member], uncovered_units=[2, 3], run_epoch=1))
+    assert (status["uncovered_units"], status["run_epoch"], status["workers"][0]["keeps"]) == ([2, 3], 1, [4, 5])
+    text = status_text(status)
+    assert "one node's end would take units 2, 3" in text
+    assert "0-1 +4-5" in text
+    covered = status_text(from_response(pb.StatusResponse(name="run", state="running", workers=[member])))
+    assert "one node's end" not in covered
