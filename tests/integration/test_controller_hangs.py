@@ -223,3 +223,23 @@ def test_a_joiner_that_everybody_waits_for_is_to_blame(started: Callable[..., tu
 
 def wire_tuple(generation: plan_pb2.GenerationId) -> tuple[int, int]:
     return generation.incarnation, generation.counter
+
+
+def test_who_still_hangs_in_a_generation_that_is_over_is_no_joiner_and_is_taken_away(
+    started: Callable[..., tuple[World, Plan]],
+) -> None:
+    """A controller that dies between fencing a hanging member and killing it leaves it registered: its stream answers still."""
+    run, plan = started(2, wanted=3, start_timeout_seconds=0.5, join_settle_seconds=0.1, join_pause_seconds=0.1)
+    (stuck,) = run.join(1)
+    stuck.generation = plan_pb2.GenerationId(incarnation=0, counter=7)
+    stuck.stand("load")
+    wait_for(lambda: run.operator.status().workers[2].phase == "load", "its heartbeat")
+    run.operator.command("reshape", pp_degree=2, dp_degree=1)
+    named = {worker_id for line in run.lines("plans.jsonl") for worker_id in line.get("placement", {}).get("workers", ())}
+    assert stuck.worker_id not in named
+
+    def state() -> str:
+        return next(worker.state for worker in run.operator.status().workers if worker.worker_id == stuck.worker_id)
+
+    wait_for(lambda: state() == "gone", "its end")
+    assert run.operator.status().generation.counter == plan.generation.counter

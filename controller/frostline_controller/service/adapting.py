@@ -104,7 +104,7 @@ class Adapting:
         run = self._run
         current = run.current
         assert current is not None
-        workers = run.members.available()
+        workers = run.available()
         try:
             choice = await self._choosing.choose(workers, freeze_point, current.placement, step)
         except ValueError as error:

@@ -74,26 +74,32 @@ class Entering:
         heard = generation_of(request.generation)
         prepared = run.state.prepared
         member = worker_id in plan.placement.workers
-        if self.recovery is None and prepared is not None and not member and worker_id in prepared.participants:
+        if self._failing is None and prepared is not None and not member and worker_id in prepared.participants:
             if not request.HasField("ran") or not plan.generation <= generation_of(request.ran):
                 # A joiner or spare that cannot prepare the next plan: the running generation does not need it.
                 self._reshaping.withdraw(f"{self._name(worker_id)} gave it up: {last_line(request.error) or 'no reason given'}")
                 return
             member = True  # it has switched to it already
-        if heard < plan.generation or (self.recovery is None and not member):
+        if heard < plan.generation or (self._failing is None and not member):
             run.streams.send(worker_id, run.plan_message(plan))
-            if self.recovery is not None:
-                run.streams.send(worker_id, fence_message(plan.generation, self.recovery.reason))
+            if self._failing is not None:
+                run.streams.send(worker_id, fence_message(plan.generation, self._failing.reason))
             return
         self.fail(f"{self._name(worker_id)} reports: {last_line(request.error) or 'its peers are gone'}")
         assert self.recovery is not None
         self.recovery.take(request)
 
+    @property
+    def _failing(self) -> Recovery | None:
+        """The failure of the generation that is current now. While its answer is being told the one before it is over."""
+        recovery, current = self.recovery, self._run.current
+        return recovery if recovery is not None and current is not None and recovery.of == current.generation else None
+
     def fail(self, reason: str) -> None:
         """The running generation cannot go on."""
-        if self.recovery is None and self._run.current is not None:
+        if self._failing is None and self._run.current is not None:
             log.warning("failure generation=%s reason=%r", self._run.current.generation, reason)
-            self.recovery = Recovery(since=self._run.clock(), reason=reason)
+            self.recovery = Recovery(self._run.clock(), reason, self._run.current.generation)
             self._run.wake.set()
 
     def exclude(self, worker_id: str, reason: str) -> None:
@@ -105,10 +111,10 @@ class Entering:
     def fences(self) -> list[pb.WatchPlanResponse]:
         """What a worker whose stream has just opened must hear of a failure that is being answered."""
         run = self._run
-        if self.recovery is None or run.current is None:
+        if self._failing is None:
             return []
         newest = max(plan.generation for plan in (run.current, run.state.prepared) if plan is not None)
-        return [fence_message(newest, self.recovery.reason)]
+        return [fence_message(newest, self._failing.reason)]
 
     # ---- one round
 
@@ -175,7 +181,8 @@ class Entering:
             since = interrupted.since
         lost = max(0, known - max(plan.start_step, 0))
         self._entry = Entry(since, now, plan.reason, failed=True, lost_steps=lost)
-        self.recovery = None
+        if self.recovery is recovery:
+            self.recovery = None
         self._to_delete |= recovery.excluded
         await self._delete_excluded()
 
@@ -204,7 +211,7 @@ class Entering:
         named = {worker_id for plan in plans for worker_id in plan.participants}
         usable = [
             worker
-            for worker in run.members.available()
+            for worker in run.available()
             if worker.worker_id not in failure.silent | failure.ended
             and run.members.reachable(worker.worker_id, now)
             and (
@@ -261,6 +268,11 @@ class Entering:
         await self._run.event(
             kind, reason, now - entry.since, step=step, lineage=plan.lineage, generation=str(plan.generation), **lost
         )
+
+    async def take_away(self, worker_id: str, reason: str) -> None:
+        """A worker of no use to anybody: its pod is deleted, and replaced."""
+        self._to_delete[worker_id] = reason
+        await self._delete_excluded()
 
     async def _delete_excluded(self) -> None:
         """The new generation fences; the kill follows (PROTOCOLS 7)."""

@@ -26,13 +26,14 @@ MARKS_OF_A_PEER = ("gloo/transport", "Connection closed by peer", "Connection re
 
 @dataclass
 class Recovery:
-    """since: of the first sign, by the run's clock. reason: that sign. own_error: a traceback of a worker's own fault.
+    """since: of the first sign, by the run's clock. reason: that sign. of: the generation that failed.
 
     asked: when the fence was sent, by worker. excluded: workers that were judged to hang, whatever they still say.
     """
 
     since: float
     reason: str
+    of: GenerationId
     reports: dict[str, SurvivorReport] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     asked: dict[str, float] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from frostline_contract.job import Job
 from frostline_contract.plan import Decision, Plan
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState
 from frostline_controller.history import in_force, surviving_decisions
-from frostline_controller.membership import Membership, Worker
+from frostline_controller.membership import GONE, Membership, Worker
 from frostline_controller.service.events import EventLog
 from frostline_controller.service.faults import PlannedFaults
 from frostline_controller.service.records import RecordLog, StatisticsLog
@@ -27,6 +27,8 @@ from frostline_rpc.convert import to_message
 log = logging.getLogger(__name__)
 
 ENDED = ("completed", "failed", "cancelled", "suspended")
+OUTSIDE = frozenset(("start", "spare", "recovery", "reshape", "finish", "publish", "done"))
+"""Phases in which a worker computes in no generation, or only what others do not wait for."""
 
 
 class Run:
@@ -134,6 +136,27 @@ class Run:
         moving = now - self._progress[1] < self.members.dead_after_seconds
         members = set(self.current.placement.workers) if self.current else set()
         return [worker for worker in self.members.overdue(now) if not (moving and worker.worker_id in members)]
+
+    def available(self) -> list[Worker]:
+        """Workers that a plan may name: who is still inside a generation that is over is none of them."""
+        behind = {worker.worker_id for worker in self.left_behind()}
+        return [worker for worker in self.members.available() if worker.worker_id not in behind]
+
+    def left_behind(self) -> list[Worker]:
+        """Workers outside all plans whose training thread is in a step of an older generation: the fence has not reached it."""
+        if self.current is None:
+            return []
+        current, prepared = self.current, self.state.prepared
+        named = {*current.participants, *(prepared.participants if prepared is not None else ())}
+        return [
+            worker
+            for worker in self.members
+            if worker.worker_id not in named
+            and worker.presence != GONE
+            and worker.phase not in OUTSIDE
+            and worker.generation is not None
+            and worker.generation < current.generation
+        ]
 
     def step_seconds(self) -> float:
         """Of the newest record; the plan's prediction before there is one."""

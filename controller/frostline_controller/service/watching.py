@@ -81,6 +81,7 @@ class Watching:
         if plan.generation != self._generation:
             self._generation, self._since = plan.generation, now
             self._asked.clear()
+        await self._take_stuck_away()
         if not self._all_there(plan):
             return
         members = self._members(plan, now)
@@ -99,6 +100,16 @@ class Watching:
         base = [self._run.members.get(worker_id) for worker_id in current.placement.workers]
         switched = any(worker is not None and worker.phase == "reshape" for worker in base)
         return prepared if switched else current
+
+    async def _take_stuck_away(self) -> None:
+        """Who hung when its generation ended, and whose exclusion a dead controller did not carry out, hangs still."""
+        floor = self._run.job.controller.hang_floor_seconds
+        for worker in self._run.left_behind():
+            if worker.phase_seconds > floor:
+                where = f"{worker.phase} of generation {worker.generation}, which is over"
+                reason = f"it hangs in {where}, for {worker.phase_seconds:.1f} s"
+                log.error("stuck worker taken away worker=%s pod=%s reason=%r", worker.worker_id, worker.pod_name, reason)
+                await self._entering.take_away(worker.worker_id, reason)
 
     def _all_there(self, plan: Plan) -> bool:
         """Where a member is gone the others wait for it and nobody hangs: that it is gone is a failure of its own."""
