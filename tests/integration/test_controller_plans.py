@@ -132,7 +132,8 @@ def test_killed_member_is_answered_by_a_plan_from_the_checkpoint(world: Callable
     assert answer.placement.workers == (survivor.worker_id,)
     survivor.enter(answer, 12)
     events = wait_for(lambda: [e for e in run.lines("events.jsonl") if e["kind"] == "failure"], "the failure event")
-    assert "worker trainer-1 does not answer: back to step 12" in events[0]["reason"]
+    assert "worker trainer-1 does not answer: no heartbeat" in events[0]["reason"]
+    assert "back to step 12: units [0, 1, 2, 3, 4, 5] are held by nobody" in events[0]["reason"]
     survivor.records(record(13, lineage=1))
     assert run.lines("metrics.jsonl")[0] == {"lineage": 1, "starts_at_step": 12}
 
