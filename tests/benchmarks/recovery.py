@@ -7,7 +7,7 @@ from tests.benchmarks.worlds import Ours, Torchft, Torchrun, World
 
 PAIRS = 20
 GOAL_SECONDS = 1.5
-PIPELINES = {"(4, 1)": (4, None), "(2, 2)": (2, 2)}
+PIPELINES = {"(4, 1)": (4, 1), "(2, 2)": (2, 2)}
 """Shapes that no peer has: their recovery alone."""
 
 

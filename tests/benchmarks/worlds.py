@@ -122,7 +122,7 @@ class Ours(World):
 
     name = "frostline"
 
-    def __init__(self, pp_degree: int | None = 1, dp_degree: int | None = None, **changes: Any) -> None:
+    def __init__(self, pp_degree: int = 1, dp_degree: int = 4, **changes: Any) -> None:
         super().__init__()
         self._pinned, self._changes = {"pp_degree": pp_degree, "dp_degree": dp_degree}, changes
 
