@@ -1,5 +1,6 @@
 """The process groups of one generation: the world that votes, this worker's pipeline row and its data-parallel column."""
 
+import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from frostline_trainer.collectives import DEFAULT_TIMEOUT, Group, connect_store,
 
 ATTEMPT = timedelta(seconds=2)
 """One attempt to reach the store of another worker, which may be gone."""
+RETRY_SECONDS = 0.05
 CONNECTING = timedelta(seconds=30)
 """For connections between participants that have all arrived: who dies in this moment is waited for no longer."""
 COLLECTIVES = timedelta(days=1)
@@ -105,10 +107,13 @@ class Formation:
         while store is None:
             self._check()
             try:
+                # A store that is not there blocks its client for seconds; a plain connection is refused at once.
+                socket.create_connection((plan.store_host, plan.store_port), ATTEMPT.total_seconds()).close()
                 store = connect_store(plan.store_host, plan.store_port, ATTEMPT)
-            except RuntimeError:
+            except (OSError, RuntimeError) as error:
                 if time.monotonic() > deadline:
-                    raise
+                    raise RuntimeError(f"the store of {plan.generation} at {plan.store_host} was not reached: {error}") from error
+                self._given_up.wait(RETRY_SECONDS)
         store.set_timeout(CONNECTING)
         members, key = len(plan.participants), f"{self._name}/here"
         arrived = store.add(key, 1)
