@@ -5,8 +5,6 @@
 A successor that finds such a plan, and the epoch not begun, repeats `raise_epoch`.
 """
 
-import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 from frostline_contract.epochs import EPOCHS_FOLDER, RunEpoch, parse_epochs
 from frostline_contract.plan import Plan
 from frostline_controller.cluster.backend import Conflict
+from frostline_rpc.claims import create_durably
 
 
 def read_epochs(root: Path) -> list[RunEpoch]:
@@ -43,7 +42,7 @@ def raise_epoch(root: Path, plan: Plan) -> RunEpoch:
             raise Conflict(f"plan {generation} begins run epoch {plan.run_epoch}; it is {now.run_epoch}, begun by {now.plan!r}")
         if now.result is not None:
             raise Conflict(f"plan {generation} begins run epoch {plan.run_epoch}, but the run has ended: {dict(now.result)}")
-        _create(root, now.raised(plan.run_epoch, plan.checkpoint_path, generation))
+        _write(root, now.raised(plan.run_epoch, plan.checkpoint_path, generation))
 
 
 def claim_result(root: Path, run_epoch: int, result: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -57,7 +56,7 @@ def claim_result(root: Path, run_epoch: int, result: Mapping[str, Any]) -> Mappi
             raise Conflict(f"a result of run epoch {run_epoch} comes too late: it is {now.run_epoch}, begun by {now.plan!r}")
         if now.result is not None:
             return now.result
-        _create(root, now.with_result(result))
+        _write(root, now.with_result(result))
 
 
 def reopen(root: Path, run_epoch: int) -> None:
@@ -68,27 +67,9 @@ def reopen(root: Path, run_epoch: int) -> None:
             raise Conflict(f"run epoch {run_epoch} is over: it is {now.run_epoch}, begun by {now.plan!r}")
         if now.result is None:
             return
-        _create(root, now.with_result(None))
+        _write(root, now.with_result(None))
 
 
-def _create(root: Path, version: RunEpoch) -> bool:
+def _write(root: Path, version: RunEpoch) -> bool:
     """Write one version whole, where nobody has written it yet. False where somebody has: read again."""
-    final = Path(root) / version.file()
-    final.parent.mkdir(parents=True, exist_ok=True)
-    fresh = final.parent / f".{version.version}.{uuid.uuid4().hex}"
-    try:
-        with open(fresh, "w", encoding="utf-8") as file:
-            file.write(version.text())
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(fresh, final)  # unlike a rename it fails where the name is taken
-    except FileExistsError:
-        return False
-    finally:
-        fresh.unlink(missing_ok=True)
-    folder = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-    return True
+    return create_durably(Path(root) / version.file(), version.text())

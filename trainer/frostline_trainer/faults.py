@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import FAULTS_OF_A_WORKER, Fault
+from frostline_rpc.claims import create_durably
 from frostline_trainer.identity import Identity
 from frostline_trainer.partition import cut_off
 from frostline_trainer.phases import PhaseClock
@@ -149,23 +149,6 @@ class FaultPlan:
                 time.sleep(slow.seconds)
             if slow.left == 0:
                 self._slow.remove(slow)
-
-
-def create_durably(path: Path, text: str) -> bool:
-    """Create a file with its whole content, on disk when this returns; False where it exists already."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(draft, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        return False
-    finally:
-        draft.unlink()
-    return True
 
 
 def _step(progress: Progress, phase: str) -> int:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import DEFAULT_PHASE, FAULTS_OF_A_WORKER, Fault
 from frostline_controller.cluster.backend import RUNNING, PodInfo
-from frostline_controller.cluster.local_backend import create_durably
 from frostline_controller.membership import GONE
+from frostline_rpc.claims import create_durably
 
 if TYPE_CHECKING:
     from frostline_controller.service.run import Run

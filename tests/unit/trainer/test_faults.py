@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from frostline_contract.job import parse_job
-from frostline_trainer.faults import FaultPlan, Progress, create_durably
+from frostline_rpc.claims import create_durably
+from frostline_trainer.faults import FaultPlan, Progress
 from frostline_trainer.identity import Identity, worker_id_of
 from frostline_trainer.partition import is_cut_off
 from frostline_trainer.phases import PhaseClock
