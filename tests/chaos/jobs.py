@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from tests.e2e.runs import TINY_DIGITS
+
 STEPS = 40
 INTERVAL = 8
 LAG = 3
@@ -40,23 +42,9 @@ _VIT = Variant(
     "vit",
     {
         "name": "chaos-vit",
-        "model": {
-            "family": "vit",
-            "config": {
-                "hidden_size": 32,
-                "num_hidden_layers": 6,
-                "num_attention_heads": 2,
-                "intermediate_size": 64,
-                "patch_size": 4,
-            },
-            "dropout": 0.1,
-        },
+        "model": {**TINY_DIGITS["model"], "config": {**TINY_DIGITS["model"]["config"], "num_hidden_layers": 6}},
         "task": {"kind": "image_classification"},
-        "data": {
-            "source": "digits",
-            "max_samples": 320,
-            "augmentation": {"mode": "k-variants", "variants": 2, "shift_pixels": 1},
-        },
+        "data": TINY_DIGITS["data"],
         "training": {**_TRAINING, "optimizer": {"name": "adamw", "learning_rate": 1e-3}},
         **_REST,
     },

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from frostline_controller.cluster.backend import RUNNING, PodInfo
-from frostline_controller.cluster.local_backend import LocalBackend, create_durably
-from tests.integration.scripted_worker import start_controller, wait_for
+from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_rpc.claims import create_durably
+from tests.integration.scripted_worker import wait_for
 from tests.integration.scripted_world import World, world
 
 __all__ = ["world"]
@@ -102,15 +103,11 @@ def test_what_a_worker_did_to_itself_is_told_once(world: Callable[..., World]) -
         return [line["reason"] for line in made.lines("events.jsonl") if line["kind"] == "fault"]
 
     assert wait_for(events, "its event") == ["planned: kill_worker of trainer-1 at step 2 in vote"]
-    made.controller.kill()
-    made.controller.wait()
-    made.controller = start_controller(made.folder)
+    made.restart_controller()
     for worker in made.workers:
         worker.connect()
         worker.register()
     made.at(5)
-    made.operator.close()
-    made.operator = type(made.operator)(made.folder)
     wait_for(lambda: made.operator.status().step == 5, "step 5 is known to the successor")
     assert len(events()) == 1
 
@@ -123,13 +120,11 @@ def test_the_controller_kills_itself_at_its_step_and_its_successor_lives(world: 
     assert made.controller.poll() is None
     made.at(4)
     assert made.controller.wait(10) == -9
-    made.controller = start_controller(made.folder)
+    made.restart_controller()
     for worker in made.workers:
         worker.connect()
         worker.register()
     made.at(6)
-    made.operator.close()
-    made.operator = type(made.operator)(made.folder)
     wait_for(lambda: made.operator.status().step == 6, "step 6 is known to the successor")
     assert made.controller.poll() is None
     told = [line["reason"] for line in made.lines("events.jsonl") if line["kind"] == "fault"]
@@ -150,7 +145,7 @@ def test_the_controller_dies_before_or_after_a_plan_is_heard(world: Callable[...
     else:
         kinds = {message.WhichOneof("message") for message in made.workers[0].messages.queue}
         assert "plan" not in kinds
-    made.controller = start_controller(made.folder)
+    made.restart_controller()
     made.workers[0].connect()
     made.workers[0].register()
     made.workers[0].watch()
