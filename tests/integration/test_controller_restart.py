@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from frostline_contract.plan import Decision
 from frostline_controller.cluster.local_backend import LocalBackend
 from frostline_controller.state.durable import DurableStore
+from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.convert import to_record
 from tests.integration.scripted_worker import (
     Operator,
@@ -35,6 +37,11 @@ def start_killed_controller(folder: Path, what: str) -> subprocess.Popen:
 
 def lines(folder: Path, name: str) -> list[dict]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def decided(folder: Path) -> list[tuple[int, str, int, bool]]:
+    found = [line for line in lines(folder, "plans.jsonl") if line["kind"] == "decision"]
+    return [(line["number"], line["decision_kind"], line["freeze_point"], line["void"]) for line in found]
 
 
 def test_killed_between_writing_a_plan_and_announcing_it(tmp_path: Path) -> None:
@@ -101,6 +108,69 @@ def test_killed_between_writing_a_decision_and_announcing_it(tmp_path: Path) -> 
         assert [line["number"] for line in lines(folder, "statistics.jsonl")] == [1, 2]
     finally:
         stop(second)
+        for worker in workers:
+            worker.close()
+
+
+def test_members_that_are_not_back_yet_are_not_left_out_of_the_shape(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", freeze=FREEZE_AT_1)
+    controller = start_controller(folder)
+    workers = [ScriptedWorker(folder, ordinal).join() for ordinal in range(2)]
+    for worker in workers:
+        worker.enter(worker.next_plan("fresh"), 0)
+        worker.heartbeat(9)
+    controller.kill()
+    controller.wait(10)
+    controller = start_controller(folder)
+    try:
+        early, late = workers
+        for worker in workers:
+            worker.connect()
+        early.register()
+        early.watch()
+        early.report(statistics(1))
+        assert to_record(early.next("decision"), Decision).number == 1  # the planner is asked again with each decision
+        time.sleep(0.5)  # several rounds of the controller
+        late.register()
+        late.watch()
+        for worker in workers:
+            worker.heartbeat(9)
+        wait_for(lambda: "no reshape" in (folder / "controller.log").read_text(), "the planner was asked when all were back")
+        heard = [message.plan for message in list(early.messages.queue) if message.HasField("plan")]
+        assert not [plan for plan in heard if plan.start == "continue"], "who has not come back yet has not gone"
+    finally:
+        stop(controller)
+        for worker in workers:
+            worker.close()
+
+
+def test_a_decision_that_the_workers_gave_up_before_it_was_taken_is_void(tmp_path: Path) -> None:
+    """Also where the controller that heard of it is another one than that which takes the decision."""
+    folder = make_run(tmp_path / "run", freeze=FREEZE_AT_1)
+    controller = start_controller(folder)
+    workers = [ScriptedWorker(folder, ordinal).join() for ordinal in range(2)]
+    for worker in workers:
+        worker.enter(worker.next_plan("fresh"), 0)
+        worker.heartbeat(12)
+    late = pb.RunEvent(kind="decision_void", step=10, lineage=0, reason="did not come in time", detail={"number": "1"})
+    workers[1].records(events=[late])
+    wait_for(lambda: "decision_void" in (folder / "events.jsonl").read_text(), "the event is written")
+    controller.kill()
+    controller.wait(10)
+    controller = start_controller(folder)
+    try:
+        for worker in workers:
+            worker.connect()
+            worker.register()
+            worker.watch()
+        workers[0].report(statistics(1), statistics(2))
+        found = wait_for(lambda: (d := decided(folder))[2:] and d, "decision 2")
+        assert found == [(1, "freeze", 2, False), (1, "freeze", 2, True), (2, "freeze", 2, False)]
+        (event,) = [line for line in lines(folder, "events.jsonl") if line["kind"] == "decision_void"]
+        assert event["reason"] == "did not come in time"
+        assert not [line for line in lines(folder, "events.jsonl") if line["kind"] == "freeze" and line["step"] == 11]
+    finally:
+        stop(controller)
         for worker in workers:
             worker.close()
 

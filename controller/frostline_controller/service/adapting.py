@@ -76,7 +76,7 @@ class Adapting:
         await self._take_scheduled()
         if not self.wish or self._reshaping.busy or run.current is None or run.step < self._deferred_to:
             return
-        if self._rollback_pending() or (self._patient and run.clock() < self._joins.due_at()):
+        if run.awaited() or self._rollback_pending() or (self._patient and run.clock() < self._joins.due_at()):
             return
         not_before = run.state.pinned.from_step if run.state.pinned else 0
         freeze_point, _, first, until = self._reshaping.window(not_before)

@@ -19,7 +19,7 @@ class Deciding:
     def __init__(self, run: Run, replayed: tuple[Decision, ...] | None) -> None:
         self._run = run
         self._replayed = replayed
-        self._voids: list[tuple[int, int, str]] = []
+        self._given_up: dict[tuple[int, int], str] = {}
 
     def check(self) -> None:
         """Raise ValueError for mistakes in the job's freeze section; called once the run's identity is known."""
@@ -28,7 +28,10 @@ class Deciding:
             check_job(run.job, run.identity, run.calendar, self._replayed)
 
     async def restore(self) -> None:
-        """Write to plans.jsonl what a predecessor made durable and could not write there any more."""
+        """Take up what a predecessor heard, and write to plans.jsonl what it made durable and could not write there any more."""
+        for line in self._run.events.all():
+            if line["kind"] == "decision_void":
+                self._given_up[line["lineage"], int(line["detail"]["number"])] = line["reason"]
         written = {
             (line["lineage"], line["number"], line["decision_kind"] == "rollback", line["void"])
             for line in self._run.plans.lines()
@@ -42,11 +45,8 @@ class Deciding:
         await self._run.plans.append([decision_line(decision) for decision in missing])
 
     def note_void(self, event: pb.RunEvent) -> None:
-        """The workers gave a decision up: it came too late."""
-        number = int(event.detail.get("number", "0") or 0)
-        if not number and self._run.calendar is not None:
-            number = self._run.calendar.takes_effect_at(event.step) or self._run.calendar.takes_effect_at(event.step + 1) or 0
-        self._voids.append((event.lineage, number, event.reason))
+        """The workers gave a decision up: it came too late, or has not come yet."""
+        self._given_up[event.lineage, int(event.detail["number"])] = event.reason
 
     async def advance(self) -> bool:
         """Take every decision that is due. True where one was taken."""
@@ -66,6 +66,7 @@ class Deciding:
                 log.error("decision %s of lineage %s is due again, and it is taken already", decision.number, decision.lineage)
                 break
             await self._bind(decision)
+            await self._mark_voids()
             taken = True
         await self._tell_effects()
         return taken
@@ -98,21 +99,28 @@ class Deciding:
             await run.event("guard", decision.reason, step=decision.effective_step - 1, freeze_point=decision.freeze_point)
 
     async def _mark_voids(self) -> None:
+        """Decisions that the workers gave up are void, also those that are taken only now."""
+        for decision in self._run.state.decisions:
+            reason = self._given_up.get((self._decided_in(decision), decision.number))
+            if reason is not None and not decision.void:
+                await self._void(decision, reason)
+
+    def _decided_in(self, decision: Decision) -> int:
+        """The lineage whose interval a decision read: a rollback carries the one that it opens."""
+        if decision.kind != "rollback":
+            return decision.lineage
+        return max((start.lineage for start in self._run.state.lineages if start.lineage < decision.lineage), default=0)
+
+    async def _void(self, decision: Decision, reason: str) -> None:
         run = self._run
-        while self._voids:
-            lineage, number, reason = self._voids.pop()
-            found = [d for d in run.state.decisions if (d.lineage, d.number) == (lineage, number) and not d.void]
-            if not found:
-                continue
-            void = found[-1].model_copy(update={"void": True})
-            decisions = tuple(void if decision is found[-1] else decision for decision in run.state.decisions)
-            changes: dict[str, object] = {"decisions": decisions}
-            if void.kind == "rollback":
-                lineages = tuple(start for start in run.state.lineages if start.lineage != void.lineage)
-                changes |= {"lineages": lineages, "lineage": max(start.lineage for start in lineages)}
-            await run.commit(**changes)
-            await run.plans.append([decision_line(void)])
-            log.warning("decision void number=%s lineage=%s reason=%r", number, lineage, reason)
+        void = decision.model_copy(update={"void": True})
+        changes: dict[str, object] = {"decisions": tuple(void if one is decision else one for one in run.state.decisions)}
+        if void.kind == "rollback":
+            lineages = tuple(start for start in run.state.lineages if start.lineage != void.lineage)
+            changes |= {"lineages": lineages, "lineage": max(start.lineage for start in lineages)}
+        await run.commit(**changes)
+        await run.plans.append([decision_line(void)])
+        log.warning("decision void number=%s lineage=%s reason=%r", void.number, void.lineage, reason)
 
     async def _tell_effects(self) -> None:
         """An event for each change of the freeze point, once it is in force."""

@@ -142,6 +142,12 @@ class Run:
         behind = {worker.worker_id for worker in self.left_behind()}
         return [worker for worker in self.members.available() if worker.worker_id not in behind]
 
+    def awaited(self) -> list[str]:
+        """Members of the running plan that have not come back to this controller since it started, and still may: no news of
+        a worker is no leave of it."""
+        members = self.current.placement.workers if self.current is not None else ()
+        return [one for one in members if self.members.get(one) is None and not self.members.has_ended(one)]
+
     def left_behind(self) -> list[Worker]:
         """Workers outside all plans whose training thread is in a step of an older generation: the fence has not reached it."""
         if self.current is None:
