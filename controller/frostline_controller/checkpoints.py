@@ -1,5 +1,6 @@
 """Which checkpoint a run goes back to: the newest complete one of the current run epoch (PROTOCOLS 5 and 6)."""
 
+import glob
 import json
 from pathlib import Path
 
@@ -21,8 +22,11 @@ def surviving_checkpoints(root: Path) -> list[FoundCheckpoint]:
 
 
 def found_checkpoints(root: Path) -> list[FoundCheckpoint]:
-    """Every complete checkpoint, whoever wrote it. A folder without a readable manifest is unfinished and does not count."""
-    found = [_read(Path(root), manifest) for manifest in Path(root).glob(MANIFEST_PATTERN)]
+    """Every complete checkpoint, whoever wrote it. A folder without a readable manifest is unfinished and does not count.
+
+    Folders vanish while this looks: `Path.glob` would raise where the `glob` module passes over.
+    """
+    found = [_read(Path(root), Path(root, manifest)) for manifest in glob.iglob(MANIFEST_PATTERN, root_dir=root)]
     return [checkpoint for checkpoint in found if checkpoint is not None]
 
 

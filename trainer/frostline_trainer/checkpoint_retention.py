@@ -1,6 +1,7 @@
 """Which checkpoints stay, and the sweeping of what killed writers left."""
 
 import contextlib
+import glob
 import logging
 import os
 import shutil
@@ -70,7 +71,7 @@ def sweep(published: Path, base: GenerationId | None, under_way: set[Path], befo
         if not is_complete(gone):
             shutil.rmtree(gone, ignore_errors=True)
     here, left = _place_of(published), SWEEP_MAX
-    for folder in sorted(root.glob("*/*/*")):
+    for folder in sorted(root / path for path in glob.glob("*/*/*", root_dir=root)):  # of vanishing folders Path.glob would raise
         place = _place_of(folder)
         if here is None or place is None or place >= here or folder in under_way or not folder.is_dir():
             continue

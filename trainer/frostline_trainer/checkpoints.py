@@ -4,6 +4,7 @@ Layout under the root: <run epoch>/<generation>/<step>/unit-000.safetensors with
 A folder without manifest.json is no checkpoint. Any shape loads any. checkpoint_writing.py writes them.
 """
 
+import glob
 import json
 import logging
 from pathlib import Path
@@ -71,10 +72,11 @@ def read_epochs(root: Path) -> list[RunEpoch]:
 def readable_checkpoints(root: Path) -> dict[FoundCheckpoint, dict]:
     """Every complete checkpoint under `root` with its manifest, whoever wrote it.
 
-    One that cannot be read is passed over, saying so: it may have been removed just now.
+    One that cannot be read is passed over, saying so: it may have been removed just now. `Path.glob` would raise where a folder
+    vanishes; the `glob` module passes over it.
     """
     found = {}
-    for path in Path(root).glob(MANIFEST_PATTERN):
+    for path in (Path(root, found_path) for found_path in glob.iglob(MANIFEST_PATTERN, root_dir=root)):
         try:
             manifest = read_manifest(path.parent)
         except ValueError as error:
