@@ -32,6 +32,7 @@ BENCHMARKS = {
     "keeping": "keeping:keeping",
     "reshape": "reshape:reshape",
     "recovery": "recovery:recovery",
+    "joining": "joining:joining",
     "goodput": "goodput:goodput",
     "cache_read": "cache_read:cache_read",
     "frozen_epoch": "frozen_epoch:frozen_epoch",

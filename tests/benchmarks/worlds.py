@@ -118,12 +118,17 @@ class World(ABC):
 
 
 class Ours(World):
-    """`frostline run` of the digits job, the shape pinned; changes: further fields of the job."""
+    """`frostline run` of the digits job, the shape pinned; changes: further fields of the job.
+
+    cold: a pod has a preload process of its own, as on a cluster, and a killed replica loses it with its pod.
+    """
 
     name = "frostline"
 
-    def __init__(self, pp_degree: int = 1, dp_degree: int = 4, **changes: Any) -> None:
+    def __init__(self, pp_degree: int = 1, dp_degree: int = 4, cold: bool = False, **changes: Any) -> None:
         super().__init__()
+        self._cold = cold
+        self._env |= {"FROSTLINE_PRELOAD": "pods"} if cold else {}
         self._pinned, self._changes = {"pp_degree": pp_degree, "dp_degree": dp_degree}, changes
 
     def _launch(self) -> None:
@@ -135,7 +140,7 @@ class Ours(World):
         job["placement"] = {"workers": REPLICAS, "planner": "optimal", **self._pinned}
         job["controller"] = {"heartbeat_seconds": 0.2}
         for section, fields in self._changes.items():
-            job[section] = {**job.get(section, {}), **fields}
+            job[section] = {**job.get(section, {}), **fields} if isinstance(fields, dict) else fields
         (self.folder / "job.yaml").write_text(yaml.safe_dump(job))
         self._run(sys.executable, "-m", "frostline_controller.cli", "run", "-f", str(self.folder / "job.yaml"),
                   "--out", str(self.run_dir), "--quiet")  # fmt: skip
@@ -150,6 +155,19 @@ class Ours(World):
             Commit(line["step"], line["time_seconds"], line["pp_degree"] * line["dp_degree"], line["generation"])
             for line in lines
         ]
+
+    def kill(self, seed: int) -> float:
+        """Of a cold world the whole pod: the agent, its preload process and the worker."""
+        if not self._cold:
+            return super().kill(seed)
+        preload = psutil.Process(self.victim()).parent()
+        assert preload is not None
+        agent = preload.parent()
+        assert agent is not None
+        now = time.time()
+        for process in (agent, preload, *preload.children()):
+            _kill(process.pid)
+        return now
 
     def victim(self) -> int:
         """A worker that is a member, and not always the same."""

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 POD_PREFIX = "trainer"
+PRELOAD_IN_PODS = "pods"
 GRACE_SECONDS = 15.0
 """What a scale-down gives a pod (facts: some clouds give no more)."""
 
@@ -53,7 +54,8 @@ class LocalCluster:
 
     env: added to every child's environment (tests set FROSTLINE_WORKER_MODULE). services: kept running beside the pods.
     breakable: what else planned faults can break, by their kind; called in the cluster's thread.
-    Where FROSTLINE_PRELOAD names the socket of a preload process already, none is started: many short runs can share one.
+    All pods share one preload process. Where FROSTLINE_PRELOAD names the socket of one that is there already, none is started:
+    many short runs can share it. FROSTLINE_PRELOAD=pods: each pod has its own, as on a cluster, so that a new pod starts cold.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class LocalCluster:
         self._env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **(env or {})}
         self._sockets = Path(tempfile.mkdtemp(prefix="frostline-"))  # a UNIX socket's path must be short
         shared = self._env.get("FROSTLINE_PRELOAD", "")
-        self._preload = shared or str(self._sockets / "preload.sock")
+        self._preload = "" if shared == PRELOAD_IN_PODS else shared or str(self._sockets / "preload.sock")
         preload = Service("preload", (sys.executable, "-m", "frostline_trainer.preload", self._preload))
         wanted = (*services, *(() if shared else (preload,)))
         self._services = [ServiceProcess(service, self._env, self._logs) for service in wanted]

@@ -1,0 +1,85 @@
+"""What a newcomer and a planned reshape cost the others, and how long a killed replica's place stays empty."""
+
+import statistics
+
+from tests.benchmarks.measuring import Effort, Report, Row, Spread, ratios
+from tests.benchmarks.worlds import REPLICAS, Commit, Ours, Torchft, World
+
+PAIRS = 5
+NEIGHBOURS = 10
+"""Steps on either side of a change that say how long a step usually takes there."""
+FIRST_RESHAPE, RESHAPE_EVERY, RESHAPES = 60, 40, ((2, 2), (4, 1), (1, 4), (2, 2), (1, 4))
+
+
+def joining(effort: Effort) -> Report:
+    """Seconds until four replicas train again, and what the steps around a change of the world take longer than others."""
+    seconds: dict[str, list[float]] = {"warm": [], "cold": [], "torchft": []}
+    pauses: list[float] = []
+    for pair in range(effort.pairs(PAIRS)):
+        for name in seconds if pair % 2 == 0 else reversed(seconds):
+            world: World = Torchft() if name == "torchft" else Ours(cold=name == "cold")
+            taken, paused = _one_join(world, pair)
+            seconds[name].append(taken)
+            pauses += paused if name == "warm" else []
+    reshapes = _planned(RESHAPES[: effort.pairs(len(RESHAPES))])
+    medians = {f"{name} s": Spread.of(values).median for name, values in seconds.items()}
+    back = "kill to four replicas"
+    return Report(
+        "A replacement joins, and a planned reshape",
+        "Four replicas of the digits model, one is killed and replaced; the clock runs until a step that all four have computed "
+        "again is committed, while three train on. Warm: the worker process is killed and its pod forks another from its preload "
+        "process. Cold: the whole pod is killed, and its successor starts interpreters and imports torch and transformers first. "
+        "torchft's replica is started again at once and is always cold. A pause is what the first step of a new shape takes "
+        f"longer, from commit to commit, than the median of the {NEIGHBOURS} steps before and after it; a planned reshape is one "
+        "that the job file asks for at a step.",
+        [
+            Row("digits, (1, 4)", f"{back}, warm", "s", Spread.of(seconds["warm"]), medians),
+            Row("digits, (1, 4)", f"{back}, cold", "s", Spread.of(seconds["cold"])),
+            Row("digits, (1, 4)", f"torchft / ours, {back}, cold", "x", Spread.of(ratios(seconds["torchft"], seconds["cold"]))),
+            Row("digits, (1, 4)", "pause of the others at a join", "s", Spread.of(pauses)),
+            Row("digits", "pause at a planned reshape", "s", Spread.of(reshapes)),
+        ],
+    )
+
+
+def _one_join(world: World, seed: int) -> tuple[float, list[float]]:
+    """Seconds from the kill until all are back, and the pause at the step that took the newcomer in."""
+    try:
+        world.start()
+        killed = world.kill(seed)
+        world.revive()
+        shrunk = world.next_commit(killed)
+        full = world.wait(lambda: _full_again(world.commits(), shrunk.time), "four replicas again")
+        world.await_full(full.time)
+        return full.time - killed, [pause(world.commits(), full)]
+    finally:
+        world.end()
+
+
+def _full_again(commits: list[Commit], after: float) -> Commit | None:
+    return next((one for one in commits if one.time > after and one.members == REPLICAS), None)
+
+
+def _planned(shapes: tuple[tuple[int, int], ...]) -> list[float]:
+    """The pause at each of a run's scheduled reshapes."""
+    steps = range(FIRST_RESHAPE, FIRST_RESHAPE + RESHAPE_EVERY * len(shapes), RESHAPE_EVERY)
+    planned = [{"step": step, "pp_degree": pp, "dp_degree": dp} for step, (pp, dp) in zip(steps, shapes, strict=True)]
+    world = Ours(reshapes=planned)
+    try:
+        world.start()
+        last = steps[-1] + RESHAPE_EVERY
+        world.wait(lambda: world.commits()[-1].step > last, f"step {last}")
+        commits = world.commits()
+        entered = [one for before, one in zip(commits, commits[1:], strict=False) if one.world != before.world]
+        assert len(entered) == len(shapes), [(one.step, one.world) for one in entered]
+        return [pause(commits, one) for one in entered]
+    finally:
+        world.end()
+
+
+def pause(commits: list[Commit], entered: Commit) -> float:
+    """Seconds that the step `entered` took longer than those around it."""
+    place = commits.index(entered)
+    gaps = [one.time - before.time for before, one in zip(commits, commits[1:], strict=False)]
+    around = gaps[max(0, place - 1 - NEIGHBOURS) : place - 1] + gaps[place : place + NEIGHBOURS]
+    return gaps[place - 1] - statistics.median(around)
