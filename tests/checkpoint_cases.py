@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 
 from frostline_contract.plan import GenerationId
-from frostline_trainer.checkpoint_retention import Retention
-from frostline_trainer.checkpoint_writing import CheckpointWriter, Snapshot, WriterNotices
-from frostline_trainer.checkpoints import complete_checkpoints, load_unit
+from frostline_trainer.checkpoints.reading import complete_checkpoints, load_unit
+from frostline_trainer.checkpoints.retention import Retention
+from frostline_trainer.checkpoints.writing import CheckpointWriter, Snapshot, WriterNotices
 from frostline_trainer.engine.unit_state import UnitState
 
 NUM_UNITS = 2

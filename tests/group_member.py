@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from frostline_contract.plan import Plan
-from frostline_trainer.collectives import Group
+from frostline_trainer.comm.collectives import Group
 from frostline_trainer.engine.groups import Formation, Groups, form_groups
 
 FORMING = timedelta(seconds=60)

@@ -13,8 +13,8 @@ from frostline_contract.job.cluster import Fault
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.unit_state import export_unit, unit_digest
 from frostline_trainer.identity import Identity
-from frostline_trainer.run_state import RunState
-from frostline_trainer.worker_life import Worker
+from frostline_trainer.life.worker import Worker
+from frostline_trainer.training.run_state import RunState
 from tests.exact_cases import Case, build_case, job_of
 
 CHECKPOINT_STEPS = 4

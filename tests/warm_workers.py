@@ -20,7 +20,7 @@ PRELOADED = [
     "transformers",
     "safetensors.torch",
     "frostline_trainer.setup",
-    "frostline_trainer.saving",
+    "frostline_trainer.life.saving",
 ]
 CALL_SECONDS = 300.0
 """Only a hang lasts this long, on however busy a machine."""

@@ -19,8 +19,8 @@ def main() -> None:
     subject, worker_id, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     import frostline_trainer.worker  # noqa: F401 (what a worker's process imports)
     from frostline_contract.plan import Plan
-    from frostline_trainer.checkpoints import load_unit, read_manifest
-    from frostline_trainer.collectives import open_store
+    from frostline_trainer.checkpoints.reading import load_unit, read_manifest
+    from frostline_trainer.comm.collectives import open_store
     from frostline_trainer.engine.groups import form_groups
     from frostline_trainer.engine.unit_state import import_unit
     from tests.benchmarks.stepper import Stepper

@@ -10,7 +10,7 @@ import torch
 from frostline_contract.plan import GenerationId, Placement, Plan, StateTag
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.groups import Groups, form_groups
-from frostline_trainer.moves import give_up, move_units
+from frostline_trainer.engine.moves import give_up, move_units
 from tests import engine_member
 from tests.benchmarks.stepper import Stepper
 from tests.benchmarks.subjects import new_context, with_numerics

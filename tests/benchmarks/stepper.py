@@ -7,7 +7,7 @@ from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import Groups, lone_groups
 from frostline_trainer.engine.vote import Ballot, hold_vote
-from frostline_trainer.phases import PhaseClock
+from frostline_trainer.training.phases import PhaseClock
 from tests.benchmarks.subjects import placement_of
 
 LEARNING_RATE = 1e-5

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 from frostline_controller.epochs import current_epoch
-from frostline_trainer.checkpoints import complete_checkpoints, load_unit
+from frostline_trainer.checkpoints.reading import complete_checkpoints, load_unit
 from tests.e2e.runs import Ended, Running, Workshop
 
 STOPPED_SECONDS = 2.0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from frostline_controller.checkpoints import newest_checkpoint
-from frostline_trainer.checkpoint_writing import WriterNotices
+from frostline_trainer.checkpoints.writing import WriterNotices
 from tests.checkpoint_cases import new_writer, snapshot, steps_found, write_all
 
 OPERATIONS = ("create", "write", "sync", "rename", "create", "write", "sync", "rename") * 2 + (

@@ -11,11 +11,11 @@ import torch
 from frostline_contract.plan import Decision
 from frostline_rpc.auth import WORKER
 from frostline_trainer.cache.counts import CacheCounts
-from frostline_trainer.caching import CacheUse
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import lone_groups
 from frostline_trainer.engine.prefix import PrefixReader
-from frostline_trainer.run_state import RunState
+from frostline_trainer.training.caching import CacheUse
+from frostline_trainer.training.run_state import RunState
 from tests.cache_stack import CacheStack, cache_stack, identity, wait_until
 from tests.engine_member import Run, train_step
 from tests.exact_cases import TRAIN_ROWS, Case, build_case

@@ -13,7 +13,7 @@ import pytest
 
 from frostline_controller import hangs
 from frostline_controller.hangs import Progress, judge
-from frostline_trainer.phases import WINDOW, tail
+from frostline_trainer.training.phases import WINDOW, tail
 
 MEMBERS = 3
 HEARTBEAT, SILENT = 0.5, 2.0

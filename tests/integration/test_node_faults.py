@@ -21,7 +21,7 @@ from frostline_controller.cluster.local_cluster import LocalCluster
 from frostline_controller.cluster.service_process import Service
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc
-from frostline_trainer.departure import Teller, line_of
+from frostline_trainer.life.departure import Teller, line_of
 from tests.integration.scripted_worker import make_run, wait_for
 from tests.integration.test_local_cluster import ENV, workers
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from frostline_trainer.checkpoints import load_unit, read_manifest
+from frostline_trainer.checkpoints.reading import load_unit, read_manifest
 from tests.engine_member import Run
 from tests.exact_cases import NUM_UNITS, Case
 from tests.hand_made_plans import Layout, Segment, run_series

@@ -8,7 +8,7 @@ from dataclasses import replace
 from frostline_contract.plan import SURVIVORS, Plan, SeenVote, StateTag
 from frostline_controller.recovery.answer import answer
 from frostline_controller.recovery.facts import Answer, Failure, HeldUnit, SurvivorReport
-from frostline_trainer.mailbox import Mailbox
+from frostline_trainer.control.mailbox import Mailbox
 from tests.model.building import answering_plan, first_plan, switch
 from tests.model.configurations import Configuration
 from tests.model.world import (

@@ -34,7 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "stale-plan",
         "a plan of an older generation is accepted",
-        (Edit(TRAINER + "mailbox.py", " or plan.generation < self.newest:", ":"),),
+        (Edit(TRAINER + "control/mailbox.py", " or plan.generation < self.newest:", ":"),),
         ("tests/unit/trainer/test_mailbox.py",),
     ),
     Mutant(
@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the head is initialised anew when its state arrives",
         (
             Edit(
-                TRAINER + "moves.py",
+                TRAINER + "engine/moves.py",
                 "            import_unit(unit, context.cut.units[unit], context.moments, unpack(payload))\n",
                 "            if unit + 1 < context.num_units:\n"
                 "                import_unit(unit, context.cut.units[unit], context.moments, unpack(payload))\n",
@@ -79,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a unit moves without its optimizer state",
         (
             Edit(
-                TRAINER + "moves.py",
+                TRAINER + "engine/moves.py",
                 "pack(export_unit(unit, context.cut.units[unit], context.moments))",
                 "pack(export_unit(unit, context.cut.units[unit], {}))",
             ),

@@ -6,8 +6,8 @@ Protocol, over a UNIX socket, one connection a worker, JSON lines: the agent sen
 {"pid": n} and, when the worker has ended, {"exit": code} (a negative signal number where one killed it). Closing the
 connection kills the worker. Nothing here starts threads or opens channels, so that a fork is a clean copy.
 
-Where a worker did not end by itself (a signal, a crash), the controller is told at once (frostline_trainer.departure): a process
-that is known to have ended is not waited for, and neither the agent nor the kubelet sees it sooner.
+Where a worker did not end by itself (a signal, a crash), the controller is told at once (life/departure.py): a process that is
+known to have ended is not waited for, and neither the agent nor the kubelet sees it sooner.
 """
 
 import ctypes
@@ -218,7 +218,7 @@ class Preload:
 
 def departure() -> ModuleType:
     """Imported with what every worker needs, so that importing this module stays cheap."""
-    return importlib.import_module("frostline_trainer.departure")
+    return importlib.import_module("frostline_trainer.life.departure")
 
 
 def run_worker() -> int:

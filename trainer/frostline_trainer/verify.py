@@ -16,15 +16,15 @@ from frostline_contract.learning_rate import learning_rate
 from frostline_contract.plan import GenerationId, Placement, Plan, StateTag
 from frostline_contract.statistics import StepRecord
 from frostline_trainer.cache.codec import make_codec
-from frostline_trainer.checkpoints import complete_checkpoints, load_unit
+from frostline_trainer.checkpoints.reading import complete_checkpoints, load_unit
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import lone_groups
 from frostline_trainer.engine.unit_state import import_unit
 from frostline_trainer.engine.vote import Ballot, hold_vote
-from frostline_trainer.finishing import world_digest
-from frostline_trainer.run_state import RunState
+from frostline_trainer.life.finishing import world_digest
 from frostline_trainer.setup import build_context
+from frostline_trainer.training.run_state import RunState
 
 EXIT_EQUAL, EXIT_DIFFERENT, EXIT_USER = 0, 1, 2
 VERIFYING = GenerationId(incarnation=0, counter=1)

@@ -12,11 +12,11 @@ import traceback
 
 from frostline_contract.job import load_job
 from frostline_proto.v1 import control_pb2
-from frostline_trainer.control_client import ControlClient
-from frostline_trainer.controller_line import Refused
+from frostline_trainer.control.client import ControlClient
+from frostline_trainer.control.line import Refused
+from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.identity import Identity
-from frostline_trainer.mailbox import Mailbox
-from frostline_trainer.worker_life import EXIT_REFUSED, Worker
+from frostline_trainer.life.worker import EXIT_REFUSED, Worker
 
 log = logging.getLogger(__name__)
 EXIT_USER, EXIT_FAULT = 2, 70

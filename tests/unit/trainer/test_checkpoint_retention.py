@@ -8,9 +8,9 @@ import pytest
 
 from frostline_contract.epochs import MANIFEST_NAME, RunEpoch
 from frostline_contract.plan import GenerationId
-from frostline_trainer import checkpoint_retention
-from frostline_trainer.checkpoint_retention import sweep
-from frostline_trainer.checkpoints import is_complete
+from frostline_trainer.checkpoints import retention as checkpoint_retention
+from frostline_trainer.checkpoints.reading import is_complete
+from frostline_trainer.checkpoints.retention import sweep
 from tests.checkpoint_cases import new_writer, snapshot, steps_found, write_all
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from frostline_contract.shape import deal_leaves, leaf_micro_batches
-from frostline_trainer.collectives import Group, broadcast_bytes, receive_bytes, send_bytes
+from frostline_trainer.comm.collectives import Group, broadcast_bytes, receive_bytes, send_bytes
 from frostline_trainer.engine.exchange import reduce_gradients
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.vote import Ballot, hold_vote
@@ -113,7 +113,7 @@ def test_a_step_with_a_value_that_is_not_finite_is_refused(square: float, loss: 
 
 
 def test_bytes_travel_whole_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frostline_trainer.collectives.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("frostline_trainer.comm.collectives.CHUNK_BYTES", 1000)
     payloads = [b"", b"x", bytes(range(256)) * 20]
 
     def member(group: Group) -> list[bytes]:

@@ -7,7 +7,7 @@ import torch
 
 from frostline_contract.job.training import OptimizerSection
 from frostline_contract.plan import Placement, Plan
-from frostline_trainer.collectives import Group
+from frostline_trainer.comm.collectives import Group
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.gradients import UNIT_ALIGNMENT, GradientBuffers
 from frostline_trainer.engine.groups import lone_groups

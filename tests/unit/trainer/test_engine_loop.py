@@ -10,12 +10,12 @@ import torch
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import lone_groups
-from frostline_trainer.loop_hooks import Ended, LoopEnd, LoopHooks
-from frostline_trainer.mailbox import Mailbox
-from frostline_trainer.run_state import RunState
-from frostline_trainer.training_loop import TrainingLoop
+from frostline_trainer.training.hooks import Ended, LoopEnd, LoopHooks
+from frostline_trainer.training.loop import TrainingLoop
+from frostline_trainer.training.run_state import RunState
 from tests.exact_cases import NUM_UNITS, Case, build_case
 from tests.hand_made_plans import Layout
 

@@ -5,8 +5,8 @@ import pytest
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
-from frostline_trainer.mailbox import Mailbox
-from frostline_trainer.run_state import RunState
+from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.training.run_state import RunState
 from tests.hand_made_plans import Layout
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from frostline_contract.job import parse_job
 from frostline_rpc.claims import create_durably
-from frostline_trainer.faults import FaultPlan, Progress
+from frostline_trainer.control.partition import is_cut_off
 from frostline_trainer.identity import Identity, worker_id_of
-from frostline_trainer.partition import is_cut_off
-from frostline_trainer.phases import PhaseClock
+from frostline_trainer.life.faults import FaultPlan, Progress
+from frostline_trainer.training.phases import PhaseClock
 from tests.integration.scripted_worker import job_values, wait_for
 
 STEP_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "tally", "seen", "commit", "update")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from frostline_contract.plan import GenerationId, Placement, Plan
-from frostline_trainer.mailbox import Mailbox
+from frostline_trainer.control.mailbox import Mailbox
 
 
 def plan(incarnation: int, counter: int, **changes: Any) -> Plan:

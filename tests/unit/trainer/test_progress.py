@@ -7,10 +7,10 @@ import time
 import pytest
 
 from frostline_contract.plan import GenerationId
-from frostline_trainer.introducing import heartbeat
-from frostline_trainer.phases import WINDOW, PhaseClock, percentile
-from frostline_trainer.stacks import STACK_BYTES_MAX, record, stack_event
-from frostline_trainer.waiting import blocked, waits_of
+from frostline_trainer.comm.waiting import blocked, waits_of
+from frostline_trainer.life.introducing import heartbeat
+from frostline_trainer.life.stacks import STACK_BYTES_MAX, record, stack_event
+from frostline_trainer.training.phases import WINDOW, PhaseClock, percentile
 from tests.unit.trainer.group_threads import in_group
 
 

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from frostline_contract.plan import Decision, GenerationId, Plan
-from frostline_trainer import saving as saving_module
-from frostline_trainer.checkpoints import complete_checkpoints, is_complete
+from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import lone_groups
-from frostline_trainer.entering import Entered
-from frostline_trainer.finishing import agree_written, save_final_model
-from frostline_trainer.run_state import RunState
-from frostline_trainer.saving import Saving
+from frostline_trainer.life import saving as saving_module
+from frostline_trainer.life.entering import Entered
+from frostline_trainer.life.finishing import agree_written, save_final_model
+from frostline_trainer.life.saving import Saving
+from frostline_trainer.training.run_state import RunState
 from tests.engine_member import EventList, Run, train_step
 from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout

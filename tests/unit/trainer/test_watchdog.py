@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 
-from frostline_trainer.watchdog import Watchdog
+from frostline_trainer.life.watchdog import Watchdog
 
 
 class Line:

@@ -9,8 +9,8 @@ from frostline_contract.job import Job
 from frostline_contract.shape import deal_leaves
 from frostline_trainer.data.load import TaskData
 from frostline_trainer.data.order import BatchOrder
+from frostline_trainer.engine.holdings import Holdings
 from frostline_trainer.engine.optimizer import Moments
-from frostline_trainer.holdings import Holdings
 from frostline_trainer.model import CutModel
 
 COMPUTE_TYPES = {

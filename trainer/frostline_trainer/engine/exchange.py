@@ -7,7 +7,7 @@ node (facts/torch.md).
 
 import torch
 
-from frostline_trainer.collectives import Group
+from frostline_trainer.comm.collectives import Group
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.tree import TreeSum, aligned_pieces
 

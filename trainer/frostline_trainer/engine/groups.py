@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from frostline_contract.plan import Plan
-from frostline_trainer.collectives import DEFAULT_TIMEOUT, Group, connect_store, interrupt_together
+from frostline_trainer.comm.collectives import DEFAULT_TIMEOUT, Group, connect_store, interrupt_together
 
 ATTEMPT = timedelta(seconds=2)
 """One attempt to reach the store of another worker, which may be gone."""

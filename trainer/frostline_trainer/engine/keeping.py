@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from frostline_contract.plan import Plan
-from frostline_trainer.collectives import Group, Received, Sent
+from frostline_trainer.comm.collectives import Group, Received, Sent
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.optimizer import Moments, UnitOptimizer

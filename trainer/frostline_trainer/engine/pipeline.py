@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from frostline_trainer.collectives import Group, Sent
+from frostline_trainer.comm.collectives import Group, Sent
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.schedules import Action
 from frostline_trainer.engine.stage import Inputs, Stage

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from frostline_trainer.collectives import Group
+from frostline_trainer.comm.collectives import Group
 from frostline_trainer.engine.context import RunContext
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from frostline_trainer.collectives import Group
+from frostline_trainer.comm.collectives import Group
 
 MEMBER_SLOTS = 7
 READY, DECISION, GIVE_UP, DRAIN, CHECKPOINT, HITS, MISSES = range(MEMBER_SLOTS)

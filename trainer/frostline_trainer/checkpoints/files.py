@@ -1,7 +1,7 @@
 """The file operations of a checkpoint, each whole or not at all: a writer may be killed before, inside or after any of them.
 
 A unit's file and its digests appear by renaming; the manifest appears by linking, so that it is written once whoever tries.
-What a kill leaves (`*.partial`, a folder without a manifest) is no checkpoint, and checkpoint_retention.py sweeps it.
+What a kill leaves (`*.partial`, a folder without a manifest) is no checkpoint, and retention.py sweeps it.
 """
 
 import contextlib

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import FAULTS_OF_A_WORKER, Fault
 from frostline_rpc.claims import create_durably
+from frostline_trainer.control.partition import cut_off
 from frostline_trainer.identity import Identity
-from frostline_trainer.partition import cut_off
-from frostline_trainer.phases import PhaseClock
+from frostline_trainer.training.phases import PhaseClock
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from frostline_contract.epochs import surviving
 from frostline_contract.plan import GenerationId
-from frostline_trainer.checkpoint_files import PARTIAL, Before, remove_folder
-from frostline_trainer.checkpoints import is_complete, read_epochs, readable_checkpoints
+from frostline_trainer.checkpoints.files import PARTIAL, Before, remove_folder
+from frostline_trainer.checkpoints.reading import is_complete, read_epochs, readable_checkpoints
 
 log = logging.getLogger(__name__)
 SWEEP_MAX = 32

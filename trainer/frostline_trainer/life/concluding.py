@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from frostline_proto.v1 import control_pb2
-from frostline_trainer.checkpoints import is_complete
-from frostline_trainer.control_client import ControlClient, Refused
+from frostline_trainer.checkpoints.reading import is_complete
+from frostline_trainer.control.client import ControlClient, Refused
+from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
-from frostline_trainer.entering import Entered
-from frostline_trainer.finishing import (
+from frostline_trainer.life.entering import Entered
+from frostline_trainer.life.finishing import (
     agree_written,
     final_score,
     make_outcome,
@@ -21,10 +22,9 @@ from frostline_trainer.finishing import (
     unwritten_text,
     world_digest,
 )
-from frostline_trainer.loop_hooks import Ended, LoopEnd
-from frostline_trainer.mailbox import Mailbox
-from frostline_trainer.run_state import RunState
-from frostline_trainer.saving import Saving
+from frostline_trainer.life.saving import Saving
+from frostline_trainer.training.hooks import Ended, LoopEnd
+from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
 STATUS = {Ended.FINISHED: "completed", Ended.DRAINED: "drained", Ended.FAILED: "failed"}

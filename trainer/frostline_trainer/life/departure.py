@@ -17,8 +17,8 @@ import grpc
 
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.channel import open_channel
+from frostline_trainer.control.partition import is_cut_off
 from frostline_trainer.identity import worker_id_of
-from frostline_trainer.partition import is_cut_off
 
 PATIENCE_SECONDS = 30.0
 """How long a controller that is away is waited for: longer than its successor needs."""

@@ -8,19 +8,19 @@ from pathlib import Path
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import CONTINUE, FRESH, SURVIVORS, Plan
 from frostline_contract.statistics import LinkProfile
-from frostline_trainer.caching import CacheUse
-from frostline_trainer.checkpoints import load_unit, read_manifest
-from frostline_trainer.collectives import Group, broadcast_bytes
+from frostline_trainer.checkpoints.reading import load_unit, read_manifest
+from frostline_trainer.comm.collectives import Group, broadcast_bytes
+from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import Groups
+from frostline_trainer.engine.link import measure_link
+from frostline_trainer.engine.moves import move_units
 from frostline_trainer.engine.unit_state import export_unit, import_unit
-from frostline_trainer.link import measure_link
-from frostline_trainer.mailbox import Mailbox
+from frostline_trainer.life.recovering import Recovery
 from frostline_trainer.model import build_cut_model
-from frostline_trainer.moves import move_units
-from frostline_trainer.recovering import Recovery
-from frostline_trainer.run_state import RunState
+from frostline_trainer.training.caching import CacheUse
+from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
 

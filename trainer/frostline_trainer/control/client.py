@@ -18,8 +18,8 @@ from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.channel import error_text
 from frostline_rpc.convert import to_message, to_record
-from frostline_trainer.controller_line import CALL_SECONDS, FINAL_ERRORS, ControllerLine, Refused
-from frostline_trainer.mailbox import Mailbox
+from frostline_trainer.control.line import CALL_SECONDS, FINAL_ERRORS, ControllerLine, Refused
+from frostline_trainer.control.mailbox import Mailbox
 
 log = logging.getLogger(__name__)
 RECORDS_A_REPORT = 200

@@ -7,11 +7,11 @@ from collections import deque
 from frostline_contract.plan import GenerationId, Plan, SeenVote
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message
-from frostline_trainer.control_client import ControlClient
+from frostline_trainer.control.client import ControlClient
+from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
-from frostline_trainer.mailbox import Mailbox
-from frostline_trainer.run_state import RunState
-from frostline_trainer.training_loop import TrainingLoop
+from frostline_trainer.training.loop import TrainingLoop
+from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
 ERROR_CHARACTERS = 4000

@@ -9,7 +9,7 @@ import grpc
 
 from frostline_proto.v1 import control_pb2_grpc
 from frostline_rpc.channel import open_channel
-from frostline_trainer.partition import through_partition
+from frostline_trainer.control.partition import through_partition
 
 CALL_SECONDS = 5.0
 RETRY_SECONDS = 0.2

@@ -10,7 +10,7 @@ from frostline_contract.plan import StateTag
 from frostline_contract.statistics import StepRecord
 from frostline_trainer.engine.generation import Generation, StepGradients
 from frostline_trainer.engine.vote import VoteResult
-from frostline_trainer.run_state import RunState
+from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
 

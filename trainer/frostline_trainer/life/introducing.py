@@ -12,8 +12,8 @@ from frostline_rpc.convert import to_message
 from frostline_trainer.data.augment import cache_refusal
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.identity import Identity
-from frostline_trainer.phases import PhaseClock
 from frostline_trainer.profile import profile_units
+from frostline_trainer.training.phases import PhaseClock
 
 
 def make_registration(

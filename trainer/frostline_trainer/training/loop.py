@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import SURVIVORS, Decision, Plan, SeenVote
-from frostline_trainer.committing import commit_step, record_step
+from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.vote import Ballot, VoteResult, hold_vote, read_vote
-from frostline_trainer.interval_closing import close_interval, is_open
-from frostline_trainer.loop_hooks import Ended, LoopEnd, LoopHooks, Prepared
-from frostline_trainer.mailbox import Mailbox
-from frostline_trainer.run_state import RunState
+from frostline_trainer.training.committing import commit_step, record_step
+from frostline_trainer.training.hooks import Ended, LoopEnd, LoopHooks, Prepared
+from frostline_trainer.training.interval_closing import close_interval, is_open
+from frostline_trainer.training.run_state import RunState
 
 STEPLESS_PAUSE_SECONDS = 0.05
 

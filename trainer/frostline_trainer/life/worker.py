@@ -13,27 +13,27 @@ from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
 from frostline_contract.plan import GenerationId, Plan
 from frostline_proto.v1 import control_pb2
-from frostline_trainer.caching import CacheUse
-from frostline_trainer.changing import Changes
-from frostline_trainer.collectives import open_store
-from frostline_trainer.concluding import Conclusion
-from frostline_trainer.control_client import ControlClient
+from frostline_trainer.comm.collectives import open_store
+from frostline_trainer.control.client import ControlClient
+from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
-from frostline_trainer.entering import Entered, Entrance
-from frostline_trainer.faults import FaultPlan, Progress
+from frostline_trainer.engine.moves import give_up
 from frostline_trainer.identity import Identity
-from frostline_trainer.introducing import heartbeat, make_registration
-from frostline_trainer.loop_hooks import Ended, LoopEnd, LoopHooks
-from frostline_trainer.mailbox import Mailbox
-from frostline_trainer.moves import give_up
-from frostline_trainer.phases import PhaseClock
-from frostline_trainer.preparing import Preparation
-from frostline_trainer.recovering import Recovery, let_go_of
-from frostline_trainer.run_state import RunState
-from frostline_trainer.saving import Saving
+from frostline_trainer.life.changing import Changes
+from frostline_trainer.life.concluding import Conclusion
+from frostline_trainer.life.entering import Entered, Entrance
+from frostline_trainer.life.faults import FaultPlan, Progress
+from frostline_trainer.life.introducing import heartbeat, make_registration
+from frostline_trainer.life.preparing import Preparation
+from frostline_trainer.life.recovering import Recovery, let_go_of
+from frostline_trainer.life.saving import Saving
+from frostline_trainer.life.stacks import stack_event
 from frostline_trainer.setup import build_context
-from frostline_trainer.stacks import stack_event
-from frostline_trainer.training_loop import TrainingLoop
+from frostline_trainer.training.caching import CacheUse
+from frostline_trainer.training.hooks import Ended, LoopEnd, LoopHooks
+from frostline_trainer.training.loop import TrainingLoop
+from frostline_trainer.training.phases import PhaseClock
+from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
 EXIT_DONE, EXIT_REFUSED = 0, 3

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision
-from frostline_trainer.caching import CacheUse
 from frostline_trainer.engine.context import RunContext
-from frostline_trainer.entering import Entered, Entrance
-from frostline_trainer.run_state import RunState
-from frostline_trainer.saving import Saving
+from frostline_trainer.life.entering import Entered, Entrance
+from frostline_trainer.life.saving import Saving
+from frostline_trainer.training.caching import CacheUse
+from frostline_trainer.training.run_state import RunState
 
 
 class Changes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import Empty, Queue
 
 from frostline_contract.plan import GenerationId
-from frostline_trainer.checkpoint_files import (
+from frostline_trainer.checkpoints.files import (
     digest_file,
     publish_manifest,
     read_failures,
@@ -23,8 +23,8 @@ from frostline_trainer.checkpoint_files import (
     write_failure,
     write_unit,
 )
-from frostline_trainer.checkpoint_retention import Retention, prune, sweep
-from frostline_trainer.checkpoints import VERSION, is_complete, read_epochs
+from frostline_trainer.checkpoints.reading import VERSION, is_complete, read_epochs
+from frostline_trainer.checkpoints.retention import Retention, prune, sweep
 from frostline_trainer.engine.unit_state import UnitState, run_digest
 
 log = logging.getLogger(__name__)

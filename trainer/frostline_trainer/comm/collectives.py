@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from frostline_trainer import sockets
-from frostline_trainer.waiting import blocked
+from frostline_trainer.comm import sockets
+from frostline_trainer.comm.waiting import blocked
 
 DEFAULT_TIMEOUT = timedelta(seconds=120)
 CHUNK_BYTES = 32 * 1024 * 1024

@@ -1,7 +1,7 @@
 """Complete checkpoints, as they are found and read: one safetensors file a unit, a manifest written last (PROTOCOLS 8).
 
 Layout under the root: <run epoch>/<generation>/<step>/unit-000.safetensors with unit-000.sha256 beside it, and manifest.json.
-A folder without manifest.json is no checkpoint. Any shape loads any. checkpoint_writing.py writes them.
+A folder without manifest.json is no checkpoint. Any shape loads any. writing.py writes them.
 """
 
 import glob

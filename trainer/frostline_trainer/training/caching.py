@@ -11,7 +11,7 @@ from frostline_trainer.cache.revision import prefix_revision
 from frostline_trainer.data.augment import cache_refusal
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.generation import Generation
-from frostline_trainer.run_state import RunState
+from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import time
 import torch
 
 from frostline_contract.statistics import LinkProfile
-from frostline_trainer.collectives import Group
+from frostline_trainer.comm.collectives import Group
 from frostline_trainer.engine.groups import Groups
 
 SMALL, LARGE = 16, 262_144

@@ -8,15 +8,15 @@ from pathlib import Path
 from frostline_contract.epochs import checkpoint_path
 from frostline_contract.job import Job
 from frostline_proto.v1 import control_pb2
-from frostline_trainer.checkpoint_retention import Retention, sweep
-from frostline_trainer.checkpoint_writing import CheckpointWriter, Snapshot, WriterNotices
-from frostline_trainer.checkpoints import complete_checkpoints, is_complete, load_unit
-from frostline_trainer.control_client import ControlClient
+from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete, load_unit
+from frostline_trainer.checkpoints.retention import Retention, sweep
+from frostline_trainer.checkpoints.writing import CheckpointWriter, Snapshot, WriterNotices
+from frostline_trainer.control.client import ControlClient
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.unit_state import UnitState, export_unit, import_unit
-from frostline_trainer.entering import Entered
-from frostline_trainer.finishing import tied_names
-from frostline_trainer.run_state import RunState
+from frostline_trainer.life.entering import Entered
+from frostline_trainer.life.finishing import tied_names
+from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
 RESTORE_WAIT_SECONDS = 60.0

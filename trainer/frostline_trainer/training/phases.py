@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from frostline_trainer.waiting import waits_of
+from frostline_trainer.comm.waiting import waits_of
 
 WINDOW = 512
 """Durations kept of each phase: 4 KiB a phase. Above 100 samples a single outlier no longer moves the percentile."""

@@ -9,12 +9,12 @@ from datetime import timedelta
 import torch
 
 from frostline_contract.plan import CONTINUE, GenerationId, Plan
-from frostline_trainer.control_client import ControlClient
+from frostline_trainer.control.client import ControlClient
+from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.groups import Formation, Groups
 from frostline_trainer.identity import Identity
-from frostline_trainer.mailbox import Mailbox
-from frostline_trainer.watchdog import Watchdog
+from frostline_trainer.life.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 SWITCH_POLL_SECONDS = 0.02

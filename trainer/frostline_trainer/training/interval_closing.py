@@ -9,7 +9,7 @@ from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.statistics import GuardReading, IntervalStatistics
 from frostline_trainer.engine.evaluation import evaluate, sample_losses
 from frostline_trainer.engine.generation import Generation
-from frostline_trainer.run_state import IntervalSums, RunState
+from frostline_trainer.training.run_state import IntervalSums, RunState
 
 
 def is_open(state: RunState, calendar: DecisionCalendar) -> bool:

@@ -9,13 +9,13 @@ import torch
 from safetensors import SafetensorError
 
 from frostline_proto.v1 import control_pb2
-from frostline_trainer.checkpoints import load_unit, read_manifest
+from frostline_trainer.checkpoints.reading import load_unit, read_manifest
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.evaluation import evaluate
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.unit_state import export_unit, import_unit, run_digest, unit_digest
 from frostline_trainer.model import save_model
-from frostline_trainer.run_state import RunState
+from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
 

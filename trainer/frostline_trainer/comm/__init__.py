@@ -1,0 +1,1 @@
+"""Collectives over process groups, and what waits on them made to end."""
