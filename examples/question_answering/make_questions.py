@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 FOLDER = Path(__file__).resolve().parent / ".cache"
 MODULES_MIN = 50
-TRAIN_PARAGRAPHS, TEST_PARAGRAPHS = 12, 1
+TRAIN_PARAGRAPHS, TEST_PARAGRAPHS = 4, 1
 TEST_EVERY = 5
+NOT_THE_LIBRARY = {"test", "tests", "idlelib", "site-packages", "dist-packages", "lib2to3", "turtledemo", "ensurepip"}
 
 
 class Fact(NamedTuple):
@@ -76,8 +77,9 @@ def write(target: Path, modules: list[tuple[str, list[Fact]]], paragraphs: int) 
 def main(folder: Path = FOLDER) -> None:
     """Write train.json and test.json."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    files = [file for file in sorted(library.glob("*.py")) if not file.stem.startswith("_")]
-    modules = [(file.stem, facts_of(file.stem, file.read_text(encoding="utf-8"))) for file in files]
+    paths = sorted(file.relative_to(library) for file in library.rglob("*.py") if not file.stem.startswith("_"))
+    names = {".".join(path.with_suffix("").parts): path for path in paths if not NOT_THE_LIBRARY & set(path.parts)}
+    modules = [(name, facts_of(name, (library / path).read_text(encoding="utf-8"))) for name, path in names.items()]
     if len(modules) < MODULES_MIN:
         raise SystemExit(
             f"{library}: holds {len(modules)} modules, at least {MODULES_MIN} are needed; use a Python with its source"
