@@ -73,8 +73,9 @@ def test_generated_questions_are_real_squad_and_repeatable(tmp_path: Path) -> No
     paths = [f"data.{field}={tmp_path / 'one' / file}" for field, file in (("path", "train.json"), ("test_path", "test.json"))]
     data = load_data(load_job(EXAMPLES / "question_answering/modules.yaml", paths))
     assert data.train.valid_counts(range(len(data.train)))[0] > 0.95 * len(data.train) > 3000
-    content = json.loads((tmp_path / "one" / "train.json").read_text())
-    paragraph = next(entry for entry in content["data"] if entry["title"] == "ast")["paragraphs"][0]
+    both = [json.loads((tmp_path / "one" / name).read_text())["data"] for name in ("train.json", "test.json")]
+    (paragraph, *_) = next(entry for entry in [*both[0], *both[1]] if entry["title"] == "ast")["paragraphs"]
+    assert not {entry["title"] for entry in both[0]} & {entry["title"] for entry in both[1]}
     answers = {entry["question"]: entry["answers"][0]["text"] for entry in paragraph["qas"]}
     assert answers["What is the first function of ast?"] == "parse"
 
