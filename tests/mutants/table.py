@@ -34,7 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "stale-plan",
         "a plan of an older generation is accepted",
-        (Edit(TRAINER + "control/mailbox.py", " or plan.generation < self.newest:", ":"),),
+        (Edit(TRAINER + "control/mailbox.py", "if plan.generation < self.newest:\n                return False", "pass"),),
         ("tests/unit/trainer/test_mailbox.py",),
     ),
     Mutant(

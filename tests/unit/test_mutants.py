@@ -8,6 +8,7 @@ from tests.mutants.judge import Verdict, judge
 from tests.mutants.plant import Edit, Mutant, PlantError, check_imports, copy_sources, planted, run_tests
 from tests.mutants.table import MUTANTS
 
+REPOSITORY = Path(__file__).parents[2]
 MODULE = '"""Doc."""\n\n\ndef twice(x):\n    return x + x\n\n\ndef unused(x):\n    return x\n'
 TESTS = "from frostline_contract.small import twice\n\n\ndef test_twice():\n    assert twice(3) == 6\n"
 
@@ -96,3 +97,12 @@ def test_imports_from_elsewhere_are_refused(copy: Path, monkeypatch: pytest.Monk
 def test_the_table_has_the_eleven_bugs_each_with_edits_and_tests() -> None:
     assert len(MUTANTS) == len({m.name for m in MUTANTS}) == 11
     assert all(m.edits and m.tests for m in MUTANTS)
+
+
+@pytest.mark.parametrize("mutant_", MUTANTS, ids=lambda one: one.name)
+def test_each_bug_can_still_be_planted(mutant_: Mutant) -> None:
+    """The table names places in the code by their text, and goes stale with it."""
+    for edit in mutant_.edits:
+        assert (REPOSITORY / edit.file).read_text().count(edit.old) == 1, f"{edit.file}: {edit.old!r}"
+    for test in mutant_.tests:
+        assert (REPOSITORY / test.partition("::")[0]).exists(), test
