@@ -104,5 +104,5 @@ def test_each_bug_can_still_be_planted(mutant_: Mutant) -> None:
     """The table names places in the code by their text, and goes stale with it."""
     for edit in mutant_.edits:
         assert (REPOSITORY / edit.file).read_text().count(edit.old) == 1, f"{edit.file}: {edit.old!r}"
-    for test in mutant_.tests:
+    for test in (argument for argument in mutant_.tests if argument.startswith("tests/")):
         assert (REPOSITORY / test.partition("::")[0]).exists(), test
