@@ -15,7 +15,11 @@ STAMP := .venv/.frostline-ready
 PROTO_STAMP := .venv-proto/.frostline-ready
 BENCH_STAMP := .venv/.frostline-peers-ready
 SOURCES := proto controller trainer cache_server tests tools examples
-TESTS := $(wildcard tests/unit tests/integration tests/e2e)
+# Long ones first, so that the short ones fill both cores at the end.
+TESTS := $(wildcard tests/e2e tests/integration tests/unit)
+# Two test processes where there is memory for two pools of warm workers; TEST_JOBS=0 runs one test after the other.
+TEST_JOBS ?= $(shell awk '/MemAvailable/ {print ($$2 > 12000000) ? 2 : 0}' /proc/meminfo)
+IN_TURN = -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 
 export TORCH_INDEX_URL PYTHON
 # One thread a process: numerics need it, and several processes share the cores.
@@ -39,7 +43,7 @@ run: $(STAMP) ## train: make run [JOB=examples/.../job.yaml] [ARGS="--workers 2 
 	@.venv/bin/frostline run -f $(JOB) $(ARGS)
 
 test: $(STAMP) ## unit, integration and end-to-end tests that this machine can run; says what it skips and why
-	$(PY) -m pytest $(TESTS) -q -ra -m "not wide" $(ARGS)
+	$(PY) -m pytest $(TESTS) $(IN_TURN) -q -ra -m "not wide" $(ARGS)
 
 test-wide: $(STAMP) ## the widest tables: every family, type, shape, schedule and freeze history (about an hour)
 	$(PY) -m pytest $(TESTS) -q -ra -m wide $(ARGS)

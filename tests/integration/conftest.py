@@ -24,17 +24,19 @@ def combination(request: pytest.FixtureRequest) -> Any:
     """Call it with a combination's words and verdict: they go into the table that ends the run."""
 
     def note(words: str, verdict: str) -> None:
-        request.config.stash.setdefault(TABLE, []).append((words, verdict))
+        # A property of the report: it comes along from whichever process has run the test.
+        request.node.user_properties.append((ROW, (words, verdict)))
 
     return note
 
 
-TABLE = pytest.StashKey[list[tuple[str, str]]]()
+ROW = "combination"
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the combinations tested and refused."""
-    rows = config.stash.get(TABLE, [])
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
+    rows = [value for report in reports if report.when == "call" for name, value in report.user_properties if name == ROW]
     if not rows:
         return
     terminalreporter.section("placements: combinations tested and refused")
