@@ -42,7 +42,7 @@ run: $(STAMP) ## train: make run [JOB=examples/.../job.yaml] [ARGS="--workers 2 
 	@if grep -q '\.cache/' $(JOB); then for script in $(dir $(JOB))*.py; do $(PY) "$$script"; done; fi
 	@.venv/bin/frostline run -f $(JOB) $(ARGS)
 
-test: $(STAMP) ## unit, integration and end-to-end tests that this machine can run; says what it skips and why
+test: $(STAMP) ## unit, integration and end-to-end tests that this machine can run; says what it skips and why. TEST_JOBS=0: one at a time
 	$(PY) -m pytest $(TESTS) $(IN_TURN) -q -ra -m "not wide" $(ARGS)
 
 test-wide: $(STAMP) ## the widest tables: every family, type, shape, schedule and freeze history (about an hour)
@@ -77,7 +77,7 @@ $(BENCH_STAMP): requirements-bench.txt | $(STAMP)
 	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps -r requirements-bench.txt
 	@touch $@
 
-bench: $(STAMP) $(BENCH_STAMP) ## benchmarks (15 min); figures and pages go to docs/. ARGS="--only NAME" one of them, ARGS=--quick a smoke test
+bench: $(STAMP) $(BENCH_STAMP) ## benchmarks (an hour); figures and pages go to docs/. ARGS="--only NAME" one of them, ARGS=--quick a smoke test
 	$(PY) -m tests.benchmarks $(ARGS)
 
 chaos: $(STAMP) ## random faults on whole runs, each judged by an oracle (1 h). SEED= CASES= choose others, CASES=1 replays one
