@@ -113,7 +113,11 @@ def test_an_ended_process_does_not_come_back(world: Callable[..., World]) -> Non
     assert "has ended" in refused.value.details()
 
 
-def test_crash_at_the_same_step_over_and_over_ends_the_run_with_the_first_error(world: Callable[..., World]) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_crash_at_the_same_step_over_and_over_ends_the_run_with_the_first_error(
+    restarted: bool, world: Callable[..., World]
+) -> None:
+    """Also where the controller changes in the middle of the series."""
     run = world(placement={"workers": 2}, controller={**QUICK, "fruitless_recoveries_max": 2})
     plan = started(run, 2)
     first = at(plan, 20)
@@ -121,10 +125,14 @@ def test_crash_at_the_same_step_over_and_over_ends_the_run_with_the_first_error(
         for worker in run.workers:
             worker.recover(plan, 20, UNITS, tag=first, error=f"Traceback: error {attempt}")
         if attempt < 2:
-            plan = run.workers[0].next_plan("survivors")
+            plan = answer_to(plan, run.workers[0])
             for worker in run.workers:
                 worker.enter(plan, 20)
             failures(run, attempt + 1)
+        if restarted and attempt == 0:
+            run.restart_controller()
+            for worker in run.workers:
+                worker.connect_again()
     reason = run.workers[0].next("end").reason
     assert "first error: Traceback: error 0" in reason
     assert "2 recoveries in a row without one step beyond step 20" in reason

@@ -1,35 +1,35 @@
 """The retry budget: deaths that nobody caused are free, a crash that comes back at the same step is not. Pure."""
 
-from dataclasses import dataclass
+from frostline_contract.plan import Frozen
+
+ERROR_CHARACTERS = 4000
+"""Of the first error, its end: the budget is a part of the durable state, which has little room."""
 
 
-@dataclass
-class RetryBudget:
+class RetryBudget(Frozen):
     """Counts failures of the run's own making (errors, processes that crash in a pod that stays) without progress between them.
 
-    limit: how many are recovered from. Progress is a committed step beyond the furthest that any failure had seen: steps that
-    are done again after going back to a checkpoint are none. A guard's rollback starts anew. first_error: of the series.
+    Progress is a committed step beyond the furthest that any failure had seen: steps that are done again after going back to a
+    checkpoint are none. A guard's rollback starts anew. first_error: of the series.
     """
 
-    limit: int
     furthest: int = -1
     rollbacks: int = 0
     count: int = 0
     first_error: str = ""
 
-    def note(self, step: int, rollbacks: int, of_its_own: bool, error: str) -> None:
-        """A failure with `step` committed before it. error: a traceback where there is one."""
-        if step > self.furthest or rollbacks != self.rollbacks:
-            self.count, self.first_error = 0, ""
-            self.furthest, self.rollbacks = step, rollbacks
-        if of_its_own:
-            self.count += 1
-            self.first_error = self.first_error or error
+    def charged(self, step: int, rollbacks: int, of_its_own: bool, error: str) -> "RetryBudget":
+        """After a failure with `step` committed before it. error: a traceback where there is one."""
+        anew = step > self.furthest or rollbacks != self.rollbacks
+        since = RetryBudget(furthest=step, rollbacks=rollbacks) if anew else self
+        if not of_its_own:
+            return since
+        first = since.first_error or error[-ERROR_CHARACTERS:]
+        return since.model_copy(update={"count": since.count + 1, "first_error": first})
 
-    @property
-    def exhausted(self) -> str:
-        """What to say where recoveries no longer help; empty otherwise."""
-        if self.count <= self.limit:
+    def exhausted(self, limit: int) -> str:
+        """What to say where recoveries no longer help; empty otherwise. limit: how many failures are recovered from."""
+        if self.count <= limit:
             return ""
         first = self.first_error.strip() or "none was reported; see the workers' logs"
-        return f"{self.limit} recoveries in a row without one step beyond step {self.furthest}; first error: {first}"
+        return f"{limit} recoveries in a row without one step beyond step {self.furthest}; first error: {first}"

@@ -5,6 +5,7 @@ import logging
 
 from frostline_contract.annotations import COMMAND
 from frostline_controller.cluster.backend import Conflict
+from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.service.adapting import Adapting
 from frostline_controller.service.ending import Ending
 from frostline_controller.service.entering import Entering
@@ -114,6 +115,7 @@ class Commands:
         run = self._run
         await self._ending.reopen()
         limit = run.state.requested_workers
+        run.retries = RetryBudget()
         await run.commit(state="waiting", message="", prepared=None, replicas=-1, requested_workers=limit if limit > 0 else -1)
         self._entering.resuming = run.current is not None
         await self._sizing.start_pods()

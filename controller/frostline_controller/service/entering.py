@@ -12,7 +12,6 @@ from pathlib import Path
 
 from frostline_contract.plan import Plan
 from frostline_controller.membership import LEAVING, Worker
-from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
 from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.recovery import Recovery, facts_line, fence_message, generation_of, last_line
@@ -44,7 +43,6 @@ class Entering:
     def __init__(self, run: Run, choosing: Choosing, reshaping: Reshaping, checkpoint_root: Path) -> None:
         self._run, self._choosing, self._reshaping = run, choosing, reshaping
         self._starting = Starting(run, choosing, checkpoint_root)
-        self._budget = RetryBudget(run.job.controller.fruitless_recoveries_max)
         self.recovery: Recovery | None = None
         self.resuming = False
         self.just_entered = False
@@ -202,7 +200,7 @@ class Entering:
         if not recovery.charged:
             recovery.charged = True
             rollbacks = sum(start.kind == "rollback" for start in self._run.state.lineages)
-            self._budget.note(step, rollbacks, *recovery.of_its_own(self._run, failure))
+            self._run.retries = self._run.retries.charged(step, rollbacks, *recovery.of_its_own(self._run, failure))
 
     def _usable(self, failure: Failure, now: float) -> list[Worker]:
         """Whom a plan may name: survivors that have promised, spares, and joiners that wait for it."""
@@ -239,7 +237,7 @@ class Entering:
     @property
     def crash_loop(self) -> str:
         """What to say where recoveries no longer help; empty otherwise."""
-        return self._budget.exhausted
+        return self._run.retries.exhausted(self._run.job.controller.fruitless_recoveries_max)
 
     # ---- entering
 

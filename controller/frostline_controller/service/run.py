@@ -70,6 +70,7 @@ class Run:
         self._progress = (self.step, self.started)
         self.message = state.message
         self.accept_numerics = False
+        self.retries = state.retries
         self._worker_events: set[tuple[str, int, int]] = set()
 
     @property
@@ -87,8 +88,11 @@ class Run:
         self.total_steps = self.job.total_steps(identity.steps_per_epoch)
 
     async def commit(self, **changes: Any) -> None:
-        """Change the durable state: written and tested before it is true here. Raises Conflict where another leads."""
-        fresh = self.state.model_copy(update={"identity": self.identity, **changes})
+        """Change the durable state: written and tested before it is true here. Raises Conflict where another leads.
+
+        identity and retries become durable with whatever is written next.
+        """
+        fresh = self.state.model_copy(update={"identity": self.identity, "retries": self.retries, **changes})
         await asyncio.to_thread(self._store.write, self.state, fresh)
         self.state = fresh
 

@@ -12,6 +12,7 @@ from typing import Any
 from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS
 from frostline_contract.plan import Decision, Frozen, GenerationId, Plan
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState
+from frostline_controller.recovery.budget import RetryBudget
 
 STATE_BYTES_MAX = 200 * 1024
 """The API server takes 256 KiB of annotations in all (facts: kubernetes); the rest is left to others."""
@@ -62,6 +63,7 @@ class DurableState(Frozen):
     known to be done; -1 otherwise. requested_workers: a user's limit, 0 to suspend; -1: none.
     continued: generations that led to the current one, newest last: their members may still bring records of stable steps.
     start_pp_degree, start_dp_degree: the shape that the run began with; 0 before.
+    retries: failures of the run's own making without progress since.
     """
 
     incarnation: int = 0
@@ -85,6 +87,7 @@ class DurableState(Frozen):
     requested_workers: int = -1
     start_pp_degree: int = 0
     start_dp_degree: int = 0
+    retries: RetryBudget = RetryBudget()
 
     @property
     def fence(self) -> str:

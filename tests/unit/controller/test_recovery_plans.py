@@ -1,18 +1,13 @@
 """The plan that answers: who keeps copies, who gives state, what a retry costs, when joiners are taken in."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.plan import Decision, Placement
-from frostline_controller.history import in_force, surviving_decisions, without_pending_rollbacks
+from frostline_contract.plan import Placement
 from frostline_controller.membership import Worker
 from frostline_controller.plan_building import buddies_of, survivors_plan, switching_plan, uncovered_of
-from frostline_controller.recovery.budget import RetryBudget
+from frostline_controller.recovery.budget import ERROR_CHARACTERS, RetryBudget
 from frostline_controller.recovery.facts import GoOn
-from frostline_controller.service.adapting import Joins
-from frostline_controller.state.durable import LineageStart
 from tests.unit.controller.failures import NUM_UNITS, generation, placement, plan, tag, vote
 
 
@@ -106,69 +101,31 @@ def test_a_planned_switch_counts_the_buddies_copies_too() -> None:
 
 class TestRetryBudget:
     def test_deaths_are_free(self) -> None:
-        budget = RetryBudget(limit=2)
+        budget = RetryBudget()
         for _ in range(20):
-            budget.note(10, 0, of_its_own=False, error="")
-        assert budget.exhausted == ""
+            budget = budget.charged(10, 0, of_its_own=False, error="")
+        assert budget.exhausted(limit=2) == ""
 
     def test_the_first_error_is_told(self) -> None:
-        budget = RetryBudget(limit=2)
+        budget = RetryBudget()
         for number in range(3):
-            assert budget.exhausted == ""
-            budget.note(10, 0, of_its_own=True, error=f"error {number}")
-        assert "2 recoveries in a row without one step beyond step 10; first error: error 0" in budget.exhausted
+            assert budget.exhausted(limit=2) == ""
+            budget = budget.charged(10, 0, of_its_own=True, error=f"error {number}")
+        assert "2 recoveries in a row without one step beyond step 10; first error: error 0" in budget.exhausted(limit=2)
 
     def test_a_step_further_starts_anew_and_a_step_done_again_does_not(self) -> None:
-        budget = RetryBudget(limit=2)
+        budget = RetryBudget()
         for step in (10, 6, 10):
-            budget.note(step, 0, of_its_own=True, error=f"at {step}")
-        assert "first error: at 10" in budget.exhausted
-        budget.note(11, 0, of_its_own=True, error="later")
-        assert (budget.exhausted, budget.first_error) == ("", "later")
+            budget = budget.charged(step, 0, of_its_own=True, error=f"at {step}")
+        assert "first error: at 10" in budget.exhausted(limit=2)
+        budget = budget.charged(11, 0, of_its_own=True, error="later")
+        assert (budget.exhausted(limit=2), budget.first_error) == ("", "later")
 
     def test_a_rollback_starts_anew(self) -> None:
-        budget = RetryBudget(limit=1)
-        budget.note(40, 0, of_its_own=True, error="before")
-        budget.note(33, 1, of_its_own=True, error="after")
-        assert (budget.count, budget.exhausted) == (1, "")
+        budget = RetryBudget().charged(40, 0, of_its_own=True, error="before").charged(33, 1, of_its_own=True, error="after")
+        assert (budget.count, budget.exhausted(limit=1)) == (1, "")
 
-
-class TestJoins:
-    def test_a_quiet_moment_is_waited_for(self) -> None:
-        joins = Joins(settle_seconds=1.0, pause_seconds=5.0)
-        joins.note(10.0)
-        assert joins.due_at() == pytest.approx(11.0)
-        joins.note(10.5)
-        assert joins.due_at() == pytest.approx(11.5)
-
-    def test_a_stream_of_joiners_is_not_waited_for_for_ever(self) -> None:
-        joins = Joins(settle_seconds=1.0, pause_seconds=5.0)
-        for tenths in range(100, 200, 5):
-            joins.note(tenths / 10)
-        assert joins.due_at() == pytest.approx(14.0)
-
-    def test_a_pause_lies_between_two(self) -> None:
-        joins = Joins(settle_seconds=1.0, pause_seconds=5.0)
-        joins.note(10.0)
-        joins.tried(11.0)
-        joins.note(12.0)
-        assert joins.due_at() == pytest.approx(16.0)
-
-
-def test_a_rollback_that_a_restore_came_before_is_decided_again() -> None:
-    calendar = DecisionCalendar(8, 3, 64)
-    freeze = Decision(number=1, interval=1, effective_step=11, freeze_point=2, kind="freeze")
-    back = Decision(number=2, interval=2, effective_step=19, freeze_point=0, kind="rollback", lineage=1, rollback_to_step=8)
-    lineages = (LineageStart(lineage=0, starts_at_step=0), LineageStart(lineage=1, starts_at_step=8, kind="rollback"))
-    decisions, kept, void = without_pending_rollbacks((freeze, back), lineages, reached=0)
-    assert ([d.void for d in decisions], [d.number for d in void]) == ([False, True], [2])
-    restored = (*kept, LineageStart(lineage=2, starts_at_step=17, kind="restore"))
-    timeline = surviving_decisions(decisions, restored, calendar)
-    assert [(d.number, d.freeze_point) for d in timeline] == [(1, 2)], "decision 2 is due again"
-    assert in_force(timeline, 18) == freeze
-    assert without_pending_rollbacks((freeze, back), lineages, reached=1) == ((freeze, back), lineages, [])
-
-
-def test_a_leaver_that_later_ones_make_needless_is_left_out() -> None:
-    made = survivors(("AB", "B", "C", "AC"), "E")
-    assert set(made.leavers) == {"B", "C"}
+    def test_a_long_error_keeps_its_end(self) -> None:
+        budget = RetryBudget().charged(1, 0, of_its_own=True, error="x" * 100_000 + "ValueError: the reason")
+        assert budget.first_error.endswith("ValueError: the reason")
+        assert len(budget.first_error) == ERROR_CHARACTERS
