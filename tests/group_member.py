@@ -79,7 +79,8 @@ def wait_for_stopped(worker_id: str, plan: dict[str, Any], collective: str) -> f
         _block(group, collective)
         raise AssertionError(f"{collective} with a stopped member returned")
     except RuntimeError:
-        waited = time.monotonic() - interrupted[0]
+        # Where another one was interrupted first, its sockets have ended this wait already.
+        waited = time.monotonic() - interrupted[0] if interrupted else 0.0
     timer.join()
     group.close()
     if group.index == 0:

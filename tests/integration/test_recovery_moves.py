@@ -96,13 +96,15 @@ def run_with_faults(pool: WarmWorkers, folder: Path, layouts: Sequence[Layout], 
     finally:
         service.close()
         thread.join(5.0)
+        if thread.is_alive():
+            pool.close()  # a worker that hangs here must not be called again
 
 
 def _is_gone(process_id: int) -> bool:
     """A killed child of the pool is a zombie until it is waited for."""
     try:
         status = Path(f"/proc/{process_id}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
     return status.rpartition(")")[2].split()[0] in "ZX"
 

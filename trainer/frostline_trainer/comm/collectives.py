@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from frostline_trainer.comm import sockets
+from frostline_trainer.comm.patient import wait_for
 from frostline_trainer.comm.waiting import blocked
 
 DEFAULT_TIMEOUT = timedelta(seconds=120)
@@ -48,6 +49,7 @@ class Group:
         self._address: sockets.Address = ("", 0)
         self._peers: set[sockets.Address] = set()
         self._patience: tuple[timedelta, ...] = ()
+        self._interrupted = threading.Event()
         self.keys: list[str] = []
         if size > 1:
             assert store is not None
@@ -65,43 +67,39 @@ class Group:
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> "Sent":
         """Start sending; the tensor is kept until `Sent.wait`."""
         payload = self._outgoing(tensor)
-        return Sent(self._group.send([payload], to, tag), payload, self._patience)
+        return Sent(self, self._group.send([payload], to, tag), payload)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
         """Fill `tensor` from `source`, blocking."""
         landing = self._landing(tensor)
-        with blocked():
-            self._group.recv([landing], source, tag).wait(*self._patience)
+        self.finish(self._group.recv([landing], source, tag), *self._patience)
         if landing is not tensor:
             tensor.copy_(landing)
 
     def expect(self, tensor: torch.Tensor, source: int, tag: int) -> "Received":
         """`tensor`, in host memory, fills from `source` from now on; it is whole after `Received.wait`."""
-        return Received(self._group.recv([tensor], source, tag), tensor, self._patience)
+        return Received(self, self._group.recv([tensor], source, tag), tensor)
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> None:
         """Sum over the members, in place. The order of the sum is the library's."""
         if self.size == 1:
             return
         landing = self._outgoing(tensor)
-        with blocked():
-            self._group.allreduce([landing]).wait()
+        self.finish(self._group.allreduce([landing]))
         if landing is not tensor:
             tensor.copy_(landing)
 
     def all_to_all(self, output: torch.Tensor, source: torch.Tensor, output_counts: list[int], source_counts: list[int]) -> None:
         """Member j receives the j-th run of `source_counts[j]` elements of every member's flat `source`."""
         staged_out, staged_in = self._landing(output), self._outgoing(source)
-        with blocked():
-            self._group.alltoall_base(staged_out, staged_in, output_counts, source_counts).wait()
+        self.finish(self._group.alltoall_base(staged_out, staged_in, output_counts, source_counts))
         if staged_out is not output:
             output.copy_(staged_out)
 
     def all_gather(self, output: torch.Tensor, own: torch.Tensor) -> None:
         """`output` becomes the members' equal-sized `own` tensors, one after the other."""
         staged_out, staged_in = self._landing(output), self._outgoing(own)
-        with blocked():
-            self._group._allgather_base(staged_out, staged_in).wait()
+        self.finish(self._group._allgather_base(staged_out, staged_in))
         if staged_out is not output:
             output.copy_(staged_out)
 
@@ -110,12 +108,22 @@ class Group:
             return
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
-        with blocked():
-            self._group.broadcast([tensor], options).wait()
+        self.finish(self._group.broadcast([tensor], options))
 
     def barrier(self) -> None:
         """All members have come here."""
         self.all_reduce_sum(torch.zeros(1))
+
+    def finish(self, work: Any, *patience: timedelta) -> None:
+        """Wait for a collective or a message of this group. Raises RuntimeError where it fails or is interrupted."""
+        if self.backend == "nccl":
+            with blocked():  # in the caller's thread: what waits is its stream
+                work.wait(*patience)
+        else:
+            wait_for(work, patience, self._interrupted)
+
+    def finish_message(self, work: Any) -> None:
+        self.finish(work, *self._patience)
 
     def allow(self, timeout: timedelta) -> None:
         """Let each collective take so long from now on, however long the connecting was allowed to take."""
@@ -136,6 +144,7 @@ class Group:
             group.abort()
         else:
             sockets.cut(self._address, self._peers)
+            self._interrupted.set()
 
     def close(self) -> None:
         """Drop the group; gloo closes its sockets with the last reference."""
@@ -165,28 +174,26 @@ def interrupt_together(groups: Sequence[Group]) -> None:
 
 @dataclass
 class Sent:
-    """A message under way, with the memory that it is read from. patience: what its `wait` is told."""
+    """A message under way, with the memory that it is read from."""
 
+    group: Group
     work: Any
     payload: torch.Tensor
-    patience: tuple[timedelta, ...] = ()
 
     def wait(self) -> None:
-        with blocked():
-            self.work.wait(*self.patience)
+        self.group.finish_message(self.work)
 
 
 @dataclass
 class Received:
-    """A message that is awaited, with the memory that it is written to. patience: what its `wait` is told."""
+    """A message that is awaited, with the memory that it is written to."""
 
+    group: Group
     work: Any
     landing: torch.Tensor
-    patience: tuple[timedelta, ...] = ()
 
     def wait(self) -> None:
-        with blocked():
-            self.work.wait(*self.patience)
+        self.group.finish_message(self.work)
 
 
 def send_bytes(group: Group, payload: bytes, to: int, tag: int) -> list[Sent]:

@@ -1,0 +1,72 @@
+"""Waits that an interruption always ends, also where the library never tells of it."""
+
+import threading
+import time
+
+import pytest
+
+from frostline_trainer.comm.patient import wait_for
+
+
+class Work:
+    """Ends when `over` is set; with an error where there is one. told: the arguments of its wait."""
+
+    def __init__(self, error: str = "") -> None:
+        self.over, self.error = threading.Event(), error
+        self.told: tuple = ()
+
+    def wait(self, *arguments: object) -> None:
+        self.told = arguments
+        self.over.wait(30.0)
+        if self.error:
+            raise RuntimeError(self.error)
+
+
+def ended(error: str = "") -> Work:
+    work = Work(error)
+    work.over.set()
+    return work
+
+
+def waiters() -> int:
+    return sum(thread.name == "waits" for thread in threading.enumerate())
+
+
+def test_a_wait_ends_as_the_library_says() -> None:
+    work = ended()
+    wait_for(work, ("patience",), threading.Event())
+    assert work.told == ("patience",)
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        wait_for(ended("closed by peer"), (), threading.Event())
+
+
+def test_what_is_lost_ends_with_the_interruption_and_the_next_wait_is_no_slower() -> None:
+    lost, interrupted = Work(), threading.Event()
+    threading.Timer(0.2, interrupted.set).start()
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="a message under way in it is lost"):
+        wait_for(lost, (), interrupted)
+    assert time.monotonic() - began < 5.0
+    wait_for(ended(), (), threading.Event())  # not behind the lost one
+    lost.over.set()
+
+
+def test_an_interrupted_wait_that_says_what_is_wrong_is_believed() -> None:
+    work, interrupted = Work("closed by peer"), threading.Event()
+    interrupted.set()
+    threading.Timer(0.1, work.over.set).start()
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        wait_for(work, (), interrupted)
+
+
+def test_a_waiting_thread_ends_with_its_caller() -> None:
+    before = waiters()
+    callers = [threading.Thread(target=wait_for, args=(ended(), (), threading.Event())) for _ in range(5)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    deadline = time.monotonic() + 10.0
+    while waiters() > before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
