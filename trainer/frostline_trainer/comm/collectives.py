@@ -64,10 +64,10 @@ class Group:
                 # The second is gloo's own: its rank's addresses, under the number of its device.
                 self.keys = [f"{name}/address{index}", f"{name}/0/{index}"]
 
-    def send(self, tensor: torch.Tensor, to: int, tag: int) -> "Sent":
-        """Start sending; the tensor is kept until `Sent.wait`."""
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> "Message":
+        """Start sending; the tensor is kept until `Message.wait`."""
         payload = self._outgoing(tensor)
-        return Sent(self, self._group.send([payload], to, tag), payload)
+        return Message(self, self._group.send([payload], to, tag), payload)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
         """Fill `tensor` from `source`, blocking."""
@@ -76,9 +76,9 @@ class Group:
         if landing is not tensor:
             tensor.copy_(landing)
 
-    def expect(self, tensor: torch.Tensor, source: int, tag: int) -> "Received":
-        """`tensor`, in host memory, fills from `source` from now on; it is whole after `Received.wait`."""
-        return Received(self, self._group.recv([tensor], source, tag), tensor)
+    def expect(self, tensor: torch.Tensor, source: int, tag: int) -> "Message":
+        """`tensor`, in host memory, fills from `source` from now on; it is whole after `Message.wait`."""
+        return Message(self, self._group.recv([tensor], source, tag), tensor)
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> None:
         """Sum over the members, in place. The order of the sum is the library's."""
@@ -121,9 +121,6 @@ class Group:
                 work.wait(*patience)
         else:
             wait_for(work, patience, self._interrupted)
-
-    def finish_message(self, work: Any) -> None:
-        self.finish(work, *self._patience)
 
     def allow(self, timeout: timedelta) -> None:
         """Let each collective take so long from now on, however long the connecting was allowed to take."""
@@ -173,30 +170,19 @@ def interrupt_together(groups: Sequence[Group]) -> None:
 
 
 @dataclass
-class Sent:
-    """A message under way, with the memory that it is read from."""
+class Message:
+    """A message under way, in either direction, with the memory that it is read from or written to."""
 
     group: Group
     work: Any
-    payload: torch.Tensor
+    memory: torch.Tensor
 
     def wait(self) -> None:
-        self.group.finish_message(self.work)
+        """Until the memory may be used. Raises RuntimeError as `Group.finish`."""
+        self.group.finish(self.work, *self.group._patience)
 
 
-@dataclass
-class Received:
-    """A message that is awaited, with the memory that it is written to."""
-
-    group: Group
-    work: Any
-    landing: torch.Tensor
-
-    def wait(self) -> None:
-        self.group.finish_message(self.work)
-
-
-def send_bytes(group: Group, payload: bytes, to: int, tag: int) -> list[Sent]:
+def send_bytes(group: Group, payload: bytes, to: int, tag: int) -> list[Message]:
     """Send a length and then the bytes, in chunks of bounded size. The caller waits for what is returned."""
     flat = torch.frombuffer(bytearray(payload), dtype=torch.uint8) if payload else torch.empty(0, dtype=torch.uint8)
     sent = [group.send(torch.tensor([len(payload)], dtype=torch.int64), to, tag)]

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from frostline_contract.plan import Plan
-from frostline_trainer.comm.collectives import Group, Received, Sent
+from frostline_trainer.comm.collectives import Group, Message
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
@@ -84,8 +84,8 @@ class Keeper:
         self._outgoing = [parcel for parcel in parcels if parcel.owner == index]
         self.incoming = [_Incoming(context, parcel, freeze_point) for parcel in parcels if parcel.buddy == index]
         self._staging: dict[Parcel, torch.Tensor] = {}
-        self._sent: list[Sent] = []
-        self._expected: list[Received] = []
+        self._sent: list[Message] = []
+        self._expected: list[Message] = []
         self._optimizers = self._ward_optimizers([ward for ward in self.wards if ward >= freeze_point])
 
     def _ward_optimizers(self, wards: list[int]) -> list[tuple[list[int], UnitOptimizer]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from frostline_trainer.comm.collectives import Group, Sent
+from frostline_trainer.comm.collectives import Group, Message
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.schedules import Action
 from frostline_trainer.engine.stage import Inputs, Stage
@@ -53,7 +53,7 @@ class Pipeline:
         self._enter_boundary = enter_boundary
         self._stages, self._buffers = stages, buffers
         self._num_stages, self._row, self._hidden_like = num_stages, row, hidden_like
-        self._sent: list[Sent] = []
+        self._sent: list[Message] = []
 
     def run(self, actions: list[Action], micro_batches: list[MicroBatch], step: int, loss: Callable[..., torch.Tensor],
             upstream_learns: Callable[[int], bool]) -> PipelineResult:  # fmt: skip
