@@ -68,10 +68,11 @@ def wait_for(work: Any, arguments: tuple[Any, ...], interrupted: threading.Event
     waiter.waits.put(wait)
     with blocked():
         while not wait.done.acquire(timeout=POLL_SECONDS):
-            if interrupted.is_set() and not wait.done.acquire(timeout=GRACE_SECONDS):
-                _callers.waiter = None
-                raise RuntimeError("the group was interrupted, and a message under way in it is lost")
-            if interrupted.is_set():
+            if not interrupted.is_set():
+                continue
+            if wait.done.acquire(timeout=GRACE_SECONDS):
                 break
+            _callers.waiter = None
+            raise RuntimeError("the group was interrupted, and a message under way in it is lost")
     if wait.error is not None:
         raise wait.error
