@@ -16,10 +16,16 @@ from tests.unit.trainer.test_engine_tree import recursion, spread
 LONE = Group(None, "alone", 0, 1)
 
 
-def filled(values: list[torch.Tensor], low: int, high: int, leaves: int, exact: bool = True) -> GradientBuffers:
+def filled(values: list[torch.Tensor], low: int, high: int, leaves: int, members: int, exact: bool = True) -> GradientBuffers:
     """A replica's buffers after the backwards of leaves [low, high); value i is micro-batch i's gradient."""
     parameter = torch.nn.Parameter(torch.zeros_like(values[0]))
-    buffers = GradientBuffers([(0, [parameter])], len(values), leaves, exact)
+    buffers = GradientBuffers([(0, [parameter])], len(values), leaves, exact, members)
+    return fill(buffers, values, low, high, leaves)
+
+
+def fill(buffers: GradientBuffers, values: list[torch.Tensor], low: int, high: int, leaves: int) -> GradientBuffers:
+    """The same for another step of the same buffers."""
+    (parameter,) = buffers.parameters
     for leaf in range(low, high):
         for number in leaf_micro_batches(leaf, len(values), leaves):
             buffers.before_backward(number)
@@ -39,13 +45,13 @@ def test_the_exchange_is_the_tree_sum(replicas: int, leaves: int, length: int) -
     bounds = (0, *(high for _, high in dealt))
 
     def member(column: Group) -> list[torch.Tensor]:
-        buffers = filled(values, *dealt[column.index], leaves)
+        buffers = filled(values, *dealt[column.index], leaves, replicas)
         totals = []
-        for _ in range(2):
+        for _ in range(3):
             total = reduce_gradients(buffers, column, bounds, leaves, exact=True)
             totals.append(total[:length].clone())
             buffers.release(total)
-            buffers = filled(values, *dealt[column.index], leaves)
+            fill(buffers, values, *dealt[column.index], leaves)
         return totals
 
     for totals in in_group(replicas, member):
@@ -57,7 +63,7 @@ def test_uneven_bounds_that_no_rule_deals_have_the_trees_bits_too() -> None:
     values, bounds = spread(8, 50), (0, 1, 6, 8)
 
     def member(column: Group) -> torch.Tensor:
-        buffers = filled(values, bounds[column.index], bounds[column.index + 1], 8)
+        buffers = filled(values, bounds[column.index], bounds[column.index + 1], 8, 3)
         return reduce_gradients(buffers, column, bounds, 8, exact=True)[:50]
 
     assert all(torch.equal(total, recursion(values)) for total in in_group(3, member))
@@ -68,7 +74,7 @@ def test_fast_sums_agree_to_rounding() -> None:
 
     def member(column: Group) -> torch.Tensor:
         low, high = deal_leaves(8, 3)[column.index]
-        return reduce_gradients(filled(values, low, high, 8, exact=False), column, (0, 3, 5, 8), 8, exact=False)[:50]
+        return reduce_gradients(filled(values, low, high, 8, 3, exact=False), column, (0, 3, 5, 8), 8, exact=False)[:50]
 
     totals = in_group(3, member)
     assert all(torch.allclose(total, recursion(values), rtol=1e-14, atol=0.0) for total in totals)

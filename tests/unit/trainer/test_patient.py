@@ -34,10 +34,17 @@ def waiters() -> int:
 
 def test_a_wait_ends_as_the_library_says() -> None:
     work = ended()
-    wait_for(work, ("patience",), threading.Event())
+    wait_for([work], ("patience",), threading.Event())
     assert work.told == ("patience",)
     with pytest.raises(RuntimeError, match="closed by peer"):
-        wait_for(ended("closed by peer"), (), threading.Event())
+        wait_for([ended("closed by peer")], (), threading.Event())
+
+
+def test_several_are_waited_for_in_order_and_the_first_error_is_told() -> None:
+    works = [ended(), ended("closed by peer"), ended()]
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        wait_for(works, ("patience",), threading.Event())
+    assert [work.told for work in works] == [("patience",), ("patience",), ()]
 
 
 def test_what_is_lost_ends_with_the_interruption_and_the_next_wait_is_no_slower() -> None:
@@ -45,9 +52,9 @@ def test_what_is_lost_ends_with_the_interruption_and_the_next_wait_is_no_slower(
     threading.Timer(0.2, interrupted.set).start()
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="a message under way in it is lost"):
-        wait_for(lost, (), interrupted)
+        wait_for([lost], (), interrupted)
     assert time.monotonic() - began < 5.0
-    wait_for(ended(), (), threading.Event())  # not behind the lost one
+    wait_for([ended()], (), threading.Event())  # not behind the lost one
     lost.over.set()
 
 
@@ -56,12 +63,12 @@ def test_an_interrupted_wait_that_says_what_is_wrong_is_believed() -> None:
     interrupted.set()
     threading.Timer(0.1, work.over.set).start()
     with pytest.raises(RuntimeError, match="closed by peer"):
-        wait_for(work, (), interrupted)
+        wait_for([work], (), interrupted)
 
 
 def test_a_waiting_thread_ends_with_its_caller() -> None:
     before = waiters()
-    callers = [threading.Thread(target=wait_for, args=(ended(), (), threading.Event())) for _ in range(5)]
+    callers = [threading.Thread(target=wait_for, args=([ended()], (), threading.Event())) for _ in range(5)]
     for caller in callers:
         caller.start()
     for caller in callers:

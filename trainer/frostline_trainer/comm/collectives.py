@@ -72,7 +72,7 @@ class Group:
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
         """Fill `tensor` from `source`, blocking."""
         landing = self._landing(tensor)
-        self.finish(self._group.recv([landing], source, tag), *self._patience)
+        self.finish([self._group.recv([landing], source, tag)], *self._patience)
         if landing is not tensor:
             tensor.copy_(landing)
 
@@ -85,21 +85,21 @@ class Group:
         if self.size == 1:
             return
         landing = self._outgoing(tensor)
-        self.finish(self._group.allreduce([landing]))
+        self.finish([self._group.allreduce([landing])])
         if landing is not tensor:
             tensor.copy_(landing)
 
     def all_to_all(self, output: torch.Tensor, source: torch.Tensor, output_counts: list[int], source_counts: list[int]) -> None:
         """Member j receives the j-th run of `source_counts[j]` elements of every member's flat `source`."""
         staged_out, staged_in = self._landing(output), self._outgoing(source)
-        self.finish(self._group.alltoall_base(staged_out, staged_in, output_counts, source_counts))
+        self.finish([self._group.alltoall_base(staged_out, staged_in, output_counts, source_counts)])
         if staged_out is not output:
             output.copy_(staged_out)
 
     def all_gather(self, output: torch.Tensor, own: torch.Tensor) -> None:
         """`output` becomes the members' equal-sized `own` tensors, one after the other."""
         staged_out, staged_in = self._landing(output), self._outgoing(own)
-        self.finish(self._group._allgather_base(staged_out, staged_in))
+        self.finish([self._group._allgather_base(staged_out, staged_in)])
         if staged_out is not output:
             output.copy_(staged_out)
 
@@ -108,19 +108,20 @@ class Group:
             return
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
-        self.finish(self._group.broadcast([tensor], options))
+        self.finish([self._group.broadcast([tensor], options)])
 
     def barrier(self) -> None:
         """All members have come here."""
         self.all_reduce_sum(torch.zeros(1))
 
-    def finish(self, work: Any, *patience: timedelta) -> None:
-        """Wait for a collective or a message of this group. Raises RuntimeError where it fails or is interrupted."""
+    def finish(self, works: Sequence[Any], *patience: timedelta) -> None:
+        """Wait for collectives or messages of this group. Raises RuntimeError where one fails or is interrupted."""
         if self.backend == "nccl":
             with blocked():  # in the caller's thread: what waits is its stream
-                work.wait(*patience)
+                for work in works:
+                    work.wait(*patience)
         else:
-            wait_for(work, patience, self._interrupted)
+            wait_for(works, patience, self._interrupted)
 
     def allow(self, timeout: timedelta) -> None:
         """Let each collective take so long from now on, however long the connecting was allowed to take."""
@@ -179,7 +180,14 @@ class Message:
 
     def wait(self) -> None:
         """Until the memory may be used. Raises RuntimeError as `Group.finish`."""
-        self.group.finish(self.work, *self.group._patience)
+        wait_all([self])
+
+
+def wait_all(messages: "Sequence[Message]") -> None:
+    """`Message.wait` of each, at the price of one; all are of one group."""
+    if messages:
+        group = messages[0].group
+        group.finish([message.work for message in messages], *group._patience)
 
 
 def send_bytes(group: Group, payload: bytes, to: int, tag: int) -> list[Message]:

@@ -1,4 +1,4 @@
-"""Waiting for a collective or a message so that an interruption always ends it, also where the library forgets it.
+"""Waiting for a collective or for messages so that an interruption always ends it, also where the library forgets it.
 
 gloo can lose a message under way: a peer says that it is ready to receive and goes; the write fails after the message has left
 the list of those that wait and before it is in that of those being sent, so whoever waits for it is never told, however dead its
@@ -9,6 +9,7 @@ A thread that waits for a lost message is left to itself; there is one in the li
 import queue
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from frostline_trainer.comm.waiting import blocked
@@ -20,24 +21,26 @@ GRACE_SECONDS = 0.2
 
 
 class _Wait:
-    """One wait: `done` is released when it is over. error: how it ended, None for well."""
+    """One wait for one thing after the other: `done` is released when it is over. error: how it ended, None for well."""
 
-    __slots__ = ("arguments", "done", "error", "work")
+    __slots__ = ("arguments", "done", "error", "works")
 
-    def __init__(self, work: Any, arguments: tuple[Any, ...]) -> None:
-        self.work, self.arguments = work, arguments
+    def __init__(self, works: Sequence[Any], arguments: tuple[Any, ...]) -> None:
+        self.works, self.arguments = tuple(works), arguments
         self.error: BaseException | None = None
         self.done = threading.Lock()
         self.done.acquire()
 
     def carry_out(self) -> None:
         try:
-            self.work.wait(*self.arguments)
+            for work in self.works:
+                work.wait(*self.arguments)
         except BaseException as error:
             # Without its frames, which hold what must be dropped before sockets close.
             self.error = error.with_traceback(None)
         finally:
-            self.work = None
+            work = None  # no reference may outlive the wait: sockets close with the last one
+            self.works = ()
             self.done.release()
 
 
@@ -53,18 +56,21 @@ class _Waiter:
 def _serve(waits: "queue.SimpleQueue[_Wait | None]") -> None:
     while (wait := waits.get()) is not None:
         wait.carry_out()
-        wait = None  # no reference may outlive it: sockets close with the last one
+        wait = None
 
 
 _callers = threading.local()
 
 
-def wait_for(work: Any, arguments: tuple[Any, ...], interrupted: threading.Event) -> None:
-    """`work.wait(*arguments)`, with what it raises; RuntimeError where it is `interrupted` and does not end of it."""
+def wait_for(works: Sequence[Any], arguments: tuple[Any, ...], interrupted: threading.Event) -> None:
+    """`work.wait(*arguments)` of each, with what it raises; RuntimeError where it is `interrupted` and does not end of it.
+
+    Handing a wait over costs more than a wait for what is there already: things that are waited for together are one wait.
+    """
     waiter = getattr(_callers, "waiter", None)
     if waiter is None:
         waiter = _callers.waiter = _Waiter()
-    wait = _Wait(work, arguments)
+    wait = _Wait(works, arguments)
     waiter.waits.put(wait)
     with blocked():
         while not wait.done.acquire(timeout=POLL_SECONDS):

@@ -2,7 +2,7 @@
 
 Every replica holds the sums of its own aligned tree nodes. All-to-all of chunks brings each replica one chunk of all nodes;
 it sums that chunk in tree order; all-gather puts the chunks together. The bytes are a ring's where every replica holds one
-node (facts/torch.md).
+node (facts/torch.md), and then nothing is copied: the node is sent from where it was summed and received into the same memory.
 """
 
 import torch
@@ -39,26 +39,25 @@ def _exchange(
     pieces: list[list[tuple[int, int]]],
     num_leaves: int,
 ) -> torch.Tensor:
-    members, length = column.size, buffers.length
-    chunk = -(-length // members)
+    members, chunk = column.size, buffers.chunk
     mine = [own[node] for node in pieces[column.index]]
-    like = mine[0]
-    # Chunk j of each of my nodes, for each member j in turn; the last chunk may be short and is padded.
-    outgoing = like.new_zeros(members, len(mine), chunk)
-    for slot, value in enumerate(mine):
-        whole = length // chunk * chunk
-        outgoing[: whole // chunk, slot].copy_(value[:whole].view(-1, chunk))
-        if whole < length:
-            outgoing[whole // chunk, slot, : length - whole].copy_(value[whole:])
+    outgoing = mine[0] if len(mine) == 1 else _interleaved(mine, buffers, members)
     counts = [len(nodes) * chunk for nodes in pieces]
-    incoming = like.new_empty(sum(counts))
-    column.all_to_all(incoming, outgoing.view(-1), counts, [len(mine) * chunk] * members)
+    incoming = buffers.room("incoming", sum(counts))
+    column.all_to_all(incoming, outgoing, counts, [len(mine) * chunk] * members)
     tree = TreeSum(num_leaves)
     nodes = [node for replica in pieces for node in replica]
     for (low, size), value in zip(nodes, incoming.view(-1, chunk), strict=True):
         tree.push(low, size, value)
-    gathered = like.new_empty(members * chunk)
-    column.all_gather(gathered, tree.take(0, num_leaves))
     for value in mine[1:]:
         buffers.recycle(value)
-    return mine[0].copy_(gathered[:length])
+    column.all_gather(mine[0], tree.take(0, num_leaves))
+    return mine[0]
+
+
+def _interleaved(nodes: list[torch.Tensor], buffers: GradientBuffers, members: int) -> torch.Tensor:
+    """Chunk 0 of every node, then chunk 1 of every node, and so on: what goes to one member lies together."""
+    together = buffers.room("outgoing", len(nodes) * nodes[0].numel()).view(members, len(nodes), buffers.chunk)
+    for slot, node in enumerate(nodes):
+        together[:, slot].copy_(node.view(members, buffers.chunk))
+    return together.view(-1)

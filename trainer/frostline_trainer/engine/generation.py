@@ -121,7 +121,7 @@ class Generation:
 
     def _gradient_buffers(self, stage: Stage) -> GradientBuffers:
         groups = [(unit, [p for _, p in learning(self.context, self.freeze_point, unit)]) for unit, _ in stage.trainable()]
-        return GradientBuffers(groups, self.num_microbatches, self.num_leaves, self.context.exact)
+        return GradientBuffers(groups, self.num_microbatches, self.num_leaves, self.context.exact, self.shape.dp_degree)
 
     # ---- tied embeddings
 

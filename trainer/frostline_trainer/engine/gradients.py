@@ -20,11 +20,12 @@ class GradientBuffers:
     """The flat gradient of `parameters_by_unit`'s trainable parameters.
 
     parameters_by_unit: (unit index, its trainable parameters in order). num_microbatches, num_leaves: the whole step's.
-    exact: sum in tree order; otherwise one buffer takes everything in the order of computation.
+    exact: sum in tree order; otherwise one buffer takes everything in the order of computation. members: of the group that
+    shares the sum; a buffer has some room behind its content, so that it is that many chunks of equal size.
     """
 
     def __init__(self, parameters_by_unit: Sequence[tuple[int, Sequence[nn.Parameter]]], num_microbatches: int, num_leaves: int,
-                 exact: bool = True) -> None:  # fmt: skip
+                 exact: bool = True, members: int = 1) -> None:  # fmt: skip
         self.parameters = [parameter for _, group in parameters_by_unit for parameter in group]
         self._num_microbatches, self._num_leaves, self._exact = num_microbatches, num_leaves, exact
         self._offsets: list[int] = []
@@ -38,8 +39,11 @@ class GradientBuffers:
             self.unit_slices[unit] = slice(start, length)
             length += -length % UNIT_ALIGNMENT
         self.length = length
+        self.chunk = -(-length // (members * UNIT_ALIGNMENT)) * UNIT_ALIGNMENT
+        self._capacity = self.chunk * members
         self._views: dict[int, list[torch.Tensor]] = {}
         self._free: list[torch.Tensor] = []
+        self._rooms: dict[str, torch.Tensor] = {}
         self._open: torch.Tensor | None = None
         self._open_node = (0, 1)
         self._tree = TreeSum(num_leaves, self.recycle)
@@ -116,11 +120,19 @@ class GradientBuffers:
             parameter.grad = view
 
     def spare_buffer(self) -> torch.Tensor:
-        """A buffer of this stage's length with any content; it comes back through `release` or `recycle`."""
-        if self._free:
-            return self._free.pop()
+        """A buffer of `chunk` elements a member with any content; it comes back through `release` or `recycle`."""
+        return self._free.pop() if self._free else self._allocate(self._capacity)
+
+    def room(self, name: str, length: int) -> torch.Tensor:
+        """Memory of so many elements with any content, the same in every step: fresh memory costs more than its use."""
+        if name not in self._rooms:
+            self._rooms[name] = self._allocate(length)
+        assert self._rooms[name].numel() == length
+        return self._rooms[name]
+
+    def _allocate(self, length: int) -> torch.Tensor:
         like = self.parameters[0]
-        return torch.empty(self.length, dtype=like.dtype, device=like.device)
+        return torch.empty(length, dtype=like.dtype, device=like.device)
 
     def recycle(self, buffer: torch.Tensor) -> None:
         self._free.append(buffer)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from frostline_contract.plan import Plan
-from frostline_trainer.comm.collectives import Group, Message
+from frostline_trainer.comm.collectives import Group, Message, wait_all
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
@@ -120,16 +120,14 @@ class Keeper:
 
     def collect(self) -> None:
         """Wait until the wards' gradients of this step are here: a vote that passes proves it of every buddy."""
-        for received in self._expected:
-            received.wait()
+        wait_all(self._expected)
         self._expected = []
         for item in self.incoming:
             item.buffers.adopt(item.landing)
 
     def finish_sending(self) -> None:
         """After the vote, when every buddy has what was sent: the gradients may change again."""
-        for sent in self._sent:
-            sent.wait()
+        wait_all(self._sent)
         self._sent = []
 
     def commit(self, learning_rate: float, factor: float) -> None:

@@ -1,7 +1,7 @@
 """Unit state moves peer to peer at a plan's start: from each unit's source to every member that needs and lacks it."""
 
 from frostline_contract.plan import Plan, StateTag
-from frostline_trainer.comm.collectives import Group, receive_bytes, send_bytes
+from frostline_trainer.comm.collectives import Group, receive_bytes, send_bytes, wait_all
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.unit_state import export_unit, import_unit, pack, unpack
 
@@ -31,8 +31,7 @@ def move_units(context: RunContext, plan: Plan, worker_id: str, moving: Group, t
             import_unit(unit, context.cut.units[unit], context.moments, unpack(payload))
             context.holdings.settle([unit], tag)
             received += len(payload)
-    for message in sent:
-        message.wait()
+    wait_all(sent)
     return received
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from frostline_trainer.comm.collectives import Group, Message
+from frostline_trainer.comm.collectives import Group, Message, wait_all
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.schedules import Action
 from frostline_trainer.engine.stage import Inputs, Stage
@@ -75,8 +75,7 @@ class Pipeline:
                     kept[stage_number, index] = (entry if needs_gradient else None, output)
             elif not stage.is_frozen:
                 self._backward(stage_number, micro_batch.number, *kept.pop((stage_number, index)))
-        for sent in self._sent:
-            sent.wait()
+        wait_all(self._sent)
         self._sent.clear()
         return result
 
@@ -96,8 +95,7 @@ class Pipeline:
                 if stage_number < self._num_stages - 1:
                     self._send(output, stage_number + 1, micro_batch.number, downstream=True)
                     output = None
-        for sent in self._sent:
-            sent.wait()
+        wait_all(self._sent)
         self._sent.clear()
         return output
 
