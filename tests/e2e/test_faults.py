@@ -175,3 +175,15 @@ def test_a_rollback_has_the_same_bits_on_three_workers(rolled_back: Ended, works
     replayed = workshop.run(tmp_path / "replayed", HURTS, "--workers", "2", "--replay", str(rolled_back.folder))
     assert replayed.digest == rolled_back.digest
     assert replayed.numerics == rolled_back.numerics
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_member_dies_in_the_rollback_itself(rolled_back: Ended, workshop: Workshop, tmp_path: Path, worker: int) -> None:
+    """The others are back at the old step already, or not yet: either way all go on from it, in the rollback's lineage."""
+    fault = {"kind": "kill_worker", "step": 11, "worker": worker, "phase": "rollback"}
+    changes = {**HURTS, "faults": [fault], "placement": {"pp_degree": 3, "dp_degree": 1}}
+    ended = workshop.run(tmp_path / "run", changes, "--workers", "3")
+    assert ended.fault(0)["phase"] == "rollback"
+    assert ended.digest == rolled_back.digest
+    assert ended.numerics == rolled_back.numerics
+    assert [record["freeze_point"] for record in ended.records] == [0] * 44
