@@ -48,7 +48,7 @@ def _kubernetes_stamps() -> dict[str, str]:
 MODULES = (
     Module(
         "kubernetes",
-        {name: name for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")} | {"v3": "etcd"},
+        {name: name for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")} | {"server": "etcd"},
         _kubernetes_stamps(),
     ),
     Module("helm3", {"helm": "helm3"}, {"helm.sh/helm/v3/internal/version.version": HELM3_VERSION}),
