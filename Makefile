@@ -46,7 +46,7 @@ test: $(STAMP) ## unit, integration and end-to-end tests that this machine can r
 	$(PY) -m pytest $(TESTS) $(IN_TURN) -q -ra -m "not wide" $(ARGS)
 
 test-wide: $(STAMP) ## the widest tables: every family, type, shape, schedule and freeze history (about an hour)
-	$(PY) -m pytest $(TESTS) -q -ra -m wide $(ARGS)
+	$(PY) -m pytest $(TESTS) -n $(TEST_JOBS) --dist load -q -ra -m wide $(ARGS)
 
 lint: $(STAMP) ## ruff, import boundaries, house rules
 	.venv/bin/ruff check $(SOURCES)

@@ -114,7 +114,7 @@ def test_a_node_that_was_cut_off_publishes_nothing_and_is_not_taken_back(
     faults = [{"kind": "cut_node", "step": 14, "worker": 1, "seconds": 3.0}]
     changes = {"faults": faults, "training": {"steps": 60}, "controller": {"dead_after_seconds": 2.0}}
     running = workshop.start(tmp_path / "run", changes, "--workers", "3")
-    (cut,) = running.wait_until(lambda: list((running.folder / "cluster" / "cut").glob("*")), "the cut")
+    (cut,) = running.wait_until(lambda: list((running.folder / "cluster" / "cut").glob("[!.]*")), "the cut")
     log = (running.folder / "logs" / "trainer-1.log").read_text()
     old = int(re.findall(r"worker started local_rank=0 process=(\d+)", log)[0])
     assert psutil.pid_exists(old)
