@@ -72,7 +72,7 @@ def live(case: Case, number: int, folder: str, node: str, faults: list[dict[str,
     torch.set_num_threads(1)
     identity = Identity(
         run_dir=Path(folder),
-        controller_file=Path(folder) / "controller.address",
+        controller=str(Path(folder) / "controller.address"),
         token="any",
         pod_name=f"trainer-{number}",
         worker_id=f"w{number}",

@@ -1,7 +1,7 @@
 """Who may call what. Every call carries `authorization: Bearer <token>`; a token stands for one role.
 
-Locally a run has one random token a role, kept in a file that only its user can read. On a cluster the same interface is
-served by projected service-account tokens.
+Locally a run has one random token a role, kept in a file that only its user can read (`Tokens`). On a cluster the callers are
+service accounts, known by projected tokens (`frostline_rpc.projected`).
 """
 
 import hmac
@@ -10,12 +10,14 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from frostline_rpc.errors import PermissionDenied, Unauthenticated
 
 WORKER, OPERATOR, CONTROLLER = "worker", "operator", "controller"
 
 ALLOWED = {
+    "DescribeJob": {WORKER},
     "Register": {WORKER},
     "Heartbeat": {WORKER},
     "ReportStatistics": {WORKER},
@@ -35,6 +37,14 @@ ALLOWED = {
     "Check": {WORKER, OPERATOR, CONTROLLER},
     "Watch": {WORKER, OPERATOR, CONTROLLER},
 }
+
+
+class Callers(Protocol):
+    """Knows callers by their tokens."""
+
+    async def role_of(self, token: str) -> str | None:
+        """The caller's role; None for a token that is wrong, too old, or of somebody who is not of this run."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -57,17 +67,17 @@ class Tokens:
     def read(path: Path) -> "Tokens":
         return Tokens(json.loads(path.read_text()))
 
-    def role_of(self, token: str) -> str | None:
+    async def role_of(self, token: str) -> str | None:
         for role, known in self.by_role.items():
             if hmac.compare_digest(known, token):
                 return role
         return None
 
 
-def authorise(tokens: Tokens, method: str, metadata: dict[str, str]) -> str:
+async def authorise(callers: Callers, method: str, metadata: dict[str, str]) -> str:
     """The caller's role. Raises Unauthenticated for a wrong token, PermissionDenied for a role that may not call `method`."""
     scheme, _, token = metadata.get("authorization", "").partition(" ")
-    role = tokens.role_of(token) if scheme == "Bearer" else None
+    role = await callers.role_of(token) if scheme == "Bearer" else None
     if role is None:
         raise Unauthenticated(f"{method}: wrong or missing token; send 'authorization: Bearer <token>' of this run")
     if role not in ALLOWED.get(method, set()):

@@ -6,9 +6,12 @@ from typing import Any
 
 import grpc
 
+from frostline_rpc.current_text import current_text
 from frostline_rpc.server import MESSAGE_BYTES_MAX
 
-IDEMPOTENT = ["Register", "Heartbeat", "ReportStatistics", "ReportRecords", "Ready", "ReportRecovery", "Status", "DescribeShards"]
+IDEMPOTENT = [
+    "DescribeJob", "Register", "Heartbeat", "ReportStatistics", "ReportRecords", "Ready", "ReportRecovery", "Status", "DescribeShards",
+]  # fmt: skip
 SERVICES = ("frostline.v1.Control", "frostline.v1.CacheControl")
 
 _RETRY = {
@@ -42,11 +45,14 @@ OPTIONS = [
 
 
 class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    """token: itself or a file's path, read at each call: a kubelet renews it."""
+
     def __init__(self, token: str) -> None:
-        self._header = ("authorization", f"Bearer {token}")
+        self._token = token
 
     def _with_token(self, details: Any) -> Any:
-        return details._replace(metadata=[*(details.metadata or []), self._header])
+        header = ("authorization", f"Bearer {current_text(self._token)}")
+        return details._replace(metadata=[*(details.metadata or []), header])
 
     def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
         return continuation(self._with_token(details), request)
@@ -56,7 +62,10 @@ class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor
 
 
 def open_channel(address: str, token: str) -> grpc.Channel:
-    """A blocking channel to host:port that sends `token` with every call. The caller closes it."""
+    """A blocking channel to host:port that sends `token` (or what the file of that path holds) with every call.
+
+    The caller closes it. Calls raise OSError where that file cannot be read.
+    """
     return grpc.intercept_channel(grpc.insecure_channel(address, OPTIONS), _Token(token))
 
 

@@ -33,6 +33,12 @@ class NotLeading(DomainError):
     code = grpc.StatusCode.UNAVAILABLE
 
 
+class Unavailable(DomainError):
+    """What is needed to answer is away for the moment. Retried."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+
 class Unauthenticated(DomainError):
     code = grpc.StatusCode.UNAUTHENTICATED
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from frostline_rpc.auth import Tokens, authorise
+from frostline_rpc.auth import Callers, authorise
 from frostline_rpc.errors import DomainError
 
 MESSAGE_BYTES_MAX = 32 * 1024 * 1024
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 class _Conventions(grpc.aio.ServerInterceptor):
     """Checks the caller and turns domain errors into status codes, for every method in one place."""
 
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
+    def __init__(self, callers: Callers) -> None:
+        self._callers = callers
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
@@ -40,14 +40,14 @@ class _Conventions(grpc.aio.ServerInterceptor):
 
         async def unary(request: Any, context: grpc.aio.ServicerContext) -> Any:
             try:
-                authorise(self._tokens, method, metadata)
+                await authorise(self._callers, method, metadata)
                 return await handler.unary_unary(request, context)
             except DomainError as error:
                 await context.abort(error.code, str(error))
 
         async def stream(request: Any, context: grpc.aio.ServicerContext) -> Any:
             try:
-                authorise(self._tokens, method, metadata)
+                await authorise(self._callers, method, metadata)
                 async for response in handler.unary_stream(request, context):
                     yield response
             except DomainError as error:
@@ -58,9 +58,9 @@ class _Conventions(grpc.aio.ServerInterceptor):
         return grpc.unary_stream_rpc_method_handler(stream, handler.request_deserializer, handler.response_serializer)
 
 
-async def start_server(add_servicers: Callable[[grpc.aio.Server], None], host: str, port: int, tokens: Tokens) -> tuple[Any, int]:
+async def start_server(add_servicers: Callable[[grpc.aio.Server], None], host: str, port: int, callers: Callers) -> tuple[Any, int]:
     """Start a server on host:port (0 chooses one). Returns it and its port. Raises OSError where the port is taken."""
-    server = grpc.aio.server(interceptors=[_Conventions(tokens)], options=OPTIONS)
+    server = grpc.aio.server(interceptors=[_Conventions(callers)], options=OPTIONS)
     add_servicers(server)
     try:
         bound = server.add_insecure_port(f"{host}:{port}")

@@ -234,5 +234,5 @@ def test_tokens_are_private_and_read_back(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert Tokens.read(path) == tokens
     assert len(set(tokens.by_role.values())) == 3
-    assert {tokens.role_of(token) for token in tokens.by_role.values()} == {WORKER, OPERATOR, CONTROLLER}
-    assert tokens.role_of("") is None
+    assert {asyncio.run(tokens.role_of(token)) for token in tokens.by_role.values()} == {WORKER, OPERATOR, CONTROLLER}
+    assert asyncio.run(tokens.role_of("")) is None

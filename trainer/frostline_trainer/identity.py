@@ -11,12 +11,12 @@ from pathlib import Path
 class Identity:
     """Who this worker is: pod UID + process nonce, never a pod's name (PROTOCOLS 5).
 
-    node: its failure domain. host: the address at which other workers reach its store and its groups. The agent gives the nonce
+    controller, token: themselves, or the paths of files that hold them (`frostline_rpc.current_text`). node: its failure domain. host: the address at which other workers reach its store and its groups. The agent gives the nonce
     (FROSTLINE_WORKER_NONCE), so that the end of the process can be told by whoever sees it.
     """
 
     run_dir: Path
-    controller_file: Path
+    controller: str
     token: str
     pod_name: str
     worker_id: str
@@ -35,7 +35,7 @@ class Identity:
         run_dir = Path(os.environ["FROSTLINE_RUN_DIR"])
         return Identity(
             run_dir=run_dir,
-            controller_file=Path(os.environ.get("FROSTLINE_CONTROLLER", run_dir / "controller.address")),
+            controller=os.environ.get("FROSTLINE_CONTROLLER") or str(run_dir / "controller.address"),
             token=os.environ["FROSTLINE_TOKEN"],
             pod_name=os.environ.get("FROSTLINE_POD_NAME", "worker"),
             worker_id=worker_id_of(os.environ, secrets.token_hex(4)),

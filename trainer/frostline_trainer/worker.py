@@ -10,16 +10,17 @@ import sys
 import threading
 import traceback
 
-from frostline_contract.job import load_job
+from frostline_contract.job import Job, parse_job, read_yaml
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.control.client import ControlClient
-from frostline_trainer.control.line import Refused
+from frostline_trainer.control.line import ControllerLine, Refused
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.identity import Identity
 from frostline_trainer.life.worker import EXIT_REFUSED, Worker
 
 log = logging.getLogger(__name__)
 EXIT_USER, EXIT_FAULT = 2, 70
+JOB_PATIENCE_SECONDS = 60.0
 
 
 def main() -> int:
@@ -33,7 +34,7 @@ def main() -> int:
     )
     worker = None
     try:
-        worker = Worker(identity, load_job(identity.run_dir / "job.yaml"))
+        worker = Worker(identity, ask_for_job(identity))
         _leave_when_told(worker)
         return worker.run()
     except Refused as refusal:
@@ -47,6 +48,16 @@ def main() -> int:
         log.exception("fault")
         _tell(identity, worker, "".join(traceback.format_exception(fault))[-4000:], user_mistake=False)
         return EXIT_FAULT
+
+
+def ask_for_job(identity: Identity) -> Job:
+    """The run's job as its controller has it. Raises Refused, or TimeoutError where no controller answers."""
+    line = ControllerLine(identity.controller, identity.token)
+    try:
+        text = line.call("DescribeJob", control_pb2.DescribeJobRequest(), JOB_PATIENCE_SECONDS).job
+    finally:
+        line.stop()
+    return parse_job(read_yaml(text), "the controller's job")
 
 
 def _leave_when_told(worker: Worker) -> None:
@@ -63,7 +74,7 @@ def _leave_when_told(worker: Worker) -> None:
 def _tell(identity: Identity, worker: Worker | None, error: str, user_mistake: bool) -> None:
     """The controller hears of the end even where the worker never registered."""
     client = (worker.client if worker is not None else None) or ControlClient(
-        identity.controller_file,
+        identity.controller,
         identity.token,
         control_pb2.RegisterRequest(worker_id=identity.worker_id, pod_name=identity.pod_name),
         Mailbox(identity.worker_id),

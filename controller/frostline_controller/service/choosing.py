@@ -60,7 +60,7 @@ class Choosing:
             reshape_seconds=run.reshape_seconds,
             boundary_bytes_per_sample=run.identity.boundary_bytes_per_sample,
             cacheable=run.identity.cacheable,
-            cache_reachable=(run.folder / "cache.address").exists(),
+            cache_reachable=bool(run.cache_address()),
             parallel_slots=run.parallel_slots,
             train_samples=run.identity.train_samples,
             tied=run.identity.tied,

@@ -34,6 +34,7 @@ OUTSIDE = frozenset(("start", "spare", "recovery", "reshape", "finish", "publish
 class Run:
     """Shared context. Only the reconciler's task calls `commit`, so of two changes none is lost.
 
+    cache_address: host:port of a cache server that leaves no address in the run's folder; empty: none.
     entered: members that have entered the current generation, with the step of the switch and how long it took.
     """
 
@@ -47,8 +48,9 @@ class Run:
         cluster: ClusterState,
         clock: Callable[[], float] = time.monotonic,
         parallel_slots: int | None = None,
+        cache_address: str = "",
     ) -> None:
-        self.parallel_slots = parallel_slots
+        self.parallel_slots, self._cache_address = parallel_slots, cache_address
         self.job, self.folder, self.backend, self.clock = job, Path(folder), backend, clock
         self._store = store
         self.state = state
@@ -80,6 +82,11 @@ class Run:
     @property
     def ended(self) -> bool:
         return self.state.state in ENDED
+
+    def cache_address(self) -> str:
+        """host:port of the cache server: where one has been started for this run, else what we were told; empty: none."""
+        file = self.folder / "cache.address"
+        return file.read_text(encoding="utf-8").strip() if file.exists() else self._cache_address
 
     def adopt_identity(self, identity: Any) -> None:
         """The first worker's word on what the run is. Durable with the first plan."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from frostline_contract.job import job_digest
+from frostline_contract.job import dump_job, job_digest
 from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import CacheProfile, IntervalStatistics, LinkProfile, StepRecord, WorkerProfile
 from frostline_controller.membership import GONE, Worker
@@ -27,7 +27,10 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._run = controller.run
-        self._job_digest = job_digest(controller.run.job)
+        self._job, self._job_digest = dump_job(controller.run.job), job_digest(controller.run.job)
+
+    async def DescribeJob(self, request: pb.DescribeJobRequest, context: Any) -> pb.DescribeJobResponse:
+        return pb.DescribeJobResponse(job=self._job)
 
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
         run = self._run
@@ -55,12 +58,11 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             self._controller.note_departure(older, f"its process was replaced by {worker.process_id}", "ended")
         if run.members.add(worker):
             await self._controller.note_joined(worker)
-        cache = run.folder / "cache.address"
         return pb.RegisterResponse(
             incarnation=run.state.incarnation,
             heartbeat_seconds=run.job.controller.heartbeat_seconds,
             checkpoint_root=str(self._controller.checkpoint_root),
-            cache_address=cache.read_text().strip() if cache.exists() else "",
+            cache_address=run.cache_address(),
         )
 
     async def _check_place(self, worker_id: str) -> None:

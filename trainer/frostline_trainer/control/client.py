@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -28,16 +27,16 @@ RECORDS_A_REPORT = 200
 class ControlClient:
     """Calls that survive a controller's restart.
 
-    address_file: holds host:port; read again at every reconnect. mailbox: where watched messages go.
+    controller, token: themselves, or paths of files that hold them (ControllerLine). mailbox: where watched messages go.
     snapshot: called by the heartbeat thread for a HeartbeatRequest.
     acknowledge(lineage, step, interval): what is durable now; None says nothing.
     on_fence(generation), on_stack(reason), on_lost(): what cannot wait for the training thread; called in threads of this client.
     """
 
-    def __init__(self, address_file: Path, token: str, registration: control_pb2.RegisterRequest, mailbox: Mailbox,
+    def __init__(self, controller: str, token: str, registration: control_pb2.RegisterRequest, mailbox: Mailbox,
                  snapshot: Callable[[], control_pb2.HeartbeatRequest],
                  acknowledge: Callable[[int, int | None, int | None], None]) -> None:  # fmt: skip
-        self._line, self._registration = ControllerLine(address_file, token), registration
+        self._line, self._registration = ControllerLine(controller, token), registration
         self._mailbox, self._snapshot, self._acknowledge = mailbox, snapshot, acknowledge
         self.on_fence: Callable[[GenerationId], None] = lambda generation: None
         self.on_stack: Callable[[str], None] = lambda reason: None

@@ -2,13 +2,13 @@
 
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import grpc
 
 from frostline_proto.v1 import control_pb2_grpc
 from frostline_rpc.channel import open_channel
+from frostline_rpc.current_text import current_text
 from frostline_trainer.control.partition import through_partition
 
 CALL_SECONDS = 5.0
@@ -22,10 +22,13 @@ class Refused(Exception):
 
 
 class ControllerLine:
-    """address_file: holds host:port; read again at every reconnect. Callable from any thread. stopping: set by `stop`."""
+    """controller: host:port, or the path of a file that holds it, read again at every reconnect. token: in the same way.
 
-    def __init__(self, address_file: Path, token: str) -> None:
-        self._address_file, self._token = address_file, token
+    Callable from any thread. stopping: set by `stop`.
+    """
+
+    def __init__(self, controller: str, token: str) -> None:
+        self._controller, self._token = controller, token
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._address = ""
@@ -35,7 +38,7 @@ class ControllerLine:
         """Raises OSError where no controller has left its address."""
         with self._lock:
             if self._channel is None:
-                self._address = self._address_file.read_text().strip()
+                self._address = current_text(self._controller)
                 self._channel = through_partition(open_channel(self._address, self._token))
             return control_pb2_grpc.ControlStub(self._channel)
 
@@ -57,14 +60,15 @@ class ControllerLine:
     def reset(self) -> None:
         """Drop the channel where the controller has moved, or this line is ending."""
         with self._lock:
-            moved = (
-                self.stopping.is_set()
-                or not self._address_file.exists()
-                or self._address_file.read_text().strip() != self._address
-            )
-            if self._channel is not None and moved:
+            if self._channel is not None and (self.stopping.is_set() or self._moved()):
                 self._channel.close()
                 self._channel = None
+
+    def _moved(self) -> bool:
+        try:
+            return current_text(self._controller) != self._address
+        except OSError:
+            return True
 
     def stop(self) -> None:
         self.stopping.set()

@@ -11,12 +11,12 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import grpc
 
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.channel import open_channel
+from frostline_rpc.current_text import current_text
 from frostline_trainer.control.partition import is_cut_off
 from frostline_trainer.identity import worker_id_of
 
@@ -87,7 +87,7 @@ class Teller:
 
     def _channel(self, env: Mapping[str, str]) -> grpc.Channel:
         """To where the controller is now. Raises FileNotFoundError where there is none."""
-        key = (Path(env["FROSTLINE_CONTROLLER"]).read_text(encoding="utf-8").strip(), env["FROSTLINE_TOKEN"])
+        key = (current_text(env["FROSTLINE_CONTROLLER"]), env["FROSTLINE_TOKEN"])
         with self._lock:
             if key not in self._channels:
                 if len(self._channels) >= CHANNELS_MAX:

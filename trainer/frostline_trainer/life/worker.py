@@ -80,7 +80,7 @@ class Worker:
 
     def _connect(self, registration: control_pb2.RegisterRequest) -> ControlClient:
         client = ControlClient(
-            self.identity.controller_file, self.identity.token, registration, self.mailbox, self._heartbeat, self._acknowledge
+            self.identity.controller, self.identity.token, registration, self.mailbox, self._heartbeat, self._acknowledge
         )
         client.on_fence = self._interrupt
         client.on_lost = lambda: self._interrupt(self.mailbox.newest)

@@ -7,6 +7,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class DescribeJobRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeJobResponse(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
 class RegisterRequest(_message.Message):
     __slots__ = ("worker_id", "pod_name", "failure_domain", "process_id", "store_host", "store_port", "probe_digest", "probe_detail", "job_digest", "profile", "num_units", "steps_per_epoch", "train_samples", "dataset_digest", "generation", "unit_names", "boundary_bytes_per_sample", "cacheable", "cache_refusal", "tied")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]

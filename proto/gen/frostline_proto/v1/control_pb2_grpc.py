@@ -34,6 +34,11 @@ class ControlStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.DescribeJob = channel.unary_unary(
+                '/frostline.v1.Control/DescribeJob',
+                request_serializer=frostline__proto_dot_v1_dot_control__pb2.DescribeJobRequest.SerializeToString,
+                response_deserializer=frostline__proto_dot_v1_dot_control__pb2.DescribeJobResponse.FromString,
+                _registered_method=True)
         self.Register = channel.unary_unary(
                 '/frostline.v1.Control/Register',
                 request_serializer=frostline__proto_dot_v1_dot_control__pb2.RegisterRequest.SerializeToString,
@@ -88,6 +93,13 @@ class ControlStub(object):
 
 class ControlServicer(object):
     """Missing associated documentation comment in .proto file."""
+
+    def DescribeJob(self, request, context):
+        """worker: the run's job, before anything else. What a pod mounts may be older than the run (PROTOCOLS 9).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def Register(self, request, context):
         """worker: join the run; idempotent for one worker id.
@@ -162,6 +174,11 @@ class ControlServicer(object):
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'DescribeJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeJob,
+                    request_deserializer=frostline__proto_dot_v1_dot_control__pb2.DescribeJobRequest.FromString,
+                    response_serializer=frostline__proto_dot_v1_dot_control__pb2.DescribeJobResponse.SerializeToString,
+            ),
             'Register': grpc.unary_unary_rpc_method_handler(
                     servicer.Register,
                     request_deserializer=frostline__proto_dot_v1_dot_control__pb2.RegisterRequest.FromString,
@@ -222,6 +239,33 @@ def add_ControlServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Control(object):
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def DescribeJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/frostline.v1.Control/DescribeJob',
+            frostline__proto_dot_v1_dot_control__pb2.DescribeJobRequest.SerializeToString,
+            frostline__proto_dot_v1_dot_control__pb2.DescribeJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Register(request,

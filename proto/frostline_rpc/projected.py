@@ -1,0 +1,109 @@
+"""Callers on a cluster: service accounts, by the tokens that its API server signs and a kubelet projects into their pods.
+
+A token is checked without asking anybody: signature by the API server's published keys (JWKS), audience (this run's alone),
+expiry, service account, and the pod that it is bound to. The keys are fetched when one is met that is not known.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jwt
+
+from frostline_rpc.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512")
+"""Asymmetric ones only: a public key must not pass for a shared secret."""
+LEEWAY_SECONDS = 10.0
+FETCH_SECONDS_MIN = 5.0
+"""Least time between two fetches, so that wrong tokens do not become requests to the API server."""
+REMEMBERED_MAX = 4096
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whom a token names. pod, pod_uid: that it is bound to. expires: Unix seconds."""
+
+    account: str
+    pod: str
+    pod_uid: str
+    expires: float
+
+
+class ProjectedTokens:
+    """Callers (`auth.Callers`) of one run.
+
+    audience: that tokens must be made for. namespace: of the accounts. roles: role by service account's name.
+    fetch_keys(): the API server's JWKS as JSON; blocking; raises OSError. confirm(caller, token): a further question, such as whether
+    the pod still exists, or TokenReview.
+    """
+
+    def __init__(self, audience: str, namespace: str, roles: Mapping[str, str], fetch_keys: Callable[[], Mapping[str, Any]],
+                 confirm: Callable[[Caller, str], Awaitable[bool]] | None = None,
+                 now: Callable[[], float] = time.time) -> None:  # fmt: skip
+        self._audience, self._namespace, self._roles = audience, namespace, dict(roles)
+        self._fetch_keys, self._confirm, self._now = fetch_keys, confirm, now
+        self._keys: dict[str, Any] = {}
+        self._fetched_at = float("-inf")
+        self._fetching = asyncio.Lock()
+        self._remembered: dict[str, Caller] = {}
+
+    async def role_of(self, token: str) -> str | None:
+        """Raises Unavailable where the signer's key is not known and cannot be asked for."""
+        caller = self._remembered.get(token)
+        if caller is None:
+            caller = await self._read(token)
+            if caller is None:
+                return None
+            self._remember(token, caller)
+        if caller.expires + LEEWAY_SECONDS < self._now():
+            self._remembered.pop(token, None)
+            return None
+        if self._confirm is not None and not await self._confirm(caller, token):
+            return None
+        return self._roles.get(caller.account)
+
+    async def _read(self, token: str) -> Caller | None:
+        """Whom a token names, where it is genuine."""
+        try:
+            key = await self._key(str(jwt.get_unverified_header(token).get("kid", "")))
+            if key is None:
+                return None
+            claims = jwt.decode(
+                token, key.key, algorithms=list(ALGORITHMS), audience=self._audience, leeway=LEEWAY_SECONDS,
+                options={"require": ["exp", "sub", "aud"], "verify_iat": False},
+            )  # fmt: skip
+        except jwt.PyJWTError as error:
+            log.info("a caller's token was refused reason=%s", error)
+            return None
+        prefix, account = f"system:serviceaccount:{self._namespace}:", str(claims["sub"])
+        pod = (claims.get("kubernetes.io") or {}).get("pod") or {}
+        if not account.startswith(prefix) or not pod.get("uid"):
+            log.info("a caller's token was refused subject=%s pod=%s", account, pod.get("name"))
+            return None
+        return Caller(account.removeprefix(prefix), str(pod.get("name", "")), str(pod["uid"]), float(claims["exp"]))
+
+    async def _key(self, key_id: str) -> Any:
+        """The API server's key of that id; None where it publishes none."""
+        if key_id in self._keys:
+            return self._keys[key_id]
+        async with self._fetching:
+            if key_id not in self._keys and time.monotonic() - self._fetched_at >= FETCH_SECONDS_MIN:
+                self._fetched_at = time.monotonic()
+                try:
+                    published = await asyncio.to_thread(self._fetch_keys)
+                    self._keys = {str(key.key_id): key for key in jwt.PyJWKSet.from_dict(dict(published)).keys}
+                except (OSError, jwt.PyJWTError) as error:
+                    self._fetched_at = float("-inf")
+                    raise Unavailable(f"the API server's keys cannot be read: {error}") from error
+        return self._keys.get(key_id)
+
+    def _remember(self, token: str, caller: Caller) -> None:
+        if len(self._remembered) >= REMEMBERED_MAX:
+            self._remembered.clear()
+        self._remembered[token] = caller
