@@ -1,4 +1,8 @@
-"""`python -m frostline_cache_server`: the control plane of the activation cache, until SIGTERM."""
+"""`python -m frostline_cache_server`: the control plane of the activation cache, until SIGTERM.
+
+On a cluster, environment set by the chart: FROSTLINE_AUDIENCE (of trainers' tokens; with it no run directory is needed),
+FROSTLINE_NAMESPACE, FROSTLINE_RELEASE, FROSTLINE_BIND_HOST (default of --host).
+"""
 
 import argparse
 import asyncio
@@ -7,7 +11,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from frostline_cache_server.boundaries import Boundaries
 from frostline_cache_server.logs import set_up_logs
@@ -15,7 +18,10 @@ from frostline_cache_server.service import CacheControl
 from frostline_cache_server.shards import ShardMap, parse_addresses
 from frostline_cache_server.sweeper import Sweeper
 from frostline_proto.v1 import cache_pb2_grpc
-from frostline_rpc.auth import Tokens
+from frostline_rpc.api_keys import fetch_keys
+from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Callers, Tokens
+from frostline_rpc.health import serve_health
+from frostline_rpc.projected import ProjectedTokens
 from frostline_rpc.server import start_server
 
 PASSWORD_VARIABLE = "FROSTLINE_REDIS_PASSWORD"
@@ -35,18 +41,28 @@ def main() -> int:
         addresses = parse_addresses(options.shards)
         if options.memory_bytes is not None and options.memory_bytes < 1 << 20:
             raise ValueError(f"--memory-bytes is {options.memory_bytes}; at least {1 << 20} is needed")
-        tokens = Tokens.read(options.run_dir / "tokens.json")
-        asyncio.run(serve(options.run_dir, addresses, options.host, options.port, options.memory_bytes, tokens))
+        asyncio.run(serve(options, addresses, known_callers(options.run_dir)))
     except (ValueError, OSError) as error:
         print(f"frostline cache server: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-async def serve(
-    run_dir: Path, addresses: list[tuple[str, int]], host: str, port: int, memory_bytes: int | None, tokens: Tokens
-) -> None:
+def known_callers(run_dir: Path | None) -> Callers:
+    """Service accounts on a cluster, else the tokens of the run's directory. Raises ValueError where there is neither,
+    OSError."""
+    if audience := os.environ.get("FROSTLINE_AUDIENCE"):
+        release = os.environ["FROSTLINE_RELEASE"]
+        roles = {f"{release}-trainer": WORKER, f"{release}-controller": CONTROLLER, f"{release}-check": OPERATOR}
+        return ProjectedTokens(audience, os.environ["FROSTLINE_NAMESPACE"], roles, fetch_keys)
+    if run_dir is None:
+        raise ValueError("nobody's tokens are known: give --run-dir, or on a cluster set FROSTLINE_AUDIENCE")
+    return Tokens.read(run_dir / "tokens.json")
+
+
+async def serve(options: argparse.Namespace, addresses: list[tuple[str, int]], callers: Callers) -> None:
     """Serve until SIGTERM or SIGINT; the address is in `<run_dir>/cache.address` once calls are answered."""
+    run_dir, host, memory_bytes = options.run_dir, options.host, options.memory_bytes
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
@@ -54,8 +70,12 @@ async def serve(
     await shards.refresh()
     boundaries = Boundaries()
     control = CacheControl(shards, boundaries, memory_bytes)
-    server, bound = await start_server(lambda added: _add_services(added, control), host, port, tokens)
-    write_address(run_dir / ADDRESS_FILE, f"{host}:{bound}")
+    server, bound = await start_server(
+        lambda added: cache_pb2_grpc.add_CacheControlServicer_to_server(control, added), host, options.port, callers
+    )
+    health = await serve_health(host, options.health_port) if options.health_port else None
+    if run_dir is not None:
+        write_address(run_dir / ADDRESS_FILE, f"{host}:{bound}")
     log.info("serving", extra={"address": f"{host}:{bound}", "shards": len(addresses), "limit_bytes": control.limit_bytes()})
     sweeper = Sweeper(shards, boundaries, UNKNOWN_GRACE_SECONDS)
     background = [
@@ -70,16 +90,18 @@ async def serve(
             task.result()
         task.cancel()
     await server.stop(grace=1.0)
+    if health is not None:
+        await health.stop(None)
     await shards.close()
     log.info("stopped")
 
 
-def redis_password(run_dir: Path) -> str | None:
+def redis_password(run_dir: Path | None) -> str | None:
     """From the environment, else from the run's file, else none."""
     if PASSWORD_VARIABLE in os.environ:
         return os.environ[PASSWORD_VARIABLE]
-    file = run_dir / PASSWORD_FILE
-    return file.read_text().strip() if file.exists() else None
+    file = run_dir / PASSWORD_FILE if run_dir is not None else None
+    return file.read_text().strip() if file is not None and file.exists() else None
 
 
 def write_address(path: Path, address: str) -> None:
@@ -87,17 +109,6 @@ def write_address(path: Path, address: str) -> None:
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     fresh.write_text(address + "\n")
     fresh.replace(path)
-
-
-def _add_services(server: Any, control: CacheControl) -> None:
-    cache_pb2_grpc.add_CacheControlServicer_to_server(control, server)
-    try:
-        from grpc_health.v1 import health, health_pb2_grpc
-    except ImportError:
-        # The health service is what Kubernetes probes ask; a local run has no use for it.
-        log.info("no health service", extra={"reason": "grpcio-health-checking is not installed"})
-        return
-    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
 
 
 async def _refresh_for_ever(shards: ShardMap) -> None:
@@ -108,10 +119,11 @@ async def _refresh_for_ever(shards: ShardMap) -> None:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="frostline_cache_server", description="Control plane of the activation cache.")
-    parser.add_argument("--run-dir", type=Path, required=True, help="holds tokens.json; cache.address is written there")
+    parser.add_argument("--run-dir", type=Path, help="holds tokens.json; cache.address is written there. Not needed on a cluster")
     parser.add_argument("--shards", required=True, help="Redis servers, host:port,host:port, in hashing order")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--host", default=os.environ.get("FROSTLINE_BIND_HOST", "127.0.0.1"), help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 chooses one")
+    parser.add_argument("--health-port", type=int, default=0, help="plain-text port of the standard health service; 0: none")
     parser.add_argument("--memory-bytes", type=int, default=None, help="limit of all shards together; default: their maxmemory")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser

@@ -9,15 +9,13 @@ import sys
 from pathlib import Path
 
 from frostline_contract.job import load_job
-from frostline_controller.cluster.backend import Conflict
 from frostline_controller.cluster.local_backend import LocalBackend, replace_durably
 from frostline_controller.deciding import read_replay
 from frostline_controller.service.controller import Controller
+from frostline_controller.service.leading import lead, stamp_logs
 from frostline_controller.service.run import Run
-from frostline_controller.service.servicer import add_control
 from frostline_controller.state.durable import DurableStore
 from frostline_rpc.auth import Tokens
-from frostline_rpc.server import start_server
 
 SUPERSEDED = 4
 """Exit code of a controller that another one has replaced."""
@@ -62,44 +60,15 @@ async def serve(options: argparse.Namespace) -> int:
     await controller.start()
     if options.resume and run.state.state in RESUMED_STATES:
         await controller.commands.resume("resumed")
-    tokens = Tokens.read(folder / "tokens.json")
-    server, port = await start_server(lambda server: add_control(server, controller), options.host, options.port, tokens)
-    await asyncio.to_thread(replace_durably, folder / "controller.address", f"{options.host}:{port}\n")
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    reconciling = asyncio.create_task(controller.serve())
-    stopping = asyncio.create_task(stop.wait())
-    done, _ = await asyncio.wait({reconciling, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    run.streams.close_all()
-    await server.stop(0.5)
-    code = 0
-    if reconciling in done:
-        error = reconciling.exception()
-        if not isinstance(error, Conflict):
-            raise error or AssertionError("the reconciler ended by itself")
-        log.error("another controller leads, leaving error=%s", error)
-        code = SUPERSEDED
-    else:
-        controller.stop()
-        await reconciling
-    stopping.cancel()
-    run.close()
-    return code
 
+    async def say_where(port: int) -> None:
+        await asyncio.to_thread(replace_durably, folder / "controller.address", f"{options.host}:{port}\n")
 
-def stamp_logs(run: Run) -> None:
-    """Every line says in which generation and at which step it was written."""
-
-    def stamp(line: logging.LogRecord) -> bool:
-        line.generation = str(run.current.generation) if run.current else "none"
-        line.step = run.step
-        return True
-
-    form = "time=%(asctime)s level=%(levelname)s generation=%(generation)s step=%(step)s logger=%(name)s %(message)s"
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(stamp)
-        handler.setFormatter(logging.Formatter(form))
+    told = await lead(controller, Tokens.read(folder / "tokens.json"), options.host, options.port, stop, say_where)
+    return 0 if told else SUPERSEDED
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -10,6 +10,10 @@ FENCE = PREFIX + "generation"
 """Written by the leading controller with every plan: "<incarnation>.<counter>". The field that a patch of PLAN tests.
 Absent: no controller has ever led."""
 
+STATE = PREFIX + "state"
+"""Written by the leading controller with the durable state, read by people: waiting, running, draining, suspended, completed,
+failed or cancelled. `kubectl wait --for=jsonpath=...` waits for it. Absent: not started."""
+
 PROGRESS = PREFIX + "progress"
 """Written by the leading controller at most every 10 s, read by people and `frostline status`. Absent: not started."""
 

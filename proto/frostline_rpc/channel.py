@@ -10,8 +10,16 @@ from frostline_rpc.current_text import current_text
 from frostline_rpc.server import MESSAGE_BYTES_MAX
 
 IDEMPOTENT = [
-    "DescribeJob", "Register", "Heartbeat", "ReportStatistics", "ReportRecords", "Ready", "ReportRecovery", "Status", "DescribeShards",
-]  # fmt: skip
+    "DescribeJob",
+    "Register",
+    "Heartbeat",
+    "ReportStatistics",
+    "ReportRecords",
+    "Ready",
+    "ReportRecovery",
+    "Status",
+    "DescribeShards",
+]
 SERVICES = ("frostline.v1.Control", "frostline.v1.CacheControl")
 
 _RETRY = {

@@ -1,4 +1,5 @@
-"""Addresses and tokens that may change while a process lives: given as themselves, or as the path of a file that holds them now."""
+"""Addresses and tokens that may change while a process lives: given as themselves, or as the path of a file that holds them
+now."""
 
 from pathlib import Path
 

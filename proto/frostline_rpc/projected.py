@@ -39,8 +39,8 @@ class ProjectedTokens:
     """Callers (`auth.Callers`) of one run.
 
     audience: that tokens must be made for. namespace: of the accounts. roles: role by service account's name.
-    fetch_keys(): the API server's JWKS as JSON; blocking; raises OSError. confirm(caller, token): a further question, such as whether
-    the pod still exists, or TokenReview.
+    fetch_keys(): the API server's JWKS as JSON; blocking; raises OSError. confirm(caller, token): a further question, such as
+    whether the pod still exists, or TokenReview.
     """
 
     def __init__(self, audience: str, namespace: str, roles: Mapping[str, str], fetch_keys: Callable[[], Mapping[str, Any]],

@@ -58,7 +58,9 @@ class _Conventions(grpc.aio.ServerInterceptor):
         return grpc.unary_stream_rpc_method_handler(stream, handler.request_deserializer, handler.response_serializer)
 
 
-async def start_server(add_servicers: Callable[[grpc.aio.Server], None], host: str, port: int, callers: Callers) -> tuple[Any, int]:
+async def start_server(
+    add_servicers: Callable[[grpc.aio.Server], None], host: str, port: int, callers: Callers
+) -> tuple[Any, int]:
     """Start a server on host:port (0 chooses one). Returns it and its port. Raises OSError where the port is taken."""
     server = grpc.aio.server(interceptors=[_Conventions(callers)], options=OPTIONS)
     add_servicers(server)

@@ -3,7 +3,8 @@
     python -m frostline_trainer.agent
 
 Environment: FROSTLINE_WORKERS_PER_POD (1), FROSTLINE_PRELOAD (socket of a preload process; unset: the agent starts its own),
-FROSTLINE_LOG (file of the workers' output), FROSTLINE_GRACE_SECONDS (from SIGTERM to SIGKILL), and what workers read.
+FROSTLINE_LOG (file of the workers' output; unset: the agent's own), FROSTLINE_GRACE_SECONDS (from SIGTERM to SIGKILL),
+FROSTLINE_HEALTH_PORT (HTTP port for probes, on FROSTLINE_BIND_HOST; unset: none), and what workers read.
 
 Exit codes of a worker: 0 done, 2 the user's mistake, 3 refused by the controller: these are not started again, but for one try
 after a refusal, since what was refused may have been the process (it belonged to a world that is over) and not the pod. Anything
@@ -21,7 +22,10 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from http.server import HTTPServer
 from pathlib import Path
+
+from frostline_trainer.pod_health import serve_pod_health
 
 DONE, CRASH_LOOP, USER_MISTAKE, REFUSED = 0, 1, 2, 3
 FINAL = {DONE, USER_MISTAKE, REFUSED}
@@ -34,7 +38,8 @@ CONNECT_SECONDS = 0.1
 
 @dataclass
 class Slot:
-    """The place of one worker. connection: to the preload process, open while the worker lives."""
+    """The place of one worker. connection: to the preload process, open while the worker lives. joined: file that the worker
+    makes when it has joined the run."""
 
     local_rank: int
     connection: socket.socket | None = None
@@ -45,6 +50,7 @@ class Slot:
     crashes: int = 0
     refused: bool = False
     exit_code: int | None = None
+    joined: Path | None = None
 
 
 class Agent:
@@ -52,13 +58,14 @@ class Agent:
 
     def __init__(self, env: dict[str, str]) -> None:
         self._env = env
-        self._log = env.get("FROSTLINE_LOG", os.devnull)
+        self._log = env.get("FROSTLINE_LOG") or f"/proc/{os.getpid()}/fd/1"
         self._grace_seconds = float(env.get("FROSTLINE_GRACE_SECONDS", "14"))
         self._slots = [Slot(local_rank) for local_rank in range(int(env.get("FROSTLINE_WORKERS_PER_POD", "1")))]
         self._selector = selectors.DefaultSelector()
         self._kill_at: float | None = None
         self._preload: subprocess.Popen[bytes] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="frostline-")
+        self._health: HTTPServer | None = None
         self._socket = env.get("FROSTLINE_PRELOAD", "")
 
     def run(self) -> int:
@@ -72,6 +79,7 @@ class Agent:
         if not self._socket:
             self._start_preload()
         try:
+            self._serve_health()
             while any(slot.exit_code is None for slot in self._slots):
                 self._start_due()
                 for key, _ in self._selector.select(timeout=self._next_wait()):
@@ -122,7 +130,13 @@ class Agent:
             slot.next_start = now + CONNECT_SECONDS
             return
         nonce = secrets.token_hex(4)
-        env = {**self._env, "FROSTLINE_LOCAL_RANK": str(slot.local_rank), "FROSTLINE_WORKER_NONCE": nonce}
+        slot.joined = Path(self._folder.name) / f"joined-{nonce}"
+        env = {
+            **self._env,
+            "FROSTLINE_LOCAL_RANK": str(slot.local_rank),
+            "FROSTLINE_WORKER_NONCE": nonce,
+            "FROSTLINE_JOINED": str(slot.joined),
+        }
         connection.sendall(json.dumps({"env": env, "log": self._log}).encode() + b"\n")
         slot.connection, slot.received, slot.started, slot.process_id = connection, b"", now, 0
         self._selector.register(connection, selectors.EVENT_READ, slot)
@@ -154,6 +168,9 @@ class Agent:
         self._selector.unregister(slot.connection)
         slot.connection.close()
         slot.connection, slot.process_id = None, 0
+        if slot.joined is not None:
+            slot.joined.unlink(missing_ok=True)
+            slot.joined = None
         now = time.monotonic()
         if now - slot.started > HEALTHY_SECONDS:
             slot.crashes, slot.refused = 0, False
@@ -183,20 +200,30 @@ class Agent:
 
     def _start_preload(self) -> None:
         """A preload process of the pod's own, in the agent's process group."""
-        self._folder = tempfile.TemporaryDirectory(prefix="frostline-")
         self._socket = str(Path(self._folder.name) / "preload.sock")
         self._preload = subprocess.Popen([sys.executable, "-m", "frostline_trainer.preload", self._socket], env=self._env)
 
+    def _serve_health(self) -> None:
+        port = int(self._env.get("FROSTLINE_HEALTH_PORT", "0"))
+        if port:
+            self._health = serve_pod_health(self._env.get("FROSTLINE_BIND_HOST", ""), port, self._not_joined)
+
+    def _not_joined(self) -> list[int]:
+        """Local ranks without a worker that has joined; called by the threads that answer probes."""
+        return [slot.local_rank for slot in self._slots if (file := slot.joined) is None or not file.exists()]
+
     def _end(self) -> None:
         """Closing the connections kills what still runs."""
+        if self._health is not None:
+            self._health.shutdown()
+            self._health.server_close()
         for slot in self._slots:
             if slot.connection is not None:
                 slot.connection.close()
         if self._preload is not None:
             self._preload.terminate()
             self._preload.wait()
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._folder.cleanup()
 
 
 def say(text: str) -> None:

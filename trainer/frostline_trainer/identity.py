@@ -11,8 +11,10 @@ from pathlib import Path
 class Identity:
     """Who this worker is: pod UID + process nonce, never a pod's name (PROTOCOLS 5).
 
-    controller, token: themselves, or the paths of files that hold them (`frostline_rpc.current_text`). node: its failure domain. host: the address at which other workers reach its store and its groups. The agent gives the nonce
-    (FROSTLINE_WORKER_NONCE), so that the end of the process can be told by whoever sees it.
+    controller, token: themselves, or the paths of files that hold them (`frostline_rpc.current_text`). node: its failure domain.
+    host: the address at which other workers reach its store and its groups. joined_file: made when it has joined, for whoever
+    asks after its pod. The agent gives the nonce (FROSTLINE_WORKER_NONCE), so that the end of the process can be told by whoever
+    sees it.
     """
 
     run_dir: Path
@@ -23,6 +25,7 @@ class Identity:
     node: str
     local_rank: int
     host: str
+    joined_file: Path | None = None
 
     @property
     def ordinal(self) -> int:
@@ -42,6 +45,7 @@ class Identity:
             node=os.environ.get("FROSTLINE_NODE", "local"),
             local_rank=int(os.environ.get("FROSTLINE_LOCAL_RANK", "0")),
             host=os.environ.get("FROSTLINE_HOST", "127.0.0.1"),
+            joined_file=Path(joined) if (joined := os.environ.get("FROSTLINE_JOINED")) else None,
         )
 
 

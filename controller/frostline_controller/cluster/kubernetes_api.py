@@ -94,7 +94,8 @@ class Api:
         return self._call("DELETE", path, {}, body)
 
     def watch(self, path: str, **query: Any) -> Iterator[Json]:
-        """Events of a list, with bookmarks, until the server or silence ends it. Raises Expired, also for one inside the stream."""
+        """Events of a list, with bookmarks, until the server or silence ends it. Raises Expired, also for one inside the
+        stream."""
         query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": WATCH_SECONDS}
         response = self._send("GET", path, query, None, JSON, (CONNECT_SECONDS, WATCH_SILENCE_SECONDS), stream=True)
         try:

@@ -20,8 +20,8 @@ NO_BREAKAGE = "a cluster breaks by itself; planned faults of nodes and services 
 class KubernetesBackend:
     """ClusterBackend over one StatefulSet.
 
-    namespace, name: the StatefulSet's. selector: labels of its pods, as "a=b,c=d". What is read comes from watches, so that reading
-    costs the API server nothing; what this process has written is read at once.
+    namespace, name: the StatefulSet's. selector: labels of its pods, as "a=b,c=d". What is read comes from watches, so that
+    reading costs the API server nothing; what this process has written is read at once.
     """
 
     def __init__(self, api: Api, namespace: str, name: str, selector: str) -> None:
@@ -45,6 +45,20 @@ class KubernetesBackend:
             resource_version=int(found["metadata"]["resourceVersion"]),
             pods=sorted((_pod_info(pod) for pod in pods if _owner(pod) == self._name), key=lambda pod: pod.ordinal),
         )
+
+    def has_pod(self, name: str, uid: str) -> bool:
+        """Whether this run has that very pod. One that no watch has told of yet is asked for. Raises ApiError."""
+        known = self._pods.objects(FIRST_LIST_SECONDS).get(name)
+        if known is not None and known["metadata"]["uid"] == uid:
+            return True
+        try:
+            found = self._api.get(f"{self._pods_path}/{name}")
+        except NotFound:
+            return False
+        if _owner(found) != self._name:
+            return False
+        self._pods.put(found)
+        return bool(found["metadata"]["uid"] == uid)
 
     def patch_annotations(self, changes: dict[str, str | None], test: dict[str, str | None]) -> None:
         held = self._stateful_set()["metadata"].get("annotations") or {}

@@ -1,8 +1,8 @@
 """The objects of one list, kept true by list and watch in a thread of its own.
 
-Reconcile from state: events only say that something changed. A watch that ends, breaks off, falls silent or is told that it is too
-old begins again with a list; after failures it waits longer each time, with jitter, so that a thousand runs do not come back at
-once when an API server does.
+Reconcile from state: events only say that something changed. A watch that ends, breaks off, falls silent or is told that it is
+too old begins again with a list; after failures it waits longer each time, with jitter, so that a thousand runs do not come back
+at once when an API server does.
 """
 
 import logging

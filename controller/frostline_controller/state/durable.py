@@ -9,7 +9,7 @@ import json
 import zlib
 from typing import Any
 
-from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS
+from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS, STATE
 from frostline_contract.plan import Decision, Frozen, GenerationId, Plan
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState
 from frostline_controller.recovery.budget import RetryBudget
@@ -144,12 +144,14 @@ class DurableStore:
         state = decode_state(text) if text else DurableState()
         incarnation = int(found.split(".")[0]) if found else 0
         raised = state.model_copy(update={"incarnation": incarnation + 1})
-        self._backend.patch_annotations({FENCE: raised.fence, PLAN: encode_state(raised)}, {FENCE: found})
+        self._backend.patch_annotations({FENCE: raised.fence, PLAN: encode_state(raised), STATE: raised.state}, {FENCE: found})
         return raised, cluster
 
     def write(self, old: DurableState, new: DurableState) -> None:
         """Replace `old` by `new`, in one patch with what people read of it. Raises Conflict where another leads."""
         changes: dict[str, str | None] = {PLAN: encode_state(new), FENCE: new.fence}
+        if new.state != old.state:
+            changes[STATE] = new.state
         if new.requested_workers != old.requested_workers:
             changes[REQUESTED_WORKERS] = str(new.requested_workers) if new.requested_workers >= 0 else None
         self._backend.patch_annotations(changes, {FENCE: old.fence})

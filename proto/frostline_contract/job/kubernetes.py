@@ -44,7 +44,9 @@ class TrainerPods(PodSection):
 class RedisPods(PodSection):
     """Redis shards of the release; `cache.shards` says how many. Unused where cache.addresses names others."""
 
-    password_secret: str = fixed("", doc="Existing Secret whose key `password` Redis asks for; empty: none, behind the NetworkPolicy.")
+    password_secret: str = fixed(
+        "", doc="Existing Secret whose key `password` Redis asks for; empty: none, behind the NetworkPolicy."
+    )
 
 
 class StorageSection(Section):
@@ -62,7 +64,9 @@ class VolumeSection(Section):
 
     name: str = fixed(pattern=r"^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$", doc="Its name.")
     mount_path: str = fixed(pattern=r"^/", doc="Where job fields such as data.path find it.")
-    source: dict[str, Any] = fixed(doc="A volume source as Kubernetes writes it, e.g. {persistentVolumeClaim: {claimName: imagenet}}.")
+    source: dict[str, Any] = fixed(
+        doc="A volume source as Kubernetes writes it, e.g. {persistentVolumeClaim: {claimName: imagenet}}."
+    )
 
 
 class AuthSection(Section):

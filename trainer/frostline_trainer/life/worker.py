@@ -67,6 +67,8 @@ class Worker:
         self._equip(client, response)
         client.start(self._outgoing)
         self.preparation.start()
+        if self.identity.joined_file is not None:
+            self.identity.joined_file.touch()
         try:
             return self._generations()
         finally:

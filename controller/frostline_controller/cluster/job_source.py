@@ -1,0 +1,52 @@
+"""The job of a release: what the chart's ConfigMap offers, and what the run has taken of it (PROTOCOLS 8, 9).
+
+The run's folder keeps the job that the run follows. A release that is upgraded offers another: of that, live fields are taken and
+fixed ones are refused by name, and the run goes on either way.
+"""
+
+from pathlib import Path
+
+from frostline_contract.job import Job, JobError, dump_job, load_job, parse_job, read_yaml
+from frostline_contract.job.change import take_changes
+from frostline_controller.cluster.kubernetes_api import Api
+from frostline_controller.cluster.local_backend import replace_durably
+
+JOB_KEY = "job.yaml"
+
+
+class JobSource:
+    """namespace, name: the ConfigMap's. release: the run's name, whatever the job file calls it."""
+
+    def __init__(self, api: Api, namespace: str, name: str, release: str) -> None:
+        self._api, self._path, self._release = api, f"/api/v1/namespaces/{namespace}/configmaps/{name}", release
+
+    def offered(self) -> Job:
+        """As the release has it now. Raises JobError for a job that cannot be, ApiError where nobody answers."""
+        held = self._api.get(self._path).get("data") or {}
+        if JOB_KEY not in held:
+            raise JobError(f"ConfigMap {self._path.rsplit('/', 1)[-1]} has no {JOB_KEY}; install the chart again")
+        raw = read_yaml(held[JOB_KEY])
+        if not isinstance(raw, dict):
+            raise JobError(f"{JOB_KEY} holds {type(raw).__name__}, expected a mapping with model, task, data and training")
+        return parse_job({**raw, "name": self._release}, JOB_KEY)
+
+    def accept(self, run_dir: Path) -> tuple[Job, list[str]]:
+        """The job that the run follows from now on, written to its folder, and what is to be told of changes.
+
+        Blocking. Raises JobError for a first job that cannot be (a later one is refused, and the run goes on), OSError.
+        """
+        file = run_dir / JOB_KEY
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            job = self.offered()
+            replace_durably(file, dump_job(job))
+            return job, []
+        followed = load_job(file)
+        try:
+            offered = self.offered()
+        except JobError as error:
+            return followed, [f"refused: the release's new job: {error}"]
+        job, said = take_changes(followed, offered)
+        if job != followed:
+            replace_durably(file, dump_job(job))
+        return job, said

@@ -1,0 +1,192 @@
+"""`python -m frostline_controller.on_cluster`: one of a release's controllers. It waits for the Lease, leads the run, and ends.
+
+Environment, set by the chart: FROSTLINE_NAMESPACE, FROSTLINE_RELEASE, FROSTLINE_POD_NAME, FROSTLINE_POD_UID, FROSTLINE_RUN_DIR,
+FROSTLINE_AUDIENCE (of trainers' tokens), FROSTLINE_CACHE (host:port of the cache server; unset: none), FROSTLINE_BIND_HOST
+(0.0.0.0).
+
+A leader whose Lease has run out ends at once, whatever it is doing: what it has written is durable and fenced, what it has not
+is for its successor. Exit codes: 0 told to stop, 1 a fault, 2 the user's mistake, 4 another controller leads.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from frostline_contract.job import Job, JobError
+from frostline_controller.cluster.job_source import JobSource
+from frostline_controller.cluster.kubernetes_api import Api, ApiError
+from frostline_controller.cluster.kubernetes_backend import KubernetesBackend
+from frostline_controller.cluster.leader_label import LeaderLabel
+from frostline_controller.cluster.lease import LeaderLease, LeaseTimes
+from frostline_controller.service.controller import Controller
+from frostline_controller.service.leading import lead, stamp_logs
+from frostline_controller.service.run import Run
+from frostline_controller.state.durable import DurableStore
+from frostline_rpc.api_keys import fetch_keys
+from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Callers
+from frostline_rpc.errors import NotLeading
+from frostline_rpc.health import serve_health
+from frostline_rpc.projected import Caller, ProjectedTokens
+
+PORT, HEALTH_PORT = 7000, 7001
+SUPERSEDED = 4
+log = logging.getLogger("frostline_controller")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the chart says of this pod."""
+
+    namespace: str
+    release: str
+    pod_name: str
+    pod_uid: str
+    run_dir: Path
+    audience: str
+    cache_address: str
+    host: str
+
+    @staticmethod
+    def from_environment() -> "Settings":
+        """Raises ValueError for a variable that is missing."""
+        names = ("NAMESPACE", "RELEASE", "POD_NAME", "POD_UID", "RUN_DIR", "AUDIENCE")
+        missing = [f"FROSTLINE_{name}" for name in names if not os.environ.get(f"FROSTLINE_{name}")]
+        if missing:
+            raise ValueError(f"{', '.join(missing)} not set; this program is started by the chart, locally by `frostline run`")
+        namespace, release, pod_name, pod_uid, run_dir, audience = (os.environ[f"FROSTLINE_{name}"] for name in names)
+        cache = os.environ.get("FROSTLINE_CACHE", "")
+        host = os.environ.get("FROSTLINE_BIND_HOST", "0.0.0.0")
+        return Settings(namespace, release, pod_name, pod_uid, Path(run_dir), audience, cache, host)
+
+    @property
+    def identity(self) -> str:
+        """Of this process among leaders (PROTOCOLS 5)."""
+        return f"{self.pod_uid}/{secrets.token_hex(4)}"
+
+    @property
+    def trainers(self) -> str:
+        """The StatefulSet's name, and its service account's."""
+        return f"{self.release}-trainer"
+
+
+class OnlyLeading:
+    """Callers of a leader: nobody is answered once its time is over (PROTOCOLS 5)."""
+
+    def __init__(self, callers: Callers, lease: LeaderLease) -> None:
+        self._callers, self._lease = callers, lease
+
+    async def role_of(self, token: str) -> str | None:
+        role = await self._callers.role_of(token)
+        if not self._lease.leads():
+            raise NotLeading("this controller leads no more; another one will answer")
+        return role
+
+
+async def serve(settings: Settings) -> int:
+    """Wait, lead, end."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    health = await serve_health(settings.host, HEALTH_PORT)
+    api = Api.in_cluster()
+    jobs = JobSource(api, settings.namespace, f"{settings.release}-job", settings.release)
+    times = (await asyncio.to_thread(jobs.offered)).kubernetes.lease
+    lease = LeaderLease(
+        api, settings.namespace, f"{settings.release}-controller", settings.identity,
+        LeaseTimes(times.duration_seconds, times.renew_seconds, times.retry_seconds), on_lost=leave_at_once,
+    )  # fmt: skip
+    try:
+        if not await acquired(lease, stop):
+            return 0
+        return await lead_run(settings, api, jobs, lease, stop)
+    finally:
+        await asyncio.to_thread(lease.release)
+        await health.stop(None)
+        api.close()
+
+
+async def acquired(lease: LeaderLease, stop: asyncio.Event) -> bool:
+    """Whether this process leads now; False where it was told to stop before."""
+    acquiring = asyncio.create_task(asyncio.to_thread(lease.acquire))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({acquiring, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if stop.is_set():
+        await asyncio.to_thread(lease.release)
+    stopping.cancel()
+    return await acquiring and not stop.is_set()
+
+
+async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderLease, stop: asyncio.Event) -> int:
+    """Lead until told to stop (0) or superseded (SUPERSEDED)."""
+    job, said = await asyncio.to_thread(jobs.accept, settings.run_dir)
+    logging.getLogger().setLevel(job.controller.log_level.upper())
+    backend = KubernetesBackend(api, settings.namespace, settings.trainers, trainer_selector(settings.release))
+    try:
+        run, controller = await take_over(settings, job, backend)
+        stamp_logs(run)
+        await controller.start()
+        for text in said:
+            await run.event("command", text)
+        label = LeaderLabel(api, settings.namespace, settings.release, settings.pod_name)
+
+        async def take_the_service(port: int) -> None:
+            await asyncio.to_thread(label.take)
+
+        callers = OnlyLeading(known_callers(settings, backend), lease)
+        told = await lead(controller, callers, settings.host, PORT, stop, take_the_service)
+        return 0 if told else SUPERSEDED
+    finally:
+        backend.close()
+
+
+async def take_over(settings: Settings, job: Job, backend: KubernetesBackend) -> tuple[Run, Controller]:
+    """Raise the incarnation and read what the predecessor left."""
+    store = DurableStore(backend)
+    state, cluster = await asyncio.to_thread(store.take_over)
+    run = Run(job, settings.run_dir, backend, store, state, cluster, cache_address=settings.cache_address)
+    root = Path(job.checkpoint.uri) if job.checkpoint.uri else settings.run_dir / "checkpoints"
+    return run, Controller(run, None, root.absolute())
+
+
+def known_callers(settings: Settings, backend: KubernetesBackend) -> ProjectedTokens:
+    """Trainers, by pods that this run still has; the cache server; whoever checks the release."""
+    roles = {settings.trainers: WORKER, f"{settings.release}-cache-server": CONTROLLER, f"{settings.release}-check": OPERATOR}
+
+    async def confirm(caller: Caller, token: str) -> bool:
+        if roles.get(caller.account) != WORKER:
+            return True
+        return await asyncio.to_thread(backend.has_pod, caller.pod, caller.pod_uid)
+
+    return ProjectedTokens(settings.audience, settings.namespace, roles, fetch_keys, confirm)
+
+
+def trainer_selector(release: str) -> str:
+    return f"app.kubernetes.io/name=frostline,app.kubernetes.io/instance={release},app.kubernetes.io/component=trainer"
+
+
+def leave_at_once() -> None:
+    """The Lease has run out: another controller may lead already."""
+    os._exit(SUPERSEDED)
+
+
+def main() -> int:
+    logging.basicConfig(
+        level="INFO", format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s", stream=sys.stderr
+    )
+    try:
+        return asyncio.run(serve(Settings.from_environment()))
+    except JobError as error:
+        log.error("%s", error)
+        return 2
+    except (ValueError, ApiError) as error:
+        log.error("%s", error)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
