@@ -26,6 +26,7 @@ from frostline_controller.cluster.lease import LeaderLease, LeaseTimes
 from frostline_controller.service.controller import Controller
 from frostline_controller.service.leading import lead, stamp_logs
 from frostline_controller.service.run import Run
+from frostline_controller.service.web import serve_pages
 from frostline_controller.state.durable import DurableStore
 from frostline_rpc.api_keys import fetch_keys
 from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Callers
@@ -33,7 +34,7 @@ from frostline_rpc.errors import NotLeading
 from frostline_rpc.health import serve_health
 from frostline_rpc.projected import Caller, ProjectedTokens
 
-PORT, HEALTH_PORT = 7000, 7001
+PORT, HEALTH_PORT, WEB_PORT = 7000, 7001, 7002
 SUPERSEDED = 4
 log = logging.getLogger("frostline_controller")
 
@@ -138,7 +139,12 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
             await asyncio.to_thread(label.take)
 
         callers = OnlyLeading(known_callers(settings, backend), lease)
-        told = await lead(controller, callers, settings.host, PORT, stop, take_the_service)
+        web = serve_pages(run, settings.host, WEB_PORT)
+        try:
+            told = await lead(controller, callers, settings.host, PORT, stop, take_the_service)
+        finally:
+            await asyncio.to_thread(web.shutdown)
+            web.server_close()
         return 0 if told else SUPERSEDED
     finally:
         backend.close()

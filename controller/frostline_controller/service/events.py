@@ -1,6 +1,7 @@
 """events.jsonl: what happened, for people and for the report. One line an event, each once, stamped by this service."""
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ KINDS = frozenset(
 
 
 class EventLog:
-    """Appends events; those with a key are written once, also over restarts of the controller."""
+    """Appends events; those with a key are written once, also over restarts of the controller. counts: events so far, by kind."""
 
     def __init__(self, path: Path) -> None:
         self._journal = Journal(path)
         self._keys: set[tuple[str, int, int]] = set()
+        self.counts: Counter[str] = Counter()
         for line in self._journal.lines():
+            self.counts[line["kind"]] += 1
             self._keys.add((line["kind"], line["step"], line.get("lineage", 0)))
 
     def close(self) -> None:
@@ -41,4 +44,5 @@ class EventLog:
         }
         self._keys.add((kind, fields.get("step", 0), fields.get("lineage", 0)))
         await self._journal.append([line])
+        self.counts[kind] += 1
         return line

@@ -1,0 +1,56 @@
+"""Where the run stands, as Prometheus reads it. charts/frostline/README.md lists the names."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from frostline_controller.service.run import Run
+from frostline_controller.service.status import status_of
+from frostline_proto.v1 import control_pb2 as pb
+
+WORKER_STATES = ("member", "spare", "joining", "leaving", "gone")
+
+
+class RunMetrics:
+    """A collector over one moment of the run."""
+
+    def __init__(self, status: pb.StatusResponse, step_seconds: float, events: Counter[str]) -> None:
+        self._status, self._step_seconds, self._events = status, step_seconds, Counter(events)
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status
+        gauges = (
+            ("step", "Last committed step.", status.step),
+            ("total_steps", "Steps of the whole run.", status.total_steps),
+            ("lineage", "Rises with each rollback and restore.", status.lineage),
+            ("generation", "Counter of the running generation.", status.generation.counter),
+            ("freeze_point", "Index of the first trainable unit.", status.freeze_point),
+            ("step_seconds", "Duration of the newest step, in seconds.", self._step_seconds),
+            ("samples_per_second", "Training samples a second.", status.samples_per_second),
+            ("cache_hit_ratio", "Hits among the newest step's reads of the activation cache.", status.cache_hit_fraction),
+            ("uncovered_units", "Units that one node's end would take.", len(status.uncovered_units)),
+            ("leading", "1 while this controller leads.", 1),
+        )
+        for name, text, value in gauges:
+            yield GaugeMetricFamily(f"frostline_{name}", text, value)
+        workers = GaugeMetricFamily("frostline_workers", "Workers by state.", labels=["state"])
+        count = Counter(worker.state for worker in status.workers)
+        for state in WORKER_STATES:
+            workers.add_metric([state], count[state])
+        yield workers
+        for name, text, kind in (
+            ("recoveries", "Failures that the run has recovered from.", "failure"),
+            ("reshapes", "Reshapes.", "reshape"),
+            ("checkpoints", "Checkpoints.", "checkpoint"),
+            ("hangs", "Workers that were found hanging.", "hang"),
+        ):
+            yield CounterMetricFamily(f"frostline_{name}", text, self._events[kind])
+
+
+def metrics_text(run: Run) -> bytes:
+    """In Prometheus' text format. Call it in the event loop: it reads what the reconciler changes."""
+    registry = CollectorRegistry()
+    registry.register(RunMetrics(status_of(run), run.step_seconds(), run.events.counts))
+    return generate_latest(registry)
