@@ -86,7 +86,8 @@ def main() -> int:
     if cache:
         checks.append(("cache", lambda: cache_answers(cache, token)))
     deadline = time.monotonic() + PATIENCE_SECONDS
-    return 0 if all([try_until_well(name, check, deadline) for name, check in checks]) else 1
+    results = [try_until_well(name, check, deadline) for name, check in checks]  # all of them, also after a failure
+    return 0 if all(results) else 1
 
 
 if __name__ == "__main__":

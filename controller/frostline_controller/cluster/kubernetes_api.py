@@ -76,8 +76,23 @@ class Api:
             raise ApiError(0, f"no kubeconfig: {error}; set KUBECONFIG or --kubeconfig") from error
         return Api(configuration)
 
+    @staticmethod
+    def namespace_of_kubeconfig(path: str | None = None, context: str | None = None) -> str:
+        """Of the context that `from_kubeconfig` takes; "default" where it names none."""
+        try:
+            known, active = config.list_kube_config_contexts(config_file=path)
+        except config.ConfigException as error:
+            raise ApiError(0, f"no kubeconfig: {error}; set KUBECONFIG or --kubeconfig") from error
+        chosen = next((one for one in known if one["name"] == context), active)
+        return str(chosen["context"].get("namespace") or "default")
+
     def get(self, path: str, **query: Any) -> Json:
         return self._call("GET", path, query)
+
+    def text(self, path: str, **query: Any) -> str:
+        """What is no JSON: a log, a page through the API server's proxy."""
+        response = self._send("GET", path, query, None, JSON, (CONNECT_SECONDS, READ_SECONDS), accept="*/*")
+        return bytes(response.data).decode("utf-8", errors="replace")
 
     def create(self, path: str, body: Json, **query: Any) -> Json:
         return self._call("POST", path, query, body)
@@ -121,8 +136,8 @@ class Api:
             raise ApiError(response.status, f"{method} {path}: no JSON in the answer: {error}") from error
 
     def _send(self, method: str, path: str, query: Json, body: Any, content_type: str, timeout: tuple[float, float],
-              stream: bool = False) -> Any:  # fmt: skip
-        headers = {"Content-Type": content_type, "Accept": JSON}
+              stream: bool = False, accept: str = JSON) -> Any:  # fmt: skip
+        headers = {"Content-Type": content_type, "Accept": accept}
         self._client.update_params_for_auth(headers, [], ["BearerToken"])
         url = self._client.configuration.host + path
         parameters = [(name, value) for name, value in query.items() if value is not None]

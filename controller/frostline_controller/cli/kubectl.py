@@ -1,0 +1,189 @@
+"""`kubectl frostline`: a run on a cluster, seen and steered. Every command is one kubectl annotate, scale or get; --explain says
+which."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from frostline_contract.annotations import COMMAND, PROGRESS, REQUESTED_WORKERS, STATE
+from frostline_controller.cli import exit_codes
+from frostline_controller.cluster.kubernetes_api import Api, ApiError, NotFound
+from frostline_controller.cluster.release import Release
+
+WATCH_SECONDS = 2.0
+ANSWER_SECONDS = 30.0
+ENDED = ("completed", "failed", "cancelled", "suspended")
+EVENTS_SHOWN = 5
+
+
+def status(release: Release, arguments: argparse.Namespace) -> int:
+    """Where the run stands; with --watch until it has ended."""
+    while True:
+        annotations = release.annotations()
+        if sys.stdout.isatty() and arguments.watch:
+            print("\x1b[2J\x1b[H", end="")
+        print(status_text(release, annotations), flush=True)
+        if not arguments.watch or annotations.get(STATE) in ENDED:
+            return exit_codes.DONE
+        time.sleep(WATCH_SECONDS)
+
+
+def status_text(release: Release, annotations: dict[str, str]) -> str:
+    """A few lines and a table of pods."""
+    progress = json.loads(annotations.get(PROGRESS) or "{}")
+    state = annotations.get(STATE) or "not started"
+    lines = [f"{release.name}: {state}" + (f" ({progress['message']})" if progress.get("message") else "")]
+    if progress.get("generation"):
+        loss = f", loss {progress['loss']:.4g}" if progress.get("loss") is not None else ""
+        lines.append(
+            f"step {progress['step']} of {progress['total_steps'] or '?'}, generation {progress['generation']}, "
+            f"freeze point {progress['freeze_point']}, shape {progress['shape']} (pp x dp){loss}"
+        )
+    lines.append(f"{'pod':<32}{'ready':<7}{'phase':<11}{'restarts':<10}node")
+    for pod in release.pods():
+        status = pod.get("status", {})
+        containers = status.get("containerStatuses") or []
+        ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or [])
+        phase = "Leaving" if pod["metadata"].get("deletionTimestamp") else status.get("phase", "")
+        restarts = sum(one.get("restartCount", 0) for one in containers)
+        node = pod["spec"].get("nodeName", "")
+        lines.append(f"{pod['metadata']['name']:<32}{'yes' if ready else 'no':<7}{phase:<11}{restarts:<10}{node}")
+    lines += [_event_line(event) for event in release.events()[-EVENTS_SHOWN:]]
+    return "\n".join(lines)
+
+
+def plan(release: Release, arguments: argparse.Namespace) -> int:
+    """The running plan: who computes what."""
+    state = release.state()
+    if state is None or state.current is None:
+        print("no plan yet")
+        return exit_codes.DONE
+    placement = state.current.placement
+    print(
+        f"generation {state.current.generation}, shape {placement.pp_degree} x {placement.dp_degree} (pp x dp), "
+        f"schedule {placement.schedule}, stage bounds {list(placement.stage_bounds)}"
+    )
+    for worker_id in placement.workers:
+        units = placement.units_of(worker_id)
+        print(f"  {worker_id}: units {units[0]} to {units[-1]}" if units else f"  {worker_id}: no units")
+    return exit_codes.DONE
+
+
+def events(release: Release, arguments: argparse.Namespace) -> int:
+    """What happened, oldest first."""
+    for event in release.events():
+        print(_event_line(event))
+    return exit_codes.DONE
+
+
+def command(release: Release, arguments: argparse.Namespace) -> int:
+    """Annotate a command and print the controller's answer."""
+    words = [arguments.command, *([str(arguments.number)] if getattr(arguments, "number", None) is not None else [])]
+    return _asked(release, lambda: release.command(" ".join(words)))
+
+
+def resize(release: Release, arguments: argparse.Namespace) -> int:
+    """At most so many workers."""
+    return _asked(release, lambda: release.request_workers(arguments.number))
+
+
+def logs(release: Release, arguments: argparse.Namespace) -> int:
+    """The newest lines of each pod's log."""
+    for pod in release.pods():
+        name = pod["metadata"]["name"]
+        if arguments.pod in ("", name, pod["metadata"]["labels"].get("app.kubernetes.io/component")):
+            for line in release.log(name, arguments.lines).splitlines():
+                print(f"{name}: {line}")
+    return exit_codes.DONE
+
+
+def report(release: Release, arguments: argparse.Namespace) -> int:
+    """Fetch the report from the controller."""
+    target = Path(arguments.out or f"{release.name}.html")
+    target.write_text(release.page("/report"), encoding="utf-8")
+    print(target)
+    return exit_codes.DONE
+
+
+def _asked(release: Release, ask: Callable[[], None]) -> int:
+    before = {event["metadata"]["name"] for event in release.events()}
+    ask()
+    said = list(release.answers(before, ANSWER_SECONDS))
+    print(
+        "\n".join(said) or f"asked; no answer within {ANSWER_SECONDS:.0f} s: is a controller leading? (kubectl frostline status)"
+    )
+    return exit_codes.FAILED if not said or any(text.startswith("refused") for text in said) else exit_codes.DONE
+
+
+def _event_line(event: dict[str, object]) -> str:
+    return f"{event.get('lastTimestamp') or '-'}  {event['type']:<8} {event['reason']:<16} {event['message']}"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands; each names the function that carries it out and the plain kubectl that does the same."""
+    parser = argparse.ArgumentParser(
+        prog="kubectl frostline",
+        description="A run on a cluster, seen and steered. Each command is also one plain kubectl, shown in its help.",
+    )
+    parser.add_argument("-n", "--namespace", help="namespace of the release (default: the context's)")
+    parser.add_argument("--kubeconfig", help="file (default: $KUBECONFIG or ~/.kube/config)")
+    parser.add_argument("--context", help="context of the kubeconfig")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name: str, run: Callable[[Release, argparse.Namespace], int], text: str, plain: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=f"{text} The same: {plain}")
+        added.add_argument("release", help="name of the release")
+        added.set_defaults(run=run, command=name)
+        return added
+
+    get = "kubectl get statefulset RELEASE-trainer -o yaml"
+    add("status", status, "Where the run stands.", get).add_argument("-w", "--watch", action="store_true", help="until it ends")
+    add("plan", plan, "Who computes what.", get)
+    add("events", events, "What happened.", "kubectl get events --field-selector involvedObject.name=RELEASE-trainer")
+    annotate = f"kubectl annotate statefulset RELEASE-trainer {COMMAND}="
+    for name, text in (
+        ("suspend", "Drain to a checkpoint and scale to 0."),
+        ("resume", "Go on where a stopped run was."),
+        ("cancel", "Stop for good; the last checkpoint stays."),
+        ("checkpoint", "Write a checkpoint after this step."),
+        ("unfreeze", "Everything learns again."),
+    ):
+        add(name, command, text, annotate + name)
+    freeze = add("freeze", command, "Freeze the first N units with the next decision.", annotate + "'freeze N'")
+    freeze.add_argument("number", type=int, metavar="N", help="freeze point: index of the first unit that still learns")
+    resized = add(
+        "resize", resize, "At most N workers.",
+        f"kubectl annotate statefulset RELEASE-trainer {REQUESTED_WORKERS}=N, or kubectl scale --replicas",
+    )  # fmt: skip
+    resized.add_argument("number", type=int, metavar="N", help="workers; 0 suspends")
+    shown = add("logs", logs, "The newest lines of the pods' logs.", "kubectl logs POD")
+    shown.add_argument("--pod", default="", help="a pod, or a role: trainer, controller, cache-server, redis (default: all)")
+    shown.add_argument("--lines", type=int, default=20, help="lines of each (20)")
+    add("report", report, "Fetch the report.", "kubectl port-forward service/RELEASE-controller 7002, then /report").add_argument(
+        "-o", "--out", help="file to write (RELEASE.html)"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit statuses: `exit_codes`; no such release: NO_RUN."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        api = Api.from_kubeconfig(arguments.kubeconfig, arguments.context)
+        namespace = arguments.namespace or Api.namespace_of_kubeconfig(arguments.kubeconfig, arguments.context)
+        return int(arguments.run(Release(api, namespace, arguments.release), arguments))
+    except NotFound as error:
+        print(f"kubectl frostline: {error}", file=sys.stderr)
+        return exit_codes.NO_RUN
+    except (ApiError, OSError, ValueError) as error:
+        print(f"kubectl frostline: {error}", file=sys.stderr)
+        return exit_codes.FAILED
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
