@@ -69,10 +69,14 @@ class Membership:
     """All workers by id, those that went included for a while so that status can show them."""
 
     def __init__(self, dead_after_seconds: float, heartbeat_seconds: float) -> None:
-        self.dead_after_seconds = dead_after_seconds
-        self.lost_after_seconds = min(dead_after_seconds, 0.5 + 2 * heartbeat_seconds)
+        self.set_times(dead_after_seconds, heartbeat_seconds)
         self._workers: dict[str, Worker] = {}
         self._ended: dict[str, str] = {}
+
+    def set_times(self, dead_after_seconds: float, heartbeat_seconds: float) -> None:
+        """dead_after_seconds: silence after which a worker is gone. heartbeat_seconds: between two signs of life."""
+        self.dead_after_seconds = dead_after_seconds
+        self.lost_after_seconds = min(dead_after_seconds, 0.5 + 2 * heartbeat_seconds)
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())

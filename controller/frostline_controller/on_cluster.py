@@ -108,6 +108,7 @@ async def serve(settings: Settings) -> int:
     finally:
         await asyncio.to_thread(lease.release)
         await health.stop(None)
+        jobs.close()
         api.close()
 
 
@@ -128,7 +129,7 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
     logging.getLogger().setLevel(job.controller.log_level.upper())
     backend = KubernetesBackend(api, settings.namespace, settings.trainers, trainer_selector(settings.release))
     try:
-        run, controller = await take_over(settings, job, backend)
+        run, controller = await take_over(settings, job, jobs, backend)
         stamp_logs(run)
         await controller.start()
         for text in said:
@@ -150,13 +151,13 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
         backend.close()
 
 
-async def take_over(settings: Settings, job: Job, backend: KubernetesBackend) -> tuple[Run, Controller]:
+async def take_over(settings: Settings, job: Job, jobs: JobSource, backend: KubernetesBackend) -> tuple[Run, Controller]:
     """Raise the incarnation and read what the predecessor left."""
     store = DurableStore(backend)
     state, cluster = await asyncio.to_thread(store.take_over)
     run = Run(job, settings.run_dir, backend, store, state, cluster, cache_address=settings.cache_address)
     root = Path(job.checkpoint.uri) if job.checkpoint.uri else settings.run_dir / "checkpoints"
-    return run, Controller(run, None, root.absolute())
+    return run, Controller(run, None, root.absolute(), jobs)
 
 
 def known_callers(settings: Settings, backend: KubernetesBackend) -> ProjectedTokens:

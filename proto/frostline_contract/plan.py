@@ -147,6 +147,7 @@ class Plan(Frozen):
     leavers: members of `base` but not of this plan: they vote for the switch, give state away, and become spares.
     state_source: the worker whose run state (counters, unacknowledged records) all members take.
     store_host, store_port: the TCPStore of the new global rank 0.
+    job_revision: of the job that its members follow (`frostline_contract.job.job_revision`).
     """
 
     generation: GenerationId
@@ -174,6 +175,7 @@ class Plan(Frozen):
     state_generation: GenerationId | None = None
     state_lineage: int = 0
     run_epoch: int = 0
+    job_revision: str = ""
 
     @property
     def start_tag(self) -> StateTag | None:

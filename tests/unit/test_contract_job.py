@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from frostline_contract.job import Job, JobError, apply_overrides, dump_job, job_digest, load_job, parse_job
+from frostline_contract.job import Job, JobError, apply_overrides, dump_job, job_digest, job_revision, load_job, parse_job
 from frostline_contract.job.reference import job_reference
 
 SMALL: dict[str, Any] = {
@@ -155,7 +155,9 @@ def test_a_dumped_job_reads_back_and_its_digest_sees_every_field(tmp_path: Path)
     file.write_text(dump_job(job))
     assert load_job(file) == job
     assert job_digest(load_job(file)) == job_digest(job)
-    assert job_digest(load_job(file, ["cache.prefetch_steps=3"])) != job_digest(job)
+    assert job_digest(load_job(file, ["training.clip_norm=3"])) != job_digest(job)
+    changed = load_job(file, ["cache.prefetch_steps=3"])
+    assert job_digest(changed) == job_digest(job) and job_revision(changed) != job_revision(job)
 
 
 def test_every_field_is_documented_and_says_whether_it_may_change() -> None:

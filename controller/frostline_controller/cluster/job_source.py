@@ -4,21 +4,34 @@ The run's folder keeps the job that the run follows. A release that is upgraded 
 fixed ones are refused by name, and the run goes on either way.
 """
 
+import threading
 from pathlib import Path
 
 from frostline_contract.job import Job, JobError, dump_job, load_job, parse_job, read_yaml
 from frostline_contract.job.change import take_changes
 from frostline_controller.cluster.kubernetes_api import Api
 from frostline_controller.cluster.local_backend import replace_durably
+from frostline_controller.cluster.object_cache import ObjectCache
 
 JOB_KEY = "job.yaml"
 
 
 class JobSource:
-    """namespace, name: the ConfigMap's. release: the run's name, whatever the job file calls it."""
+    """namespace, name: the ConfigMap's. release: the run's name, whatever the job file calls it. `close` ends its watch."""
 
     def __init__(self, api: Api, namespace: str, name: str, release: str) -> None:
-        self._api, self._path, self._release = api, f"/api/v1/namespaces/{namespace}/configmaps/{name}", release
+        self._api, self._release = api, release
+        folder = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._path = f"{folder}/{name}"
+        self._changed = threading.Event()
+        self._watch = ObjectCache(api, folder, {"fieldSelector": f"metadata.name={name}"}, self._changed.set)
+        self._watch.start()
+
+    def changed(self) -> bool:
+        return self._changed.is_set()
+
+    def close(self) -> None:
+        self._watch.stop()
 
     def offered(self) -> Job:
         """As the release has it now. Raises JobError for a job that cannot be, ApiError where nobody answers."""
@@ -35,6 +48,14 @@ class JobSource:
 
         Blocking. Raises JobError for a first job that cannot be (a later one is refused, and the run goes on), OSError.
         """
+        self._changed.clear()
+        try:
+            return self._accept(run_dir)
+        except (OSError, ValueError):
+            self._changed.set()
+            raise
+
+    def _accept(self, run_dir: Path) -> tuple[Job, list[str]]:
         file = run_dir / JOB_KEY
         run_dir.mkdir(parents=True, exist_ok=True)
         if not file.exists():

@@ -117,7 +117,7 @@ class Adapting:
         commanded = pinned is not None and (pinned.pp_degree, pinned.dp_degree) == _degrees(choice.placement)
         frozen = run.job.placement.reshape_every_freeze and freeze_point != current.freeze_point
         differs = _computed(choice.placement) != _computed(current.placement)
-        due = bool(leaving) or frozen or (commanded and differs)
+        due = bool(leaving) or frozen or (commanded and differs) or run.behind(current)
         reason = choice.reason if due else f"{choice.verdict}; {choice.reason}"
         return Choice(choice.placement, (choice.pays and differs) or due, reason, choice.verdict)
 

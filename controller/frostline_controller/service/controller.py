@@ -14,6 +14,7 @@ from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.commands import Commands
 from frostline_controller.service.ending import Ending
 from frostline_controller.service.entering import Entering
+from frostline_controller.service.following import Following, Offers
 from frostline_controller.service.freezing import Deciding
 from frostline_controller.service.profiling import ProfileFile
 from frostline_controller.service.reshaping import Reshaping, plan_line
@@ -38,7 +39,9 @@ TICK_SECONDS = 0.25
 class Controller:
     """All parts of one leading controller, and the loop that runs them."""
 
-    def __init__(self, run: Run, replayed: tuple[Decision, ...] | None, checkpoint_root: Path) -> None:
+    def __init__(
+        self, run: Run, replayed: tuple[Decision, ...] | None, checkpoint_root: Path, offers: Offers | None = None
+    ) -> None:
         self.run = run
         self.checkpoint_root = checkpoint_root
         self.choosing = Choosing(run)
@@ -46,6 +49,7 @@ class Controller:
         self.entering = Entering(run, self.choosing, self.reshaping, checkpoint_root)
         self.deciding = Deciding(run, replayed)
         self.adapting = Adapting(run, self.choosing, self.reshaping)
+        self.following = Following(run, self.adapting, offers)
         self.ending = Ending(run, checkpoint_root)
         self.sizing = Sizing(run, self.choosing, self.adapting, self.reshaping)
         self.commands = Commands(run, self.sizing, self.adapting, self.entering, self.ending)
@@ -160,6 +164,7 @@ class Controller:
             await self.commands.advance()
             return
         await self.commands.advance()
+        await self.following.advance()
         if await self.deciding.advance():
             self.adapting.ask(f"decision {run.state.decisions[-1].number}")
         await self.watching.advance(now)

@@ -102,10 +102,10 @@ class Reshaping:
             return False
         store = run.members.get(choice.placement.workers[0])
         assert store is not None, choice.placement.workers[0]
-        plan = switching_plan(
+        plan = run.stamped(switching_plan(
             next_generation(run.state), base, run.state.lineage, choice.placement, store,
             (freeze_point, number), (first, until), self._choosing.domains(choice.placement.workers), choice.reason,
-        )  # fmt: skip
+        ))  # fmt: skip
         await run.commit(prepared=plan, counter=plan.generation.counter)
         self.preparation = Preparation(since=run.clock(), cause=cause)
         await run.faults.at("planned", run)
@@ -211,6 +211,8 @@ class Reshaping:
             return f"overtaken by decision {newest.number}"
         if plan.lineage != self._run.state.lineage:
             return f"overtaken by lineage {self._run.state.lineage}"
+        if self._run.behind(plan):
+            return "overtaken by a changed job"
         return ""
 
     def _is_dead(self, plan: Plan, preparation: Preparation) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.job import Job
+from frostline_contract.job import Job, job_revision
 from frostline_contract.plan import Decision, Plan
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState
 from frostline_controller.history import in_force, surviving_decisions
@@ -51,7 +51,8 @@ class Run:
         cache_address: str = "",
     ) -> None:
         self.parallel_slots, self._cache_address = parallel_slots, cache_address
-        self.job, self.folder, self.backend, self.clock = job, Path(folder), backend, clock
+        self.job, self.job_revision = job, job_revision(job)
+        self.folder, self.backend, self.clock = Path(folder), backend, clock
         self._store = store
         self.state = state
         self.cluster = cluster
@@ -82,6 +83,19 @@ class Run:
     @property
     def ended(self) -> bool:
         return self.state.state in ENDED
+
+    def follow(self, job: Job) -> None:
+        """Go on with a job that differs in live fields. Members follow with the next generation."""
+        self.job, self.job_revision = job, job_revision(job)
+        self.members.set_times(job.controller.dead_after_seconds, job.controller.heartbeat_seconds)
+
+    def behind(self, plan: Plan) -> bool:
+        """Whether its members follow an older job than this controller."""
+        return plan.job_revision not in ("", self.job_revision)
+
+    def stamped(self, plan: Plan) -> Plan:
+        """A plan as it is written: with the job that its members are to follow."""
+        return plan.model_copy(update={"job_revision": self.job_revision})
 
     def cache_address(self) -> str:
         """host:port of the cache server: where one has been started for this run, else what we were told; empty: none."""

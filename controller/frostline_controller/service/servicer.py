@@ -27,10 +27,10 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._run = controller.run
-        self._job, self._job_digest = dump_job(controller.run.job), job_digest(controller.run.job)
+        self._job_digest = job_digest(controller.run.job)
 
     async def DescribeJob(self, request: pb.DescribeJobRequest, context: Any) -> pb.DescribeJobResponse:
-        return pb.DescribeJobResponse(job=self._job)
+        return pb.DescribeJobResponse(job=dump_job(self._run.job))
 
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
         run = self._run

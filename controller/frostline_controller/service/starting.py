@@ -77,11 +77,11 @@ class Starting:
         assert store is not None
         told = base.run_epoch if base is not None else (await asyncio.to_thread(current_epoch, self._root)).run_epoch
         back = f"{reason}: back to step {step}: {why_back}" if why_back else reason
-        plan = entry_plan(
+        plan = run.stamped(entry_plan(
             next_generation(run.state), base.generation if base else None, lineage, choice.placement, store, decision,
             (found.path, found.step) if found else None, self._choosing.domains(choice.placement.workers), told + epoch,
             f"{back}; {choice.reason}",
-        )  # fmt: skip
+        ))  # fmt: skip
         await self._commit(plan, history)
         if epoch:
             await asyncio.to_thread(raise_epoch, self._root, plan)
@@ -118,11 +118,11 @@ class Starting:
         store = run.members.get(choice.placement.workers[0])
         assert store is not None
         branch = f", where lineage {lineage} begins" if lineage != lineage_at(failure, found.state) else ""
-        plan = survivors_plan(
+        plan = run.stamped(survivors_plan(
             next_generation(run.state), base, found, lineage, choice.placement, store,
             (freeze_point, decision.number if decision else 0), self._choosing.domains(choice.placement.workers),
             f"{reason}: all units at step {found.state.step} from survivors{branch}; {choice.reason}",
-        )  # fmt: skip
+        ))  # fmt: skip
         ended_at = run.step_of(base)
         await self._commit(plan, history)
         await self._announce(plan, [*history.lines, *self._ends(failure, found, ended_at)], facts)

@@ -88,8 +88,29 @@ def dump_job(job: Job) -> str:
 
 
 def job_digest(job: Job) -> str:
-    """SHA-256 of the resolved job; a worker refuses another digest (PROTOCOLS 8)."""
-    return hashlib.sha256(json.dumps(job.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+    """SHA-256 of the fixed fields: what makes it this run. A worker with another digest is refused (PROTOCOLS 8)."""
+    return _digest(_fixed(job, job.model_dump(mode="json")))
+
+
+def job_revision(job: Job) -> str:
+    """Of all fields, live ones too: the members of a generation follow one revision (PROTOCOLS 9). 16 hexadecimal digits."""
+    return _digest(job.model_dump(mode="json"))[:16]
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _fixed(section: BaseModel, values: dict[str, Any]) -> dict[str, Any]:
+    """Of a section's values those that never change."""
+    kept: dict[str, Any] = {}
+    for name, field in type(section).model_fields.items():
+        inner, extra = getattr(section, name), field.json_schema_extra
+        if isinstance(inner, BaseModel):
+            kept[name] = _fixed(inner, values[name])
+        elif not (isinstance(extra, dict) and extra.get("change") == "live"):
+            kept[name] = values[name]
+    return kept
 
 
 def _absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class CheckpointWriter:
     """
 
     def __init__(self, retention: Retention, notices: WriterNotices) -> None:
-        self._retention, self._notices = retention, notices
+        self.retention, self._notices = retention, notices
         self.not_written: dict[Path, str] = {}
         self._queue: Queue[Snapshot | Callable[[], None]] = Queue()
         self._open: list[Snapshot] = []
@@ -238,7 +238,7 @@ class CheckpointWriter:
             log.info("checkpoints are written again: %s", snapshot.folder)
         self._notices.published(snapshot.folder, manifest, time.monotonic() - snapshot.taken_at)
         try:
-            prune(snapshot.root, self._retention, snapshot.run_epoch, self._before(snapshot))
+            prune(snapshot.root, self.retention, snapshot.run_epoch, self._before(snapshot))
             under_way = {other.folder for other in self._open}
             sweep(snapshot.folder, snapshot.base, under_way, self._before(snapshot))
         except (OSError, ValueError) as error:

@@ -91,6 +91,10 @@ class ControlClient:
 
     # ---- calls
 
+    def describe_job(self, patience_seconds: float = 20.0) -> str:
+        """The run's job as the controller has it now, as YAML."""
+        return str(self._line.call("DescribeJob", control_pb2.DescribeJobRequest(), patience_seconds).job)
+
     def ready(self, generation: GenerationId, ready: bool, seconds: float = 0.0, reason: str = "", entered: bool = False,
               step: int = 0) -> None:  # fmt: skip
         request = control_pb2.ReadyRequest(

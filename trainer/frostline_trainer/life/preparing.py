@@ -8,8 +8,10 @@ from datetime import timedelta
 
 import torch
 
+from frostline_contract.job import Job, job_revision, parse_job, read_yaml
 from frostline_contract.plan import CONTINUE, GenerationId, Plan
 from frostline_trainer.control.client import ControlClient
+from frostline_trainer.control.line import Refused
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.groups import Formation, Groups
@@ -37,6 +39,7 @@ class Preparation:
         self._groups: dict[GenerationId, Groups] = {}
         self._switched: set[GenerationId] = set()
         self._failures: dict[GenerationId, str] = {}
+        self._jobs: dict[str, Job] = {job_revision(context.job): context.job}
         self._stopping = False
 
     def start(self) -> None:
@@ -76,6 +79,10 @@ class Preparation:
         if groups is None:
             raise RuntimeError(f"the groups of {plan.generation} are gone")
         return groups
+
+    def job_of(self, plan: Plan) -> Job:
+        """The job that the plan's members follow; known once the plan is prepared."""
+        return self._jobs.get(plan.job_revision, self._context.job)
 
     def close(self, generation: GenerationId) -> None:
         """The generation is over, or will never be: its sockets close."""
@@ -172,8 +179,9 @@ class Preparation:
             self._formations[plan.generation] = formation
         self._watchdog.guard(plan.generation, (formation,))
         try:
+            self._fetch_job(plan)
             groups = formation.form()
-        except RuntimeError as error:
+        except (RuntimeError, Refused, TimeoutError, ValueError) as error:
             self._give_up(plan, f"{type(error).__name__}: {error}"[:500])
             return
         with self._lock:
@@ -189,6 +197,15 @@ class Preparation:
         self._client.ready_in_background(plan.generation, time.perf_counter() - started)
         if plan.start == CONTINUE and self._running() != plan.base and groups.store is not None:
             self._await_switch(plan, groups.store)
+
+    def _fetch_job(self, plan: Plan) -> None:
+        """Raises RuntimeError where the controller follows another one by now: then another plan is on its way."""
+        if not plan.job_revision or plan.job_revision in self._jobs:
+            return
+        job = parse_job(read_yaml(self._client.describe_job()), "the controller's job")
+        if job_revision(job) != plan.job_revision:
+            raise RuntimeError(f"the plan follows job {plan.job_revision}, the controller has {job_revision(job)} by now")
+        self._jobs[plan.job_revision] = job
 
     def _give_up(self, plan: Plan, reason: str) -> None:
         """The groups were not formed. What a running generation continues with is just not ready; a start must be reported."""

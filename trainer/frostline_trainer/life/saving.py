@@ -40,11 +40,17 @@ class Saving:
         before: Callable[[str, int], None] = lambda operation, step: None,
     ) -> None:
         self._context, self.root, self._client = context, root, client
-        retention = Retention(context.job.checkpoint.keep_last, _watch_steps(context.job, context.order(1).steps_per_epoch))
         notices = WriterNotices(self._published, self._trouble, on_fenced, before)
-        self._writer = CheckpointWriter(retention, notices)
+        self._writer = CheckpointWriter(self._retention(context.job), notices)
         self._waiting: list[Snapshot] = []
         self._newest: Snapshot | None = None
+
+    def follow(self, job: Job) -> None:
+        """Keep as many as another revision of the job says."""
+        self._writer.retention = self._retention(job)
+
+    def _retention(self, job: Job) -> Retention:
+        return Retention(job.checkpoint.keep_last, _watch_steps(job, self._context.order(1).steps_per_epoch))
 
     def checkpoint(self, entered: Entered, state: RunState, before_freeze: bool) -> Path:
         """Copy this member's share at a commit point and hand it to the background writer. Returns the checkpoint's folder.

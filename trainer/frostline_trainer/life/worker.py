@@ -131,6 +131,7 @@ class Worker:
         self.entering = plan
         self.clock.enter("reshape")
         groups = self.preparation.groups_of(plan)
+        self._follow(self.preparation.job_of(plan))
         if self.switched_to is not None:
             self.preparation.tell_switched(plan, self.state.step)
         entered = self.entrance.enter(plan, groups, self.recovery, self.clock.enter, self.caching)
@@ -148,6 +149,12 @@ class Worker:
             self.switched_to = ended.plan
             self.recovery.switched(ended.plan)
         return ended
+
+    def _follow(self, job: Job) -> None:
+        """All members of a generation follow one job; its live fields may differ from the last one's (PROTOCOLS 9)."""
+        if job is not self.context.job:
+            self.context.job = self.job = job
+            self.saving.follow(job)
 
     def _tell_entered(self, entered: Entered, seconds: float) -> None:
         assert self.client is not None

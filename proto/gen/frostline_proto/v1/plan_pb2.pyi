@@ -89,7 +89,7 @@ class UnitHolders(_message.Message):
     def __init__(self, participants: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("generation", "base", "lineage", "start", "start_step", "checkpoint_path", "freeze_point", "decision_number", "decisions", "placement", "switch_from", "switch_until", "sources", "leavers", "state_source", "store_host", "store_port", "reason", "buddies", "holders", "vote", "state_generation", "state_lineage", "uncovered", "run_epoch")
+    __slots__ = ("generation", "base", "lineage", "start", "start_step", "checkpoint_path", "freeze_point", "decision_number", "decisions", "placement", "switch_from", "switch_until", "sources", "leavers", "state_source", "store_host", "store_port", "reason", "buddies", "holders", "vote", "state_generation", "state_lineage", "uncovered", "run_epoch", "job_revision")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,7 @@ class Plan(_message.Message):
     STATE_LINEAGE_FIELD_NUMBER: _ClassVar[int]
     UNCOVERED_FIELD_NUMBER: _ClassVar[int]
     RUN_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_REVISION_FIELD_NUMBER: _ClassVar[int]
     generation: GenerationId
     base: GenerationId
     lineage: int
@@ -140,7 +141,8 @@ class Plan(_message.Message):
     state_lineage: int
     uncovered: _containers.RepeatedScalarFieldContainer[int]
     run_epoch: int
-    def __init__(self, generation: _Optional[_Union[GenerationId, _Mapping]] = ..., base: _Optional[_Union[GenerationId, _Mapping]] = ..., lineage: _Optional[int] = ..., start: _Optional[str] = ..., start_step: _Optional[int] = ..., checkpoint_path: _Optional[str] = ..., freeze_point: _Optional[int] = ..., decision_number: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., switch_from: _Optional[int] = ..., switch_until: _Optional[int] = ..., sources: _Optional[_Iterable[str]] = ..., leavers: _Optional[_Iterable[str]] = ..., state_source: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., reason: _Optional[str] = ..., buddies: _Optional[_Iterable[str]] = ..., holders: _Optional[_Iterable[_Union[UnitHolders, _Mapping]]] = ..., vote: _Optional[_Union[SeenVote, _Mapping]] = ..., state_generation: _Optional[_Union[GenerationId, _Mapping]] = ..., state_lineage: _Optional[int] = ..., uncovered: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ...) -> None: ...
+    job_revision: str
+    def __init__(self, generation: _Optional[_Union[GenerationId, _Mapping]] = ..., base: _Optional[_Union[GenerationId, _Mapping]] = ..., lineage: _Optional[int] = ..., start: _Optional[str] = ..., start_step: _Optional[int] = ..., checkpoint_path: _Optional[str] = ..., freeze_point: _Optional[int] = ..., decision_number: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., switch_from: _Optional[int] = ..., switch_until: _Optional[int] = ..., sources: _Optional[_Iterable[str]] = ..., leavers: _Optional[_Iterable[str]] = ..., state_source: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., reason: _Optional[str] = ..., buddies: _Optional[_Iterable[str]] = ..., holders: _Optional[_Iterable[_Union[UnitHolders, _Mapping]]] = ..., vote: _Optional[_Union[SeenVote, _Mapping]] = ..., state_generation: _Optional[_Union[GenerationId, _Mapping]] = ..., state_lineage: _Optional[int] = ..., uncovered: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., job_revision: _Optional[str] = ...) -> None: ...
 
 class UnitProfile(_message.Message):
     __slots__ = ("forward_seconds", "backward_seconds", "parameter_bytes", "optimizer_bytes", "activation_bytes", "output_bytes")

@@ -1,0 +1,49 @@
+"""The job changes while the run goes on (PROTOCOLS 9): live fields are followed from the next generation on, fixed ones refused
+by name."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from frostline_contract.job import Job
+from frostline_contract.plan import GenerationId
+from frostline_controller.service.adapting import Adapting
+from frostline_controller.service.run import Run
+
+log = logging.getLogger(__name__)
+
+
+class Offers(Protocol):
+    """Where a changed job may come from. Blocking; raises OSError."""
+
+    def changed(self) -> bool:
+        """Cheap: whether there may be something new since the last `accept`."""
+        ...
+
+    def accept(self, run_dir: Path) -> tuple[Job, list[str]]:
+        """The job to follow from now on, durable in the run's folder, and what is to be told of it."""
+        ...
+
+
+class Following:
+    """offers: None where nobody can change the job."""
+
+    def __init__(self, run: Run, adapting: Adapting, offers: Offers | None) -> None:
+        self._run, self._adapting, self._offers = run, adapting, offers
+        self._asked: tuple[GenerationId, str] | None = None
+
+    async def advance(self) -> None:
+        """Take what is offered, and have a generation made whose members follow it. Also what a predecessor took and did not
+        announce."""
+        run = self._run
+        if self._offers is not None and self._offers.changed():
+            job, said = await asyncio.to_thread(self._offers.accept, run.folder)
+            if job != run.job:
+                run.follow(job)
+                log.info("job changed revision=%s", run.job_revision)
+            for text in said:
+                await run.event("command", text)
+        if run.current is not None and run.behind(run.current) and self._asked != (run.current.generation, run.job_revision):
+            self._asked = (run.current.generation, run.job_revision)
+            self._adapting.ask("the job has changed")
