@@ -1,0 +1,148 @@
+"""A release of the chart on the test cluster: installed by a real Helm, watched through the API server, compared by its digest."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from frostline_contract.annotations import PROGRESS, STATE
+from tests.cluster.cluster import ROOT, Cluster
+from tests.cluster.waiting import wait_for
+
+CHART = ROOT / "charts" / "frostline"
+DIGITS = ROOT / "examples" / "image_classification" / "digits.yaml"
+SMALL: dict[str, Any] = {
+    "training": {"epochs": None, "steps": 60, "schedule": {"warmup_fraction": 0.1}},
+    "freeze": {"interval_steps": 10},
+    "placement": {"workers": 4, "initial_pp_degree": 4, "planner": "paper_greedy", "reshape_every_freeze": True},
+    "controller": {"heartbeat_seconds": 0.2, "join_settle_seconds": 0.1, "join_pause_seconds": 0.5},
+    "kubernetes": {
+        "lease": {"retry_seconds": 0.5, "renew_seconds": 2.5, "duration_seconds": 4},
+        "storage": {"size": "1Gi"},
+        "trainer": {"unreachable_seconds": 2, "grace_seconds": 15, "requests": {"cpu": "100m", "memory": "64Mi"}},
+    },
+}
+"""Of the digits job, so that a run takes half a minute and a successor of a leader seconds."""
+
+
+def merged(base: dict[str, Any], *changes: dict[str, Any]) -> dict[str, Any]:
+    """Sections merged, other values replaced; None removes."""
+    result = dict(base)
+    for change in changes:
+        for key, value in change.items():
+            if isinstance(value, dict) and isinstance(result.get(key), dict):
+                result[key] = merged(result[key], value)
+            elif value is None:
+                result.pop(key, None)
+            else:
+                result[key] = value
+    return result
+
+
+class Release:
+    """One release in one namespace. helm: helm3 or helm4."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path, name: str = "digits", helm: str = "helm4") -> None:
+        self.cluster, self.namespace, self.folder, self.name, self.helm = cluster, namespace, folder, name, helm
+        self.job = merged(yaml.safe_load(DIGITS.read_text(encoding="utf-8")), SMALL)
+
+    def install(self, **sections: Any) -> None:
+        """sections: changes of the small digits job."""
+        self.job = merged(self.job, sections)
+        self._helm("install", self.name, str(CHART), "-f", str(self._values()))
+
+    def upgrade(self, **sections: Any) -> str:
+        self.job = merged(self.job, sections)
+        return self._helm("upgrade", self.name, str(CHART), "-f", str(self._values()))
+
+    def rollback(self) -> str:
+        return self._helm("rollback", self.name)
+
+    def uninstall(self) -> None:
+        self._helm("uninstall", self.name)
+
+    def annotations(self) -> dict[str, str]:
+        path = f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets/{self.name}-trainer"
+        return dict(self.cluster.rest.get(path)["metadata"].get("annotations") or {})
+
+    def state(self) -> str:
+        return self.annotations().get(STATE, "")
+
+    def progress(self) -> dict[str, Any]:
+        return dict(json.loads(self.annotations().get(PROGRESS) or "{}"))
+
+    def step(self) -> int:
+        """The last step whose record is durable."""
+        lines = self.lines("metrics.jsonl")
+        return max((line["step"] for line in lines if "step" in line), default=0)
+
+    def wait_for_state(self, state: str, seconds: float = 120.0) -> None:
+        wait_for(lambda: self.state() == state, f"{self.name} to be {state}; {self.where()}", seconds)
+
+    def wait_for_step(self, step: int, seconds: float = 120.0) -> None:
+        wait_for(lambda: self.step() >= step, f"step {step} of {self.name}", seconds)
+
+    def replicas(self) -> int:
+        path = f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets/{self.name}-trainer/scale"
+        return int(self.cluster.rest.get(path)["spec"].get("replicas", 0))
+
+    def events(self) -> list[dict[str, Any]]:
+        """About the run, oldest first."""
+        found = self.cluster.rest.get(f"/api/v1/namespaces/{self.namespace}/events")["items"]
+        ours = [one for one in found if one["involvedObject"]["name"] == f"{self.name}-trainer"]
+        return sorted(ours, key=lambda one: int(one["metadata"]["resourceVersion"]))
+
+    def said(self, *words: str) -> list[str]:
+        """Messages of the controller's events that have all the words."""
+        messages = [str(one["message"]) for one in self.events() if one.get("reportingComponent") == "frostline-controller"]
+        return [text for text in messages if all(word in text for word in words)]
+
+    def pods(self, component: str) -> list[dict[str, Any]]:
+        selector = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component={component}"
+        return self.cluster.pods(self.namespace, selector)
+
+    def leader(self) -> str:
+        """Name of the pod that leads; empty while none does."""
+        leaders = [pod for pod in self.pods("controller") if pod["metadata"]["labels"].get("frostline.io/role") == "leader"]
+        return str(leaders[0]["metadata"]["name"]) if leaders else ""
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's folder on the shared volume."""
+        claims = self.cluster.rest.get(f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims")["items"]
+        name = next(claim["spec"]["volumeName"] for claim in claims if claim["spec"].get("volumeName"))
+        folder = self.cluster.rest.get(f"/api/v1/persistentvolumes/{name}")["spec"]["nfs"]["path"]
+        return Path(folder) / "runs" / self.name
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        file = self.run_dir / name
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def result(self) -> dict[str, Any]:
+        return dict(json.loads((self.run_dir / "result.json").read_text(encoding="utf-8")))
+
+    def undisturbed_digest(self) -> str:
+        """Of the same job on one worker that nothing befell, following this run's freeze history."""
+        job = merged(self.job, {"kubernetes": None, "placement": {"workers": 1, "initial_pp_degree": None}, "faults": None})
+        file, out = self.folder / "alone.yaml", self.folder / "alone"
+        file.write_text(yaml.safe_dump(job), encoding="utf-8")
+        command = [sys.executable, "-m", "frostline_controller.cli", "run", "-f", str(file), "--out", str(out), "--quiet"]
+        subprocess.run(command, check=True, cwd=ROOT, timeout=300)
+        return str(json.loads((out / "result.json").read_text(encoding="utf-8"))["digest"])
+
+    def where(self) -> str:
+        """For a message: how the pods are."""
+        pods = self.cluster.pods(self.namespace)
+        return ", ".join(f"{pod['metadata']['name']} {pod.get('status', {}).get('phase')}" for pod in pods)
+
+    def _values(self) -> Path:
+        file = self.folder / f"{self.name}.yaml"
+        file.write_text(yaml.safe_dump(self.job), encoding="utf-8")
+        return file
+
+    def _helm(self, *words: str) -> str:
+        return self.cluster.run(self.helm, *words, "--namespace", self.namespace, namespace=self.namespace)
