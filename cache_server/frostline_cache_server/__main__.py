@@ -12,8 +12,11 @@ import signal
 import sys
 from pathlib import Path
 
+from prometheus_client import start_http_server
+
 from frostline_cache_server.boundaries import Boundaries
 from frostline_cache_server.logs import set_up_logs
+from frostline_cache_server.metrics import registry_of
 from frostline_cache_server.service import CacheControl
 from frostline_cache_server.shards import ShardMap, parse_addresses
 from frostline_cache_server.sweeper import Sweeper
@@ -74,6 +77,9 @@ async def serve(options: argparse.Namespace, addresses: list[tuple[str, int]], c
         lambda added: cache_pb2_grpc.add_CacheControlServicer_to_server(control, added), host, options.port, callers
     )
     health = await serve_health(host, options.health_port) if options.health_port else None
+    if options.metrics_port:
+        registry = registry_of(control.totals, shards, control.limit_bytes())
+        start_http_server(options.metrics_port, host, registry=registry)
     if run_dir is not None:
         write_address(run_dir / ADDRESS_FILE, f"{host}:{bound}")
     log.info("serving", extra={"address": f"{host}:{bound}", "shards": len(addresses), "limit_bytes": control.limit_bytes()})
@@ -124,6 +130,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--host", default=os.environ.get("FROSTLINE_BIND_HOST", "127.0.0.1"), help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 chooses one")
     parser.add_argument("--health-port", type=int, default=0, help="plain-text port of the standard health service; 0: none")
+    parser.add_argument("--metrics-port", type=int, default=0, help="port of Prometheus' metrics; 0: none")
     parser.add_argument("--memory-bytes", type=int, default=None, help="limit of all shards together; default: their maxmemory")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser

@@ -25,7 +25,7 @@ class CacheControl(cache_pb2_grpc.CacheControlServicer):
 
     def __init__(self, shards: ShardMap, boundaries: Boundaries, memory_bytes: int | None) -> None:
         self._shards, self._boundaries, self._memory_bytes = shards, boundaries, memory_bytes
-        self._totals: dict[str, float] = dict.fromkeys(CACHE_COUNTS, 0)
+        self.totals: dict[str, float] = dict.fromkeys(CACHE_COUNTS, 0)
 
     def limit_bytes(self) -> int:
         limits = [limit for limit in (self._memory_bytes, self._shards.memory_limit) if limit]
@@ -78,7 +78,7 @@ class CacheControl(cache_pb2_grpc.CacheControlServicer):
         if negative:
             raise InvalidRequest(f"{negative[0]} is {amounts[negative[0]]}; must be >= 0")
         for name, amount in amounts.items():
-            self._totals[name] += amount
+            self.totals[name] += amount
         if request.audit_failures:
             fields = {"worker_id": request.worker_id, "samples": request.audit_failures, "boundary": request.identity.boundary}
             log.error("audit failed: cached values differ from computed ones", extra=fields)
@@ -86,7 +86,7 @@ class CacheControl(cache_pb2_grpc.CacheControlServicer):
 
     async def Statistics(self, request: cache_pb2.CacheStatisticsRequest, context: Any) -> cache_pb2.CacheStatisticsResponse:
         return cache_pb2.CacheStatisticsResponse(
-            **self._totals,
+            **self.totals,
             memory_used_bytes=self._shards.memory_used,
             memory_limit_bytes=self.limit_bytes(),
             values=self._shards.values,

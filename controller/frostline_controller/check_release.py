@@ -30,14 +30,14 @@ def controller_answers(address: str, token: str) -> str:
 
 
 def strangers_are_refused(address: str) -> str:
-    with grpc.insecure_channel(address) as channel:
+    with open_channel(address, "") as channel:
         try:
             control_pb2_grpc.ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=CALL_SECONDS)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-                return "a call without a token is refused"
+                return "a call without a valid token is refused"
             raise
-    raise RuntimeError("a call without a token was answered")
+    raise RuntimeError("a call without a valid token was answered")
 
 
 def cache_answers(address: str, token: str) -> str:

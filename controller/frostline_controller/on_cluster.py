@@ -26,7 +26,7 @@ from frostline_controller.cluster.lease import LeaderLease, LeaseTimes
 from frostline_controller.service.controller import Controller
 from frostline_controller.service.leading import lead, stamp_logs
 from frostline_controller.service.run import Run
-from frostline_controller.service.web import serve_pages
+from frostline_controller.service.web import WebServer
 from frostline_controller.state.durable import DurableStore
 from frostline_rpc.api_keys import fetch_keys
 from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Callers
@@ -93,7 +93,7 @@ async def serve(settings: Settings) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    health = await serve_health(settings.host, HEALTH_PORT)
+    health, web = await serve_health(settings.host, HEALTH_PORT), WebServer(settings.host, WEB_PORT)
     api = Api.in_cluster()
     jobs = JobSource(api, settings.namespace, f"{settings.release}-job", settings.release)
     times = (await asyncio.to_thread(jobs.offered)).kubernetes.lease
@@ -104,10 +104,11 @@ async def serve(settings: Settings) -> int:
     try:
         if not await acquired(lease, stop):
             return 0
-        return await lead_run(settings, api, jobs, lease, stop)
+        return await lead_run(settings, api, jobs, lease, web, stop)
     finally:
         await asyncio.to_thread(lease.release)
         await health.stop(None)
+        await asyncio.to_thread(web.close)
         jobs.close()
         api.close()
 
@@ -123,7 +124,7 @@ async def acquired(lease: LeaderLease, stop: asyncio.Event) -> bool:
     return await acquiring and not stop.is_set()
 
 
-async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderLease, stop: asyncio.Event) -> int:
+async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderLease, web: WebServer, stop: asyncio.Event) -> int:
     """Lead until told to stop (0) or superseded (SUPERSEDED)."""
     job, said = await asyncio.to_thread(jobs.accept, settings.run_dir)
     logging.getLogger().setLevel(job.controller.log_level.upper())
@@ -140,12 +141,8 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
             await asyncio.to_thread(label.take)
 
         callers = OnlyLeading(known_callers(settings, backend), lease)
-        web = serve_pages(run, settings.host, WEB_PORT)
-        try:
-            told = await lead(controller, callers, settings.host, PORT, stop, take_the_service)
-        finally:
-            await asyncio.to_thread(web.shutdown)
-            web.server_close()
+        web.lead(run)
+        told = await lead(controller, callers, settings.host, PORT, stop, take_the_service)
         return 0 if told else SUPERSEDED
     finally:
         backend.close()

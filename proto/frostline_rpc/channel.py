@@ -8,6 +8,7 @@ import grpc
 
 from frostline_rpc.current_text import current_text
 from frostline_rpc.server import MESSAGE_BYTES_MAX
+from frostline_rpc.tls import SERVER_NAME, channel_credentials
 
 IDEMPOTENT = [
     "DescribeJob",
@@ -74,7 +75,11 @@ def open_channel(address: str, token: str) -> grpc.Channel:
 
     The caller closes it. Calls raise OSError where that file cannot be read.
     """
-    return grpc.intercept_channel(grpc.insecure_channel(address, OPTIONS), _Token(token))
+    credentials = channel_credentials()
+    if credentials is None:
+        return grpc.intercept_channel(grpc.insecure_channel(address, OPTIONS), _Token(token))
+    options = [*OPTIONS, ("grpc.ssl_target_name_override", SERVER_NAME)]
+    return grpc.intercept_channel(grpc.secure_channel(address, credentials, options), _Token(token))
 
 
 def error_text(error: grpc.RpcError) -> str:

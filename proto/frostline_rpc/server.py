@@ -8,6 +8,7 @@ import grpc
 
 from frostline_rpc.auth import Callers, authorise
 from frostline_rpc.errors import DomainError
+from frostline_rpc.tls import server_credentials
 
 MESSAGE_BYTES_MAX = 32 * 1024 * 1024
 """Largest message: a garbage or hostile length is refused before it is read."""
@@ -65,7 +66,9 @@ async def start_server(
     server = grpc.aio.server(interceptors=[_Conventions(callers)], options=OPTIONS)
     add_servicers(server)
     try:
-        bound = server.add_insecure_port(f"{host}:{port}")
+        credentials = server_credentials()
+        place = f"{host}:{port}"
+        bound = server.add_secure_port(place, credentials) if credentials else server.add_insecure_port(place)
     except RuntimeError as error:
         raise OSError(f"{host}:{port} cannot be listened on ({error}); choose another port") from error
     await server.start()

@@ -1,4 +1,4 @@
-"""A release of the chart on the test cluster: installed by a real Helm, watched through the API server, compared by its digest."""
+"""A release of the chart on the test cluster: installed by a real Helm, watched through the API server, judged by its digest."""
 
 import json
 import subprocess
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
-from frostline_contract.annotations import PROGRESS, STATE
 from tests.cluster.cluster import ROOT, Cluster
 from tests.cluster.waiting import wait_for
+
+from frostline_contract.annotations import PROGRESS, STATE
 
 CHART = ROOT / "charts" / "frostline"
 DIGITS = ROOT / "examples" / "image_classification" / "digits.yaml"

@@ -1,19 +1,18 @@
 """The whole chart on the test cluster: a run from `helm install` to its result, as a person lives with it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cluster.cluster import Cluster, is_ready
+from tests.cluster.waiting import wait_for
 
 from frostline_contract.annotations import COMMAND
-from tests.cluster.cluster import Cluster, is_ready
 from tests.cluster.releases import Release
-from tests.cluster.waiting import wait_for
 
 
 @pytest.fixture
-def release(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Release]:
-    yield Release(cluster, namespace, tmp_path)
+def release(cluster: Cluster, namespace: str, tmp_path: Path) -> Release:
+    return Release(cluster, namespace, tmp_path)
 
 
 def test_a_run_from_install_to_its_result(release: Release) -> None:

@@ -51,14 +51,11 @@ class KubernetesBackend:
         known = self._pods.objects(FIRST_LIST_SECONDS).get(name)
         if known is not None and known["metadata"]["uid"] == uid:
             return True
-        try:
-            found = self._api.get(f"{self._pods_path}/{name}")
-        except NotFound:
+        listed = self._api.get(self._pods_path, fieldSelector=f"metadata.name={name}")["items"]
+        if not listed or _owner(listed[0]) != self._name:
             return False
-        if _owner(found) != self._name:
-            return False
-        self._pods.put(found)
-        return bool(found["metadata"]["uid"] == uid)
+        self._pods.put(listed[0])
+        return bool(listed[0]["metadata"]["uid"] == uid)
 
     def patch_annotations(self, changes: dict[str, str | None], test: dict[str, str | None]) -> None:
         held = self._stateful_set()["metadata"].get("annotations") or {}

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from frostline_controller.service.run import Run
 from frostline_controller.service.status import status_of
 from frostline_proto.v1 import control_pb2 as pb
 
+LEADING_TEXT = "1 while this controller leads, else 0."
 WORKER_STATES = ("member", "spare", "joining", "leaving", "gone")
 
 
@@ -31,7 +32,7 @@ class RunMetrics:
             ("samples_per_second", "Training samples a second.", status.samples_per_second),
             ("cache_hit_ratio", "Hits among the newest step's reads of the activation cache.", status.cache_hit_fraction),
             ("uncovered_units", "Units that one node's end would take.", len(status.uncovered_units)),
-            ("leading", "1 while this controller leads.", 1),
+            ("leading", LEADING_TEXT, 1),
         )
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"frostline_{name}", text, value)
@@ -47,6 +48,13 @@ class RunMetrics:
             ("hangs", "Workers that were found hanging.", "hang"),
         ):
             yield CounterMetricFamily(f"frostline_{name}", text, self._events[kind])
+
+
+def standby_text() -> bytes:
+    """Of a controller that waits for the Lease."""
+    registry = CollectorRegistry()
+    Gauge("frostline_leading", LEADING_TEXT, registry=registry).set(0)
+    return generate_latest(registry)
 
 
 def metrics_text(run: Run) -> bytes:

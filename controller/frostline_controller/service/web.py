@@ -1,6 +1,8 @@
 """What a leading controller serves over HTTP: metrics, the run's status, result and report. Reading only; nothing here steers.
 
 /metrics  Prometheus' text    /status  JSON    /result  result.json    /report  report.html, made anew
+
+A controller that waits for the Lease serves /metrics alone, which says so.
 """
 
 import asyncio
@@ -13,12 +15,13 @@ from collections.abc import Callable, Coroutine
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from frostline_controller.service.metrics import metrics_text
+from frostline_controller.service.metrics import metrics_text, standby_text
 from frostline_controller.service.run import Run
 from frostline_controller.service.status import progress_text
 
 ANSWER_SECONDS = 5.0
 REPORT_SECONDS = 120.0
+METRICS_TYPE = "text/plain; version=0.0.4"
 PATHS = ("/metrics", "/status", "/result", "/report")
 log = logging.getLogger(__name__)
 
@@ -31,8 +34,18 @@ class Refusal(Exception):
         self.status = status
 
 
+class Standby:
+    """Pages of a controller that does not lead."""
+
+    def page(self, path: str) -> tuple[str, bytes]:
+        """Content type and content. Raises Refusal."""
+        if path == "/metrics":
+            return METRICS_TYPE, standby_text()
+        raise Refusal(503, "this controller does not lead; the Service leads to the one that does")
+
+
 class Pages:
-    """Answers by path, from any thread. loop: the reconciler's, where the run may be read."""
+    """Pages of a leader, from any thread. loop: the reconciler's, where the run may be read."""
 
     def __init__(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
         self._run, self._loop = run, loop
@@ -41,7 +54,7 @@ class Pages:
     def page(self, path: str) -> tuple[str, bytes]:
         """Content type and content. Raises Refusal."""
         if path == "/metrics":
-            return "text/plain; version=0.0.4", self._in_loop(metrics_text)
+            return METRICS_TYPE, self._in_loop(metrics_text)
         if path == "/status":
             return "application/json", self._in_loop(progress_text).encode()
         if path == "/result":
@@ -79,28 +92,40 @@ class Pages:
                 raise Refusal(500, f"the report was not made: {done.stderr.strip()[-500:]}")
 
 
-def serve_pages(run: Run, host: str, port: int) -> ThreadingHTTPServer:
-    """Answer in threads until `shutdown`; call it in the reconciler's event loop. Raises OSError."""
-    pages = Pages(run, asyncio.get_running_loop())
+class WebServer:
+    """Answers in threads from its making until `close`. Raises OSError where the port is taken."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            try:
-                kind, content = pages.page(self.path.partition("?")[0])
-                self._answer(200, kind, content)
-            except Refusal as refusal:
-                self._answer(refusal.status, "application/json", json.dumps({"error": str(refusal)}).encode())
+    def __init__(self, host: str, port: int) -> None:
+        self._pages: Standby | Pages = Standby()
+        this = self
 
-        def _answer(self, status: int, kind: str, content: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                try:
+                    kind, content = this._pages.page(self.path.partition("?")[0])
+                    self._answer(200, kind, content)
+                except Refusal as refusal:
+                    self._answer(refusal.status, "application/json", json.dumps({"error": str(refusal)}).encode())
 
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Scrapes are nothing to log."""
+            def _answer(self, status: int, kind: str, content: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
 
-    server = ThreadingHTTPServer((host, port), Handler)
-    threading.Thread(target=server.serve_forever, name="web", daemon=True).start()
-    return server
+            def log_message(self, format: str, *arguments: object) -> None:
+                """Scrapes are nothing to log."""
+
+        self._server = ThreadingHTTPServer((host, port), Handler)
+        self.port = int(self._server.server_address[1])
+        threading.Thread(target=self._server.serve_forever, name="web", daemon=True).start()
+
+    def lead(self, run: Run) -> None:
+        """From now on the pages are the run's. Call it in the reconciler's event loop."""
+        self._pages = Pages(run, asyncio.get_running_loop())
+
+    def close(self) -> None:
+        """Blocking."""
+        self._server.shutdown()
+        self._server.server_close()

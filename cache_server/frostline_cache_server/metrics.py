@@ -1,0 +1,35 @@
+"""What the cache server counts, as Prometheus reads it: totals of all workers since it started, and the shards as they are."""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from frostline_cache_server.shards import ShardMap
+
+UNITS = {"bytes_read": "read_bytes", "bytes_written": "written_bytes"}
+"""Prometheus puts the unit last."""
+
+
+class CacheMetrics:
+    """totals: by the names of `CACHE_COUNTS`, changed by the service. limit_bytes: of all shards together."""
+
+    def __init__(self, totals: Mapping[str, float], shards: ShardMap, limit_bytes: int) -> None:
+        self._totals, self._shards, self._limit_bytes = totals, shards, limit_bytes
+
+    def collect(self) -> Iterator[Metric]:
+        for name, total in dict(self._totals).items():
+            shown = UNITS.get(name, name)
+            yield CounterMetricFamily(f"frostline_cache_{shown}", f"Workers' {name.replace('_', ' ')} so far.", total)
+        up = GaugeMetricFamily("frostline_cache_shard_up", "1 while the shard answers.", labels=["shard"])
+        for shard in self._shards.shards:
+            up.add_metric([f"{shard.host}:{shard.port}"], float(shard.up))
+        yield up
+        yield GaugeMetricFamily("frostline_cache_memory_used_bytes", "Memory that the shards use.", self._shards.memory_used)
+        yield GaugeMetricFamily("frostline_cache_memory_limit_bytes", "Memory that they may use.", self._limit_bytes)
+
+
+def registry_of(totals: Mapping[str, float], shards: ShardMap, limit_bytes: int) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(CacheMetrics(totals, shards, limit_bytes))
+    return registry

@@ -1,0 +1,33 @@
+"""TLS of gRPC calls, where FROSTLINE_TLS_DIR names a folder with tls.crt, tls.key and ca.crt; without it calls are in plain text.
+
+Servers are known by one name in their certificate, whatever address they are called at: pods reach Services by address. Callers
+are known by tokens (`auth`), not by certificates. A renewed certificate is taken when a process starts anew.
+"""
+
+import os
+from pathlib import Path
+
+import grpc
+
+FOLDER_VARIABLE = "FROSTLINE_TLS_DIR"
+SERVER_NAME = "frostline"
+"""Subject alternative name that the certificate must have."""
+
+
+def server_credentials() -> grpc.ServerCredentials | None:
+    """None: plain text. Raises OSError where a file cannot be read."""
+    folder = _folder()
+    if folder is None:
+        return None
+    return grpc.ssl_server_credentials([((folder / "tls.key").read_bytes(), (folder / "tls.crt").read_bytes())])
+
+
+def channel_credentials() -> grpc.ChannelCredentials | None:
+    """None: plain text. Raises OSError where ca.crt cannot be read."""
+    folder = _folder()
+    return None if folder is None else grpc.ssl_channel_credentials((folder / "ca.crt").read_bytes())
+
+
+def _folder() -> Path | None:
+    given = os.environ.get(FOLDER_VARIABLE, "")
+    return Path(given) if given else None
