@@ -26,7 +26,7 @@ export TORCH_INDEX_URL PYTHON
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test test-wide lint format proto verify bench chaos model mutants clean
+.PHONY: help setup run test test-wide lint format proto verify bench chaos model mutants images clean
 
 help: ## list these targets
 	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
@@ -88,6 +88,13 @@ model: $(STAMP) ## search every state of small worlds with crashes, a partition,
 
 mutants: $(STAMP) ## plant each known bug in a copy and show that the tests catch it
 	$(PY) -m tests.mutants $(ARGS)
+
+BUILDER ?= docker
+TAG ?= dev
+images: ## build the three container images: BUILDER=docker|podman|buildah TAG=dev
+	$(BUILDER) build -f controller/Dockerfile -t frostline/controller:$(TAG) .
+	$(BUILDER) build -f cache_server/Dockerfile -t frostline/cache-server:$(TAG) .
+	$(BUILDER) build -f trainer/Dockerfile -t frostline/trainer:$(TAG) .
 
 clean: ## remove environments, caches and run folders
 	rm -rf .venv .venv-proto build dist runs .pytest_cache .hypothesis .ruff_cache .import_linter_cache
