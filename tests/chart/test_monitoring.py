@@ -1,11 +1,12 @@
-"""What Prometheus and Grafana are given names only metrics that the chart's README documents, and finds the pods that serve them."""
+"""Prometheus and Grafana are given documented metrics only, and find the pods that serve them."""
 
 import json
 import re
 
 from tests.chart.rendering import CHART, render
 
-ON = 'kubernetes.monitoring={"service_monitor":true,"rules":true,"dashboard":true,"labels":{"release":"prometheus"},"interval_seconds":30}'
+TOGGLES = {"service_monitor": True, "rules": True, "dashboard": True, "labels": {"release": "prometheus"}, "interval_seconds": 30}
+ON = f"kubernetes.monitoring={json.dumps(TOGGLES)}"
 METRIC = re.compile(r"\bfrostline_[a-z_]+")
 
 
@@ -29,7 +30,9 @@ def test_the_service_finds_exactly_the_pods_that_serve_metrics() -> None:
 def test_the_monitor_finds_the_service() -> None:
     found = render(ON)
     monitor = found.get("ServiceMonitor", "digits-metrics")
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= found.get("Service", "digits-metrics")["metadata"]["labels"].items()
+    assert (
+        monitor["spec"]["selector"]["matchLabels"].items() <= found.get("Service", "digits-metrics")["metadata"]["labels"].items()
+    )
     assert monitor["spec"]["endpoints"] == [{"port": "metrics", "interval": "30s"}]
     for kind in ("ServiceMonitor", "PrometheusRule"):
         assert found.get(kind, "digits-metrics")["metadata"]["labels"]["release"] == "prometheus"
@@ -51,7 +54,12 @@ def test_alerts_and_dashboard_ask_for_documented_metrics_of_this_run() -> None:
     assert set(METRIC.findall(" ".join(expressions))) == documented()
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert dashboard["title"] == "Frostline: digits"
-    assert [rule["alert"] for rule in rules] == ["FrostlineNoLeader", "FrostlineStalled", "FrostlineUncovered", "FrostlineRecovering"]
+    assert [rule["alert"] for rule in rules] == [
+        "FrostlineNoLeader",
+        "FrostlineStalled",
+        "FrostlineUncovered",
+        "FrostlineRecovering",
+    ]
 
 
 def test_panels_do_not_overlap() -> None:

@@ -2,8 +2,8 @@
 
     python -m tests.cluster.openapi        obtains those that are missing
 
-Each release of k8s.io/kubernetes, a Go module, carries the schema of its own API. The modules are downloaded (16 to 20 MB each, no
-build), checked against the sums below, and only the definitions are kept, in the user's cache folder, for all checkouts.
+Each release of k8s.io/kubernetes, a Go module, carries the schema of its own API. The modules are downloaded (16 to 20 MB each,
+nothing is built), checked against the sums below, and only the definitions are kept, in the user's cache folder.
 """
 
 import fcntl

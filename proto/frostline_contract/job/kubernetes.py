@@ -59,9 +59,13 @@ class TrainerPods(PodSection):
 
     gpus: int = fixed(0, ge=0, le=64, doc="nvidia.com/gpu a pod; 0: CPU. With GPUs it is placement.workers_per_pod.")
     runtime_class: str = live("", pattern=NAME, doc="RuntimeClass of the pods, e.g. nvidia; empty: the cluster's default.")
-    spot: bool = live(False, doc="Bear the taints by which clouds mark spot nodes (GKE, AKS; EKS node groups have none of their own).")
+    spot: bool = live(
+        False, doc="Bear the taints by which clouds mark spot nodes (GKE, AKS; EKS node groups have none of their own)."
+    )
     grace_seconds: int = live(30, ge=5, le=3600, doc="From SIGTERM to SIGKILL; GKE's spot nodes give 15 at most.")
-    start_seconds: int = live(900, ge=30, doc="Until an agent must have started its workers: images, model and data are loaded in it.")
+    start_seconds: int = live(
+        900, ge=30, doc="Until an agent must have started its workers: images, model and data are loaded in it."
+    )
     unreachable_seconds: int = live(
         10, ge=0, doc="How long pods stay bound to a node that is not ready or out of reach before they are replaced."
     )
@@ -111,15 +115,21 @@ class VolumeSection(Section):
 
     name: str = fixed(pattern=r"^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$", doc="Its name.")
     mount_path: str = fixed(pattern=r"^/[^:]*[^:/]$", doc="Where job fields such as data.path find it.")
-    source: dict[str, Any] = fixed(doc="One volume source as Kubernetes writes it, e.g. {persistentVolumeClaim: {claimName: imagenet}}.")
+    source: dict[str, Any] = fixed(
+        doc="One volume source as Kubernetes writes it, e.g. {persistentVolumeClaim: {claimName: imagenet}}."
+    )
 
     @model_validator(mode="after")
     def _one_place(self) -> "VolumeSection":
         if len(self.source) != 1:
-            raise ValueError(f"volume {self.name}: source has {len(self.source)} keys; give exactly one, such as persistentVolumeClaim")
+            raise ValueError(
+                f"volume {self.name}: source has {len(self.source)} keys; give exactly one, such as persistentVolumeClaim"
+            )
         for taken in OUR_MOUNTS:
             if f"{self.mount_path}/".startswith(f"{taken}/"):
-                raise ValueError(f"volume {self.name}: mount_path {self.mount_path} lies in {taken}, which is the run's; choose another")
+                raise ValueError(
+                    f"volume {self.name}: mount_path {self.mount_path} lies in {taken}, which is the run's; choose another"
+                )
         return self
 
 
@@ -127,8 +137,12 @@ class AuthSection(Section):
     """How callers of the controller and the cache server are known: by service account tokens, for this run alone."""
 
     token_seconds: int = live(3600, ge=600, le=86400, doc="Life of a projected token; the kubelet renews it.")
-    token_review: bool = live(False, doc="Ask the API server about each token; needs a ClusterRoleBinding, which the chart then renders.")
-    tls_secret: str = live("", pattern=NAME, doc="Secret with tls.crt, tls.key and ca.crt for gRPC; empty: no TLS inside the cluster network.")
+    token_review: bool = live(
+        False, doc="Ask the API server about each token; needs a ClusterRoleBinding, which the chart then renders."
+    )
+    tls_secret: str = live(
+        "", pattern=NAME, doc="Secret with tls.crt, tls.key and ca.crt for gRPC; empty: no TLS inside the cluster network."
+    )
 
 
 class MonitoringSection(Section):
@@ -145,7 +159,8 @@ class NetworkPolicySection(Section):
     )
     metrics_from: dict[str, str] = live({}, doc="Labels of the namespaces that may scrape metrics; empty: every namespace.")
     trainer_egress: tuple[dict[str, Any], ...] = live(
-        (), doc="Further egress rules of trainers, as Kubernetes writes them. Port 443 is open by itself where the job names the hub."
+        (),
+        doc="Further egress rules of trainers, as Kubernetes writes them. Port 443 is open by itself where the job names the hub.",
     )
 
 

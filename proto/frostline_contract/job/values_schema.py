@@ -60,7 +60,9 @@ def _plain(node: Any, definitions: dict[str, Any]) -> Any:
         return node
     if "$ref" in node:
         node = {**definitions[node["$ref"].rsplit("/", 1)[-1]], **{key: value for key, value in node.items() if key != "$ref"}}
-    result = {key: _plain(value, definitions) for key, value in node.items() if key not in ("title", "default", "$defs", "properties")}
+    result = {
+        key: _plain(value, definitions) for key, value in node.items() if key not in ("title", "default", "$defs", "properties")
+    }
     if "change" in result:
         result["description"] = f"{result.get('description', '')} ({result.pop('change')})"
     if "properties" in node:
