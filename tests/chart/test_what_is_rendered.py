@@ -115,15 +115,16 @@ def test_the_trainers_are_what_facts_say() -> None:
     assert startup["periodSeconds"] * startup["failureThreshold"] == 900
     variables = environment(container)
     assert {name: variables[name] for name in (
-        "FROSTLINE_RUN_DIR", "FROSTLINE_CONTROLLER", "FROSTLINE_CACHE", "FROSTLINE_TOKEN_FILE", "FROSTLINE_WORKERS_PER_POD",
-        "FROSTLINE_GRACE_SECONDS",
+        "FROSTLINE_RUN_DIR", "FROSTLINE_CONTROLLER", "FROSTLINE_CACHE", "FROSTLINE_TOKEN", "FROSTLINE_WORKERS_PER_POD",
+        "FROSTLINE_GRACE_SECONDS", "FROSTLINE_HEALTH_PORT",
     )} == {
         "FROSTLINE_RUN_DIR": "/frostline/storage/runs/digits",
         "FROSTLINE_CONTROLLER": "$(DIGITS_CONTROLLER_SERVICE_HOST):7000",
         "FROSTLINE_CACHE": "$(DIGITS_CACHE_SERVER_SERVICE_HOST):7100",
-        "FROSTLINE_TOKEN_FILE": "/var/run/frostline/token",
+        "FROSTLINE_TOKEN": "/var/run/frostline/token",
         "FROSTLINE_WORKERS_PER_POD": "1",
         "FROSTLINE_GRACE_SECONDS": "29",
+        "FROSTLINE_HEALTH_PORT": "7001",
     }  # fmt: skip
     fields = {name: variables[name]["fieldRef"]["fieldPath"] for name in (
         "FROSTLINE_POD_NAME", "FROSTLINE_POD_UID", "FROSTLINE_NODE", "FROSTLINE_HOST",
@@ -164,7 +165,10 @@ def test_the_cache_server_and_its_shards() -> None:
     found = render("cache.shards=3", "cache.memory_bytes=3221225472")
     container = found.container("Deployment", "digits-cache-server")
     addresses = ",".join(f"$(DIGITS_REDIS_{shard}_SERVICE_HOST):6379" for shard in range(3))
-    assert container["args"][:4] == ["--shards", addresses, "--memory-bytes", "3221225472"]
+    words = dict(zip(container["args"][::2], container["args"][1::2], strict=True))
+    assert words == {
+        "--shards": addresses, "--port": "7100", "--health-port": "7101", "--memory-bytes": "3221225472", "--log-level": "info"
+    }  # fmt: skip
     assert found.get("StatefulSet", "digits-redis")["spec"]["replicas"] == 3
     for shard in range(3):
         selector = found.get("Service", f"digits-redis-{shard}")["spec"]["selector"]
