@@ -11,7 +11,9 @@ METRIC = re.compile(r"\bfrostline_[a-z_]+")
 
 
 def documented() -> set[str]:
-    return set(METRIC.findall("\n".join(re.findall(r"^\| `(frostline_\w+)", (CHART / "README.md").read_text(), re.MULTILINE))))
+    """The names in the first columns of the README's tables."""
+    first = re.findall(r"^\| (`frostline_[^|]*)\|", (CHART / "README.md").read_text(), re.MULTILINE)
+    return set(METRIC.findall(" ".join(first)))
 
 
 def test_the_service_finds_exactly_the_pods_that_serve_metrics() -> None:
@@ -51,7 +53,11 @@ def test_alerts_and_dashboard_ask_for_documented_metrics_of_this_run() -> None:
         assert names and set(names) <= documented(), text
         assert text.count('namespace="research",service="digits-metrics"') == len(names), text
         assert text.count("(") == text.count(")") and text.count("{") == text.count("}")
-    assert set(METRIC.findall(" ".join(expressions))) == documented()
+    about_the_run = {
+        name for name in documented() if not re.match("frostline_(cache_(?!hit_ratio)|total|checkpoints|hangs)", name)
+    }
+    assert set(METRIC.findall(" ".join(expressions))) == about_the_run
+    assert len(about_the_run) == 12 and len(documented()) == 30
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert dashboard["title"] == "Frostline: digits"
     assert [rule["alert"] for rule in rules] == [

@@ -167,7 +167,8 @@ def test_the_cache_server_and_its_shards() -> None:
     addresses = ",".join(f"$(DIGITS_REDIS_{shard}_SERVICE_HOST):6379" for shard in range(3))
     words = dict(zip(container["args"][::2], container["args"][1::2], strict=True))
     assert words == {
-        "--shards": addresses, "--port": "7100", "--health-port": "7101", "--memory-bytes": "3221225472", "--log-level": "info"
+        "--shards": addresses, "--port": "7100", "--health-port": "7101", "--metrics-port": "7102",
+        "--memory-bytes": "3221225472", "--log-level": "info",
     }  # fmt: skip
     assert found.get("StatefulSet", "digits-redis")["spec"]["replicas"] == 3
     for shard in range(3):
