@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Write every generated file below the folder given: protobuf stubs, the job file's reference, the benchmarks' pages.
+# Write every generated file below the folder given: protobuf stubs, the job file's reference, the chart's values and their schema, the benchmarks' pages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(cd "${1:?usage: tools/generate.sh FOLDER}" && pwd)
 
-mkdir -p "$target/proto/gen" "$target/docs"
+mkdir -p "$target/proto/gen" "$target/docs" "$target/charts/frostline"
 (
     cd proto
     ../.venv-proto/bin/python -m grpc_tools.protoc -I. \
@@ -12,4 +12,7 @@ mkdir -p "$target/proto/gen" "$target/docs"
         frostline_proto/v1/*.proto
 )
 .venv/bin/python -m frostline_contract.job.reference > "$target/docs/job-reference.md"
+for what in schema:values.schema.json values:values.yaml; do
+    .venv/bin/python -m frostline_contract.job.values_schema "${what%%:*}" > "$target/charts/frostline/${what#*:}"
+done
 if [ -e docs/benchmarks.json ]; then .venv/bin/python -m tests.benchmarks --pages "$target"; fi

@@ -1,19 +1,36 @@
 """What only a cluster has: the job file's `kubernetes` section, which the chart renders and a local run ignores."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from frostline_contract.job.section import Section, fixed, live
 
-Quantity = str | int | float
+QuantityText = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?$")]
+Quantity = QuantityText | Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0)]
 """As Kubernetes writes it: 2, "500m", "16Gi"."""
+
+GPU = "nvidia.com/gpu"
+OUR_VARIABLES = "FROSTLINE_"
+NAME = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$"
+"""Of an existing object, or nothing."""
+OUR_MOUNTS = ("/frostline", "/tmp", "/dev", "/var/run", "/run", "/proc", "/sys", "/etc/frostline")
 
 
 class ImageSection(Section):
     repository: str = live("", doc="Image without its tag; empty: ghcr.io/frostline/<role>.")
     tag: str = live("", doc="Tag or, as sha256:..., digest; empty: the chart's appVersion.")
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = live("IfNotPresent", doc="When a node asks the registry.")
+
+
+class Toleration(Section):
+    """A taint that pods bear, in Kubernetes' own words."""
+
+    key: str = live("", doc="The taint's key; empty with operator Exists: every taint.")
+    operator: Literal["Equal", "Exists"] = live("Equal", doc="Equal compares the value.")
+    value: str | None = live(None, doc="The taint's value.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = live(None, doc="null: every effect.")
+    tolerationSeconds: int | None = live(None, ge=0, doc="With NoExecute: how long a pod stays; null: for ever.")
 
 
 class PodSection(Section):
@@ -23,58 +40,109 @@ class PodSection(Section):
     requests: dict[str, Quantity] = live({}, doc="What the scheduler keeps free, by resource.")
     limits: dict[str, Quantity] = live({}, doc="What it may use at most, by resource.")
     node_selector: dict[str, str] = live({}, doc="Labels that its node must have.")
-    tolerations: tuple[dict[str, Any], ...] = live((), doc="Taints that it bears, as Kubernetes writes them.")
-    priority_class: str = live("", doc="Name of a PriorityClass; empty: the cluster's default.")
+    tolerations: tuple[Toleration, ...] = live((), doc="Taints that it bears.")
+    priority_class: str = live("", pattern=NAME, doc="Name of an existing PriorityClass; empty: the cluster's default.")
+    env: dict[str, str] = live({}, doc="Further environment variables, e.g. NCCL_DEBUG. Those of FROSTLINE_ are the chart's.")
     annotations: dict[str, str] = live({}, doc="Further annotations of its pods.")
     labels: dict[str, str] = live({}, doc="Further labels of its pods.")
+
+    @model_validator(mode="after")
+    def _ours_are_ours(self) -> "PodSection":
+        for name in self.env:
+            if name.startswith(OUR_VARIABLES):
+                raise ValueError(f"env holds {name}; variables that begin with {OUR_VARIABLES} are the chart's: remove it")
+        return self
 
 
 class TrainerPods(PodSection):
     """The StatefulSet whose pods train."""
 
-    gpus: int = fixed(0, ge=0, doc="nvidia.com/gpu a pod; 0: CPU. With GPUs it is placement.workers_per_pod.")
-    grace_seconds: int = live(30, ge=5, doc="From SIGTERM to SIGKILL; spot nodes give 15 or less.")
+    gpus: int = fixed(0, ge=0, le=64, doc="nvidia.com/gpu a pod; 0: CPU. With GPUs it is placement.workers_per_pod.")
+    runtime_class: str = live("", pattern=NAME, doc="RuntimeClass of the pods, e.g. nvidia; empty: the cluster's default.")
+    spot: bool = live(
+        False, doc="Bear the taints by which clouds mark spot nodes (GKE, AKS; EKS node groups have none of their own)."
+    )
+    grace_seconds: int = live(30, ge=5, le=3600, doc="From SIGTERM to SIGKILL; GKE's spot nodes give 15 at most.")
+    start_seconds: int = live(
+        900, ge=30, doc="Until an agent must have started its workers: images, model and data are loaded in it."
+    )
     unreachable_seconds: int = live(
         10, ge=0, doc="How long pods stay bound to a node that is not ready or out of reach before they are replaced."
     )
-    shared_memory: str = live("1Gi", doc="Size of /dev/shm.")
+    shared_memory: QuantityText = live("1Gi", doc="Size of /dev/shm; it counts as the pod's memory.")
     spread_by: str = live("kubernetes.io/hostname", doc="Node label over whose values pods are spread; empty: not spread.")
+
+    @model_validator(mode="after")
+    def _gpus_once(self) -> "TrainerPods":
+        for name, held in (("requests", self.requests), ("limits", self.limits)):
+            if GPU in held:
+                raise ValueError(f"{name} holds {GPU} {held[GPU]}; say it as gpus instead")
+        return self
 
 
 class RedisPods(PodSection):
     """Redis shards of the release; `cache.shards` says how many. Unused where cache.addresses names others."""
 
     password_secret: str = fixed(
-        "", doc="Existing Secret whose key `password` Redis asks for; empty: none, behind the NetworkPolicy."
+        "", pattern=NAME, doc="Existing Secret whose key `password` Redis asks for; empty: none, behind the NetworkPolicy."
     )
 
 
 class StorageSection(Section):
     """Where checkpoints and records lie: one volume that every pod of the run mounts."""
 
-    claim: str = fixed("", doc="An existing PersistentVolumeClaim; empty: one is made.")
-    class_name: str = fixed("", doc="StorageClass of the claim that is made; empty: the cluster's default.")
-    size: str = fixed("50Gi", doc="Its size.")
-    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = fixed("ReadWriteMany", doc="ReadWriteOnce: all pods on one node.")
+    claim: str = fixed("", pattern=NAME, doc="An existing PersistentVolumeClaim; empty: one is made.")
+    class_name: str = fixed("", pattern=NAME, doc="StorageClass of the claim that is made; empty: the cluster's default.")
+    size: QuantityText = fixed("50Gi", doc="Its size.")
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = fixed(
+        "ReadWriteMany", doc="How the volume can be mounted. ReadWriteOnce: by pods of one node only, which `node` names."
+    )
+    node: str = fixed("", pattern=NAME, doc="Host name of the one node that all pods of the run are bound to; empty: any nodes.")
     keep: bool = live(True, doc="Keep the claim that was made when the release is uninstalled.")
+
+    @model_validator(mode="after")
+    def _reachable(self) -> "StorageSection":
+        if self.access_mode == "ReadWriteOnce" and not self.node:
+            raise ValueError(
+                "access_mode is ReadWriteOnce and node is empty: pods on more than one node cannot mount it; "
+                "use ReadWriteMany, or bind the run to one node by its host name"
+            )
+        return self
 
 
 class VolumeSection(Section):
     """A volume with data or a model, mounted read-only into the trainers."""
 
     name: str = fixed(pattern=r"^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$", doc="Its name.")
-    mount_path: str = fixed(pattern=r"^/", doc="Where job fields such as data.path find it.")
+    mount_path: str = fixed(pattern=r"^/[^:]*[^:/]$", doc="Where job fields such as data.path find it.")
     source: dict[str, Any] = fixed(
-        doc="A volume source as Kubernetes writes it, e.g. {persistentVolumeClaim: {claimName: imagenet}}."
+        doc="One volume source as Kubernetes writes it, e.g. {persistentVolumeClaim: {claimName: imagenet}}."
     )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "VolumeSection":
+        if len(self.source) != 1:
+            raise ValueError(
+                f"volume {self.name}: source has {len(self.source)} keys; give exactly one, such as persistentVolumeClaim"
+            )
+        for taken in OUR_MOUNTS:
+            if f"{self.mount_path}/".startswith(f"{taken}/"):
+                raise ValueError(
+                    f"volume {self.name}: mount_path {self.mount_path} lies in {taken}, which is the run's; choose another"
+                )
+        return self
 
 
 class AuthSection(Section):
     """How callers of the controller and the cache server are known: by service account tokens, for this run alone."""
 
-    token_seconds: int = live(3600, ge=600, doc="Life of a projected token; the kubelet renews it.")
-    token_review: bool = live(False, doc="Ask the API server about each token; needs a ClusterRoleBinding.")
-    tls_secret: str = live("", doc="Secret with tls.crt, tls.key and ca.crt for gRPC; empty: no TLS inside the cluster network.")
+    token_seconds: int = live(3600, ge=600, le=86400, doc="Life of a projected token; the kubelet renews it.")
+    token_review: bool = live(
+        False, doc="Ask the API server about each token; needs a ClusterRoleBinding, which the chart then renders."
+    )
+    tls_secret: str = live(
+        "", pattern=NAME, doc="Secret with tls.crt, tls.key and ca.crt for gRPC; empty: no TLS inside the cluster network."
+    )
 
 
 class MonitoringSection(Section):
@@ -82,6 +150,18 @@ class MonitoringSection(Section):
     rules: bool = live(False, doc="Render alerts as a PrometheusRule.")
     dashboard: bool = live(False, doc="Render a ConfigMap with a Grafana dashboard.")
     labels: dict[str, str] = live({}, doc="Labels by which an operator finds them.")
+    interval_seconds: int = live(15, ge=1, doc="Between two scrapes.")
+
+
+class NetworkPolicySection(Section):
+    enabled: bool = live(
+        True, doc="Let only the run's own pods talk to each other, and DNS, the API server and external Redis servers be asked."
+    )
+    metrics_from: dict[str, str] = live({}, doc="Labels of the namespaces that may scrape metrics; empty: every namespace.")
+    trainer_egress: tuple[dict[str, Any], ...] = live(
+        (),
+        doc="Further egress rules of trainers, as Kubernetes writes them. Port 443 is open by itself where the job names the hub.",
+    )
 
 
 class LeaseSection(Section):
@@ -102,6 +182,8 @@ class LeaseSection(Section):
 
 
 class KubernetesSection(Section):
+    """How the chart lays the run out on a cluster."""
+
     controller: PodSection = live(
         PodSection(requests={"cpu": "100m", "memory": "192Mi"}, limits={"memory": "512Mi"}), doc="The controllers."
     )
@@ -110,13 +192,25 @@ class KubernetesSection(Section):
     cache_server: PodSection = live(
         PodSection(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "256Mi"}), doc="The cache server."
     )
-    redis: RedisPods = live(RedisPods(requests={"cpu": "250m"}), doc="Redis shards.")
+    redis: RedisPods = live(
+        RedisPods(image=ImageSection(repository="docker.io/library/redis", tag="7.2.11-alpine"), requests={"cpu": "250m"}),
+        doc="Redis shards; their memory follows from cache.memory_bytes.",
+    )
     storage: StorageSection = fixed(StorageSection(), doc="Checkpoints and records.")
     volumes: tuple[VolumeSection, ...] = fixed((), doc="Data and models.")
-    hub_token_secret: str = fixed("", doc="Secret whose key `token` opens gated models and data sets; empty: none.")
+    hub_token_secret: str = fixed("", pattern=NAME, doc="Secret whose key `token` opens gated models and data sets; empty: none.")
     image_pull_secrets: tuple[str, ...] = live((), doc="Secrets for private registries.")
     auth: AuthSection = live(AuthSection(), doc="Who may call.")
     lease: LeaseSection = live(LeaseSection(), doc="Leader election.")
-    network_policy: bool = live(True, doc="Let only the run's own pods talk to each other, and DNS and the API server be asked.")
+    network_policy: NetworkPolicySection = live(NetworkPolicySection(), doc="Who may talk to whom.")
     disruption_budget: bool = live(True, doc="Drains take one controller, and one trainer, at a time.")
     monitoring: MonitoringSection = live(MonitoringSection(), doc="Prometheus and Grafana.")
+
+    @model_validator(mode="after")
+    def _volumes_apart(self) -> "KubernetesSection":
+        for what in ("name", "mount_path"):
+            values = [getattr(volume, what) for volume in self.volumes]
+            for value in values:
+                if values.count(value) > 1:
+                    raise ValueError(f"volumes: {what} {value} is there {values.count(value)} times; each needs its own")
+        return self

@@ -12,6 +12,7 @@ from frostline_contract.job.cluster import (
 )
 from frostline_contract.job.data import DataSection, ModelSection, TaskSection
 from frostline_contract.job.freezing import DecisionsSection, ElasticSection, FreezeSection
+from frostline_contract.job.kubernetes import KubernetesSection
 from frostline_contract.job.section import Section, fixed, live
 from frostline_contract.job.training import CheckpointSection, EvaluationSection, TrainingSection
 
@@ -35,6 +36,7 @@ class Job(Section):
     controller: ControllerSection = fixed(ControllerSection(), doc="Clocks of the control plane.")
     reshapes: tuple[ScheduledReshape, ...] = live((), doc="Reshapes by command at given steps.")
     faults: tuple[Fault, ...] = live((), doc="Planned faults.")
+    kubernetes: KubernetesSection = live(KubernetesSection(), doc="What only a cluster has; a local run uses none of it.")
 
     @model_validator(mode="after")
     def _consistent(self) -> "Job":

@@ -2,7 +2,7 @@
 
 import types
 import typing
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -61,6 +61,8 @@ def _row(name: str, field: FieldInfo) -> str:
 
 def _type(annotation: Any) -> str:
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _type(parts[0])
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in parts)
     if origin in (typing.Union, types.UnionType):

@@ -1,0 +1,53 @@
+{{/* What a schema cannot say about the job itself; the words are those of the job model's own checks. One line a mistake. */}}
+{{- define "frostline.mistakes-job" -}}
+{{- $training := .Values.training -}}
+{{- $placement := .Values.placement -}}
+{{- $epochs := kindIs "invalid" $training.epochs | ternary "unset" $training.epochs -}}
+{{- $steps := kindIs "invalid" $training.steps | ternary "unset" $training.steps -}}
+{{- if eq (eq (toString $epochs) "unset") (eq (toString $steps) "unset") }}
+- training.epochs is {{ $epochs }} and training.steps is {{ $steps }}: give exactly one of them
+{{- end }}
+{{- $batch := int64 $training.batch_size -}}
+{{- $micro := int64 $training.micro_batch_size -}}
+{{- $leaves := int64 $training.reduction_leaves -}}
+{{- $count := div (sub (add $batch $micro) 1) $micro -}}
+{{- $power := 1 -}}
+{{- range until 11 -}}
+{{- if lt $power $leaves -}}{{- $power = int64 (mul $power 2) -}}{{- end -}}
+{{- end -}}
+{{- if ne (int64 $power) $leaves }}
+- training.reduction_leaves is {{ $leaves }}: it must be a power of two; {{ $power }} is the next one
+{{- end }}
+{{- if lt $batch $micro }}
+- training.batch_size is {{ $batch }} and training.micro_batch_size is {{ $micro }}: a step is at least one micro-batch; lower micro_batch_size
+{{- else if lt $count $leaves }}
+- training.reduction_leaves is {{ $leaves }}: batch_size {{ $batch }} / micro_batch_size {{ $micro }} are {{ $count }} micro-batches, fewer than leaves; lower reduction_leaves to a power of two <= {{ $count }}
+{{- end }}
+{{- if and (eq $training.precision "mixed_bfloat16") (eq $training.device "cpu") }}
+- training.precision is mixed_bfloat16 and training.device is cpu: use bfloat16 or float32 on a CPU
+{{- end }}
+{{- if and .Values.model.path .Values.model.hub }}
+- model.path is {{ .Values.model.path | quote }} and model.hub is {{ .Values.model.hub | quote }}: give one of them
+{{- end }}
+{{- $workers := int64 $placement.workers -}}
+{{- $pp := int64 ($placement.pp_degree | default 1) -}}
+{{- $dp := int64 ($placement.dp_degree | default 1) -}}
+{{- if gt (int64 $placement.min_workers) $workers }}
+- placement.min_workers is {{ int64 $placement.min_workers }} and placement.workers is {{ $workers }}: the run would wait for ever; lower min_workers or raise workers
+{{- end }}
+{{- if gt (mul $pp $dp) $workers }}
+- placement.pp_degree x placement.dp_degree is {{ mul $pp $dp }} and placement.workers is {{ $workers }}: raise workers or lower a degree
+{{- end }}
+{{- if gt $dp $leaves }}
+- placement.dp_degree is {{ $dp }} and training.reduction_leaves is {{ $leaves }}: raise reduction_leaves (and, where needed, lower micro_batch_size)
+{{- end }}
+{{- $per := int64 $placement.workers_per_pod -}}
+{{- $pods := div (sub (add $workers $per) 1) $per -}}
+{{- range $index, $fault := .Values.faults }}
+{{- if has $fault.kind (list "kill_node" "cut_node" "kill_redis" "kill_cache_server") }}
+- faults.{{ $index }}.kind is {{ $fault.kind }}: a cluster breaks by itself; planned faults of nodes and of services are for frostline run, remove it
+{{- else if and (ne $fault.kind "kill_controller") (ge (int64 ($fault.worker | default 0)) $pods) }}
+- faults.{{ $index }}.worker is {{ int64 $fault.worker }}: the job's pods are 0 to {{ sub $pods 1 }}
+{{- end }}
+{{- end }}
+{{- end }}
