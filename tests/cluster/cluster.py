@@ -1,0 +1,172 @@
+"""The whole test cluster: control plane, nodes, storage, and the few questions that most tests ask."""
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.cluster.addresses import Addresses
+from tests.cluster.api import TROUBLE, Json, Refused, Rest
+from tests.cluster.binaries import NoTools, folder, missing
+from tests.cluster.claims import Provisioner
+from tests.cluster.control_plane import NODES, ControlPlane
+from tests.cluster.network import Network
+from tests.cluster.nodes import Node, NodeOptions
+from tests.cluster.services import ServiceBook
+from tests.cluster.waiting import wait_for
+
+ROOT = Path(__file__).parents[2]
+MEMORY_FOLDER, MEMORY_BYTES = Path("/dev/shm"), 1 << 30
+
+
+class Cluster:
+    """rest: as the administrator. Everything ends with `stop`, or with the process that made it."""
+
+    def __init__(self, nodes: Iterable[NodeOptions] = ({}, {}, {})) -> None:
+        """Raises NoTools where the programs are not there."""
+        if absent := [name for module in missing() for name in module.names.values()]:
+            raise NoTools(f"{', '.join(absent)} not in {folder()}: run `make cluster-tools` (once a user, minutes)")
+        self.mark = f"frostline-{secrets.token_hex(4)}"
+        self.folder = Path(tempfile.mkdtemp(prefix="fl-"))
+        self._guard = _start_guard(self.mark, self.folder)
+        self.addresses = Addresses.claim()
+        self.network = Network()
+        self.plane = ControlPlane(folder(), _folder_in_memory(self.folder), self.addresses, self.mark)
+        self._options = [one if isinstance(one, NodeOptions) else NodeOptions(**one) for one in nodes]
+        self.nodes: dict[str, Node] = {}
+
+    def start(self) -> None:
+        """Raises RuntimeError where a program does not come up, TimeoutError where a node does not."""
+        self.plane.start()
+        self.rest = self.plane.rest()
+        as_nodes = self.plane.rest(NODES)
+        self._book = ServiceBook(as_nodes)
+        self._book.start()
+        self._provisioner = Provisioner(as_nodes, self.folder / "claims")
+        self._provisioner.start()
+        for index, options in enumerate(self._options):
+            self._add(f"node-{index}", index, options)
+        for name in self.nodes:
+            self.wait_for_node(name, "True")
+
+    def stop(self) -> None:
+        """End all processes and remove all files."""
+        for node in self.nodes.values():
+            node.stop()
+        if hasattr(self, "_provisioner"):
+            self._provisioner.stop()
+            self._book.stop()
+        self.plane.stop()
+        self.network.stop()
+        self.addresses.release()
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        self._guard.wait()
+        shutil.rmtree(self.plane.folder, ignore_errors=True)
+
+    def heal(self) -> None:
+        """Every node as it was: whole, awake, ready."""
+        for node in self.nodes.values():
+            node.heal()
+        for name in self.nodes:
+            self.wait_for_node(name, "True")
+
+    def wait_for_node(self, name: str, ready: str, seconds: float = 60.0) -> None:
+        """ready: "True", "False" or "Unknown"."""
+
+        def is_so() -> bool:
+            conditions = self.rest.get(f"/api/v1/nodes/{name}").get("status", {}).get("conditions") or ()
+            return any(one["type"] == "Ready" and one["status"] == ready for one in conditions)
+
+        wait_for(is_so, f"node {name} to be Ready={ready}", seconds)
+
+    def new_namespace(self) -> str:
+        """With its default service account and the certificate that every namespace has."""
+        name = f"t-{secrets.token_hex(4)}"
+        self.rest.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        path = f"/api/v1/namespaces/{name}"
+        wait_for(lambda: self.rest.get(f"{path}/serviceaccounts/default"), f"default service account of {name}")
+        wait_for(lambda: self.rest.get(f"{path}/configmaps/kube-root-ca.crt"), f"kube-root-ca.crt of {name}")
+        return name
+
+    def delete_namespace(self, name: str) -> None:
+        """Its pods end in their own time; nobody waits for them."""
+        try:
+            self.rest.delete(f"/api/v1/namespaces/{name}")
+        except Refused as error:
+            if error.status not in (404, 409):
+                raise
+
+    def account_token(self, namespace: str, account: str, audience: str = "", seconds: int = 3600) -> str:
+        """A token of a service account, as a pod of it would have."""
+        return account_token(self.rest, namespace, account, audience, seconds)
+
+    def kubectl(self, *words: str, namespace: str = "default", check: bool = True, seconds: float = 60.0) -> str:
+        """Run kubectl as the administrator. Returns what it wrote; raises RuntimeError with what it complained of."""
+        return self.run("kubectl", *words, namespace=namespace, check=check, seconds=seconds)
+
+    def run(self, program: str, *words: str, namespace: str = "default", check: bool = True, seconds: float = 300.0) -> str:
+        """Run one of the programs (kubectl, helm3, helm4) as the administrator, in `namespace`."""
+        env = {**os.environ, "KUBECONFIG": str(self.plane.kubeconfig("admin", namespace=namespace))}
+        env |= {"HELM_CACHE_HOME": str(self.folder / "helm"), "PATH": f"{folder()}{os.pathsep}{os.environ.get('PATH', '')}"}
+        for proxy in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+            env.pop(proxy, None)
+        command = [str(folder() / program), *words]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds, check=False)
+        if check and done.returncode:
+            raise RuntimeError(f"{program} {' '.join(words)}: exit code {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout + ("" if check else done.stderr)
+
+    def pods(self, namespace: str, selector: str = "") -> list[Json]:
+        """Sorted by name."""
+        found = self.rest.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)["items"]
+        return sorted(found, key=lambda pod: pod["metadata"]["name"])
+
+    def pod_log(self, namespace: str, pod: str, container: str = "", **query: str) -> str:
+        """As `kubectl logs` has it."""
+        return self.rest.text(f"/api/v1/namespaces/{namespace}/pods/{pod}/log", container=container, **query)
+
+    def _add(self, name: str, index: int, options: NodeOptions) -> None:
+        node = Node(name, index, self.plane, self.network, self._book, self.folder / name, options)
+        self.nodes[name] = node
+        node.start()
+
+
+def account_token(rest: Rest, namespace: str, account: str, audience: str = "", seconds: int = 3600) -> str:
+    spec = {"audiences": [audience] if audience else [], "expirationSeconds": seconds}
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    return rest.create(path, body)["status"]["token"]
+
+
+def is_ready(pod: Json) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def can_be_reached(rest: Rest) -> bool:
+    try:
+        return bool(rest.get("/version"))
+    except TROUBLE:
+        return False
+
+
+def _start_guard(mark: str, folder: Path) -> subprocess.Popen[bytes]:
+    """Ends everything when this process ends, however it does (`processes`)."""
+    command = [sys.executable, "-m", "tests.cluster.processes", mark, str(folder)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True)
+
+
+def _folder_in_memory(other: Path) -> Path:
+    """etcd's files are written all the time: in memory where there is room."""
+    try:
+        room = shutil.disk_usage(MEMORY_FOLDER).free
+    except OSError:
+        room = 0
+    if room < MEMORY_BYTES:
+        return other / "control-plane"
+    return Path(tempfile.mkdtemp(prefix="fl-", dir=MEMORY_FOLDER))
