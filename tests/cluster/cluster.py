@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster.addresses import Addresses
@@ -24,19 +24,20 @@ MEMORY_FOLDER, MEMORY_BYTES = Path("/dev/shm"), 1 << 30
 
 
 class Cluster:
-    """rest: as the administrator. Everything ends with `stop`, or with the process that made it."""
+    """rest: as the administrator. nodes: three, where none is described. Everything ends with `stop`, or with our process."""
 
-    def __init__(self, nodes: Iterable[NodeOptions] = ({}, {}, {})) -> None:
+    def __init__(self, nodes: Sequence[NodeOptions] = ()) -> None:
         """Raises NoTools where the programs are not there."""
         if absent := [name for module in missing() for name in module.names.values()]:
             raise NoTools(f"{', '.join(absent)} not in {folder()}: run `make cluster-tools` (once a user, minutes)")
         self.mark = f"frostline-{secrets.token_hex(4)}"
         self.folder = Path(tempfile.mkdtemp(prefix="fl-"))
-        self._guard = _start_guard(self.mark, self.folder)
+        in_memory = _folder_in_memory(self.folder)
+        self._guard = _start_guard(self.mark, self.folder, in_memory)
         self.addresses = Addresses.claim()
         self.network = Network()
-        self.plane = ControlPlane(folder(), _folder_in_memory(self.folder), self.addresses, self.mark)
-        self._options = [one if isinstance(one, NodeOptions) else NodeOptions(**one) for one in nodes]
+        self.plane = ControlPlane(folder(), in_memory, self.addresses, self.mark)
+        self._options = nodes or [NodeOptions() for _ in range(3)]
         self.nodes: dict[str, Node] = {}
 
     def start(self) -> None:
@@ -66,7 +67,6 @@ class Cluster:
         assert self._guard.stdin is not None
         self._guard.stdin.close()
         self._guard.wait()
-        shutil.rmtree(self.plane.folder, ignore_errors=True)
 
     def heal(self) -> None:
         """Every node as it was: whole, awake, ready."""
@@ -155,9 +155,9 @@ def can_be_reached(rest: Rest) -> bool:
         return False
 
 
-def _start_guard(mark: str, folder: Path) -> subprocess.Popen[bytes]:
+def _start_guard(mark: str, *folders: Path) -> subprocess.Popen[bytes]:
     """Ends everything when this process ends, however it does (`processes`)."""
-    command = [sys.executable, "-m", "tests.cluster.processes", mark, str(folder)]
+    command = [sys.executable, "-m", "tests.cluster.processes", mark, *map(str, folders)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True)
 
 

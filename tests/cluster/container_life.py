@@ -1,4 +1,4 @@
-"""A container from its first start to its last end: starts it, restarts it later each time, follows its probes, says how it is."""
+"""A container from its first start to its last end: starts and restarts it, follows its probes, says how it is."""
 
 import datetime
 import logging

@@ -41,8 +41,8 @@ AUDIT_POLICY = {
 class ControlPlane:
     """binaries: where the programs are. folder: its own, in memory where there is room; removed by its owner.
 
-    mark: of its processes (`processes`). node_lost_seconds: silence after which a node is NotReady. Requests are audited, one JSON
-    line each, in `audit_log`.
+    mark: of its processes (`processes`). node_lost_seconds: silence after which a node is NotReady. Requests are audited, one
+    JSON line each, in `audit_log`.
     """
 
     binaries: Path
@@ -70,7 +70,7 @@ class ControlPlane:
         self._start(
             MANAGER, *self._of_a_controller("manager"),
             "--service-account-private-key-file", str(self.folder / "sa.key"), "--root-ca-file", str(self.ca_file),
-            "--use-service-account-credentials", "--controllers=*,-node-ipam-controller,-service-lb-controller,-node-route-controller",
+            "--use-service-account-credentials", "--controllers=*,-node-ipam-controller",
             f"--node-monitor-grace-period={self.node_lost_seconds}s", "--node-monitor-period=1s",
             # A zone of three nodes with one lost is half broken to the node controller, which would slow down or stop evictions.
             "--node-eviction-rate=100", "--secondary-node-eviction-rate=100", "--large-cluster-size-threshold=0",

@@ -6,7 +6,7 @@ As with a broken cable, neither end learns of a cut: what is under way waits, an
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +117,7 @@ class Network:
             await self._healed.wait()
 
     @contextlib.contextmanager
-    def _registered(self, nodes: set[str], *transports: asyncio.WriteTransport):
+    def _registered(self, nodes: set[str], *transports: asyncio.WriteTransport) -> Iterator[None]:
         for node in nodes:
             self._open.setdefault(node, set()).update(transports)
         try:

@@ -4,10 +4,12 @@ It registers the node, renews its Lease, follows the pods that are bound to it, 
 """
 
 import contextlib
+import datetime
 import logging
 import shutil
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.cluster.api import TROUBLE, Follower, Json, Refused, Rest
@@ -100,7 +102,8 @@ class NodeAgent:
         self._rest.strategic(f"/api/v1/nodes/{self._name}/status", {"status": status})
 
     def _renew(self) -> None:
-        spec = {"holderIdentity": self._name, "leaseDurationSeconds": 40, "renewTime": timestamp().replace("Z", ".000000Z")}
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": self._name, "leaseDurationSeconds": 40, "renewTime": now}
         try:
             self._rest.merge(f"{LEASES}/{self._name}", {"spec": spec})
         except Refused as error:
@@ -192,7 +195,7 @@ def _names(pod: Json) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _gone_is_fine():
+def _gone_is_fine() -> Iterator[None]:
     try:
         yield
     except Refused as error:

@@ -9,14 +9,13 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 FOLLOW_SECONDS = 0.2
+Find = Callable[[str, str, str, bool], tuple[Path, bool] | None]
 
 
 class NodeLogs:
     """find(namespace, pod, container, previous): the file and whether it may still grow; None where there is none."""
 
-    def __init__(
-        self, host: str, certificate: Path, key: Path, find: Callable[[str, str, str, bool], tuple[Path, bool] | None]
-    ) -> None:
+    def __init__(self, host: str, certificate: Path, key: Path, find: Find) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 words, query = urlsplit(self.path).path.strip("/").split("/"), parse_qs(urlsplit(self.path).query)

@@ -24,7 +24,7 @@ CALL_SECONDS = 4.0
 
 @dataclass
 class NodeOptions:
-    """labels, taints, capacity: of the Node object. variables: for all its pods. path: folders of programs, before the usual ones.
+    """labels, taints, capacity: of the Node object. variables: for all its pods. path: folders of programs, before others.
 
     companions: process ids of what serves only this node's pods (a preload process): frozen, thawed and killed with the node.
     token_share: of a projected token's life, after which it is renewed (a kubelet: 0.8).
@@ -43,8 +43,8 @@ class NodeOptions:
 class Node:
     """index: its number in the cluster. folder: its own; pods' logs stay in it.
 
-    `cut` separates it from the API server and from pods of other nodes behind Services; pods that know each other's addresses still
-    reach each other, since all are on one loopback.
+    `cut` separates it from the API server and from pods of other nodes behind Services; pods that know each other's addresses
+    still reach each other, since all are on one loopback.
     """
 
     def __init__(self, name: str, index: int, plane: ControlPlane, network: Network, book: ServiceBook, folder: Path,
@@ -61,7 +61,6 @@ class Node:
     def start(self) -> None:
         """For the first time."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.options.companions = list(self.options.companions)
         host = self._plane.addresses.api(self._index)
         behind = Target("127.0.0.1", self._plane.port)
         self._api = (host, self._network.listen(self.name, host, 0, lambda: behind))
@@ -165,8 +164,8 @@ class Node:
                 "daemonEndpoints": {"kubeletEndpoint": {"Port": self._logs.port}},
                 "nodeInfo": {
                     "kubeletVersion": "v1.36.3-test", "containerRuntimeVersion": "process://1", "osImage": "this machine",
-                    "operatingSystem": "linux", "architecture": "amd64", "kernelVersion": os.uname().release, "machineID": self.name,
-                    "systemUUID": self.name, "bootID": self.name, "kubeProxyVersion": "",
+                    "operatingSystem": "linux", "architecture": "amd64", "kernelVersion": os.uname().release,
+                    "machineID": self.name, "systemUUID": self.name, "bootID": self.name, "kubeProxyVersion": "",
                 },
             },
         }  # fmt: skip

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 TRY_AGAIN_SECONDS = 0.5
+REPLACED = {"$patch": "replace"}
+"""In a list of a strategic merge patch: what was in it before goes."""
 FORCED_GRACE_SECONDS = 1.0
 """What is left to a pod whose object is gone."""
 
@@ -203,9 +205,9 @@ class PodLife(threading.Thread):
         return {
             "phase": phase,
             "hostIP": self._place.address,
-            "hostIPs": [{"ip": self._place.address}],
+            "hostIPs": [{"ip": self._place.address}, REPLACED],
             "podIP": self._heard_at,
-            "podIPs": [{"ip": self._heard_at}],
+            "podIPs": [{"ip": self._heard_at}, REPLACED],
             "startTime": self._started_at,
             "conditions": [self._condition(name, value, more) for name, (value, more) in wanted.items()],
             "initContainerStatuses": first,

@@ -132,9 +132,8 @@ def _connect(host: str, port: int, seconds: float) -> str:
 
 def _check(host: str, port: int, service: str, seconds: float) -> str:
     request = b"\x0a" + bytes([len(service)]) + service.encode() if service else b""
-    with grpc.insecure_channel(
-        f"{host}:{port}", options=[("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
-    ) as channel:
+    options = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(f"{host}:{port}", options=options) as channel:
         call = channel.unary_unary(HEALTH_CHECK, request_serializer=bytes, response_deserializer=bytes)
         try:
             answer = call(request, timeout=seconds, wait_for_ready=False)

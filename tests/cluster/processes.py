@@ -1,6 +1,6 @@
 """All processes of a container, pod, node or cluster, however they were started: known by a mark in their environment (Linux).
 
-    python -m tests.cluster.processes MARK FOLDER    ends all of MARK and removes FOLDER when its standard input ends
+    python -m tests.cluster.processes MARK FOLDER...    ends all of MARK and removes the folders when its standard input ends
 
 The latter is how nothing outlives a test run that is killed: whoever starts it holds the other end of that pipe.
 """
@@ -65,13 +65,14 @@ def send(process_id: int, number: int) -> None:
 
 
 def main() -> int:
-    mark, folder = sys.argv[1:]
+    mark, *folders = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     while sys.stdin.buffer.read(4096):
         continue
     signal_marked(mark, signal.SIGKILL)
-    shutil.rmtree(folder, ignore_errors=True)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Services as a node's pods see them: the variables that a kubelet sets, and addresses that forward to the endpoints of the moment."""
+"""Services as a node's pods see them: the variables that a kubelet sets, and addresses that forward to endpoints."""
 
 import random
 import threading

@@ -1,4 +1,4 @@
-"""A pod's volumes as folders: ConfigMaps, Secrets, the downward API and tokens as files that are kept fresh, claims as shared folders."""
+"""A pod's volumes as folders: ConfigMaps, Secrets, downward API and tokens as files that are kept fresh, claims as shared folders."""
 
 import base64
 import os
@@ -59,7 +59,7 @@ class Sources:
 
 
 class Volumes:
-    """Folders of a pod's volumes below `folder`, by the volume's name. token_share: of a token's life, after which another is got."""
+    """Folders of a pod's volumes below `folder`, by the volume's name. token_share: of a token's life, after which it is renewed."""
 
     def __init__(self, sources: Sources, folder: Path, token_share: float) -> None:
         self.folders: dict[str, Path] = {}

@@ -11,7 +11,7 @@ POLL_SECONDS = 0.1
 
 
 def wait_for(look: Callable[[], Found], what: str, seconds: float = 60.0) -> Found:
-    """Look again and again until the answer is true, and return it. API errors count as no. Raises TimeoutError with the last answer."""
+    """Look again and again until the answer is true, and return it. API errors count as no. Raises TimeoutError."""
     end, last = time.monotonic() + seconds, ""
     while True:
         try:
