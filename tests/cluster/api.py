@@ -29,15 +29,20 @@ TROUBLE = (Refused, requests.RequestException)
 
 
 class Rest:
-    """url, token, ca_file: of the API server and the user. seconds: how long a call may take. Safe from several threads."""
+    """url, token, ca_file: of the API server and the user. seconds: how long a call may take.
 
-    def __init__(self, url: str, token: str, ca_file: str, seconds: float = 10.0) -> None:
+    certificate: files of the client's own and its key, instead of a token. Safe from several threads.
+    """
+
+    def __init__(self, url: str, token: str, ca_file: str, seconds: float = 10.0, *,
+                 certificate: tuple[str, str] | None = None) -> None:  # fmt: skip
         self.url, self.token, self.ca_file = url, token, ca_file
         self._seconds = seconds
         self._session = requests.Session()
         self._session.trust_env = False  # no proxy of the surroundings stands between us and loopback
-        self._session.verify = ca_file
-        self._session.headers["Authorization"] = f"Bearer {token}"
+        self._session.verify, self._session.cert = ca_file or True, certificate
+        if token:
+            self._session.headers["Authorization"] = f"Bearer {token}"
         self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=32))
 
     def call(self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: Any) -> Json:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster.addresses import Addresses
-from tests.cluster.api import TROUBLE, Json, Refused, Rest
+from tests.cluster.api import Json
 from tests.cluster.binaries import NoTools, folder, missing
 from tests.cluster.claims import Provisioner
 from tests.cluster.control_plane import NODES, ControlPlane
+from tests.cluster.namespaces import WithNamespaces
 from tests.cluster.network import Network
 from tests.cluster.nodes import Node, NodeOptions
 from tests.cluster.services import ServiceBook
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 MEMORY_FOLDER, MEMORY_BYTES = Path("/dev/shm"), 1 << 30
 
 
-class Cluster:
+class Cluster(WithNamespaces):
     """rest: as the administrator. nodes: three, where none is described. Everything ends with `stop`, or with our process."""
 
     def __init__(self, nodes: Sequence[NodeOptions] = ()) -> None:
@@ -84,27 +85,6 @@ class Cluster:
 
         wait_for(is_so, f"node {name} to be Ready={ready}", seconds)
 
-    def new_namespace(self) -> str:
-        """With its default service account and the certificate that every namespace has."""
-        name = f"t-{secrets.token_hex(4)}"
-        self.rest.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        path = f"/api/v1/namespaces/{name}"
-        wait_for(lambda: self.rest.get(f"{path}/serviceaccounts/default"), f"default service account of {name}")
-        wait_for(lambda: self.rest.get(f"{path}/configmaps/kube-root-ca.crt"), f"kube-root-ca.crt of {name}")
-        return name
-
-    def delete_namespace(self, name: str) -> None:
-        """Its pods end in their own time; nobody waits for them."""
-        try:
-            self.rest.delete(f"/api/v1/namespaces/{name}")
-        except Refused as error:
-            if error.status not in (404, 409):
-                raise
-
-    def account_token(self, namespace: str, account: str, audience: str = "", seconds: int = 3600) -> str:
-        """A token of a service account, as a pod of it would have."""
-        return account_token(self.rest, namespace, account, audience, seconds)
-
     def kubectl(self, *words: str, namespace: str = "default", check: bool = True, seconds: float = 60.0) -> str:
         """Run kubectl as the administrator. Returns what it wrote; raises RuntimeError with what it complained of."""
         return self.run("kubectl", *words, namespace=namespace, check=check, seconds=seconds)
@@ -136,23 +116,9 @@ class Cluster:
         node.start()
 
 
-def account_token(rest: Rest, namespace: str, account: str, audience: str = "", seconds: int = 3600) -> str:
-    spec = {"audiences": [audience] if audience else [], "expirationSeconds": seconds}
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    return rest.create(path, body)["status"]["token"]
-
-
 def is_ready(pod: Json) -> bool:
     conditions = pod.get("status", {}).get("conditions") or ()
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-
-
-def can_be_reached(rest: Rest) -> bool:
-    try:
-        return bool(rest.get("/version"))
-    except TROUBLE:
-        return False
 
 
 def _start_guard(mark: str, *folders: Path) -> subprocess.Popen[bytes]:

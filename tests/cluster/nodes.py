@@ -27,7 +27,6 @@ class NodeOptions:
     """labels, taints, capacity: of the Node object. variables: for all its pods. path: folders of programs, before others.
 
     companions: process ids of what serves only this node's pods (a preload process): frozen, thawed and killed with the node.
-    token_share: of a projected token's life, after which it is renewed (a kubelet: 0.8).
     """
 
     labels: dict[str, str] = field(default_factory=dict)
@@ -37,7 +36,6 @@ class NodeOptions:
     path: list[str] = field(default_factory=list)
     companions: list[int] = field(default_factory=list)
     back_off: BackOff = field(default_factory=BackOff)
-    token_share: float = 0.8
 
 
 class Node:
@@ -79,8 +77,7 @@ class Node:
         heard_at = [self._plane.addresses.pod(self._index, count) for count in range(250)]
         place = Place(
             rest=rest, folder=self.folder, mark=self._mark, address=self._address, back_off=self.options.back_off,
-            token_share=self.options.token_share, running=self._running,
-            variables=lambda pod: self._variables(rest, pod), changed=lambda life: agent.changed(life),
+            running=self._running, variables=lambda pod: self._variables(rest, pod), changed=lambda life: agent.changed(life),
         )  # fmt: skip
         agent = NodeAgent(rest, self._registration(), heard_at, place)
         self._agent = agent
@@ -140,7 +137,8 @@ class Node:
         path = [*self.options.path, os.path.dirname(sys.executable), os.environ.get("PATH", "")]
         packages = [os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
         host, port = self._api
-        variables = {"PATH": os.pathsep.join(path), "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
+        variables = {"PATH": os.pathsep.join(path), "HOSTNAME": pod["metadata"]["name"]}
+        variables |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
         variables |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         if packages:
             variables["PYTHONPATH"] = os.pathsep.join(packages)

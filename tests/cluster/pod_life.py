@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 TRY_AGAIN_SECONDS = 0.5
+TOKEN_SHARE, TOKEN_SHARE_ANNOTATION = 0.8, "frostline.test/token-share"
+"""Of a projected token's life, after which it is renewed; the annotation is how a test has it sooner."""
 REPLACED = {"$patch": "replace"}
 """In a list of a strategic merge patch: what was in it before goes."""
 FORCED_GRACE_SECONDS = 1.0
@@ -36,7 +38,6 @@ class Place:
     mark: str
     address: str
     back_off: BackOff
-    token_share: float
     running: threading.Event
     variables: Callable[[Json], dict[str, str]]
     changed: Callable[["PodLife"], None]
@@ -68,7 +69,8 @@ class PodLife(threading.Thread):
         self.first = [ContainerLife(one, first_policy, *of_each) for one in spec.get("initContainers", ())]
         self.containers = [ContainerLife(one, policy, *of_each) for one in spec["containers"]]
         self._sources = Sources(place.rest, self._as_heard_inside(pod))
-        self._volumes = Volumes(self._sources, self.folder / "v", place.token_share)
+        share = metadata.get("annotations", {}).get(TOKEN_SHARE_ANNOTATION, TOKEN_SHARE)
+        self._volumes = Volumes(self._sources, self.folder / "v", float(share))
 
     def update(self, pod: Json) -> None:
         """The object has changed. A deletion begins the grace period, or shortens it."""

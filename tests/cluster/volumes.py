@@ -1,4 +1,4 @@
-"""A pod's volumes as folders: ConfigMaps, Secrets, downward API and tokens as files that are kept fresh, claims as shared folders."""
+"""A pod's volumes as folders: files of ConfigMaps, Secrets, tokens and the downward API, kept fresh; claims as shared folders."""
 
 import base64
 import os
@@ -59,7 +59,7 @@ class Sources:
 
 
 class Volumes:
-    """Folders of a pod's volumes below `folder`, by the volume's name. token_share: of a token's life, after which it is renewed."""
+    """Folders of a pod's volumes below `folder`, by the volume's name. token_share: of a token's life, then it is renewed."""
 
     def __init__(self, sources: Sources, folder: Path, token_share: float) -> None:
         self.folders: dict[str, Path] = {}
