@@ -5,6 +5,8 @@ As with a broken cable, neither end learns of a cut: what is under way waits, an
 
 import asyncio
 import contextlib
+import socket
+import struct
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -63,7 +65,7 @@ class Network:
 
         async def abort() -> None:
             for transport in list(self._open.get(node, ())):
-                transport.abort()
+                _reset(transport)
 
         self._do(abort())
 
@@ -73,7 +75,7 @@ class Network:
                 server.close()
             for transports in self._open.values():
                 for transport in list(transports):
-                    transport.abort()
+                    _reset(transport)
 
         self._do(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -87,14 +89,14 @@ class Network:
         await self._whole(frozenset({node}))
         target = choose()
         if target is None:
-            writer.transport.abort()
+            _reset(writer.transport)
             return
         ends = frozenset() if target.node == node else frozenset({node, target.node} - {""})
         await self._whole(ends)
         try:
             far_reader, far_writer = await asyncio.wait_for(asyncio.open_connection(target.host, target.port), CONNECT_SECONDS)
         except OSError:  # nobody listens there: our caller is told the same
-            writer.transport.abort()
+            _reset(writer.transport)
             return
         with self._registered({node, target.node}, writer.transport, far_writer.transport):
             await asyncio.gather(self._pump(reader, far_writer, ends), self._pump(far_reader, writer, ends))
@@ -110,7 +112,7 @@ class Network:
             if writer.can_write_eof() and not writer.is_closing():
                 writer.write_eof()
         except OSError:  # reset by one side: the other hears of it too
-            writer.transport.abort()
+            _reset(writer.transport)
 
     async def _whole(self, ends: frozenset[str]) -> None:
         while ends & self._cut:
@@ -127,3 +129,10 @@ class Network:
                 transport.close()
             for node in nodes:
                 self._open[node].difference_update(transports)
+
+
+def _reset(transport: asyncio.WriteTransport) -> None:
+    """Close it so that the other end hears of no orderly end, but of a reset."""
+    if not transport.is_closing():
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()

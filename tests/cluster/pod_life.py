@@ -59,7 +59,7 @@ class PodLife(threading.Thread):
         self._delete_at: float | None = None
         self._crashed = False
         self._error = ""
-        self._initialized = False
+        self._first_done = False
         self._conditions: dict[str, Json] = {}
         self._started_at = timestamp()
         self.said: Json = {}
@@ -130,7 +130,7 @@ class PodLife(threading.Thread):
         grace_seconds = float(self.pod["spec"].get("terminationGracePeriodSeconds", 30))
         while not self._ends():
             waiting = next((one for one in self.first if not one.succeeded), None)
-            self._initialized = waiting is None
+            self._first_done = waiting is None
             for container in self.containers if waiting is None else [waiting]:
                 if not container.is_over:
                     container.advance(self._sources, around, grace_seconds)
@@ -195,12 +195,12 @@ class PodLife(threading.Thread):
 
     def _status(self) -> Json:
         first, containers = ([one.status() for one in group] for group in (self.first, self.containers))
-        ready = self._initialized and all(one["ready"] for one in containers)
+        ready = self._first_done and all(one["ready"] for one in containers)
         phase = self._phase()
         no_longer = {"reason": "PodCompleted"} if phase == "Succeeded" else {}
         wanted = {
             "PodReadyToStartContainers": (not self._error, {"message": self._error} if self._error else {}),
-            "Initialized": (self._initialized, {}),
+            "Initialized": (self._first_done, {}),
             "ContainersReady": (ready, {} if ready else no_longer or {"reason": "ContainersNotReady"}),
             "Ready": (ready, {} if ready else no_longer or {"reason": "ContainersNotReady"}),
         }
@@ -219,7 +219,7 @@ class PodLife(threading.Thread):
     def _phase(self) -> str:
         if any(one.is_over and not one.succeeded for one in self.first):
             return "Failed"
-        if self._initialized and all(one.is_over and one.start_number for one in self.containers):
+        if self._first_done and all(one.is_over and one.start_number for one in self.containers):
             return "Succeeded" if all(one.succeeded for one in self.containers) else "Failed"
         return "Running" if any(one.runs or one.start_number for one in self.containers) else "Pending"
 

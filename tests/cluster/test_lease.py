@@ -16,7 +16,7 @@ from frostline_controller.cluster.lease import LeaderLease, LeaseTimes
 from tests.cluster.cluster import ROOT, Cluster
 from tests.cluster.controller_account import CONTROLLER, grant, in_cluster_api, lease
 from tests.cluster.namespaces import WithNamespaces
-from tests.cluster.waiting import stays, wait_for
+from tests.cluster.waiting import stays
 from tests.cluster.workloads import path_of
 
 TIMES = LeaseTimes(duration=4.0, renew_deadline=2.5, retry=0.5)
