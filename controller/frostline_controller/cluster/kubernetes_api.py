@@ -120,9 +120,7 @@ class Api:
         self._client.rest_client.pool_manager.clear()
 
     def _call(self, method: str, path: str, query: Json, body: Any = None, content_type: str = JSON) -> Json:
-        response = self._send(method, path, query, body, content_type, (log = logging.getLogger(__name__)
-
-CONNECT_SECONDS, READ_SECONDS))
+        response = self._send(method, path, query, body, content_type, (CONNECT_SECONDS, READ_SECONDS))
         try:
             return json.loads(response.data)
         except ValueError as error:
