@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.cluster.addresses import Addresses
 from tests.cluster.api import Json
-from tests.cluster.binaries import NoTools, folder, missing
+from tests.cluster.binaries import folder, need
 from tests.cluster.claims import Provisioner
 from tests.cluster.control_plane import NODES, ControlPlane
 from tests.cluster.namespaces import WithNamespaces
@@ -28,9 +28,8 @@ class Cluster(WithNamespaces):
     """rest: as the administrator. nodes: three, where none is described. Everything ends with `stop`, or with our process."""
 
     def __init__(self, nodes: Sequence[NodeOptions] = ()) -> None:
-        """Raises NoTools where the programs are not there."""
-        if absent := [name for module in missing() for name in module.names.values()]:
-            raise NoTools(f"{', '.join(absent)} not in {folder()}: run `make cluster-tools` (once a user, minutes)")
+        """Raises NoTools where the programs of the control plane are not there."""
+        need("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
         self.mark = f"frostline-{secrets.token_hex(4)}"
         self.folder = Path(tempfile.mkdtemp(prefix="fl-"))
         in_memory = _folder_in_memory(self.folder)
@@ -90,7 +89,8 @@ class Cluster(WithNamespaces):
         return self.run("kubectl", *words, namespace=namespace, check=check, seconds=seconds)
 
     def run(self, program: str, *words: str, namespace: str = "default", check: bool = True, seconds: float = 300.0) -> str:
-        """Run one of the programs (kubectl, helm3, helm4) as the administrator, in `namespace`."""
+        """Run one of the programs (kubectl, helm3, helm4) as the administrator, in `namespace`. Raises NoTools."""
+        need(program)
         env = {**os.environ, "KUBECONFIG": str(self.plane.kubeconfig("admin", namespace=namespace))}
         env |= {"HELM_CACHE_HOME": str(self.folder / "helm"), "PATH": f"{folder()}{os.pathsep}{os.environ.get('PATH', '')}"}
         for proxy in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):

@@ -67,7 +67,7 @@ def test_a_cut_node_reaches_itself(network: Network, echo: int) -> None:
 def test_nobody_behind_it_is_a_refusal(network: Network) -> None:
     for choose in (lambda: None, lambda: Target("127.0.0.1", 1)):
         port = network.listen("a", "127.0.0.1", 0, choose)
-        with _connected(port) as connection, pytest.raises(ConnectionResetError):
+        with pytest.raises(ConnectionResetError), _connected(port) as connection:
             assert connection.recv(1) != b"", "an orderly end is no refusal"
 
 
