@@ -9,6 +9,7 @@ JOB ?= examples/image_classification/digits.yaml
 ARGS ?=
 SEED ?= 1
 CASES ?= 200
+CLUSTER ?=
 PY := .venv/bin/python
 PROTOC_PY := .venv-proto/bin/python
 STAMP := .venv/.frostline-ready
@@ -26,11 +27,11 @@ export TORCH_INDEX_URL PYTHON
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test test-wide lint format proto verify bench chaos model mutants images clean
+.PHONY: help setup run test test-wide cluster-tools test-cluster lint format proto verify bench chaos model mutants clean
 
 help: ## list these targets
 	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## install everything into .venv (once; run and test do it too). TORCH_INDEX_URL=... takes torch from there
 
@@ -79,6 +80,12 @@ $(BENCH_STAMP): requirements-bench.txt | $(STAMP)
 
 bench: $(STAMP) $(BENCH_STAMP) ## benchmarks (an hour); figures and pages go to docs/. ARGS="--only NAME" one of them, ARGS=--quick a smoke test
 	$(PY) -m tests.benchmarks $(ARGS)
+
+cluster-tools: $(STAMP) ## build the programs of the test cluster into the user's cache folder (once a user; ten minutes on two cores)
+	@$(PY) -m tests.cluster.binaries
+
+test-cluster: $(STAMP) $(if $(CLUSTER),,cluster-tools) ## tests on a real API server. CLUSTER=kubeconfig: on that cluster, those that need no nodes of ours
+	FROSTLINE_TEST_KUBECONFIG=$(abspath $(CLUSTER)) $(PY) -m pytest tests/cluster -p no:xdist -q -ra $(ARGS)
 
 chaos: $(STAMP) ## random faults on whole runs, each judged by an oracle (1 h). SEED= CASES= choose others, CASES=1 replays one
 	$(PY) -m tests.chaos --seed $(SEED) --cases $(CASES) $(ARGS)

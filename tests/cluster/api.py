@@ -1,13 +1,19 @@
-"""A few lines of REST for tests: objects in and out as JSON, as one user of the test control plane."""
+"""A few lines of REST for tests and test nodes: objects in and out as JSON, as one user of the API server."""
 
 import json
-from collections.abc import Iterator
+import logging
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import requests
 
+log = logging.getLogger(__name__)
+
 Json = dict[str, Any]
-PATCH = {"merge": "application/merge-patch+json", "json": "application/json-patch+json"}
+MERGE, JSON_PATCH, STRATEGIC = (f"application/{kind}-patch+json" for kind in ("merge", "json", "strategic-merge"))
+WATCH_SECONDS = 30
+AGAIN_SECONDS = 0.5
 
 
 class Refused(RuntimeError):
@@ -18,22 +24,43 @@ class Refused(RuntimeError):
         self.status = status
 
 
-class Rest:
-    """url, token, ca_file: of the API server and the user. Safe from several threads."""
+TROUBLE = (Refused, requests.RequestException)
+"""What every call may raise."""
 
-    def __init__(self, url: str, token: str, ca_file: str) -> None:
-        self._url, self._ca_file = url, ca_file
-        self._headers = {"Authorization": f"Bearer {token}"}
+
+class Rest:
+    """url, token, ca_file: of the API server and the user. seconds: how long a call may take.
+
+    certificate: files of the client's own and its key, instead of a token. Safe from several threads.
+    """
+
+    def __init__(self, url: str, token: str, ca_file: str, seconds: float = 10.0, *,
+                 certificate: tuple[str, str] | None = None) -> None:  # fmt: skip
+        self.url, self.token, self.ca_file = url, token, ca_file
+        self._seconds = seconds
+        self._session = requests.Session()
+        self._session.trust_env = False  # no proxy of the surroundings stands between us and loopback
+        self._session.verify, self._session.cert = ca_file or True, certificate
+        if token:
+            self._session.headers["Authorization"] = f"Bearer {token}"
+        self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=32))
 
     def call(self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: Any) -> Json:
         """Raises Refused, or requests.RequestException where nobody answers."""
-        answer = requests.request(
-            method, self._url + path, params=query, data=None if body is None else json.dumps(body), timeout=10,
-            headers={**self._headers, "Content-Type": kind}, verify=self._ca_file,
+        answer = self._session.request(
+            method, self.url + path, params=query, data=None if body is None else json.dumps(body), timeout=self._seconds,
+            headers={"Content-Type": kind},
         )  # fmt: skip
         if answer.status_code >= 400:
             raise Refused(answer.status_code, answer.text[:500])
         return answer.json() if answer.content else {}
+
+    def text(self, path: str, **query: Any) -> str:
+        """What is no JSON, such as a log."""
+        answer = self._session.get(self.url + path, params=query, timeout=self._seconds)
+        if answer.status_code >= 400:
+            raise Refused(answer.status_code, answer.text[:500])
+        return answer.text
 
     def get(self, path: str, **query: Any) -> Json:
         return self.call("GET", path, **query)
@@ -41,20 +68,86 @@ class Rest:
     def create(self, path: str, body: Json) -> Json:
         return self.call("POST", path, body)
 
+    def create_missing(self, path: str, body: Json) -> None:
+        """Where it is there already, it stays as it is."""
+        try:
+            self.create(path, body)
+        except Refused as error:
+            if error.status != 409:
+                raise
+
     def merge(self, path: str, body: Json) -> Json:
-        return self.call("PATCH", path, body, PATCH["merge"])
+        return self.call("PATCH", path, body, MERGE)
+
+    def strategic(self, path: str, body: Json) -> Json:
+        """A patch that knows lists by their keys: conditions by type."""
+        return self.call("PATCH", path, body, STRATEGIC)
 
     def delete(self, path: str, **options: Any) -> Json:
         return self.call("DELETE", path, options)
 
-    def watch(self, path: str, seconds: int = 30, **query: Any) -> Iterator[Json]:
+    def watch(self, path: str, seconds: int = WATCH_SECONDS, **query: Any) -> Iterator[Json]:
         """Events of a list until the server ends it."""
         query |= {"watch": "true", "timeoutSeconds": seconds}
-        with requests.get(
-            self._url + path, params=query, headers=self._headers, verify=self._ca_file, stream=True, timeout=(5, seconds + 10)
-        ) as answer:
+        with self._session.get(self.url + path, params=query, stream=True, timeout=(5, seconds + 10)) as answer:
             if answer.status_code >= 400:
                 raise Refused(answer.status_code, answer.text[:500])
-            for line in answer.iter_lines():
+            for line in answer.iter_lines(chunk_size=None):
                 if line:
                     yield json.loads(line)
+
+
+class Follower(threading.Thread):
+    """Tells of every object of a list, by list and watch, for as long as the process lives or until `stop`.
+
+    take(object, gone): from this thread. Where it raises one of TROUBLE, all is listed and told again a little later.
+    """
+
+    def __init__(self, rest: Rest, path: str, take: Callable[[Json, bool], None], **query: str) -> None:
+        super().__init__(name=f"follow {path}", daemon=True)
+        self._rest, self._path, self._take, self._query = rest, path, take, query
+        self._known: dict[str, Json] = {}
+        self._stopped = threading.Event()
+        self.listed = threading.Event()
+
+    def stop(self) -> None:
+        """Nothing is told any more; the thread ends with its watch."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._watch(self._list())
+            except TROUBLE as error:
+                log.info("list and watch begin again path=%s error=%s", self._path, error)
+                self._stopped.wait(AGAIN_SECONDS)
+
+    def _list(self) -> str:
+        found = self._rest.get(self._path, **self._query)
+        there = {one["metadata"]["uid"]: one for one in found["items"]}
+        for uid in self._known.keys() - there.keys():
+            self._tell(self._known[uid], True)
+        for one in there.values():
+            self._tell(one, False)
+        self.listed.set()
+        return found["metadata"]["resourceVersion"]
+
+    def _watch(self, version: str) -> None:
+        while not self._stopped.is_set():
+            for event in self._rest.watch(self._path, resourceVersion=version, **self._query):
+                if self._stopped.is_set():
+                    return
+                if event["type"] == "ERROR":
+                    raise Refused(int(event["object"].get("code", 0)), str(event["object"].get("message")))
+                version = event["object"]["metadata"]["resourceVersion"]
+                self._tell(event["object"], event["type"] == "DELETED")
+
+    def _tell(self, found: Json, gone: bool) -> None:
+        if self._stopped.is_set():
+            return
+        uid = found["metadata"]["uid"]
+        if gone:
+            self._known.pop(uid, None)
+        else:
+            self._known[uid] = found
+        self._take(found, gone)

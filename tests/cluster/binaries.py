@@ -70,6 +70,12 @@ def missing() -> list[Module]:
     return [module for module in MODULES if not all((folder() / name).exists() for name in module.names.values())]
 
 
+def need(*programs: str) -> None:
+    """Raises NoTools with the names of those that are not there."""
+    if absent := [name for name in programs if not (folder() / name).exists()]:
+        raise NoTools(f"{', '.join(absent)} not in {folder()}: run `make cluster-tools` (once a user, minutes)")
+
+
 def build(say: Callable[[str], None]) -> Path:
     """Build what is missing; whoever comes second waits for the first. Returns the folder. Raises NoTools."""
     place = folder()

@@ -1,150 +1,140 @@
-"""A pod's containers as local processes: environment, volumes, signals. What a kubelet and its container runtime do, for tests.
+"""A container as a local process: its words and variables, its signals and its end. What a container runtime does, for tests.
 
-There is no mount namespace: a volume is a folder, and its mount path is replaced by that folder wherever it stands in a command, an
-argument or a variable. So a chart that is tried here names every mounted path in one of these.
+There is no mount namespace: a volume is a folder, and its mount path is replaced by that folder wherever a path in a command, an
+argument or a variable begins with it. So a chart that is tried here names every mounted path in one of these.
 """
 
-import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-Json = dict[str, Any]
-REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+from tests.cluster import processes
+from tests.cluster.api import Json
+from tests.cluster.volumes import Sources, Unsupported, field_of
+
+REFERENCE = re.compile(r"\$(\$|\(([A-Za-z_][A-Za-z0-9_.-]*)\))")
+FIELDS = {"name", "image", "imagePullPolicy", "command", "args", "env", "envFrom", "ports", "resources", "volumeMounts",
+          "securityContext", "startupProbe", "readinessProbe", "livenessProbe", "terminationMessagePath",
+          "terminationMessagePolicy", "workingDir"}  # fmt: skip
+"""Fields of a container that test nodes know, if only to let them pass."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Surroundings:
-    """What containers of a node find: programs on `path`, variables of the node, and how objects are read.
+    """What a pod's containers have besides their own: variables (of the node and of Services), volumes' folders, where logs go.
 
-    read(kind, name): a ConfigMap or Secret of the pod's namespace. token(audience, seconds): of the pod's service account.
+    mark: of the pod's processes (`processes`).
     """
 
-    path: str
     variables: dict[str, str]
-    read: Callable[[str, str], Json]
-    token: Callable[[str, int], str]
-
-
-@dataclass
-class Container:
-    """One container of a pod. folder: its own; log: where its output goes."""
-
-    pod: Json
-    spec: Json
+    volumes: dict[str, Path]
     folder: Path
-    around: Surroundings
-    process: subprocess.Popen[bytes] | None = None
-    restarts: int = 0
-    started_at: str = ""
-    last_exit: int | None = None
-    volumes: dict[str, Path] = field(default_factory=dict)
+    mark: str
 
-    @property
-    def name(self) -> str:
-        return self.spec["name"]
 
-    @property
-    def log(self) -> Path:
-        return self.folder / f"{self.name}.log"
+class Process:
+    """One start of one container. Raises OSError where its program cannot be started, Unsupported, Refused for missing variables.
 
-    def start(self) -> None:
-        """Raises OSError where the program cannot be started."""
+    log: where its output goes, all of it.
+    """
+
+    def __init__(self, spec: Json, sources: Sources, around: Surroundings, start_number: int) -> None:
+        if unknown := spec.keys() - FIELDS:
+            raise Unsupported(f"container {spec['name']}: test nodes have no {', '.join(sorted(unknown))}")
+        self._mounts = _Mounts(spec, around.volumes)
+        self.mark = f"{around.mark}/{spec['name']}"
+        self.folder = around.folder / spec["name"]
         self.folder.mkdir(parents=True, exist_ok=True)
-        variables = self.environment()
-        words = [self._local(self._expanded(word, variables)) for word in (*self.spec.get("command", ()), *self.spec.get("args", ()))]
+        self.log = log_of(around.folder, spec["name"], start_number)
+        self.variables = self._environment(spec, sources, around)
+        words = self.words((*spec.get("command", ()), *spec.get("args", ())))
+        if not spec.get("command"):
+            raise Unsupported(f"container {spec['name']}: test nodes have no images, so a command must be given")
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                words, env=variables, cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            self._process = subprocess.Popen(
+                words,
+                env=self.variables,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
 
-    def environment(self) -> dict[str, str]:
-        """PATH, HOME and the node's variables, then the container's own, in order."""
-        variables = {"PATH": self.around.path, "HOME": str(self.folder), **self.around.variables}
-        for entry in self.spec.get("env", ()):
-            value = self._referred(entry["valueFrom"]) if "valueFrom" in entry else entry.get("value", "")
-            variables[entry["name"]] = self._local(self._expanded(value, variables))
-        return variables
+    def words(self, words: tuple[str, ...]) -> list[str]:
+        """Of a command, with mount paths and variables in their place. Also for those that run in the container later."""
+        return [expanded(self._mounts.local(word), self.variables) for word in words]
 
-    def signal(self, number: int) -> None:
-        """To the container's first process, as a kubelet does."""
-        if self.process is not None and self.process.poll() is None:
-            os.kill(self.process.pid, number)
+    def exit_code(self) -> int | None:
+        """128 + n where signal n ended it; None while it runs."""
+        code = self._process.poll()
+        return 128 - code if code is not None and code < 0 else code
 
-    def signal_all(self, number: int) -> None:
-        """To all of its processes: what ends a container, or freezes its node."""
-        if self.process is not None:
-            try:
-                os.killpg(self.process.pid, number)
-            except ProcessLookupError:
-                pass
+    def ask_to_end(self) -> None:
+        """SIGTERM to the container's first process."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
         """SIGKILL for all that is left of it."""
-        self.signal_all(signal.SIGKILL)
-        if self.process is not None:
-            self.process.wait()
+        processes.signal_marked(self.mark, signal.SIGKILL)
+        self._process.wait()
 
-    def _local(self, text: str) -> str:
-        """Mount paths become the volumes' folders; the longest first, since one may lie below another."""
-        mounts = sorted(self.spec.get("volumeMounts", ()), key=lambda mount: -len(mount["mountPath"]))
-        for mount in mounts:
-            folder = self.volumes[mount["name"]] / mount.get("subPath", "")
-            text = text.replace(mount["mountPath"], str(folder).rstrip("/"))
-        return text
-
-    @staticmethod
-    def _expanded(text: str, variables: dict[str, str]) -> str:
-        return REFERENCE.sub(lambda found: variables.get(found[1], found[0]), text)
-
-    def _referred(self, source: Json) -> str:
-        if "fieldRef" in source:
-            return field_of(self.pod, source["fieldRef"]["fieldPath"])
-        kind = "configmaps" if "configMapKeyRef" in source else "secrets"
-        reference = source.get("configMapKeyRef") or source["secretKeyRef"]
-        return str(self.around.read(kind, reference["name"])[reference["key"]])
+    def _environment(self, spec: Json, sources: Sources, around: Surroundings) -> dict[str, str]:
+        """HOME, the surroundings' variables, then the container's own, in order."""
+        variables = {"HOME": str(self.folder), **around.variables, processes.VARIABLE: self.mark}
+        if temporary := self._mounts.folders.get("/tmp"):
+            variables["TMPDIR"] = str(temporary)
+        for entry in spec.get("envFrom", ()):
+            kind, held = ("configmaps", entry["configMapRef"]) if "configMapRef" in entry else ("secrets", entry["secretRef"])
+            content = sources.content(kind, held["name"], held.get("optional", False))
+            variables |= {entry.get("prefix", "") + key: value.decode() for key, value in content.items()}
+        for entry in spec.get("env", ()):
+            if "valueFrom" not in entry:
+                variables[entry["name"]] = expanded(self._mounts.local(entry.get("value", "")), variables)
+            elif (value := _referred(entry["valueFrom"], sources)) is not None:
+                variables[entry["name"]] = value
+        return variables
 
 
-def field_of(pod: Json, path: str) -> str:
-    """A field of the downward API."""
-    if found := re.fullmatch(r"metadata\.(labels|annotations)\['(.+)'\]", path):
-        return pod["metadata"].get(found[1], {}).get(found[2], "")
-    value: Any = pod
-    for part in path.split("."):
-        value = value.get(part, {})
-    return str(value or "")
+class _Mounts:
+    """Mount paths of a container, and the folders that stand for them."""
+
+    def __init__(self, spec: Json, volumes: dict[str, Path]) -> None:
+        self.folders: dict[str, Path] = {}
+        for mount in spec.get("volumeMounts", ()):
+            folder = volumes[mount["name"]] / mount.get("subPath", "")
+            if not folder.exists():
+                folder.mkdir(parents=True)
+            self.folders[mount["mountPath"].rstrip("/")] = folder
+        # The longest first, since one may lie below another; and all at once, since a folder may lie below a mount path.
+        paths = "|".join(re.escape(path) for path in sorted(self.folders, key=len, reverse=True))
+        self._pattern = re.compile(rf"(?<![\w./-])({paths})(?![\w.-])") if paths else None
+
+    def local(self, text: str) -> str:
+        return self._pattern.sub(lambda found: str(self.folders[found[1]]), text) if self._pattern else text
 
 
-def prepare_volumes(pod: Json, folder: Path, around: Surroundings) -> dict[str, Path]:
-    """A folder for each volume, with the files of ConfigMaps, Secrets and projections. Claims share one folder a name."""
-    made = {}
-    for volume in pod["spec"].get("volumes", ()):
-        place = folder / "volumes" / volume["name"]
-        if claim := volume.get("persistentVolumeClaim"):
-            place = folder.parents[1] / "claims" / claim["claimName"]
-        place.mkdir(parents=True, exist_ok=True)
-        sources = volume.get("projected", {}).get("sources", [volume])
-        for source in sources:
-            for name, text in _files(source, pod, around).items():
-                (place / name).parent.mkdir(parents=True, exist_ok=True)
-                (place / name).write_text(text)
-        made[volume["name"]] = place
-    return made
+def expanded(text: str, variables: dict[str, str]) -> str:
+    """$(NAME) by its value, where there is one; $$ is a dollar."""
+    return REFERENCE.sub(lambda found: "$" if found[1] == "$" else variables.get(found[2], found[0]), text)
 
 
-def _files(source: Json, pod: Json, around: Surroundings) -> dict[str, str]:
-    """Of one source of a volume: path -> content."""
-    if token := source.get("serviceAccountToken"):
-        return {token["path"]: around.token(token.get("audience", ""), token.get("expirationSeconds", 3600))}
-    if downward := source.get("downwardAPI"):
-        return {item["path"]: field_of(pod, item["fieldRef"]["fieldPath"]) for item in downward.get("items", ())}
-    for key, kind, named in (("configMap", "configmaps", "name"), ("secret", "secrets", "secretName")):
-        if held := source.get(key):
-            content = around.read(kind, held.get(named) or held["name"])
-            items = held.get("items") or [{"key": name, "path": name} for name in content]
-            return {item["path"]: str(content[item["key"]]) for item in items if item["key"] in content}
-    return {}
+def log_of(folder: Path, container: str, start_number: int) -> Path:
+    """start_number: 0 for a container's first start."""
+    return folder / f"{container}.{start_number}.log"
+
+
+def _referred(source: Json, sources: Sources) -> str | None:
+    """None: there is none, and it is optional."""
+    if reference := source.get("fieldRef"):
+        return field_of(sources.pod, reference["fieldPath"])
+    for key, kind in (("configMapKeyRef", "configmaps"), ("secretKeyRef", "secrets")):
+        if reference := source.get(key):
+            value = sources.content(kind, reference["name"], reference.get("optional", False)).get(reference["key"])
+            if value is None and not reference.get("optional", False):
+                raise Unsupported(f"{kind} {reference['name']} has no key {reference['key']}")
+            return None if value is None else value.decode()
+    raise Unsupported(f"test nodes make no variables of {', '.join(source)}")

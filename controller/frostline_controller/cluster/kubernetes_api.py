@@ -6,7 +6,9 @@ on a connection that is half open (facts: kubernetes).
 """
 
 import json
+import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,14 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.config.incluster_config import InClusterConfigLoader
 
+log = logging.getLogger(__name__)
+
 CONNECT_SECONDS, READ_SECONDS = 3.0, 10.0
 WATCH_SECONDS = 60
 """A watch ends by itself after so long; silence for longer means that the connection is dead."""
 WATCH_SILENCE_SECONDS = 70.0
+TOKEN_SECONDS = 60.0
+TOKEN_KEY = "BearerToken"
 ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ACCOUNT_FOLDER_VARIABLE = "FROSTLINE_SERVICE_ACCOUNT"
 """Names another folder of token, ca.crt and namespace than the one that a kubelet mounts."""
@@ -40,7 +46,7 @@ class NotFound(ApiError):
 
 
 class Changed(ApiError):
-    """The object is not as the request expected it (409, or a JSON patch's test that does not hold)."""
+    """The object is not as the request expected it (409, or a JSON patch that does not apply)."""
 
 
 class Expired(ApiError):
@@ -59,11 +65,12 @@ class Api:
         """As the pod's service account; its token is read again every minute."""
         folder = Path(os.environ.get(ACCOUNT_FOLDER_VARIABLE) or ACCOUNT_FOLDER)
         configuration = client.Configuration()
-        loader = InClusterConfigLoader(token_filename=str(folder / "token"), cert_filename=str(folder / "ca.crt"))
+        loader = InClusterConfigLoader(str(folder / "token"), str(folder / "ca.crt"), try_refresh_token=False)
         try:
             loader.load_and_set(configuration)
-        except config.ConfigException as error:
+        except (config.ConfigException, OSError) as error:
             raise ApiError(0, f"no service account below {folder}: {error}") from error
+        configuration.refresh_api_key_hook = _RenewedToken(folder / "token")
         return Api(configuration)
 
     @staticmethod
@@ -109,8 +116,7 @@ class Api:
         return self._call("DELETE", path, {}, body)
 
     def watch(self, path: str, **query: Any) -> Iterator[Json]:
-        """Events of a list, with bookmarks, until the server or silence ends it. Raises Expired, also for one inside the
-        stream."""
+        """Events of a list, with bookmarks, until the server or silence ends it. Raises Expired, wherever the server says it."""
         query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": WATCH_SECONDS}
         response = self._send("GET", path, query, None, JSON, (CONNECT_SECONDS, WATCH_SILENCE_SECONDS), stream=True)
         try:
@@ -125,7 +131,7 @@ class Api:
             response.close()
 
     def close(self) -> None:
-        """Drop all connections; watches in other threads end."""
+        """Drop the connections that are not in use; a watch in another thread ends in its own time."""
         self._client.rest_client.pool_manager.clear()
 
     def _call(self, method: str, path: str, query: Json, body: Any = None, content_type: str = JSON) -> Json:
@@ -136,9 +142,12 @@ class Api:
             raise ApiError(response.status, f"{method} {path}: no JSON in the answer: {error}") from error
 
     def _send(self, method: str, path: str, query: Json, body: Any, content_type: str, timeout: tuple[float, float],
-              stream: bool = False, accept: str = JSON) -> Any:  # fmt: skip
-        headers = {"Content-Type": content_type, "Accept": accept}
-        self._client.update_params_for_auth(headers, [], ["BearerToken"])
+              stream: bool = False) -> Any:  # fmt: skip
+        headers = {"Content-Type": content_type, "Accept": JSON}
+        try:
+            self._client.update_params_for_auth(headers, [], [TOKEN_KEY])
+        except (config.ConfigException, OSError) as error:  # a kubeconfig may name a program that gets the token
+            raise ApiError(0, f"{method} {path}: no token: {error}") from error
         url = self._client.configuration.host + path
         parameters = [(name, value) for name, value in query.items() if value is not None]
         try:
@@ -152,13 +161,33 @@ class Api:
             raise ApiError(0, f"{method} {path}: the API server cannot be reached: {error}") from error
 
 
+class _RenewedToken:
+    """Reads the token file again now and then; one that cannot be read now leaves the token as it is (the loader would raise)."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read_at = path, time.monotonic()
+
+    def __call__(self, configuration: client.Configuration) -> None:
+        if time.monotonic() - self._read_at < TOKEN_SECONDS:
+            return
+        self._read_at = time.monotonic()
+        try:
+            if token := self._path.read_text().strip():
+                configuration.api_key[TOKEN_KEY] = f"Bearer {token}"
+        except OSError as error:
+            log.warning("token not read again, the old one is used error=%s", error)
+
+
 def _refusal(method: str, path: str, error: client.ApiException) -> ApiError:
+    """A JSON patch that does not apply (a test that does not hold, something to remove that is not there) is a 422 that names no
+    kind of object; one that makes an invalid object names it. The reason itself does not reach us."""
     try:
-        said = json.loads(error.body)["message"]
+        body = json.loads(error.body)
+        said, names_a_kind = body["message"], bool((body.get("details") or {}).get("kind"))
     except (ValueError, KeyError, TypeError):
-        said = error.reason
+        said, names_a_kind = error.reason, True
     status = int(error.status or 0)
-    kinds = {404: NotFound, 409: Changed, 410: Expired, 422: Changed if "test" in str(said).lower() else ApiError}
+    kinds = {404: NotFound, 409: Changed, 410: Expired, 422: ApiError if names_a_kind else Changed}
     return kinds.get(status, ApiError)(status, f"{method} {path}: {status} {said}")
 
 

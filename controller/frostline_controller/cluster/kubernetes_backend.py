@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 
 FIELD_MANAGER = "frostline-controller"
 """Owner of spec.replicas, whatever installs the chart."""
+ANNOTATIONS = "/metadata/annotations"
 FIRST_LIST_SECONDS = 20.0
 NO_BREAKAGE = "a cluster breaks by itself; planned faults of nodes and services are for the local cluster (frostline run)"
 
@@ -59,17 +60,21 @@ class KubernetesBackend:
 
     def patch_annotations(self, changes: dict[str, str | None], test: dict[str, str | None]) -> None:
         held = self._stateful_set()["metadata"].get("annotations") or {}
-        patch: list[Json] = [{"op": "test", "path": _annotation(key), "value": value} for key, value in test.items()]
-        if not held:
-            patch.append({"op": "add", "path": "/metadata/annotations", "value": {}})
+        patch: list[Json] = []
+        if not held:  # nothing below it can be tested; that it is empty is tested, so that nobody else's are wiped out
+            patch.append({"op": "test", "path": ANNOTATIONS, "value": None})
+            patch.append({"op": "add", "path": ANNOTATIONS, "value": {}})
+        patch += [{"op": "test", "path": _annotation(key), "value": value} for key, value in test.items()]
         for key, value in changes.items():
             if value is not None:
                 patch.append({"op": "add", "path": _annotation(key), "value": value})
             elif key in held:
                 patch.append({"op": "remove", "path": _annotation(key)})
+        path = f"{self._path}/{self._name}"
         try:
-            self._sets.put(self._api.patch(f"{self._path}/{self._name}", patch, fieldManager=FIELD_MANAGER))
+            self._sets.put(self._api.patch(path, patch, fieldManager=FIELD_MANAGER))
         except Changed as error:
+            self._sets.put(self._api.get(path))  # whoever reads again reads what stood against the patch
             raise Conflict(str(error)) from error
 
     def scale(self, replicas: int) -> None:
@@ -97,9 +102,15 @@ class KubernetesBackend:
 
     def emit_event(self, kind: str, reason: str, message: str) -> None:
         """About the StatefulSet. One that cannot be written is logged: an Event is no state."""
+        try:
+            self._api.create(f"/api/v1/namespaces/{self._namespace}/events", self._event(kind, reason, message))
+        except ApiError as error:
+            log.warning("event not written reason=%s error=%s", reason, error)
+
+    def _event(self, kind: str, reason: str, message: str) -> Json:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         found = self._stateful_set()
-        event = {
+        return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": f"{self._name}.{uuid.uuid4().hex[:16]}", "namespace": self._namespace},
@@ -120,10 +131,6 @@ class KubernetesBackend:
             "reportingComponent": FIELD_MANAGER,
             "reportingInstance": "",
         }
-        try:
-            self._api.create(f"/api/v1/namespaces/{self._namespace}/events", event)
-        except ApiError as error:
-            log.warning("event not written reason=%s error=%s", reason, error)
 
     def close(self) -> None:
         for cache in (self._sets, self._pods):
@@ -139,7 +146,7 @@ class KubernetesBackend:
 
 def _annotation(key: str) -> str:
     """Where it is, as a JSON pointer."""
-    return "/metadata/annotations/" + key.replace("~", "~0").replace("/", "~1")
+    return f"{ANNOTATIONS}/" + key.replace("~", "~0").replace("/", "~1")
 
 
 def _owner(pod: Json) -> str:
@@ -156,7 +163,7 @@ def _pod_info(pod: Json) -> PodInfo:
         node=pod["spec"].get("nodeName", ""),
         phase=status.get("phase", "Pending"),
         started_at=_unix_seconds(status.get("startTime")),
-        ready=conditions.get("Ready") == "True",
+        ready=conditions.get("Ready") == "True" and not pod["metadata"].get("deletionTimestamp"),
     )
 
 

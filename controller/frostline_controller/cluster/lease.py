@@ -17,6 +17,9 @@ from frostline_controller.cluster.kubernetes_api import Api, ApiError, Changed, 
 
 log = logging.getLogger(__name__)
 
+GUARD_SECONDS = 0.1
+"""How late a leader may notice that its time is over, or that another has its Lease."""
+
 
 @dataclass(frozen=True)
 class LeaseTimes:
@@ -44,15 +47,20 @@ class LeaderLease:
         self._identity, self._times, self._on_lost, self._clock = identity, times, on_lost, clock
         self._seen: tuple[str, float] = ("", 0.0)
         self._valid_until = 0.0
+        self._lost = False
         self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def acquire(self) -> bool:
-        """Wait until this process leads; from then on a thread renews. False where `release` was called meanwhile."""
+        """Wait until this process leads; from then on a thread renews. False where `release` was called meanwhile.
+
+        Once: a process that has lost the Lease ends, and its successor has another identity.
+        """
         while not self._stopped.is_set():
             if self._try("acquire"):
-                self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
-                self._thread.start()
+                for task in (self._renew, self._guard):
+                    self._threads.append(threading.Thread(target=task, name=f"lease{task.__name__}", daemon=True))
+                    self._threads[-1].start()
                 log.info("leading lease=%s identity=%s", self._path.rsplit("/", 1)[-1], self._identity)
                 return True
             self._stopped.wait(self._times.retry * random.uniform(0.5, 1.0))
@@ -60,13 +68,14 @@ class LeaderLease:
 
     def leads(self) -> bool:
         """Whether this process may act now."""
-        return self._clock() < self._valid_until
+        return not self._lost and self._clock() < self._valid_until
 
     def release(self) -> None:
-        """Stop leading, or waiting to; a successor need not wait for the end of the Lease."""
+        """Stop leading, or waiting to; a successor need not wait for the end of the Lease. Also from `on_lost`."""
         self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
         if self.leads():
             self._valid_until = 0.0
             try:
@@ -77,10 +86,15 @@ class LeaderLease:
             except ApiError as error:
                 log.warning("lease not released, it runs out by itself error=%s", error)
 
-    def _keep(self) -> None:
-        while not self._stopped.wait(self._times.retry * random.uniform(0.8, 1.0)):
+    def _renew(self) -> None:
+        while not self._lost and not self._stopped.wait(self._times.retry * random.uniform(0.8, 1.0)):
             self._try("renew")
+
+    def _guard(self) -> None:
+        """Tell of the end when it comes, in a thread of its own: a renewal that hangs comes back when it is too late."""
+        while not self._stopped.wait(min(GUARD_SECONDS, max(0.0, self._valid_until - self._clock()))):
             if not self.leads():
+                self._lost = True
                 log.error("lease lost lease=%s identity=%s", self._path.rsplit("/", 1)[-1], self._identity)
                 self._on_lost()
                 return

@@ -1,8 +1,8 @@
 """The objects of one list, kept true by list and watch in a thread of its own.
 
-Reconcile from state: events only say that something changed. A watch that ends, breaks off, falls silent or is told that it is
-too old begins again with a list; after failures it waits longer each time, with jitter, so that a thousand runs do not come back
-at once when an API server does.
+Reconcile from state: events only say that something changed. A watch that breaks off, falls silent or is told that it is too old
+begins again with a list; after failures it waits longer each time, with jitter, so that a thousand runs do not come back at once
+when an API server does.
 """
 
 import logging
@@ -25,6 +25,8 @@ class ObjectCache:
         self._api, self._path, self._query, self._on_change = api, path, query, on_change
         self._lock = threading.Lock()
         self._objects: dict[str, Json] = {}
+        self._heard = 0
+        self._put: dict[str, Json] = {}
         self._listed = threading.Event()
         self._stopped = threading.Event()
         self._error: ApiError | None = None
@@ -46,11 +48,11 @@ class ObjectCache:
 
     def put(self, changed: Json) -> None:
         """The answer to a write of our own, so that whoever writes reads it; older than what is known: nothing."""
-        name = changed["metadata"]["name"]
+        name, version = changed["metadata"]["name"], _version(changed)
         with self._lock:
             known = self._objects.get(name)
-            if known is None or _version(known) <= _version(changed):
-                self._objects[name] = changed
+            if version > (_version(known) if known is not None else self._heard):
+                self._objects[name] = self._put[name] = changed
 
     def _run(self) -> None:
         failures = 0
@@ -58,8 +60,8 @@ class ObjectCache:
             started = time.monotonic()
             try:
                 self._follow(self._list())
-            except Expired:
-                pass
+            except Expired as error:
+                log.info("list again path=%s reason=%s", self._path, error)
             except ApiError as error:
                 self._error = error
                 log.warning("watch failed path=%s error=%s", self._path, error)
@@ -68,9 +70,13 @@ class ObjectCache:
 
     def _list(self) -> str:
         """Take the whole list. Returns the version that a watch goes on from."""
+        with self._lock:
+            self._put.clear()
         found = self._api.get(self._path, **self._query)
         with self._lock:
-            self._objects = {one["metadata"]["name"]: one for one in found["items"]}
+            self._heard = _version(found)
+            newer = {name: one for name, one in self._put.items() if _version(one) > self._heard}
+            self._objects = {one["metadata"]["name"]: one for one in found["items"]} | newer
         self._listed.set()
         self._on_change()
         return found["metadata"]["resourceVersion"]
@@ -89,6 +95,7 @@ class ObjectCache:
         changed = event["object"]
         name = changed["metadata"]["name"]
         with self._lock:
+            self._heard = max(self._heard, _version(changed))
             known = self._objects.get(name)
             if known is not None and _version(known) > _version(changed):
                 return

@@ -1,0 +1,138 @@
+"""The whole test cluster: control plane, nodes, storage, and the few questions that most tests ask."""
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.cluster.addresses import Addresses
+from tests.cluster.api import Json
+from tests.cluster.binaries import folder, need
+from tests.cluster.claims import Provisioner
+from tests.cluster.control_plane import NODES, ControlPlane
+from tests.cluster.namespaces import WithNamespaces
+from tests.cluster.network import Network
+from tests.cluster.nodes import Node, NodeOptions
+from tests.cluster.services import ServiceBook
+from tests.cluster.waiting import wait_for
+
+ROOT = Path(__file__).parents[2]
+MEMORY_FOLDER, MEMORY_BYTES = Path("/dev/shm"), 1 << 30
+
+
+class Cluster(WithNamespaces):
+    """rest: as the administrator. nodes: three, where none is described. Everything ends with `stop`, or with our process."""
+
+    def __init__(self, nodes: Sequence[NodeOptions] = ()) -> None:
+        """Raises NoTools where the programs of the control plane are not there."""
+        need("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+        self.mark = f"frostline-{secrets.token_hex(4)}"
+        self.folder = Path(tempfile.mkdtemp(prefix="fl-"))
+        in_memory = _folder_in_memory(self.folder)
+        self._guard = _start_guard(self.mark, self.folder, in_memory)
+        self.addresses = Addresses.claim()
+        self.network = Network()
+        self.plane = ControlPlane(folder(), in_memory, self.addresses, self.mark)
+        self._options = nodes or [NodeOptions() for _ in range(3)]
+        self.nodes: dict[str, Node] = {}
+
+    def start(self) -> None:
+        """Raises RuntimeError where a program does not come up, TimeoutError where a node does not."""
+        self.plane.start()
+        self.rest = self.plane.rest()
+        as_nodes = self.plane.rest(NODES)
+        self._book = ServiceBook(as_nodes)
+        self._book.start()
+        self._provisioner = Provisioner(as_nodes, self.folder / "claims")
+        self._provisioner.start()
+        for index, options in enumerate(self._options):
+            self._add(f"node-{index}", index, options)
+        for name in self.nodes:
+            self.wait_for_node(name, "True")
+
+    def stop(self) -> None:
+        """End all processes and remove all files."""
+        for node in self.nodes.values():
+            node.stop()
+        if hasattr(self, "_provisioner"):
+            self._provisioner.stop()
+            self._book.stop()
+        self.plane.stop()
+        self.network.stop()
+        self.addresses.release()
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        self._guard.wait()
+
+    def heal(self) -> None:
+        """Every node as it was: whole, awake, ready."""
+        for node in self.nodes.values():
+            node.heal()
+        for name in self.nodes:
+            self.wait_for_node(name, "True")
+
+    def wait_for_node(self, name: str, ready: str, seconds: float = 60.0) -> None:
+        """ready: "True", "False" or "Unknown"."""
+
+        def is_so() -> bool:
+            conditions = self.rest.get(f"/api/v1/nodes/{name}").get("status", {}).get("conditions") or ()
+            return any(one["type"] == "Ready" and one["status"] == ready for one in conditions)
+
+        wait_for(is_so, f"node {name} to be Ready={ready}", seconds)
+
+    def kubectl(self, *words: str, namespace: str = "default", check: bool = True, seconds: float = 60.0) -> str:
+        """Run kubectl as the administrator. Returns what it wrote; raises RuntimeError with what it complained of."""
+        return self.run("kubectl", *words, namespace=namespace, check=check, seconds=seconds)
+
+    def run(self, program: str, *words: str, namespace: str = "default", check: bool = True, seconds: float = 300.0) -> str:
+        """Run one of the programs (kubectl, helm3, helm4) as the administrator, in `namespace`. Raises NoTools."""
+        need(program)
+        env = {**os.environ, "KUBECONFIG": str(self.plane.kubeconfig("admin", namespace=namespace))}
+        env |= {"HELM_CACHE_HOME": str(self.folder / "helm"), "PATH": f"{folder()}{os.pathsep}{os.environ.get('PATH', '')}"}
+        for proxy in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+            env.pop(proxy, None)
+        command = [str(folder() / program), *words]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds, check=False)
+        if check and done.returncode:
+            raise RuntimeError(f"{program} {' '.join(words)}: exit code {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout + ("" if check else done.stderr)
+
+    def pods(self, namespace: str, selector: str = "") -> list[Json]:
+        """Sorted by name."""
+        found = self.rest.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)["items"]
+        return sorted(found, key=lambda pod: pod["metadata"]["name"])
+
+    def pod_log(self, namespace: str, pod: str, container: str = "", **query: str) -> str:
+        """As `kubectl logs` has it."""
+        return self.rest.text(f"/api/v1/namespaces/{namespace}/pods/{pod}/log", container=container, **query)
+
+    def _add(self, name: str, index: int, options: NodeOptions) -> None:
+        node = Node(name, index, self.plane, self.network, self._book, self.folder / name, options)
+        self.nodes[name] = node
+        node.start()
+
+
+def is_ready(pod: Json) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def _start_guard(mark: str, *folders: Path) -> subprocess.Popen[bytes]:
+    """Ends everything when this process ends, however it does (`processes`)."""
+    command = [sys.executable, "-m", "tests.cluster.processes", mark, *map(str, folders)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True)
+
+
+def _folder_in_memory(other: Path) -> Path:
+    """etcd's files are written all the time: in memory where there is room."""
+    try:
+        room = shutil.disk_usage(MEMORY_FOLDER).free
+    except OSError:
+        room = 0
+    if room < MEMORY_BYTES:
+        return other / "control-plane"
+    return Path(tempfile.mkdtemp(prefix="fl-", dir=MEMORY_FOLDER))

@@ -1,0 +1,57 @@
+"""A service account with the rights of the chart's controller, and nothing else; the controller's own API client for it."""
+
+from pathlib import Path
+
+import pytest
+
+from frostline_controller.cluster.kubernetes_api import ACCOUNT_FOLDER_VARIABLE, Api
+from tests.cluster.api import Json
+from tests.cluster.namespaces import WithNamespaces
+from tests.cluster.workloads import path_of
+
+RUN = "run"
+TRAINER, CONTROLLER = f"{RUN}-trainer", f"{RUN}-controller"
+RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"
+
+RULES = [
+    {
+        "apiGroups": ["apps"],
+        "resources": ["statefulsets"],
+        "resourceNames": [TRAINER],
+        "verbs": ["get", "list", "watch", "patch"],
+    },
+    {"apiGroups": ["apps"], "resources": ["statefulsets/scale"], "resourceNames": [TRAINER], "verbs": ["patch"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [CONTROLLER], "verbs": ["get", "update"]},
+    {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [f"{RUN}-job"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch", "delete"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+]
+"""As charts/frostline/templates/access.yaml grants them to a release of this name."""
+
+
+def grant(server: WithNamespaces, namespace: str) -> None:
+    """Make the account, its Role and the binding."""
+    metadata = {"name": CONTROLLER}
+    subject = {"kind": "ServiceAccount", "name": CONTROLLER, "namespace": namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": CONTROLLER}
+    server.rest.create(path_of(namespace, "serviceaccounts"), {"metadata": metadata})
+    server.rest.create(f"{RBAC}/{namespace}/roles", {"metadata": metadata, "rules": RULES})
+    server.rest.create(f"{RBAC}/{namespace}/rolebindings", {"metadata": metadata, "roleRef": reference, "subjects": [subject]})
+
+
+def in_cluster_api(server: WithNamespaces, namespace: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Api:
+    """As the controller's pod makes it: token, certificate and namespace in a folder, the server's address in variables."""
+    folder.mkdir(exist_ok=True)
+    (folder / "token").write_text(server.account_token(namespace, CONTROLLER))
+    (folder / "ca.crt").write_text(server.rest.get(path_of(namespace, "configmaps", "kube-root-ca.crt"))["data"]["ca.crt"])
+    (folder / "namespace").write_text(namespace)
+    host, _, port = server.rest.url.removeprefix("https://").rpartition(":")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+    monkeypatch.setenv(ACCOUNT_FOLDER_VARIABLE, str(folder))
+    return Api.in_cluster()
+
+
+def lease(name: str = CONTROLLER) -> Json:
+    """As the chart renders it: empty, so that nobody needs the right to create one."""
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}

@@ -1,0 +1,36 @@
+"""What every cluster of the tests offers, ours or a given one: an administrator, namespaces, tokens of service accounts."""
+
+import secrets
+
+from tests.cluster.api import Refused, Rest
+from tests.cluster.waiting import wait_for
+
+
+class WithNamespaces:
+    """rest: as the administrator."""
+
+    rest: Rest
+
+    def new_namespace(self) -> str:
+        """With its default service account and the certificate that every namespace has."""
+        name = f"t-{secrets.token_hex(4)}"
+        self.rest.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        path = f"/api/v1/namespaces/{name}"
+        wait_for(lambda: self.rest.get(f"{path}/serviceaccounts/default"), f"default service account of {name}")
+        wait_for(lambda: self.rest.get(f"{path}/configmaps/kube-root-ca.crt"), f"kube-root-ca.crt of {name}")
+        return name
+
+    def delete_namespace(self, name: str) -> None:
+        """Its pods end in their own time; nobody waits for them."""
+        try:
+            self.rest.delete(f"/api/v1/namespaces/{name}")
+        except Refused as error:
+            if error.status not in (404, 409):
+                raise
+
+    def account_token(self, namespace: str, account: str, audience: str = "", seconds: int = 3600) -> str:
+        """A token of a service account, bound to no pod."""
+        spec = {"audiences": [audience] if audience else [], "expirationSeconds": seconds}
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return self.rest.create(path, body)["status"]["token"]

@@ -1,0 +1,80 @@
+"""All processes of a container, pod, node or cluster, however they were started: known by a mark in their environment (Linux).
+
+    python -m tests.cluster.processes MARK FOLDER...    ends all of MARK and removes the folders when its standard input ends
+
+The latter is how nothing outlives a test run that is killed: whoever starts it holds the other end of that pipe.
+"""
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+VARIABLE = "FROSTLINE_TEST_MARK"
+"""cluster/node/pod uid/container; a longer one belongs to each of its beginnings that ends at a slash."""
+
+
+def marked(mark: str) -> list[int]:
+    """Process ids, except our own."""
+    wanted = f"{VARIABLE}={mark}".encode()
+    found = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            variables = Path(f"/proc/{entry.name}/environ").read_bytes().split(b"\0")
+        except OSError:  # ended meanwhile, or another user's
+            continue
+        if any(one == wanted or one.startswith(wanted + b"/") for one in variables):
+            found.append(int(entry.name))
+    return found
+
+
+def signal_marked(mark: str, number: int) -> None:
+    """To all, and to those that were started meanwhile."""
+    told: set[int] = set()
+    while new := set(marked(mark)) - told:
+        for process_id in new:
+            send(process_id, number)
+        told |= new
+
+
+def descendants(process_id: int) -> list[int]:
+    """A process and all that it has started, directly or not."""
+    children: dict[int, list[int]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                after_name = Path(f"/proc/{entry.name}/stat").read_text().rpartition(")")[2]
+            except OSError:  # ended meanwhile
+                continue
+            children.setdefault(int(after_name.split()[1]), []).append(int(entry.name))
+    found = [process_id]
+    for one in found:
+        found += children.get(one, ())
+    return found
+
+
+def send(process_id: int, number: int) -> None:
+    """A signal to a process that may be gone."""
+    try:
+        os.kill(process_id, number)
+    except ProcessLookupError:
+        return
+
+
+def main() -> int:
+    mark, *folders = sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    while sys.stdin.buffer.read(4096):
+        continue
+    signal_marked(mark, signal.SIGKILL)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""Leader election on a real API server: one leads, and it stops before another may start."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from frostline_controller.cluster.kubernetes_api import Api
+from frostline_controller.cluster.lease import LeaderLease, LeaseTimes
+from tests.cluster.cluster import ROOT, Cluster
+from tests.cluster.controller_account import CONTROLLER, grant, in_cluster_api, lease
+from tests.cluster.namespaces import WithNamespaces
+from tests.cluster.waiting import stays
+from tests.cluster.workloads import path_of
+
+TIMES = LeaseTimes(duration=4.0, renew_deadline=2.5, retry=0.5)
+LATE_SECONDS = 5.0
+"""What a busy machine may add."""
+
+HOLDER = """
+import sys, time
+from frostline_controller.cluster.kubernetes_api import Api
+from frostline_controller.cluster.lease import LeaderLease, LeaseTimes
+lease = LeaderLease(Api.in_cluster(), sys.argv[1], sys.argv[2], "process", LeaseTimes(4.0, 2.5, 0.5), lambda: None)
+lease.acquire()
+print("leads", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def api(api_server: WithNamespaces, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Api:
+    grant(api_server, namespace)
+    api_server.rest.create(path_of(namespace, "leases"), lease())
+    return in_cluster_api(api_server, namespace, tmp_path / "account", monkeypatch)
+
+
+@pytest.fixture
+def candidate(api: Api, namespace: str) -> Iterator[Callable[[str], LeaderLease]]:
+    made: list[LeaderLease] = []
+
+    def make(identity: str, on_lost: Callable[[], None] = lambda: None) -> LeaderLease:
+        made.append(LeaderLease(api, namespace, CONTROLLER, identity, TIMES, on_lost))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.release()
+
+
+def test_one_leads_renews_and_hands_over_at_once(
+    candidate: Callable[[str], LeaderLease], api_server: WithNamespaces, namespace: str
+) -> None:
+    first, second = candidate("first"), candidate("second")
+    assert first.acquire() and first.leads()
+    waiting = threading.Thread(target=second.acquire)
+    waiting.start()
+    assert stays(lambda: first.leads() and not second.leads(), TIMES.duration + 1.0), "renewed, so nobody else may"
+    started = time.monotonic()
+    first.release()
+    assert not first.leads()
+    waiting.join(LATE_SECONDS)
+    assert second.leads() and time.monotonic() - started < TIMES.duration - 1.0, "it need not wait for the Lease's end"
+    spec = api_server.rest.get(path_of(namespace, "leases", CONTROLLER))["spec"]
+    assert spec["holderIdentity"] == "second" and spec["leaseTransitions"] == 2
+
+
+def test_a_killed_leader_is_followed_within_the_duration(
+    candidate: Callable[[str], LeaderLease], namespace: str, tmp_path: Path
+) -> None:
+    """It is killed, not asked: nothing is released."""
+    path = os.pathsep.join(str(ROOT / one) for one in ("proto", "proto/gen", "controller"))
+    env = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-c", HOLDER, namespace, CONTROLLER]
+    with subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "leads\n"
+            second = candidate("second")
+            waiting = threading.Thread(target=second.acquire)
+            waiting.start()
+            assert stays(lambda: not second.leads(), TIMES.duration), "it renews"
+        finally:
+            process.send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    waiting.join(TIMES.duration + LATE_SECONDS)
+    took = time.monotonic() - killed
+    assert second.leads() and took < TIMES.duration + LATE_SECONDS
+
+
+def test_a_leader_that_cannot_renew_stops_before_another_may_start(
+    candidate: Callable[..., LeaderLease], cluster: Cluster
+) -> None:
+    """The API server stands still in the middle: calls hang, and the leader's time is over all the same."""
+    lost = threading.Event()
+    times: dict[str, float] = {}
+
+    def note() -> None:
+        times["lost"] = time.monotonic()
+        lost.set()
+
+    leader = candidate("first", note)
+    assert leader.acquire()
+    cluster.plane.freeze_api_server(True)
+    times["frozen"] = time.monotonic()
+    try:
+        assert lost.wait(TIMES.duration), "told in time"
+        assert not leader.leads()
+        assert times["lost"] - times["frozen"] < TIMES.duration
+    finally:
+        cluster.plane.freeze_api_server(False)
+    assert stays(lambda: not leader.leads(), 3.0), (
+        "who has stopped does not start again by itself, even if a late renewal succeeds"
+    )
+
+
+def test_a_leader_whose_lease_is_taken_stops(
+    candidate: Callable[..., LeaderLease], api_server: WithNamespaces, namespace: str
+) -> None:
+    lost = threading.Event()
+    leader = candidate("first", lost.set)
+    assert leader.acquire()
+    api_server.rest.merge(path_of(namespace, "leases", CONTROLLER), {"spec": {"holderIdentity": "somebody"}})
+    assert lost.wait(TIMES.duration) and not leader.leads()
+
+
+def test_who_waits_can_be_told_to_stop(candidate: Callable[[str], LeaderLease]) -> None:
+    first, second = candidate("first"), candidate("second")
+    assert first.acquire()
+    got: list[bool] = []
+    waiting = threading.Thread(target=lambda: got.append(second.acquire()))
+    waiting.start()
+    second.release()
+    waiting.join(LATE_SECONDS)
+    assert got == [False] and first.leads()
+
+
+def test_on_lost_may_release(candidate: Callable[..., LeaderLease], api_server: WithNamespaces, namespace: str) -> None:
+    """From the thread that tells of it."""
+    done = threading.Event()
+
+    def end() -> None:
+        leader.release()
+        done.set()
+
+    leader = candidate("first", end)
+    assert leader.acquire()
+    api_server.rest.merge(path_of(namespace, "leases", CONTROLLER), {"spec": {"holderIdentity": "somebody"}})
+    assert done.wait(TIMES.duration + LATE_SECONDS)
+
+
+def test_times_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ValueError, match="renew deadline 15"):
+        LeaseTimes(duration=15.0, renew_deadline=15.0)
