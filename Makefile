@@ -27,7 +27,7 @@ export TORCH_INDEX_URL PYTHON
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test test-wide cluster-tools test-cluster lint format proto verify bench chaos model mutants clean
+.PHONY: help setup run test test-wide cluster-tools test-cluster lint format proto verify bench chaos model mutants images clean
 
 help: ## list these targets
 	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
@@ -83,9 +83,10 @@ bench: $(STAMP) $(BENCH_STAMP) ## benchmarks (an hour); figures and pages go to 
 
 cluster-tools: $(STAMP) ## build the programs of the test cluster into the user's cache folder (once a user; ten minutes on two cores)
 	@$(PY) -m tests.cluster.binaries
+	@$(PY) -m tests.cluster.openapi
 
 test-cluster: $(STAMP) $(if $(CLUSTER),,cluster-tools) ## tests on a real API server. CLUSTER=kubeconfig: on that cluster, those that need no nodes of ours
-	FROSTLINE_TEST_KUBECONFIG=$(abspath $(CLUSTER)) $(PY) -m pytest tests/cluster -p no:xdist -q -ra $(ARGS)
+	FROSTLINE_TEST_KUBECONFIG=$(abspath $(CLUSTER)) $(PY) -m pytest tests/chart tests/cluster -p no:xdist -q -ra $(ARGS)
 
 chaos: $(STAMP) ## random faults on whole runs, each judged by an oracle (1 h). SEED= CASES= choose others, CASES=1 replays one
 	$(PY) -m tests.chaos --seed $(SEED) --cases $(CASES) $(ARGS)
