@@ -6,12 +6,15 @@ FROSTLINE_REQUIRE_CLUSTER=1: no programs is a failure, not a skip.
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.binaries import NoTools
 from tests.cluster.cluster import Cluster
 from tests.cluster.given_cluster import GivenCluster
+from tests.cluster.releases import Release
+from tests.cluster.warm_nodes import WarmNodes
 
 GIVEN, REQUIRED = os.environ.get("FROSTLINE_TEST_KUBECONFIG", ""), os.environ.get("FROSTLINE_REQUIRE_CLUSTER", "") == "1"
 
@@ -38,6 +41,20 @@ def cluster(our_cluster: Cluster) -> Iterator[Cluster]:
     """Our cluster; what a test breaks is whole again after it."""
     yield our_cluster
     our_cluster.heal()
+
+
+@pytest.fixture(scope="session")
+def warm_nodes(our_cluster: Cluster) -> Iterator[WarmNodes]:
+    nodes = WarmNodes(our_cluster)
+    yield nodes
+    nodes.stop()
+
+
+@pytest.fixture
+def release(cluster: Cluster, warm_nodes: WarmNodes, namespace: str, tmp_path: Path) -> Release:
+    """Of the chart, not installed yet; it goes with its namespace."""
+    warm_nodes.heal()
+    return Release(cluster, namespace, tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.cluster.cluster import ROOT, Cluster
-from tests.cluster.waiting import wait_for
 
 from frostline_contract.annotations import PROGRESS, STATE
+from tests.cluster.cluster import ROOT, Cluster
+from tests.cluster.waiting import wait_for
 
 CHART = ROOT / "charts" / "frostline"
 DIGITS = ROOT / "examples" / "image_classification" / "digits.yaml"
@@ -88,6 +88,16 @@ class Release:
     def replicas(self) -> int:
         path = f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets/{self.name}-trainer/scale"
         return int(self.cluster.rest.get(path)["spec"].get("replicas", 0))
+
+    def scale_writes(self) -> list[str]:
+        """Who wrote to /scale of the trainers, by the audit log, oldest first: a user agent's first word."""
+        path = f"/namespaces/{self.namespace}/statefulsets/{self.name}-trainer/scale"
+        found = []
+        for line in self.cluster.plane.audit_log.read_text(encoding="utf-8").splitlines():
+            entry = json.loads(line)
+            if path in entry["requestURI"] and entry["verb"] in ("patch", "update"):
+                found.append(str(entry.get("userAgent", "")).split("/")[0])
+        return found
 
     def events(self) -> list[dict[str, Any]]:
         """About the run, oldest first."""

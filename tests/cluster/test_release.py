@@ -1,18 +1,9 @@
 """The whole chart on the test cluster: a run from `helm install` to its result, as a person lives with it."""
 
-from pathlib import Path
-
-import pytest
-from tests.cluster.cluster import Cluster, is_ready
-from tests.cluster.waiting import wait_for
-
 from frostline_contract.annotations import COMMAND
+from tests.cluster.cluster import is_ready
 from tests.cluster.releases import Release
-
-
-@pytest.fixture
-def release(cluster: Cluster, namespace: str, tmp_path: Path) -> Release:
-    return Release(cluster, namespace, tmp_path)
+from tests.cluster.waiting import wait_for
 
 
 def test_a_run_from_install_to_its_result(release: Release) -> None:

@@ -1,0 +1,93 @@
+"""Life by kubectl: freeze, resize and cancel; a scale request is answered once and never fought."""
+
+import pytest
+
+from frostline_contract.annotations import COMMAND, REQUESTED_WORKERS
+from tests.cluster.releases import Release
+from tests.cluster.waiting import wait_for
+
+LONG = {"training": {"steps": 400}, "freeze": {"interval_steps": 100}}
+
+
+def annotate(release: Release, text: str) -> None:
+    release.cluster.kubectl("annotate", "--overwrite", "statefulset", "digits-trainer", text, namespace=release.namespace)
+
+
+def members(release: Release) -> int:
+    """Workers of the newest plan."""
+    plans = [line for line in release.lines("plans.jsonl") if line["kind"] == "plan"]
+    return len(plans[-1]["placement"]["workers"]) if plans else 0
+
+
+def test_freeze_by_hand_is_the_next_decision(release: Release) -> None:
+    release.install(freeze={"interval_steps": 10, "policy": {"name": "manual", "alpha": None}})
+    release.wait_for_step(12)
+    annotate(release, f"{COMMAND}=freeze 3")
+    wait_for(lambda: COMMAND not in release.annotations(), "the command to be taken")
+    wait_for(lambda: release.progress().get("freeze_point") == 3, "freeze point 3", 60)
+    assert release.said("freeze by command")
+    release.wait_for_state("completed", 240)
+
+
+def test_a_word_that_is_no_command_is_refused_and_the_run_goes_on(release: Release) -> None:
+    release.install()
+    release.wait_for_step(5)
+    annotate(release, f"{COMMAND}=frieze 3")
+    wait_for(lambda: release.said("refused", "frieze"), "the refusal")
+    release.wait_for_state("completed", 240)
+
+
+def test_a_scale_request_is_answered_once_and_explained(release: Release) -> None:
+    release.install(**LONG)
+    release.wait_for_step(10)
+    release.cluster.kubectl("scale", "statefulset", "digits-trainer", "--replicas=8", namespace=release.namespace)
+    wait_for(lambda: release.annotations().get(REQUESTED_WORKERS) == "8", "the request to be noted")
+    wait_for(lambda: release.replicas() == 4, "the answer")
+    assert len(release.said("scale request", "8 workers", "answered by 4")) == 1
+    release.cluster.kubectl("scale", "statefulset", "digits-trainer", "--replicas=2", namespace=release.namespace)
+    wait_for(lambda: release.replicas() == 2 and len(release.pods("trainer")) == 2 and members(release) == 2, "two workers", 90)
+    annotate(release, f"{REQUESTED_WORKERS}=3")
+    wait_for(lambda: release.replicas() == 3 and members(release) == 3, "three workers", 90)
+    writes = [one for one in release.scale_writes() if one != "kubectl"]
+    assert len(writes) <= 1 + 3, f"the controller wrote to /scale {len(writes)} times for a start and three requests"
+
+
+def test_cancel_leaves_the_last_checkpoint(release: Release) -> None:
+    release.install(**LONG)
+    release.wait_for_step(10)
+    annotate(release, f"{COMMAND}=cancel")
+    release.wait_for_state("cancelled")
+    wait_for(lambda: release.replicas() == 0 and not release.pods("trainer"), "the pods to be gone")
+    assert release.result()["status"] == "cancelled"
+    assert list((release.run_dir / "checkpoints").rglob("manifest.json"))
+
+
+def test_pods_are_handed_back_as_layers_freeze(release: Release) -> None:
+    release.install(placement={"objective": "cost", "planner": "paper_greedy"}, training={"steps": 120})
+    release.wait_for_step(5)
+    wait_for(lambda: 0 < release.replicas() < 4, "pods to be handed back", 120)
+    release.wait_for_state("completed", 300)
+    left = [line for line in release.lines("events.jsonl") if line["kind"] == "leave" and "handed back" in line["reason"]]
+    assert left
+    assert not [line for line in release.lines("events.jsonl") if line["kind"] == "failure"], "handing back cost a recovery"
+    assert release.result()["digest"] == release.undisturbed_digest()
+
+
+@pytest.mark.parametrize("change", ["live", "fixed"])
+def test_an_upgrade_in_mid_run(release: Release, change: str) -> None:
+    """A pod that is replaced right after it trains like its peers."""
+    release.install(training={"steps": 120})
+    release.wait_for_step(10)
+    before = release.job
+    if change == "live":
+        release.upgrade(checkpoint={"every_steps": 7})
+        wait_for(lambda: release.said("changed: checkpoint.every_steps from 0 to 7"), "the change to be told")
+    else:
+        release.upgrade(training={"batch_size": 32, "micro_batch_size": 4})
+        wait_for(lambda: release.said("refused: training.batch_size", "stays 64"), "the refusal")
+        release.job = before
+    release.cluster.kubectl("delete", "pod", "digits-trainer-1", namespace=release.namespace)
+    release.wait_for_state("completed", 300)
+    assert release.result()["digest"] == release.undisturbed_digest()
+    if change == "live":
+        assert [line for line in release.lines("events.jsonl") if line["kind"] == "checkpoint" and line["step"] % 7 == 0]

@@ -1,0 +1,57 @@
+"""Trainer pods that start in a moment: each test node has one preload process, as a machine has its page cache, for all its
+pods."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.cluster.cluster import ROOT, Cluster
+
+READY_SECONDS = 120.0
+
+
+class WarmNodes:
+    """From its making until `stop`, pods of the cluster's nodes fork their workers from these. They die and freeze with their
+    node."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._folder = tempfile.TemporaryDirectory(prefix="fl-warm-")
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        for name in cluster.nodes:
+            self._start(name)
+        self._await(list(cluster.nodes))
+
+    def heal(self) -> None:
+        """Start those again that went with their node."""
+        ended = [name for name, process in self._processes.items() if process.poll() is not None]
+        for name in ended:
+            self._start(name)
+        self._await(ended)
+
+    def stop(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+        self._folder.cleanup()
+
+    def _start(self, name: str) -> None:
+        node = self._cluster.nodes[name]
+        socket = self._socket(name)
+        socket.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "frostline_trainer.preload", str(socket)]
+        self._processes[name] = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        node.options.variables["FROSTLINE_PRELOAD"] = str(socket)
+        node.options.companions[:] = [self._processes[name].pid]
+
+    def _await(self, names: list[str]) -> None:
+        end = time.monotonic() + READY_SECONDS
+        while not all(self._socket(name).exists() for name in names):
+            assert time.monotonic() < end, f"no preload process within {READY_SECONDS:.0f} s"
+            time.sleep(0.1)
+
+    def _socket(self, name: str) -> Path:
+        return Path(self._folder.name) / f"{name}.sock"
