@@ -21,10 +21,10 @@ from frostline_cache_server.service import CacheControl
 from frostline_cache_server.shards import ShardMap, parse_addresses
 from frostline_cache_server.sweeper import Sweeper
 from frostline_proto.v1 import cache_pb2_grpc
-from frostline_rpc.api_keys import fetch_keys
+from frostline_rpc.api_server import TokenReviews, fetch_keys, reviews_wanted
 from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Callers, Tokens
 from frostline_rpc.health import serve_health
-from frostline_rpc.projected import ProjectedTokens
+from frostline_rpc.projected import Caller, ProjectedTokens
 from frostline_rpc.server import start_server
 
 PASSWORD_VARIABLE = "FROSTLINE_REDIS_PASSWORD"
@@ -57,7 +57,12 @@ def known_callers(run_dir: Path | None) -> Callers:
     if audience := os.environ.get("FROSTLINE_AUDIENCE"):
         release = os.environ["FROSTLINE_RELEASE"]
         roles = {f"{release}-trainer": WORKER, f"{release}-controller": CONTROLLER, f"{release}-check": OPERATOR}
-        return ProjectedTokens(audience, os.environ["FROSTLINE_NAMESPACE"], roles, fetch_keys)
+        reviews = TokenReviews(audience) if reviews_wanted() else None
+
+        async def confirm(caller: Caller, token: str) -> bool:
+            return reviews is None or await asyncio.to_thread(reviews.is_genuine, token)
+
+        return ProjectedTokens(audience, os.environ["FROSTLINE_NAMESPACE"], roles, fetch_keys, confirm)
     if run_dir is None:
         raise ValueError("nobody's tokens are known: give --run-dir, or on a cluster set FROSTLINE_AUDIENCE")
     return Tokens.read(run_dir / "tokens.json")

@@ -28,7 +28,7 @@ from frostline_controller.service.leading import lead, stamp_logs
 from frostline_controller.service.run import Run
 from frostline_controller.service.web import WebServer
 from frostline_controller.state.durable import DurableStore
-from frostline_rpc.api_keys import fetch_keys
+from frostline_rpc.api_server import TokenReviews, fetch_keys, reviews_wanted
 from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Callers
 from frostline_rpc.errors import NotLeading
 from frostline_rpc.health import serve_health
@@ -161,7 +161,11 @@ def known_callers(settings: Settings, backend: KubernetesBackend) -> ProjectedTo
     """Trainers, by pods that this run still has; the cache server; whoever checks the release."""
     roles = {settings.trainers: WORKER, f"{settings.release}-cache-server": CONTROLLER, f"{settings.release}-check": OPERATOR}
 
+    reviews = TokenReviews(settings.audience) if reviews_wanted() else None
+
     async def confirm(caller: Caller, token: str) -> bool:
+        if reviews is not None and not await asyncio.to_thread(reviews.is_genuine, token):
+            return False
         if roles.get(caller.account) != WORKER:
             return True
         return await asyncio.to_thread(backend.has_pod, caller.pod, caller.pod_uid)

@@ -64,8 +64,11 @@ class ProjectedTokens:
         if caller.expires + LEEWAY_SECONDS < self._now():
             self._remembered.pop(token, None)
             return None
-        if self._confirm is not None and not await self._confirm(caller, token):
-            return None
+        try:
+            if self._confirm is not None and not await self._confirm(caller, token):
+                return None
+        except OSError as error:
+            raise Unavailable(f"the caller cannot be confirmed: {error}") from error
         return self._roles.get(caller.account)
 
     async def _read(self, token: str) -> Caller | None:

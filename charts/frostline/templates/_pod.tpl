@@ -95,6 +95,10 @@ resources:
 - name: HOME
   value: /tmp
 {{- end }}
+{{- if .root.Values.kubernetes.auth.token_review }}
+- name: FROSTLINE_TOKEN_REVIEW
+  value: "true"
+{{- end }}
 {{- if .root.Values.kubernetes.auth.tls_secret }}
 - name: FROSTLINE_TLS_DIR
   value: /etc/frostline/tls
