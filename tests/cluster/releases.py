@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 
 from frostline_contract.annotations import PROGRESS, STATE
+from tests.cluster.addresses import real
+from tests.cluster.api import Rest
 from tests.cluster.cluster import ROOT, Cluster
 from tests.cluster.waiting import wait_for
 
@@ -118,6 +120,36 @@ class Release:
         """Name of the pod that leads; empty while none does."""
         leaders = [pod for pod in self.pods("controller") if pod["metadata"]["labels"].get("frostline.io/role") == "leader"]
         return str(leaders[0]["metadata"]["name"]) if leaders else ""
+
+    @property
+    def audience(self) -> str:
+        return f"frostline/{self.namespace}/{self.name}"
+
+    def token(self, role: str, audience: str | None = None) -> str:
+        """Of a role's service account, bound to no pod. audience: None for the run's own, empty for the API server's."""
+        chosen = self.audience if audience is None else audience
+        spec = {"audiences": [chosen] if chosen else [], "expirationSeconds": 600}
+        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.name}-{role}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return str(self.cluster.rest.create(path, body)["status"]["token"])
+
+    def pod_token(self, pod: str) -> str:
+        """As the pod itself has it: bound to it, for this run."""
+        found = next(one for one in self.cluster.pods(self.namespace) if one["metadata"]["name"] == pod)
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": found["metadata"]["uid"]}
+        spec = {"audiences": [self.audience], "expirationSeconds": 600, "boundObjectRef": bound}
+        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{found['spec']['serviceAccountName']}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return str(self.cluster.rest.create(path, body)["status"]["token"])
+
+    def rest_as(self, token: str) -> Rest:
+        """The API server as whoever has the token."""
+        return Rest(self.cluster.plane.url, token, str(self.cluster.plane.ca_file))
+
+    def controller_address(self) -> str:
+        """host:port of the leader."""
+        leader = next(pod for pod in self.pods("controller") if pod["metadata"]["name"] == self.leader())
+        return f"{real(leader['status']['podIP'])}:7000"
 
     @property
     def run_dir(self) -> Path:

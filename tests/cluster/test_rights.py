@@ -1,0 +1,104 @@
+"""What the run's accounts may do: all that they use, and nothing else. By the audit log of a whole run."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+
+from frostline_proto.v1 import control_pb2, control_pb2_grpc
+from frostline_rpc.channel import open_channel
+from tests.cluster.api import Refused
+from tests.cluster.releases import Release
+from tests.cluster.waiting import wait_for
+
+ACCOUNT = "system:serviceaccount:{namespace}:digits-{role}"
+FOR_ALL_ACCOUNTS = ("/openid/v1/jwks", "/.well-known/openid-configuration")
+"""Granted to every service account by the cluster itself."""
+
+
+def requests_of(release: Release, role: str) -> Iterator[dict[str, Any]]:
+    """Audit lines of one account's requests."""
+    user = ACCOUNT.format(namespace=release.namespace, role=role)
+    for line in release.cluster.plane.audit_log.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if entry["user"].get("username") == user:
+            yield entry
+
+
+def granted(release: Release) -> set[tuple[str, str]]:
+    """(resource with its subresource, verb) of the controller's Role."""
+    role = release.cluster.rest.get(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{release.namespace}/roles/digits-controller")
+    return {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+
+
+def test_every_verb_that_is_granted_is_used_and_none_is_refused(release: Release) -> None:
+    """A run with a killed leader, a suspend and a hanging worker uses all of them."""
+    release.install(faults=[{"kind": "stop", "worker": 1, "step": 8}], controller={"hang_floor_seconds": 2.0})
+    release.wait_for_step(15)
+    first = release.leader()
+    release.cluster.kubectl("delete", "pod", first, "--grace-period=0", "--force", namespace=release.namespace)
+    wait_for(lambda: release.leader() not in ("", first), "another leader")
+    release.wait_for_state("completed", 240)
+    used, refused = set(), []
+    for entry in requests_of(release, "controller"):
+        reference = entry.get("objectRef") or {}
+        resource = "/".join(filter(None, (reference.get("resource"), reference.get("subresource"))))
+        if entry["responseStatus"].get("code") == 403:
+            refused.append((resource, entry["verb"]))
+        elif resource:
+            used.add((resource, entry["verb"]))
+    assert not refused
+    assert granted(release) - used == set(), "granted and never used"
+    assert used <= granted(release)
+
+
+def test_trainers_ask_the_api_server_for_nothing_and_may_do_nothing(release: Release) -> None:
+    release.install()
+    release.wait_for_step(5)
+    assert not list(requests_of(release, "trainer"))
+    token = release.token("trainer", audience="")
+    with pytest.raises(Refused) as refused:
+        release.rest_as(token).merge(
+            f"/apis/apps/v1/namespaces/{release.namespace}/statefulsets/digits-trainer", {"metadata": {"annotations": {"a": "b"}}}
+        )
+    assert refused.value.status == 403
+
+
+def call_status(release: Release, token: str) -> grpc.StatusCode:
+    """How the leader answers a Status and a Command that come with this token."""
+    with open_channel(release.controller_address(), token) as channel:
+        stub = control_pb2_grpc.ControlStub(channel)
+        try:
+            stub.Command(control_pb2.CommandRequest(kind="cancel"), timeout=5)
+        except grpc.RpcError as error:
+            return error.code()
+    return grpc.StatusCode.OK
+
+
+def test_calls_without_a_token_of_this_run_are_refused(release: Release) -> None:
+    release.install()
+    release.wait_for_step(5)
+    assert call_status(release, "") is grpc.StatusCode.UNAUTHENTICATED
+    assert call_status(release, release.token("trainer", audience="another")) is grpc.StatusCode.UNAUTHENTICATED
+    # An account of this run, but bound to no pod of it.
+    assert call_status(release, release.token("trainer")) is grpc.StatusCode.UNAUTHENTICATED
+    # A genuine trainer, which may not steer.
+    assert call_status(release, release.pod_token("digits-trainer-0")) is grpc.StatusCode.PERMISSION_DENIED
+    assert release.state() == "running"
+
+
+def test_an_uninstalled_release_leaves_its_claim_and_nothing_else(release: Release) -> None:
+    release.install()
+    release.wait_for_step(5)
+    release.uninstall()
+    kinds = "all,configmaps,secrets,serviceaccounts,roles,rolebindings,leases,networkpolicies,poddisruptionbudgets,pvc"
+
+    def left() -> list[str]:
+        found = yaml.safe_load(release.cluster.kubectl("get", kinds, "-o", "yaml", namespace=release.namespace))["items"]
+        names = [f"{one['kind']} {one['metadata']['name']}" for one in found]
+        return [name for name in names if "kube-root-ca" not in name and name != "ServiceAccount default"]
+
+    wait_for(lambda: left() == ["PersistentVolumeClaim digits-storage"], f"only the claim to be left, not {left()}")
