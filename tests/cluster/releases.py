@@ -66,6 +66,10 @@ class Release:
     def uninstall(self) -> None:
         self._helm("uninstall", self.name)
 
+    def helm_test(self) -> str:
+        """What `helm test --logs` says."""
+        return self._helm("test", self.name, "--logs")
+
     def annotations(self) -> dict[str, str]:
         path = f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets/{self.name}-trainer"
         return dict(self.cluster.rest.get(path)["metadata"].get("annotations") or {})

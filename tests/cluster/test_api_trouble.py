@@ -1,0 +1,115 @@
+"""The API server away, slow, or full of errors in mid-run: no wrong decision, no restart, the same bits."""
+
+import signal
+import threading
+import time
+
+import pytest
+
+from frostline_contract.annotations import COMMAND
+from tests.cluster.releases import Release
+from tests.cluster.waiting import wait_for
+
+LONG = {"training": {"steps": 240}}
+
+
+def restarts(release: Release) -> dict[str, int]:
+    """Of all containers, by pod."""
+    return {
+        pod["metadata"]["name"]: sum(one["restartCount"] for one in pod.get("status", {}).get("containerStatuses") or ())
+        for pod in release.cluster.pods(release.namespace)
+    }
+
+
+def test_a_restarted_api_server_costs_nothing(release: Release) -> None:
+    """Shorter than the Lease allows: the leader leads on."""
+    release.install(**LONG, kubernetes={"lease": {"retry_seconds": 1.0, "renew_seconds": 20.0, "duration_seconds": 30}})
+    release.wait_for_step(10)
+    leader = release.leader()
+    release.cluster.plane.stop_api_server(signal.SIGKILL)
+    stopped_at = release.step()
+    time.sleep(4.0)
+    wait_for(lambda: release.step() > stopped_at, "steps without an API server")
+    release.cluster.plane.start_api_server()
+    release.wait_for_state("completed", 300)
+    assert release.leader() == leader
+    assert not any(restarts(release).values())
+    assert not [line for line in release.lines("events.jsonl") if line["kind"] == "failure"]
+    assert release.result()["digest"] == release.undisturbed_digest()
+
+
+def test_a_frozen_api_server_ends_the_leader_and_training_goes_on(release: Release) -> None:
+    """Longer than the Lease: the leader stops acting; when the API server is back one of them leads, and nothing was lost."""
+    release.install(**LONG)
+    release.wait_for_step(10)
+    release.cluster.plane.freeze_api_server(True)
+    try:
+        before = release.step()
+        time.sleep(8.0)
+    finally:
+        release.cluster.plane.freeze_api_server(False)
+    release.wait_for_step(before + 1)
+    release.wait_for_state("completed", 300)
+    assert release.result()["digest"] == release.undisturbed_digest()
+
+
+def test_commands_that_come_while_somebody_writes_all_the_time(release: Release) -> None:
+    """Conflicts: another writer changes other annotations without a pause."""
+    release.install(**LONG)
+    release.wait_for_step(5)
+    path = f"/apis/apps/v1/namespaces/{release.namespace}/statefulsets/digits-trainer"
+    stop = threading.Event()
+
+    def scribble() -> None:
+        number = 0
+        while not stop.wait(0.02):
+            number += 1
+            release.cluster.rest.merge(path, {"metadata": {"annotations": {"example.com/scribble": str(number)}}})
+
+    writer = threading.Thread(target=scribble)
+    writer.start()
+    try:
+        release.cluster.kubectl("annotate", "statefulset", "digits-trainer", f"{COMMAND}=checkpoint", namespace=release.namespace)
+        wait_for(lambda: release.said("checkpoint by command"), "the answer")
+        wait_for(lambda: COMMAND not in release.annotations(), "the command to be taken")
+        release.wait_for_state("completed", 300)
+    finally:
+        stop.set()
+        writer.join()
+    assert len(release.said("checkpoint by command")) == 1
+
+
+@pytest.mark.parametrize("how", ["cut", "freeze", "kill"])
+def test_a_node_that_is_lost(release: Release, how: str) -> None:
+    """Its trainers are left out; their pods are made anew elsewhere once the node is known to be gone, or come back with it."""
+    release.install(**LONG)
+    release.wait_for_step(10)
+    pods = release.pods("trainer")
+    led_from = next(pod for pod in release.pods("controller") if pod["metadata"]["name"] == release.leader())["spec"]["nodeName"]
+    node = next(pod["spec"]["nodeName"] for pod in pods if pod["spec"]["nodeName"] != led_from)
+    getattr(release.cluster.nodes[node], how)()
+    before = release.step()
+    release.wait_for_step(before + 5, 90)
+    release.cluster.nodes[node].heal()
+    release.wait_for_state("completed", 300)
+    assert release.result()["digest"] == release.undisturbed_digest()
+
+
+def test_a_pod_that_is_deleted_by_force_while_its_process_lives_does_no_harm(release: Release) -> None:
+    """Its node is cut off: nobody ends the process, and another pod has its name."""
+    release.install(**LONG)
+    release.wait_for_step(10)
+    led_from = next(pod for pod in release.pods("controller") if pod["metadata"]["name"] == release.leader())["spec"]["nodeName"]
+    pod = next(pod for pod in release.pods("trainer") if pod["spec"]["nodeName"] != led_from)
+    name, uid, node = pod["metadata"]["name"], pod["metadata"]["uid"], release.cluster.nodes[pod["spec"]["nodeName"]]
+    node.cut()
+    release.cluster.kubectl("delete", "pod", name, "--grace-period=0", "--force", namespace=release.namespace)
+    wait_for(
+        lambda: any(one["metadata"]["name"] == name and one["metadata"]["uid"] != uid for one in release.pods("trainer")),
+        "another pod of its name",
+    )
+    before = release.step()
+    release.wait_for_step(before + 5, 90)
+    node.heal()
+    release.wait_for_state("completed", 300)
+    assert release.result()["digest"] == release.undisturbed_digest()

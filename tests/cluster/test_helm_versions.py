@@ -1,0 +1,38 @@
+"""Install, upgrade and rollback under both Helms, after the controller has changed the StatefulSet: no conflict, no silent
+revert."""
+
+import pytest
+
+from frostline_contract.annotations import FENCE, PLAN, STATE
+from tests.cluster.releases import Release
+from tests.cluster.waiting import wait_for
+
+
+@pytest.mark.parametrize("helm", ["helm3", "helm4"])
+def test_an_upgrade_leaves_what_the_controller_has_written(release: Release, helm: str) -> None:
+    release.helm = helm
+    release.install(training={"steps": 300}, placement={"objective": "throughput"})
+    release.wait_for_step(10)
+    release.cluster.kubectl("scale", "statefulset", "digits-trainer", "--replicas=3", namespace=release.namespace)
+    wait_for(lambda: release.replicas() == 3 and len(release.pods("trainer")) == 3, "three pods")
+    release.upgrade(kubernetes={"trainer": {"labels": {"team": "vision"}}})
+    assert release.replicas() == 3
+    annotations = release.annotations()
+    assert {PLAN, FENCE, STATE} <= annotations.keys() and annotations[STATE] == "running"
+    release.upgrade(placement={"hysteresis": 0.2})
+    wait_for(lambda: release.said("changed: placement.hysteresis"), "the change to be told")
+    release.rollback()
+    wait_for(lambda: len(release.said("changed: placement.hysteresis")) == 2, "the change back to be told")
+    assert release.replicas() == 3
+    release.wait_for_state("completed", 300)
+
+
+@pytest.mark.parametrize("helm", ["helm3", "helm4"])
+def test_helm_test_finds_a_release_well(release: Release, helm: str) -> None:
+    release.helm = helm
+    release.install(training={"steps": 300})
+    release.wait_for_step(5)
+    told = release.helm_test()
+    assert "Succeeded" in told
+    for line in ("ok      controller", "ok      authentication", "ok      cache"):
+        assert line in told
