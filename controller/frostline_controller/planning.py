@@ -10,6 +10,7 @@ from frostline_controller.membership import Worker
 from frostline_controller.planner.cost import placement_cost
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
 from frostline_controller.planner.search import make_plan
+from frostline_controller.planner.shapes import asked_degrees
 from frostline_controller.planner.verdict import should_reshape
 from frostline_controller.state.durable import PinnedShape
 
@@ -62,6 +63,9 @@ def choose_placement(job: Job, situation: Situation) -> Choice:
     there = {worker.worker_id for worker in situation.workers} | situation.present
     if current is None or any(worker not in there for worker in current.workers):
         return Choice(planned.placement, True, reason)
+    asked = asked_degrees(inputs)
+    if situation.pinned is None and _has(planned.placement, asked) and not _has(current, asked):
+        return Choice(planned.placement, True, f"the shape that the job asks for fits again; {reason}")
     before, after = len(current.workers), len(planned.placement.workers)
     # The planner names more workers only to keep the pace; worker-seconds, of which fewer workers always need fewer, are
     # what giving workers back is judged by.
@@ -71,6 +75,12 @@ def choose_placement(job: Job, situation: Situation) -> Choice:
         job.placement.hysteresis, objective, before, after,
     )  # fmt: skip
     return Choice(planned.placement, pays, reason, verdict)
+
+
+def _has(placement: Placement, asked: tuple[int | None, int | None]) -> bool:
+    """Whether it has the degrees that are asked for."""
+    pp_degree, dp_degree = asked
+    return pp_degree in (None, placement.pp_degree) and dp_degree in (None, placement.dp_degree)
 
 
 def plan_inputs(job: Job, situation: Situation) -> PlanInputs:

@@ -9,7 +9,7 @@ from tests.benchmarks.subjects import SUBJECTS, placement_of
 from tests.hand_made_plans import buddies_in
 from tests.warm_workers import WarmWorkers
 
-TURNS = {"digits": 60, "bert": 12}
+TURNS = {"digits": 300, "bert": 24}
 DEPTH = 4
 DIGITS_GOAL_PERCENT = 2.0
 

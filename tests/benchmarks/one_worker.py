@@ -22,7 +22,7 @@ def step_time(effort: Effort) -> Report:
         "One worker's step against a plain PyTorch loop",
         "The engine's whole step (data, schedule, tree sum, per-unit norms, vote, clip, AdamW) against the usual loop around the "
         "unsplit Hugging Face model: the same batch, the same micro-batches, `loss.backward()` for each, `clip_grad_norm_`, "
-        "foreach AdamW. Both in one process with one thread, taking turns step by step. Beside it the loop at the micro-batch "
+        "fused AdamW. Both in one process with one thread, taking turns step by step. Beside it the loop at the micro-batch "
         "size that suits it best: what exact numerics' fixed micro-batches cost on one worker is a choice of the job, not of "
         "the engine.",
         rows,

@@ -31,7 +31,7 @@ class PlainLoop:
             lr=1e-5,
             betas=(section.beta1, section.beta2),
             eps=section.epsilon,
-            foreach=True,
+            fused=True,
         )
         self.step_number = 0
 

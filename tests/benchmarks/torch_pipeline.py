@@ -70,7 +70,7 @@ class TorchPipeline:
             {"params": [p for p in self._parameters if p.ndim > 1], "weight_decay": section.weight_decay},
             {"params": [p for p in self._parameters if p.ndim <= 1], "weight_decay": 0.0},
         ]
-        self._optimizer = torch.optim.AdamW(groups, lr=1e-5, foreach=True)
+        self._optimizer = torch.optim.AdamW(groups, lr=1e-5, fused=True)
         self._step_number = 0
 
     def step(self) -> float:

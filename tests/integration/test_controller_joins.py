@@ -72,6 +72,22 @@ class TestBuddies:
 
 
 class TestJoins:
+    def test_a_replacement_brings_back_the_shape_that_the_job_asks_for_worth_it_or_not(self, world: Callable[..., World]) -> None:
+        quick = {**QUICK, "join_settle_seconds": 0.0, "join_pause_seconds": 0.0}
+        run = world(placement={"workers": 2, "pp_degree": 1, "dp_degree": 2, "hysteresis": 1000.0}, controller=quick)
+        plan = started(run, 2)
+        assert (plan.placement.pp_degree, plan.placement.dp_degree) == (1, 2)
+        survivor, dead = run.members(plan)
+        run.kill(dead)
+        survivor.recover(plan, 20, UNITS)
+        alone = survivor.next_plan("survivors")
+        assert (alone.placement.pp_degree, alone.placement.dp_degree) == (1, 1)
+        survivor.enter(alone, 20)
+        run.join(1)
+        again = survivor.next_plan("continue")
+        assert (again.placement.pp_degree, again.placement.dp_degree) == (1, 2)
+        assert "fits again" in again.reason
+
     def test_several_at_once_cost_one_reshape(self, world: Callable[..., World]) -> None:
         settle = {"join_settle_seconds": 0.8, "join_pause_seconds": 0.0, "start_timeout_seconds": 0.3}
         run = world(placement={"workers": 4}, controller={**QUICK, **settle})

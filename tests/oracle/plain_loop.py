@@ -127,7 +127,7 @@ def make_optimizer(anatomy: Anatomy, recipe: Recipe) -> torch.optim.Optimizer:
     ]
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.momentum, foreach=True)
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, eps=recipe.epsilon, foreach=True)
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, eps=recipe.epsilon, fused=True)
 
 
 def freeze(anatomy: Anatomy, freeze_point: int) -> None:

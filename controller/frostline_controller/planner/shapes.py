@@ -19,6 +19,16 @@ class ShapeLimits:
     notes: tuple[str, ...]
 
 
+def asked_degrees(inputs: PlanInputs) -> tuple[int | None, int | None]:
+    """(pp, dp) that job and switches ask for while the run goes on, whether they fit or not; None: the planner's choice."""
+    pp, dp, current = inputs.placement.pp_degree, inputs.placement.dp_degree, inputs.current
+    if pp is None and not inputs.elastic.pipeline:
+        pp = inputs.start_pp_degree or (current.pp_degree if current else None)
+    if dp is None and not inputs.elastic.replicas:
+        dp = inputs.start_dp_degree or (current.dp_degree if current else None)
+    return pp, dp
+
+
 def shape_limits(inputs: PlanInputs) -> ShapeLimits:
     """Pins and switches, lowered to what workers and trainable units allow: any number of survivors has a plan.
 
@@ -27,15 +37,14 @@ def shape_limits(inputs: PlanInputs) -> ShapeLimits:
     """
     wanted, notes = inputs.placement, []
     pp, dp = wanted.pp_degree, wanted.dp_degree
-    started = inputs.current is not None or inputs.start_pp_degree is not None
-    if pp is None and not started:
-        pp = wanted.initial_pp_degree
-    if pp is None and started and not inputs.elastic.pipeline:
-        pp = inputs.start_pp_degree or inputs.current.pp_degree
-        notes.append(f"elastic.pipeline is off: pp {pp} of the start is kept")
-    if dp is None and started and not inputs.elastic.replicas:
-        dp = inputs.start_dp_degree or (inputs.current.dp_degree if inputs.current else None)
-        notes.append(f"elastic.replicas is off: dp {dp} of the start is kept")
+    if inputs.current is None and inputs.start_pp_degree is None:
+        pp = pp or wanted.initial_pp_degree
+    else:
+        pp, dp = asked_degrees(inputs)
+        if pp != wanted.pp_degree:
+            notes.append(f"elastic.pipeline is off: pp {pp} of the start is kept")
+        if dp != wanted.dp_degree:
+            notes.append(f"elastic.replicas is off: dp {dp} of the start is kept")
     workers = len(inputs.members)
     if pp is not None and pp > min(workers, inputs.trainable_units):
         lowered = min(workers, inputs.trainable_units)

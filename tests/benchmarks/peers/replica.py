@@ -20,7 +20,7 @@ class Replica:
         self._size, self._augmentation = context.micro_batch_size, context.job.data.augmentation
         self.model = unsplit_model(context)
         self.parameters = list(self.model.parameters())
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, foreach=True)
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, fused=True)
         self.flat = torch.zeros(sum(parameter.numel() for parameter in self.parameters))
         place = 0
         for parameter in self.parameters:

@@ -38,7 +38,7 @@ def torch_optimizer(section: OptimizerSection, module: nn.Module) -> torch.optim
     if section.name == "sgd":
         return torch.optim.SGD(groups, lr=1.0, momentum=section.momentum, foreach=True)
     betas = (section.beta1, section.beta2)
-    return torch.optim.AdamW(groups, lr=1.0, betas=betas, eps=section.epsilon, foreach=True)
+    return torch.optim.AdamW(groups, lr=1.0, betas=betas, eps=section.epsilon, fused=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
@@ -61,3 +61,11 @@ def test_updates_have_the_bits_of_torchs_own_optimizers(name: str, dtype: torch.
         held = {slot: value for slot, value in peer.state[parameter].items() if value is not None}
         assert moments.get((0, key), {}).keys() == held.keys()
         assert all(torch.equal(moments[0, key][slot], value) for slot, value in held.items())
+
+
+def test_a_parameter_that_does_not_lie_in_a_row_is_named() -> None:
+    """The fused kernel would pair its elements with others of the gradient's."""
+    module = nn.Linear(3, 5)
+    module.weight = nn.Parameter(torch.randn(3, 5).t())
+    with pytest.raises(ValueError, match=r"parameter weight of unit 4 has strides \(1, 5\)"):
+        UnitOptimizer(SECTIONS["adamw"], [(4, module)], {})

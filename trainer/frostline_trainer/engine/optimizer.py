@@ -3,8 +3,9 @@
 Moments belong to (unit, parameter name), not to an optimizer object: a freeze, an unfreeze or a reshape builds a new optimizer
 and the same moments and each parameter's own step count go on. Nothing decays while frozen.
 
-The updates are torch's functional AdamW and SGD (foreach): the arithmetic is the library's, the bookkeeping that an Optimizer
-object repeats in every step is not done (docs/adr/0005-exact-step.md).
+The updates are torch's functional AdamW and SGD: the arithmetic is the library's, the bookkeeping that an Optimizer object
+repeats in every step is not done (docs/adr/0005-exact-step.md). AdamW on the CPU is the library's fused kernel, one pass over
+memory.
 """
 
 from collections.abc import Iterable
@@ -31,6 +32,11 @@ class _Group:
     parameters: list[nn.Parameter]
 
 
+def fused_adamw(device: torch.device) -> bool:
+    """Whether AdamW is one fused kernel there. On CUDA that would want each parameter's step count on the device."""
+    return device.type == "cpu"
+
+
 class UnitOptimizer:
     """AdamW or SGD over the trainable parameters of (unit index, unit) pairs; state is taken from and kept in `moments`."""
 
@@ -40,6 +46,8 @@ class UnitOptimizer:
         for unit, module in units:
             for name, parameter in module.named_parameters():
                 if parameter.requires_grad:
+                    if not parameter.is_contiguous():  # the fused kernel takes memory as it lies
+                        raise ValueError(f"parameter {name} of unit {unit} has strides {parameter.stride()}; make it contiguous")
                     group = spared if no_decay(module, name, parameter) else decayed
                     group.keys.append((unit, name))
                     group.parameters.append(parameter)
@@ -59,7 +67,7 @@ class UnitOptimizer:
     def _adamw(self, weight_decay: float, keys: list[tuple[int, str]], parameters: list[nn.Parameter],
                gradients: list[torch.Tensor], learning_rate: float) -> None:  # fmt: skip
         states = [self._adamw_state(key, parameter) for key, parameter in zip(keys, parameters, strict=True)]
-        section = self._section
+        section, fused = self._section, fused_adamw(parameters[0].device)
         adamw(
             parameters,
             gradients,
@@ -67,7 +75,8 @@ class UnitOptimizer:
             [state["exp_avg_sq"] for state in states],
             [],
             [state["step"] for state in states],
-            foreach=True,
+            foreach=not fused,
+            fused=fused,
             amsgrad=False,
             beta1=section.beta1,
             beta2=section.beta2,
