@@ -57,7 +57,7 @@ class Process:
             self._process = subprocess.Popen(
                 words,
                 env=self.variables,
-                cwd=self.folder,
+                cwd=where,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
