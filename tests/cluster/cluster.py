@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from frostline_controller.local.redis_process import RedisUnavailable, find_redis_server
 from tests.cluster.addresses import Addresses
 from tests.cluster.api import Json
 from tests.cluster.binaries import folder, need
@@ -37,7 +38,7 @@ class Cluster(WithNamespaces):
         self.addresses = Addresses.claim()
         self.network = Network()
         self.plane = ControlPlane(folder(), in_memory, self.addresses, self.mark)
-        self._options = nodes or [NodeOptions() for _ in range(3)]
+        self._options = nodes or [NodeOptions(path=programs()) for _ in range(3)]
         self.nodes: dict[str, Node] = {}
 
     def start(self) -> None:
@@ -114,6 +115,14 @@ class Cluster(WithNamespaces):
         node = Node(name, index, self.plane, self.network, self._book, self.folder / name, options)
         self.nodes[name] = node
         node.start()
+
+
+def programs() -> list[str]:
+    """Folders of programs that containers run and that need not be on PATH here."""
+    try:
+        return [str(find_redis_server().parent)]
+    except RedisUnavailable:
+        return []
 
 
 def is_ready(pod: Json) -> bool:

@@ -17,7 +17,7 @@ from tests.cluster.volumes import Sources, Unsupported, field_of
 REFERENCE = re.compile(r"\$(\$|\(([A-Za-z_][A-Za-z0-9_.-]*)\))")
 FIELDS = {"name", "image", "imagePullPolicy", "command", "args", "env", "envFrom", "ports", "resources", "volumeMounts",
           "securityContext", "startupProbe", "readinessProbe", "livenessProbe", "terminationMessagePath",
-          "terminationMessagePolicy", "workingDir"}  # fmt: skip
+          "terminationMessagePolicy", "workingDir", "resizePolicy"}  # fmt: skip
 """Fields of a container that test nodes know, if only to let them pass."""
 
 
@@ -49,6 +49,7 @@ class Process:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = log_of(around.folder, spec["name"], start_number)
         self.variables = self._environment(spec, sources, around)
+        where = self._mounts.local(spec["workingDir"]) if spec.get("workingDir") else self.folder
         words = self.words((*spec.get("command", ()), *spec.get("args", ())))
         if not spec.get("command"):
             raise Unsupported(f"container {spec['name']}: test nodes have no images, so a command must be given")
@@ -56,7 +57,7 @@ class Process:
             self._process = subprocess.Popen(
                 words,
                 env=self.variables,
-                cwd=self.folder,
+                cwd=where,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

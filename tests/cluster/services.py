@@ -74,7 +74,8 @@ class NodeServices:
             for port in service["spec"]["ports"]:
                 if port.get("name"):
                     variables[f"{prefix}_SERVICE_PORT_{port['name'].upper().replace('-', '_')}"] = str(port["port"])
-                self._open(host, port["port"], (namespace, name, port.get("name") or ""))
+                if port.get("protocol", "TCP") == "TCP":
+                    self._open(host, port["port"], (namespace, name, port.get("name") or ""))
         return variables
 
     def _open(self, host: str, port: int, behind: tuple[str, str, str]) -> None:

@@ -94,8 +94,10 @@ def test_a_machine_that_was_off_starts_its_pods_anew(cluster: Cluster, namespace
 
 def _pods(cluster: Cluster, namespace: str, tolerations: list[Json]) -> list[Json]:
     """One on each node."""
-    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
-    spread["labelSelector"] = {"matchLabels": {"app": "web"}}
+    spread = {
+        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}}, "nodeTaintsPolicy": "Honor",
+    }  # fmt: skip
     spec = pod_spec(spec={"tolerations": tolerations, "topologySpreadConstraints": [spread]})
     cluster.rest.create(path_of(namespace, "statefulsets"), stateful_set("web", 3, spec))
     pods = ready_pods(cluster, namespace, "web", 3)

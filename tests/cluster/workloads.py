@@ -91,7 +91,7 @@ def ready_pods(cluster: Cluster, namespace: str, app: str, count: int, seconds: 
         good = [one for one in pods if is_ready(one) and not one["metadata"].get("deletionTimestamp")]
         return good if len(good) == len(pods) == count else []
 
-    return look() if count == 0 else wait_for(look, f"{count} ready pods of {app}", seconds)
+    return wait_for(look, f"{count} ready pods of {app}", seconds)
 
 
 def ask(of: Json, path: str, **query: str) -> str:
