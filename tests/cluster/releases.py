@@ -47,7 +47,7 @@ def merged(base: dict[str, Any], *changes: dict[str, Any]) -> dict[str, Any]:
 class Release:
     """One release in one namespace. helm: helm3 or helm4."""
 
-    def __init__(self, cluster: Cluster, namespace: str, folder: Path, name: str = "digits", helm: str = "helm4") -> None:
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path, name: str = "digits", helm: str = "helm3") -> None:
         self.cluster, self.namespace, self.folder, self.name, self.helm = cluster, namespace, folder, name, helm
         self.job = merged(yaml.safe_load(DIGITS.read_text(encoding="utf-8")), SMALL)
 
