@@ -79,7 +79,9 @@ class Process:
             self._process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """SIGKILL for all that is left of it."""
+        """SIGKILL for all that is left of it; by its session too, since Redis overwrites the environment that the mark is in."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
         processes.signal_marked(self.mark, signal.SIGKILL)
         self._process.wait()
 
