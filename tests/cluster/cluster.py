@@ -34,7 +34,7 @@ class Cluster(WithNamespaces):
         self.mark = f"frostline-{secrets.token_hex(4)}"
         self.folder = Path(tempfile.mkdtemp(prefix="fl-"))
         in_memory = _folder_in_memory(self.folder)
-        self._guard = _start_guard(self.mark, self.folder, in_memory)
+        self._guard = start_guard(self.mark, self.folder, in_memory)
         self.addresses = Addresses.claim()
         self.network = Network()
         self.plane = ControlPlane(folder(), in_memory, self.addresses, self.mark)
@@ -144,7 +144,7 @@ def is_ready(pod: Json) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
-def _start_guard(mark: str, *folders: Path) -> subprocess.Popen[bytes]:
+def start_guard(mark: str, *folders: Path) -> subprocess.Popen[bytes]:
     """Ends everything when this process ends, however it does (`processes`)."""
     command = [sys.executable, "-m", "tests.cluster.processes", mark, *map(str, folders)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True)
