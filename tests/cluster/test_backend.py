@@ -191,6 +191,12 @@ def test_what_the_role_does_not_grant_is_refused_on_calls_and_watches(api: Api, 
         assert error.value.status == 403, f"{what}: {error.value}"
 
 
+def test_a_person_is_known_by_a_kubeconfig(cluster: Cluster, namespace: str) -> None:
+    api = Api.from_kubeconfig(str(cluster.plane.kubeconfig("admin", namespace=namespace)))
+    assert [one["metadata"]["name"] for one in api.get(path_of(namespace, "serviceaccounts"))["items"]] == ["default"]
+    api.close()
+
+
 def test_answers_become_the_kinds_of_errors_that_callers_handle(api: Api, api_server: Server, namespace: str) -> None:
     pods = path_of(namespace, "pods")
     with pytest.raises(NotFound):
