@@ -17,11 +17,11 @@ from tests.cluster.claims import Provisioner
 from tests.cluster.control_plane import NODES, ControlPlane
 from tests.cluster.namespaces import WithNamespaces
 from tests.cluster.network import Network
-from tests.cluster.nodes import Node, NodeOptions
+from tests.cluster.nodes import ROOT, Node, NodeOptions
 from tests.cluster.services import ServiceBook
 from tests.cluster.waiting import wait_for
 
-ROOT = Path(__file__).parents[2]
+LOST = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
 MEMORY_FOLDER, MEMORY_BYTES = Path("/dev/shm"), 1 << 30
 
 
@@ -34,7 +34,7 @@ class Cluster(WithNamespaces):
         self.mark = f"frostline-{secrets.token_hex(4)}"
         self.folder = Path(tempfile.mkdtemp(prefix="fl-"))
         in_memory = _folder_in_memory(self.folder)
-        self._guard = _start_guard(self.mark, self.folder, in_memory)
+        self._guard = start_guard(self.mark, self.folder, in_memory)
         self.addresses = Addresses.claim()
         self.network = Network()
         self.plane = ControlPlane(folder(), in_memory, self.addresses, self.mark)
@@ -77,11 +77,14 @@ class Cluster(WithNamespaces):
             self.wait_for_node(name, "True")
 
     def wait_for_node(self, name: str, ready: str, seconds: float = 60.0) -> None:
-        """ready: "True", "False" or "Unknown"."""
+        """Until its condition is so ("True", "False" or "Unknown"), and the scheduler uses it, or does so no more."""
 
         def is_so() -> bool:
-            conditions = self.rest.get(f"/api/v1/nodes/{name}").get("status", {}).get("conditions") or ()
-            return any(one["type"] == "Ready" and one["status"] == ready for one in conditions)
+            node = self.rest.get(f"/api/v1/nodes/{name}")
+            conditions, taints = node.get("status", {}).get("conditions") or (), node["spec"].get("taints") or ()
+            is_tainted = any(one["effect"] == "NoSchedule" and one["key"] in LOST for one in taints)
+            said = any(one["type"] == "Ready" and one["status"] == ready for one in conditions)
+            return said and is_tainted == (ready != "True")
 
         wait_for(is_so, f"node {name} to be Ready={ready}", seconds)
 
@@ -107,6 +110,17 @@ class Cluster(WithNamespaces):
         found = self.rest.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)["items"]
         return sorted(found, key=lambda pod: pod["metadata"]["name"])
 
+    def described(self, namespace: str) -> str:
+        """Its pods, how they are, and the ends of their logs: for messages."""
+        lines = []
+        for pod in self.pods(namespace):
+            name, status = pod["metadata"]["name"], pod.get("status", {})
+            said = [f"{one['type']}={one['status']} {one.get('message', '')}" for one in status.get("conditions") or ()]
+            lines.append(f"{name} on {pod['spec'].get('nodeName', 'no node')}: {status.get('phase')}, {'; '.join(said)}")
+            for log in sorted(self.folder.glob(f"node-*/{name}.{pod['metadata']['uid'][:8]}/*.log")):
+                lines.append(f"  {log.name}: {log.read_text(errors='replace')[-1000:].strip()}")
+        return "\n".join(lines)
+
     def pod_log(self, namespace: str, pod: str, container: str = "", **query: str) -> str:
         """As `kubectl logs` has it."""
         return self.rest.text(f"/api/v1/namespaces/{namespace}/pods/{pod}/log", container=container, **query)
@@ -130,7 +144,7 @@ def is_ready(pod: Json) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
-def _start_guard(mark: str, *folders: Path) -> subprocess.Popen[bytes]:
+def start_guard(mark: str, *folders: Path) -> subprocess.Popen[bytes]:
     """Ends everything when this process ends, however it does (`processes`)."""
     command = [sys.executable, "-m", "tests.cluster.processes", mark, *map(str, folders)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True)

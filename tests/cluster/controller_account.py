@@ -7,6 +7,7 @@ import pytest
 from frostline_controller.cluster.kubernetes_api import ACCOUNT_FOLDER_VARIABLE, Api
 from tests.cluster.api import Json
 from tests.cluster.namespaces import WithNamespaces
+from tests.cluster.waiting import wait_for
 from tests.cluster.workloads import path_of
 
 RUN = "run"
@@ -30,13 +31,20 @@ RULES = [
 
 
 def grant(server: WithNamespaces, namespace: str) -> None:
-    """Make the account, its Role and the binding."""
+    """Make the account, its Role and the binding, and wait until the API server goes by them."""
     metadata = {"name": CONTROLLER}
     subject = {"kind": "ServiceAccount", "name": CONTROLLER, "namespace": namespace}
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": CONTROLLER}
     server.rest.create(path_of(namespace, "serviceaccounts"), {"metadata": metadata})
     server.rest.create(f"{RBAC}/{namespace}/roles", {"metadata": metadata, "rules": RULES})
     server.rest.create(f"{RBAC}/{namespace}/rolebindings", {"metadata": metadata, "roleRef": reference, "subjects": [subject]})
+    asked = {
+        "user": f"system:serviceaccount:{namespace}:{CONTROLLER}",
+        "resourceAttributes": {"namespace": namespace, "verb": "get", "resource": "pods"},
+    }
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": asked}
+    reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    wait_for(lambda: server.rest.create(reviews, review)["status"]["allowed"], f"the rights of {CONTROLLER}")
 
 
 def in_cluster_api(server: WithNamespaces, namespace: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Api:

@@ -12,6 +12,6 @@ class GivenCluster(WithNamespaces):
     def __init__(self, path: str) -> None:
         configuration = client.Configuration()
         config.load_kube_config(config_file=path, client_configuration=configuration)
-        token = (configuration.get_api_key_with_prefix("authorization") or "").removeprefix("Bearer ")
+        token = (configuration.get_api_key_with_prefix("BearerToken", alias="authorization") or "").removeprefix("Bearer ")
         certificate = (configuration.cert_file, configuration.key_file) if configuration.cert_file else None
         self.rest = Rest(configuration.host, token, configuration.ssl_ca_cert or "", certificate=certificate)

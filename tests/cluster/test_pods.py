@@ -128,7 +128,7 @@ def test_probes_of_every_kind(cluster: Cluster, namespace: str) -> None:
     assert stays(lambda: not _container(cluster, namespace, "by-command")["ready"], 1.5), "there is no such file yet"
     assert not _container(cluster, namespace, "by-grpc")["ready"], "it does not speak gRPC"
     waiting = cluster.rest.get(path_of(namespace, "pods", "by-command"))
-    ask(waiting, "/write", path=environment(waiting)["SHARED"] + "/ready", text="")
+    ask(waiting, "/write", path=environment(waiting)["SHARED"] + "/ready", text="yes")
     ready_pods(cluster, namespace, "by-command", 1)
 
 

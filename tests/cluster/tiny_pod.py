@@ -1,6 +1,6 @@
 """What test pods run: a web server that tells what it has got and does what it is told. Standard library only.
 
-    python tiny_pod.py [PORT] [--on-term exit|ignore|SECONDS]
+    python -m tests.cluster.tiny_pod [PORT] [--on-term exit|ignore|SECONDS]
 
 GET /ready and /live answer 200 or, after /set?ready=0 or /set?live=0, 503. /env: its variables. /read?path=, /write?path=&text=:
 files. /exit?code=: ends. /through?host=&port=: what another one's /env says.

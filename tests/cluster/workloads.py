@@ -1,7 +1,6 @@
 """Small workloads for tests, and questions to their pods."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import requests
@@ -11,7 +10,6 @@ from tests.cluster.api import Json
 from tests.cluster.cluster import Cluster, is_ready
 from tests.cluster.waiting import wait_for
 
-PROGRAM = str(Path(__file__).parent / "tiny_pod.py")
 PORT = 7001
 FAST = {"periodSeconds": 1, "failureThreshold": 2}
 
@@ -25,7 +23,7 @@ def container(*words: str, **more: Any) -> Json:
     return {
         "name": "tiny",
         "image": "none",
-        "command": ["python", PROGRAM, *words],
+        "command": ["python", "-m", "tests.cluster.tiny_pod", *words],
         "ports": [{"name": "http", "containerPort": PORT}],
         "readinessProbe": probe("/ready"),
         **more,
@@ -84,19 +82,22 @@ def path_of(namespace: str, kind: str, name: str = "") -> str:
 
 
 def ready_pods(cluster: Cluster, namespace: str, app: str, count: int, seconds: float = 60.0) -> list[Json]:
-    """Wait until exactly so many pods of `app` are there, and all of them ready and staying."""
+    """Wait until exactly so many pods of `app` are there, and all of them ready and staying. Raises TimeoutError."""
 
     def look() -> list[Json]:
         pods = cluster.pods(namespace, f"app={app}")
         good = [one for one in pods if is_ready(one) and not one["metadata"].get("deletionTimestamp")]
         return good if len(good) == len(pods) == count else []
 
-    return wait_for(look, f"{count} ready pods of {app}", seconds)
+    try:
+        return wait_for(look, f"{count} ready pods of {app}", seconds)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}\n{cluster.described(namespace)}") from error
 
 
-def ask(of: Json, path: str, **query: str) -> str:
+def ask(of: Json, what: str, /, **query: str) -> str:
     """What a tiny pod says. Raises requests.RequestException."""
-    answer = requests.get(f"http://{real(of['status']['podIP'])}:{PORT}{path}", params=query, timeout=5, proxies={"http": ""})
+    answer = requests.get(f"http://{real(of['status']['podIP'])}:{PORT}{what}", params=query, timeout=5, proxies={"http": ""})
     answer.raise_for_status()
     return answer.text
 
