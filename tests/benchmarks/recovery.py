@@ -1,6 +1,6 @@
 """What a preemption costs: SIGKILL of one of four replicas to the next committed step, beside torchrun and torchft."""
 
-from collections.abc import Callable
+import math
 
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, ratios
 from tests.benchmarks.worlds import PATIENCE_SECONDS, Ours, Torchft, Torchrun, World
@@ -8,32 +8,24 @@ from tests.benchmarks.worlds import PATIENCE_SECONDS, Ours, Torchft, Torchrun, W
 PAIRS = 20
 GOAL_SECONDS = 1.5
 CASE = "digits, (1, 4)"
-PEERS = ("torchft", "torchrun")
+PEERS = {"torchft": Torchft, "torchrun": Torchrun}
 PIPELINES = {"(4, 1)": (4, 1), "(2, 2)": (2, 2)}
 """Shapes that no peer has: their recovery alone."""
 
 
 def recovery(effort: Effort) -> Report:
     """Seconds from the kill to the next committed step."""
-    ways: dict[str, Callable[[], World]] = {"ours": Ours, "torchft": Torchft, "torchrun": Torchrun}
+    ways = {"ours": Ours, **PEERS}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    stuck = dict.fromkeys(ways, 0)
     for pair in range(effort.pairs(PAIRS)):
         for name in ways if pair % 2 == 0 else reversed(ways):
-            try:
-                seconds[name].append(_one_kill(ways[name](), pair))
-            except TimeoutError as error:
-                if name == "ours":
-                    raise
-                print(f"  pair {pair}: {error}", flush=True)
-                seconds[name].append(float("nan"))
-                stuck[name] += 1
+            kill = _one_kill if name == "ours" else _one_kill_of_a_peer
+            seconds[name].append(kill(ways[name](), pair))
         print(f"  pair {pair}: " + ", ".join(f"{name} {values[-1]:.2f} s" for name, values in seconds.items()), flush=True)
-    counted = {name: [value for value in values if value == value] for name, values in seconds.items()}
-    medians = {f"{name} s": Spread.of(values).median for name, values in counted.items()}
-    never = ", ".join(
-        f"{name} had not gone on after {PATIENCE_SECONDS:.0f} s in {count}" for name, count in stuck.items() if count
-    )
+    stuck = {name: sum(map(math.isnan, values)) for name, values in seconds.items()}
+    medians = {f"{name} s": Spread.of([one for one in values if not math.isnan(one)]).median for name, values in seconds.items()}
+    late = f"did not start, or go on, within {PATIENCE_SECONDS:.0f} s in"
+    never = ", ".join(f"{name} {late} {count}" for name, count in stuck.items() if count)
     rows = [
         Row(CASE, "kill to next committed step", "s", Spread.of(seconds["ours"]), medians, at_most=GOAL_SECONDS, note=never),
         *(Row(CASE, f"{name} / ours", "x", _ratios(seconds[name], seconds["ours"]), at_least=1.0) for name in PEERS),
@@ -48,17 +40,24 @@ def recovery(effort: Effort) -> Report:
         "generation in their processes, at the step that was committed, and nothing is computed twice. torchft (0.2, managed "
         "all-reduce over gloo, 5 s timeouts, heartbeats lost after 1 s) drops the step under way and goes on with three. "
         "torchrun starts all four processes again and loads the checkpoint of every tenth step; the steps since then, which it "
-        "computes again, are not counted against it. One kill a start, the three systems in turns; pairs in which a "
-        "peer did not go on count for the others alone. A pipeline's shapes have no "
-        "peer: neither system can lose a stage.",
+        "computes again, are not counted against it. One kill a start, the three systems in turns; pairs in which a peer did not "
+        "go on count for the others alone. A pipeline's shapes have no peer: neither system can lose a stage.",
         rows,
     )
 
 
 def _ratios(peer: list[float], ours: list[float]) -> Spread:
     """Of the pairs in which the peer has gone on."""
-    both = [(one, other) for one, other in zip(peer, ours, strict=True) if one == one]
-    return Spread.of(ratios([one for one, _ in both], [other for _, other in both]))
+    return Spread.of([ratio for ratio in ratios(peer, ours) if not math.isnan(ratio)])
+
+
+def _one_kill_of_a_peer(world: World, seed: int) -> float:
+    """NaN where it does not start, or go on, in time: that must not lose the other pairs."""
+    try:
+        return _one_kill(world, seed)
+    except TimeoutError as error:
+        print(f"  pair {seed}: {error}", flush=True)
+        return math.nan
 
 
 def _one_kill(world: World, seed: int) -> float:
