@@ -62,17 +62,6 @@ def schema_text() -> str:
     return json.dumps(Job.model_json_schema(), indent=2)
 
 
-def change_of(path: str) -> str:
-    """ "live" or "fixed" for a dotted field path; a part of an open mapping takes its mapping's. Raises UserMistake."""
-    known = {entry.path.replace("[]", ""): entry for entry in job_fields()}
-    parts = path.split(".")
-    for length in range(len(parts), 0, -1):
-        entry = known.get(".".join(parts[:length]))
-        if entry is not None and (length == len(parts) or not entry.is_section):
-            return entry.change
-    raise UserMistake(f"the job file has no field {path!r}; see `frostline job --explain`")
-
-
 def _matches(path: str, wanted: str) -> bool:
     return path == wanted or path.startswith(wanted + ".")
 

@@ -1,5 +1,6 @@
 """What a run takes of a changed job file: live fields, and no fixed one (PROTOCOLS 9)."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -9,42 +10,60 @@ from frostline_contract.job.model import Job
 SHOWN_CHARACTERS = 60
 
 
+@dataclass(frozen=True)
+class Difference:
+    """A field that two jobs do not agree in. path: dotted. live: it may change while the run goes on."""
+
+    path: str
+    before: Any
+    after: Any
+    live: bool
+
+
+def differences(before: BaseModel, after: BaseModel, path: str = "") -> list[Difference]:
+    """In the order of the job file. Sections that both sides have are compared field by field, lists and mappings as a whole."""
+    found: list[Difference] = []
+    for name, field in type(before).model_fields.items():
+        old, new, place = getattr(before, name), getattr(after, name), f"{path}{name}"
+        if isinstance(old, BaseModel) and type(old) is type(new):
+            found += differences(old, new, f"{place}.")
+        elif old != new:
+            extra = field.json_schema_extra
+            found.append(Difference(place, old, new, isinstance(extra, dict) and extra.get("change") == "live"))
+    return found
+
+
 def take_changes(followed: Job, offered: Job) -> tuple[Job, list[str]]:
     """The job to follow from now on, and one sentence a change: taken, or refused with the field's name and both values.
 
     Changes that make no job together (a limit between two fields) are refused as a whole.
     """
-    taken: list[str] = []
-    refused: list[str] = []
-    raw = _merged(followed, offered, "", taken, refused)
+    found = differences(followed, offered)
+    refused = [
+        f"refused: {one.path} is fixed for the run's life and stays {_shown(one.before)} (the release says {_shown(one.after)}); "
+        "install another release for it"
+        for one in found
+        if not one.live
+    ]
+    taken = [f"{one.path} from {_shown(one.before)} to {_shown(one.after)}" for one in found if one.live]
     try:
-        job = Job.model_validate(raw)
+        job = Job.model_validate(_with_live_changes(followed, found))
     except ValidationError as error:
         return followed, [*refused, f"refused: {', '.join(taken)}: {error.errors()[0]['msg'].removeprefix('Value error, ')}"]
     return job, [*refused, *(f"changed: {text}" for text in taken)]
 
 
-def _merged(old: BaseModel, new: BaseModel, path: str, taken: list[str], refused: list[str]) -> dict[str, Any]:
-    """Fields of `old` with what may change from `new`. Sections that both sides have are compared field by field."""
-    merged: dict[str, Any] = {}
-    for name, field in type(old).model_fields.items():
-        before, after, place = getattr(old, name), getattr(new, name), f"{path}{name}"
-        merged[name] = before
-        if before == after:
-            continue
-        if isinstance(before, BaseModel) and type(before) is type(after):
-            merged[name] = _merged(before, after, f"{place}.", taken, refused)
-            continue
-        extra = field.json_schema_extra
-        if isinstance(extra, dict) and extra.get("change") == "live":
-            taken.append(f"{place} from {_shown(before)} to {_shown(after)}")
-            merged[name] = after
-        else:
-            refused.append(
-                f"refused: {place} is fixed for the run's life and stays {_shown(before)} (the release says {_shown(after)}); "
-                "install another release for it"
-            )
-    return merged
+def _with_live_changes(followed: Job, found: list[Difference]) -> dict[str, Any]:
+    """As plain values."""
+    raw = followed.model_dump()
+    for one in found:
+        if one.live:
+            *sections, name = one.path.split(".")
+            section = raw
+            for key in sections:
+                section = section[key]
+            section[name] = one.after
+    return raw
 
 
 def _shown(value: Any) -> str:
