@@ -7,7 +7,7 @@ GRANTED = {
     ("apps", "statefulsets/scale", "digits-trainer"): {"patch"},
     ("coordination.k8s.io", "leases", "digits-controller"): {"get", "update"},
     ("", "configmaps", "digits-job"): {"get", "list", "watch"},
-    ("", "pods", ""): {"get", "list", "watch", "patch", "delete"},
+    ("", "pods", ""): {"list", "watch", "patch", "delete"},
     ("", "events", ""): {"create"},
 }
 """(group, resource, name) -> verbs. Pods and Events have no names beforehand."""

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from frostline_controller.cluster.kubernetes_api import ACCOUNT_FOLDER_VARIABLE, Api
+from tests.chart.rendering import render
 from tests.cluster.api import Json
 from tests.cluster.namespaces import WithNamespaces
 from tests.cluster.waiting import wait_for
@@ -14,29 +15,14 @@ RUN = "run"
 TRAINER, CONTROLLER = f"{RUN}-trainer", f"{RUN}-controller"
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"
 
-RULES = [
-    {
-        "apiGroups": ["apps"],
-        "resources": ["statefulsets"],
-        "resourceNames": [TRAINER],
-        "verbs": ["get", "list", "watch", "patch"],
-    },
-    {"apiGroups": ["apps"], "resources": ["statefulsets/scale"], "resourceNames": [TRAINER], "verbs": ["patch"]},
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [CONTROLLER], "verbs": ["get", "update"]},
-    {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [f"{RUN}-job"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch", "delete"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-]
-"""As charts/frostline/templates/access.yaml grants them to a release of this name."""
-
-
 def grant(server: WithNamespaces, namespace: str) -> None:
     """Make the account, its Role and the binding, and wait until the API server goes by them."""
     metadata = {"name": CONTROLLER}
     subject = {"kind": "ServiceAccount", "name": CONTROLLER, "namespace": namespace}
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": CONTROLLER}
     server.rest.create(path_of(namespace, "serviceaccounts"), {"metadata": metadata})
-    server.rest.create(f"{RBAC}/{namespace}/roles", {"metadata": metadata, "rules": RULES})
+    (role,) = render(release=RUN).of("Role")
+    server.rest.create(f"{RBAC}/{namespace}/roles", {"metadata": metadata, "rules": role["rules"]})
     server.rest.create(f"{RBAC}/{namespace}/rolebindings", {"metadata": metadata, "roleRef": reference, "subjects": [subject]})
     asked = {
         "user": f"system:serviceaccount:{namespace}:{CONTROLLER}",

@@ -30,6 +30,10 @@ SMALL: dict[str, Any] = {
 """Of the digits job, so that a run takes half a minute and a successor of a leader seconds."""
 
 
+SLOW_STEPS = 20
+"""So long lasts a planned fault of kind `slow`."""
+
+
 def merged(base: dict[str, Any], *changes: dict[str, Any]) -> dict[str, Any]:
     """Sections merged, other values replaced; None removes."""
     result = dict(base)
@@ -42,6 +46,11 @@ def merged(base: dict[str, Any], *changes: dict[str, Any]) -> dict[str, Any]:
             else:
                 result[key] = value
     return result
+
+
+def paced(steps: int, seconds: float = 0.1) -> list[dict[str, Any]]:
+    """Planned faults that make each of so many steps so much longer, on a fast machine too: no load, and time to look."""
+    return [{"kind": "slow", "worker": 0, "step": step, "seconds": seconds} for step in range(1, steps, SLOW_STEPS)]
 
 
 class Release:
@@ -94,6 +103,13 @@ class Release:
     def replicas(self) -> int:
         path = f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets/{self.name}-trainer/scale"
         return int(self.cluster.rest.get(path)["spec"].get("replicas", 0))
+
+    def scale(self, replicas: int) -> None:
+        """As a person does it."""
+        self.cluster.kubectl("scale", "statefulset", f"{self.name}-trainer", f"--replicas={replicas}", namespace=self.namespace)
+
+    def controllers_scale_writes(self) -> list[str]:
+        return [one for one in self.scale_writes() if one != "kubectl"]
 
     def scale_writes(self) -> list[str]:
         """Who wrote to /scale of the trainers, by the audit log, oldest first: a user agent's first word."""

@@ -1,9 +1,11 @@
 """Life by kubectl: freeze, resize and cancel; a scale request is answered once and never fought."""
 
+from typing import Any
+
 import pytest
 
 from frostline_contract.annotations import COMMAND, REQUESTED_WORKERS
-from tests.cluster.releases import Release
+from tests.cluster.releases import Release, paced
 from tests.cluster.waiting import wait_for
 
 LONG = {"training": {"steps": 400}, "freeze": {"interval_steps": 100}}
@@ -17,6 +19,10 @@ def members(release: Release) -> int:
     """Workers of the newest plan."""
     plans = [line for line in release.lines("plans.jsonl") if line["kind"] == "plan"]
     return len(plans[-1]["placement"]["workers"]) if plans else 0
+
+
+def handed_back(release: Release) -> list[dict[str, Any]]:
+    return [line for line in release.lines("events.jsonl") if line["kind"] == "leave" and "handed back" in line["reason"]]
 
 
 def test_freeze_by_hand_is_the_next_decision(release: Release) -> None:
@@ -38,18 +44,20 @@ def test_a_word_that_is_no_command_is_refused_and_the_run_goes_on(release: Relea
 
 
 def test_a_scale_request_is_answered_once_and_explained(release: Release) -> None:
-    release.install(**LONG)
+    release.install(training={"steps": 300}, faults=paced(300), freeze={"interval_steps": 100})
     release.wait_for_step(10)
-    release.cluster.kubectl("scale", "statefulset", "digits-trainer", "--replicas=8", namespace=release.namespace)
+    release.scale(8)
     wait_for(lambda: release.annotations().get(REQUESTED_WORKERS) == "8", "the request to be noted")
     wait_for(lambda: release.replicas() == 4, "the answer")
-    assert len(release.said("scale request", "8 workers", "answered by 4")) == 1
-    release.cluster.kubectl("scale", "statefulset", "digits-trainer", "--replicas=2", namespace=release.namespace)
+    wait_for(lambda: release.said("a scale request", "8 workers", "answered by 4"), "the explanation")
+    release.scale(2)
     wait_for(lambda: release.replicas() == 2 and len(release.pods("trainer")) == 2 and members(release) == 2, "two workers", 90)
     annotate(release, f"{REQUESTED_WORKERS}=3")
     wait_for(lambda: release.replicas() == 3 and members(release) == 3, "three workers", 90)
-    writes = [one for one in release.scale_writes() if one != "kubectl"]
-    assert len(writes) <= 1 + 3, f"the controller wrote to /scale {len(writes)} times for a start and three requests"
+    assert len(release.said("8 workers", "answered by 4")) == 1
+    assert len(release.controllers_scale_writes()) <= 1 + 3, "a start and three requests"
+    release.wait_for_state("completed", 300)
+    assert release.result()["digest"] == release.undisturbed_digest()
 
 
 def test_cancel_leaves_the_last_checkpoint(release: Release) -> None:
@@ -63,12 +71,23 @@ def test_cancel_leaves_the_last_checkpoint(release: Release) -> None:
 
 
 def test_pods_are_handed_back_as_layers_freeze(release: Release) -> None:
-    release.install(placement={"objective": "cost", "planner": "paper_greedy"}, training={"steps": 120})
+    """And a person's wishes before and after it: one write of the controller for each, at most."""
+    placement = {"workers": 6, "initial_pp_degree": 6, "objective": "cost", "planner": "optimal"}
+    by_hand = {"interval_steps": 10, "policy": {"name": "manual", "alpha": None}}
+    release.install(placement=placement, freeze=by_hand, training={"steps": 300}, faults=paced(300))
     release.wait_for_step(5)
-    wait_for(lambda: 0 < release.replicas() < 4, "pods to be handed back", 120)
+    release.scale(8)
+    wait_for(lambda: release.said("8 workers", "answered by"), "the answer")
+    annotate(release, f"{COMMAND}=freeze 5")
+    wait_for(lambda: handed_back(release) and release.replicas() < 6, "pods to be handed back", 120)
+    wait_for(lambda: len(release.pods("trainer")) == release.replicas(), "their pods to be gone")
+    assert [pod["metadata"]["name"] for pod in release.pods("trainer")] == [f"digits-trainer-{i}" for i in range(release.replicas())]
+    release.scale(4)
+    wait_for(lambda: release.said("4 workers", "answered by"), "the answer")
     release.wait_for_state("completed", 300)
-    left = [line for line in release.lines("events.jsonl") if line["kind"] == "leave" and "handed back" in line["reason"]]
-    assert left
+    retaken = [line for line in release.lines("events.jsonl") if line["kind"] == "join" and "taken again" in line["reason"]]
+    reasons = 1 + 2 + len(handed_back(release)) + len(retaken) + 1
+    assert len(release.controllers_scale_writes()) <= reasons, "a start, two requests, the plans' own, the end"
     assert not [line for line in release.lines("events.jsonl") if line["kind"] == "failure"], "handing back cost a recovery"
     assert release.result()["digest"] == release.undisturbed_digest()
 
