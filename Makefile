@@ -49,11 +49,12 @@ test: $(STAMP) ## unit, integration and end-to-end tests that this machine can r
 test-wide: $(STAMP) ## the widest tables: every family, type, shape, schedule and freeze history (about an hour)
 	$(PY) -m pytest $(TESTS) -n $(TEST_JOBS) --dist load -q -ra -m wide $(ARGS)
 
-lint: $(STAMP) ## ruff, import boundaries, house rules
+lint: $(STAMP) ## ruff, import boundaries, house rules, Dockerfiles
 	.venv/bin/ruff check $(SOURCES)
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/lint-imports --no-cache
 	$(PY) tools/house_rules.py $(SOURCES)
+	.venv/bin/hadolint */Dockerfile
 
 format: $(STAMP) ## let ruff rewrite what it can
 	.venv/bin/ruff check --fix $(SOURCES)
@@ -86,7 +87,7 @@ cluster-tools: $(STAMP) ## build the programs of the test cluster into the user'
 	@$(PY) -m tests.cluster.openapi
 
 test-cluster: $(STAMP) $(if $(CLUSTER),,cluster-tools) ## tests on a real API server. CLUSTER=kubeconfig: on that cluster, those that need no nodes of ours
-	FROSTLINE_TEST_KUBECONFIG=$(abspath $(CLUSTER)) $(PY) -m pytest tests/chart tests/cluster -p no:xdist -q -ra $(ARGS)
+	FROSTLINE_TEST_KUBECONFIG=$(abspath $(CLUSTER)) $(PY) -m pytest tests/chart tests/images tests/cluster -p no:xdist -q -ra $(ARGS)
 
 chaos: $(STAMP) ## random faults on whole runs, each judged by an oracle (1 h). SEED= CASES= choose others, CASES=1 replays one
 	$(PY) -m tests.chaos --seed $(SEED) --cases $(CASES) $(ARGS)

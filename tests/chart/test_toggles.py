@@ -236,5 +236,12 @@ def test_further_egress_and_who_scrapes() -> None:
     assert metrics["from"] == [{"namespaceSelector": {"matchLabels": {"name": "prom"}}}]
 
 
+def test_the_report_can_be_fetched_by_way_of_the_api_server() -> None:
+    """Which is no pod, so that no selector can let it in."""
+    ingress = render().get("NetworkPolicy", "digits-controller")["spec"]["ingress"]
+    (pages,) = (rule for rule in ingress if rule["ports"][0]["port"] == 7002)
+    assert "from" not in pages
+
+
 def test_controllers_by_number() -> None:
     assert render("kubernetes.controller_replicas=3").get(*CONTROLLER)["spec"]["replicas"] == 3

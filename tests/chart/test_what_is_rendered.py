@@ -158,7 +158,7 @@ def test_the_controllers_are_two_behind_a_lease() -> None:
     assert "audience" not in api[0]["serviceAccountToken"]
     service = render().get("Service", "digits-controller")["spec"]
     assert service["selector"]["frostline.io/role"] == "leader"
-    assert {port["name"]: port["port"] for port in service["ports"]} == {"grpc": 7000, "health": 7001}
+    assert {port["name"]: port["port"] for port in service["ports"]} == {"grpc": 7000, "health": 7001, "web": 7002}
 
 
 def test_the_cache_server_and_its_shards() -> None:

@@ -96,7 +96,8 @@ class Cluster(WithNamespaces):
         """Run one of the programs (kubectl, helm3, helm4) as the administrator, in `namespace`. Raises NoTools."""
         need(program)
         env = {**os.environ, "KUBECONFIG": str(self.plane.kubeconfig("admin", namespace=namespace))}
-        env |= {"HELM_CACHE_HOME": str(self.folder / "helm"), "PATH": f"{folder()}{os.pathsep}{os.environ.get('PATH', '')}"}
+        ours = (str(folder()), str(Path(sys.executable).parent))  # kubectl finds its plugin in the second
+        env |= {"HELM_CACHE_HOME": str(self.folder / "helm"), "PATH": os.pathsep.join((*ours, os.environ.get("PATH", "")))}
         for proxy in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
             env.pop(proxy, None)
         command = [str(folder() / program), *words]

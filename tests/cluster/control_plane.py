@@ -22,6 +22,7 @@ from tests.cluster import processes
 from tests.cluster.addresses import NODES_MAX, Addresses
 from tests.cluster.api import TROUBLE, Rest
 from tests.cluster.certificates import Authority, write_signing_pair
+from tests.cluster.egress import Egress, egress_selection
 
 START_SECONDS = 90.0
 ADMIN, NODES, GUEST = "admin", "nodes", "guest"
@@ -55,9 +56,13 @@ class ControlPlane:
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _ports: dict[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._egress = Egress(self.folder / "egress.sock")
+
     def start(self) -> None:
         """Raises RuntimeError with the end of a program's log where it does not come up."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._egress.start()
         self._ports = free_ports("etcd", "peer", "api", "manager", "scheduler")
         self._write_files()
         self._start_etcd()
@@ -88,6 +93,7 @@ class ControlPlane:
             str(self.folder / "sa.key"), "--shutdown-delay-duration=0s", "--kubelet-preferred-address-types=InternalIP",
             "--audit-policy-file", str(self.folder / "audit.yaml"), "--audit-log-path", str(self.audit_log),
             "--audit-log-mode=batch", "--audit-log-batch-max-wait=1s",
+            "--egress-selector-config-file", str(self.folder / "egress.yaml"),
         )  # fmt: skip
         self._wait(API, lambda: self.get("/readyz").status_code == 200)
 
@@ -111,6 +117,7 @@ class ControlPlane:
         for process in self._processes.values():
             process.wait()
         self._processes.clear()
+        self._egress.stop()
 
     @property
     def port(self) -> int:
@@ -164,6 +171,7 @@ class ControlPlane:
         lines = [f'{token},{user},{user},"{groups[user]}"' for user, token in self.tokens.items()]
         (self.folder / "tokens.csv").write_text("\n".join(lines) + "\n")
         (self.folder / "audit.yaml").write_text(json.dumps(AUDIT_POLICY))
+        (self.folder / "egress.yaml").write_text(json.dumps(egress_selection(self._egress.socket)))
 
     def _start_etcd(self) -> None:
         client, peer = (f"http://127.0.0.1:{self._ports[name]}" for name in ("etcd", "peer"))

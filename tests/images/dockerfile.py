@@ -1,0 +1,140 @@
+"""A Dockerfile without a container engine: its instructions, followed in an ordinary folder.
+
+Understood is what ours say: FROM, WORKDIR, COPY, RUN, ENV, USER, CMD. Absolute paths of COPY and RUN lie under the stage's folder;
+`python` is the interpreter that the tests run with, since a base image cannot be had here.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PATHS = re.compile(r"(?<![\w./-])/(opt|build)(?=[/\s]|$)")
+"""Places that the images have and this machine has not."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line, continuations joined. name: in capitals."""
+
+    name: str
+    text: str
+
+
+def read_instructions(file: Path) -> list[Instruction]:
+    """Comments and empty lines are left out."""
+    text = re.sub(r"\\\n", " ", file.read_text(encoding="utf-8"))
+    lines = [line.strip() for line in text.splitlines()]
+    return [Instruction(*_split(line)) for line in lines if line and not line.startswith("#")]
+
+
+@dataclass
+class Stage:
+    """What one FROM begins. root: the folder that stands for /. commands: what CMD says."""
+
+    base: str
+    root: Path
+    workdir: str = "/"
+    user: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    command: list[str] = field(default_factory=list)
+
+    def place(self, path: str) -> Path:
+        """Where an absolute or relative path of the image is."""
+        return self.root / os.path.normpath(os.path.join(self.workdir, path)).lstrip("/")
+
+
+class Build:
+    """Follow a Dockerfile's instructions. context: the repository. allowed: what .dockerignore lets through. extra: variables of RUN."""
+
+    def __init__(self, context: Path, folder: Path, extra: dict[str, str] | None = None) -> None:
+        self._context, self._folder, self._extra = context, folder, extra or {}
+        self._allowed = allowed_names(context / ".dockerignore")
+        self.stages: dict[str, Stage] = {}
+
+    def follow(self, file: Path) -> Stage:
+        """The last stage. Raises AssertionError for what no engine would do, RuntimeError for a RUN that fails."""
+        stage = None
+        for one in read_instructions(file):
+            if one.name == "FROM":
+                stage = self._begin(one.text)
+                continue
+            assert stage is not None, "the first instruction is FROM"
+            getattr(self, f"_{one.name.lower()}")(stage, one.text)
+        assert stage is not None
+        return stage
+
+    def _begin(self, text: str) -> Stage:
+        base, _, name = re.sub(r"\s+(?i:as)\s+", " AS ", text).partition(" AS ")
+        name = name or str(len(self.stages))
+        stage = Stage(base, self._folder / name)
+        stage.root.mkdir(parents=True)
+        self.stages[name] = stage
+        return stage
+
+    def _workdir(self, stage: Stage, text: str) -> None:
+        stage.workdir = text
+        stage.place(".").mkdir(parents=True, exist_ok=True)
+
+    def _user(self, stage: Stage, text: str) -> None:
+        stage.user = text
+
+    def _env(self, stage: Stage, text: str) -> None:
+        stage.environment |= dict(word.split("=", 1) for word in shlex.split(text))
+
+    def _cmd(self, stage: Stage, text: str) -> None:
+        stage.command = json.loads(text)
+
+    def _copy(self, stage: Stage, text: str) -> None:
+        *sources, target = shlex.split(text)
+        if sources[0].startswith("--from="):
+            (source,) = sources[1:]
+            found = self.stages[sources[0].removeprefix("--from=")].place(source)
+            place = stage.place(target)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(found, place)  # nobody needs it twice, and environments are large
+            found.symlink_to(place)  # scripts of an environment name its place
+            return
+        for source in sources:
+            assert source.removeprefix("./").split("/")[0] in self._allowed, f".dockerignore keeps {source} out"
+            one, place = self._context / source, stage.place(target)
+            if one.is_dir():
+                shutil.copytree(one, place, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"), dirs_exist_ok=True)
+            else:
+                assert len(sources) == 1 or target.endswith("/"), f"several files go to a folder, {target} has no / at its end"
+                place.mkdir(parents=True, exist_ok=True)
+                shutil.copy(one, place)
+
+    def _run(self, stage: Stage, text: str) -> None:
+        tools = self._folder / "tools"
+        tools.mkdir(exist_ok=True)
+        python = tools / "python"
+        if not python.exists():
+            python.symlink_to(Path(sys._base_executable))  # type: ignore[attr-defined]
+        command = PATHS.sub(lambda found: f"{stage.root}/{found[1]}", text)
+        env = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "HOME": str(self._folder), **stage.environment, **self._extra}
+        env |= {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.lower().endswith("_proxy")}
+        done = subprocess.run(["sh", "-ec", command], cwd=stage.place("."), env=env, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"RUN {text}: exit code {done.returncode}:\n{done.stdout[-1500:]}{done.stderr[-3000:]}")
+
+
+def allowed_names(dockerignore: Path) -> set[str]:
+    """First parts of the paths that a file which keeps everything out (`**`) lets in again. Ours begins so."""
+    first, *rest = dockerignore.read_text(encoding="utf-8").split()
+    assert first == "**", f"{dockerignore} begins with {first}, expected **: a context is what is named"
+    return {name for line in rest if line.startswith("!") for name in _expanded(dockerignore.parent, line[1:])}
+
+
+def _expanded(context: Path, pattern: str) -> list[str]:
+    return [path.name for path in context.glob(pattern)]
+
+
+def _split(line: str) -> tuple[str, str]:
+    name, _, text = line.partition(" ")
+    return name.upper(), text.strip()

@@ -1,0 +1,80 @@
+"""The three images: small, pinned, not root, and every install step works. No engine is needed, so no image is built."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.images.dockerfile import Build, Stage, read_instructions
+
+ROOT = Path(__file__).parents[2]
+SERVICES = ("controller", "cache_server", "trainer")
+IMPORTED = {
+    "controller": "frostline_controller.cli.kubectl, frostline_controller.check_release",
+    "cache_server": "frostline_cache_server.__main__",
+    "trainer": "frostline_trainer.worker, frostline_trainer.preload",
+}
+"""Beside what the image starts by itself: what the chart and people start in it."""
+HEAVY = ("torch", "transformers")
+
+
+def dockerfile(service: str) -> Path:
+    return ROOT / service / "Dockerfile"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_image_is_pinned_runs_as_nobody_and_is_built_in_two_stages(service: str) -> None:
+    found = read_instructions(dockerfile(service))
+    bases = [one.text.split()[0] for one in found if one.name == "FROM"]
+    assert len(bases) == 2 and len(set(bases)) == 1
+    name, _, tag = bases[0].partition(":")
+    assert name == "python" and tag.count(".") == 2 and "slim" in tag, "a patch release of a small image"
+    last = {one.name: one.text for one in found}
+    user, group = last["USER"].split(":")
+    assert int(user) >= 10000 and int(group) >= 10000
+    assert last["CMD"].startswith("["), "a shell would take the signals"
+    assert not [one for one in found if one.name in ("ADD", "EXPOSE", "ENTRYPOINT")]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_only_the_trainers_have_torch(service: str) -> None:
+    named = "requirements-torch.txt" in dockerfile(service).read_text(encoding="utf-8")
+    assert named == (service == "trainer")
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_install_steps_work_and_what_is_started_can_be_imported(service: str, tmp_path: Path) -> None:
+    """Clean environments; the trainer's sees what this one has installed, since torch with its libraries is 5 GB."""
+    stage = follow(service, tmp_path)
+    module = stage.command[stage.command.index("-m") + 1]
+    python = stage.place("/opt/frostline/bin/python")
+    where = python_says(python, f"import {module} as found, {IMPORTED[service]}; print(found.__file__)")
+    assert Path(where.strip()).resolve().is_relative_to(stage.place("/opt/frostline").resolve()), "not this checkout's"
+    if service != "trainer":
+        for name in HEAVY:
+            assert python_says(python, f"import importlib.util; print(importlib.util.find_spec({name!r}))").strip() == "None"
+
+
+def follow(service: str, folder: Path) -> Stage:
+    if service != "trainer":
+        return Build(ROOT, folder).follow(dockerfile(service))
+    here = Path(os.__file__).parent.name
+    site = next(Path(path) for path in sys.path if path.endswith("site-packages"))
+    link = f"echo {site} > $0/lib/{here}/site-packages/here.pth"
+
+    class Seeing(Build):
+        """Its environment finds what is installed here, so that pip has nothing large to do."""
+
+        def _run(self, stage: Stage, text: str) -> None:
+            made, _, rest = text.partition("&&")
+            super()._run(stage, f"{made} && {link.replace('$0', '/opt/frostline')} && {rest}")
+
+    return Seeing(ROOT, folder).follow(dockerfile(service))
+
+
+def python_says(python: Path, code: str) -> str:
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120, check=False, cwd=python.parent)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
