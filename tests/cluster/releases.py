@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from frostline_contract.annotations import PROGRESS, STATE
+from frostline_contract.annotations import PLAN, PROGRESS, STATE
+from frostline_controller.state.durable import decode_state
 from tests.cluster.addresses import real
 from tests.cluster.api import Rest
 from tests.cluster.cluster import ROOT, Cluster
@@ -88,6 +89,13 @@ class Release:
 
     def progress(self) -> dict[str, Any]:
         return dict(json.loads(self.annotations().get(PROGRESS) or "{}"))
+
+    def incarnation(self) -> int:
+        """Of the newest controller that has led."""
+        return decode_state(self.annotations()[PLAN]).incarnation
+
+    def fault_happened(self, index: int) -> bool:
+        return (self.run_dir / "cluster" / "faults" / str(index)).exists()
 
     def step(self) -> int:
         """The last step whose record is durable."""

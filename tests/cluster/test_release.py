@@ -1,10 +1,17 @@
 """The whole chart on the test cluster: a run from `helm install` to its result, as a person lives with it."""
 
+import itertools
+
+import pytest
+
 from frostline_contract.annotations import COMMAND
 from tests.cluster.cluster import is_ready
-from tests.cluster.releases import Release
+from tests.cluster.releases import SMALL, Release, paced
 from tests.cluster.waiting import wait_for
 
+LEASE_SECONDS = SMALL["kubernetes"]["lease"]["duration_seconds"]
+SLACK_SECONDS = 10.0
+"""For a loaded machine, on which the successor's process and its API calls take their time."""
 
 def test_a_run_from_install_to_its_result(release: Release) -> None:
     release.install()
@@ -34,11 +41,22 @@ def test_suspend_and_resume_by_annotation(release: Release) -> None:
     assert release.result()["digest"] == release.undisturbed_digest()
 
 
-def test_a_leader_that_is_killed_is_followed_by_the_other(release: Release) -> None:
-    release.install()
+@pytest.mark.parametrize("moment", ["", "planned", "announced"])
+def test_a_leader_that_is_killed_is_followed_by_the_other(release: Release, moment: str) -> None:
+    """In mid-run with its pod, by force; or its process, between writing a plan and telling anybody of it, or right after."""
+    faults = [{"kind": "kill_controller", "step": 11, "phase": moment}] if moment else []
+    release.install(training={"steps": 150}, freeze={"interval_steps": 60}, faults=[*paced(150), *faults])
     release.wait_for_step(10)
-    before = release.leader()
-    release.cluster.kubectl("delete", "pod", before, "--grace-period=0", "--force", namespace=release.namespace)
-    wait_for(lambda: release.leader() not in ("", before), "another leader", 4 + 5 + 10)
+    before = release.incarnation()
+    if moment:
+        wait_for(lambda: release.fault_happened(len(paced(150))), "the planned kill", 90)
+    else:
+        release.cluster.kubectl("delete", "pod", release.leader(), "--grace-period=0", "--force", namespace=release.namespace)
+    wait_for(lambda: release.incarnation() > before, "a successor", LEASE_SECONDS + 5 + SLACK_SECONDS)
     release.wait_for_state("completed", 240)
+    decided = [line["number"] for line in release.lines("plans.jsonl") if line["kind"] == "decision"]
+    assert decided == sorted(set(decided)), "a decision was taken twice"
+    told = sorted(line["time_seconds"] for line in release.lines("metrics.jsonl") if "step" in line)
+    stood = max(after - before for before, after in itertools.pairwise(told))
+    assert stood < LEASE_SECONDS, "nobody led for at least so long, and no decision was due: training goes on"
     assert release.result()["digest"] == release.undisturbed_digest()
