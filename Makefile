@@ -87,7 +87,7 @@ cluster-tools: $(STAMP) ## build the programs of the test cluster into the user'
 	@$(PY) -m tests.cluster.openapi
 
 test-cluster: $(STAMP) $(if $(CLUSTER),,cluster-tools) ## tests on a real API server. CLUSTER=kubeconfig: on that cluster, those that need no nodes of ours
-	FROSTLINE_TEST_KUBECONFIG=$(abspath $(CLUSTER)) $(PY) -m pytest tests/chart tests/images tests/cluster -p no:xdist -q -ra $(ARGS)
+	FROSTLINE_TEST_KUBECONFIG=$(abspath $(CLUSTER)) $(PY) -m pytest tests/cluster tests/images tests/chart $(IN_TURN) -q -ra $(ARGS)
 
 chaos: $(STAMP) ## random faults on whole runs, each judged by an oracle (1 h). SEED= CASES= choose others, CASES=1 replays one
 	$(PY) -m tests.chaos --seed $(SEED) --cases $(CASES) $(ARGS)

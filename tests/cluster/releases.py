@@ -1,8 +1,10 @@
 """A release of the chart on the test cluster: installed by a real Helm, watched through the API server, judged by its digest."""
 
+import functools
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,17 @@ def merged(base: dict[str, Any], *changes: dict[str, Any]) -> dict[str, Any]:
 def paced(steps: int, seconds: float = 0.1) -> list[dict[str, Any]]:
     """Planned faults that make each of so many steps so much longer, on a fast machine too: no load, and time to look."""
     return [{"kind": "slow", "worker": 0, "step": step, "seconds": seconds} for step in range(1, steps, SLOW_STEPS)]
+
+
+@functools.cache
+def digest_of_one_worker(job: str) -> str:
+    """Of this job file, run locally."""
+    with tempfile.TemporaryDirectory(prefix="fl-alone-") as folder:
+        file, out = Path(folder) / "alone.yaml", Path(folder) / "alone"
+        file.write_text(job, encoding="utf-8")
+        command = [sys.executable, "-m", "frostline_controller.cli", "run", "-f", str(file), "--out", str(out), "--quiet"]
+        subprocess.run(command, check=True, cwd=ROOT, timeout=300)
+        return str(json.loads((out / "result.json").read_text(encoding="utf-8"))["digest"])
 
 
 class Release:
@@ -196,13 +209,10 @@ class Release:
         return dict(json.loads((self.run_dir / "result.json").read_text(encoding="utf-8")))
 
     def undisturbed_digest(self) -> str:
-        """Of the same job on one worker that nothing befell, following this run's freeze history."""
-        job = merged(self.job, {"kubernetes": None, "placement": {"workers": 1, "initial_pp_degree": None}, "faults": None})
-        file, out = self.folder / "alone.yaml", self.folder / "alone"
-        file.write_text(yaml.safe_dump(job), encoding="utf-8")
-        command = [sys.executable, "-m", "frostline_controller.cli", "run", "-f", str(file), "--out", str(out), "--quiet"]
-        subprocess.run(command, check=True, cwd=ROOT, timeout=300)
-        return str(json.loads((out / "result.json").read_text(encoding="utf-8"))["digest"])
+        """Of the same job on one worker that nothing befell; by its own decisions, which are the same."""
+        alone = {"kubernetes": None, "faults": None, "controller": None, "checkpoint": None}
+        job = merged(self.job, alone, {"placement": {"workers": 1, "initial_pp_degree": None, "objective": None}})
+        return digest_of_one_worker(yaml.safe_dump(job))
 
     def where(self) -> str:
         """For a message: how the pods are."""

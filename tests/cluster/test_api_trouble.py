@@ -7,10 +7,10 @@ import time
 import pytest
 
 from frostline_contract.annotations import COMMAND
-from tests.cluster.releases import Release
+from tests.cluster.releases import Release, paced
 from tests.cluster.waiting import wait_for
 
-LONG = {"training": {"steps": 240}}
+LONG = {"training": {"steps": 240}, "faults": paced(240)}
 
 
 def restarts(release: Release) -> dict[str, int]:
