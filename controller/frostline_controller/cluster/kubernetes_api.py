@@ -96,9 +96,9 @@ class Api:
     def get(self, path: str, **query: Any) -> Json:
         return self._call("GET", path, query)
 
-    def text(self, path: str, **query: Any) -> str:
-        """What is no JSON: a log, a page through the API server's proxy."""
-        response = self._send("GET", path, query, None, JSON, (CONNECT_SECONDS, READ_SECONDS), accept="*/*")
+    def text(self, path: str, seconds: float = READ_SECONDS, **query: Any) -> str:
+        """What is no JSON: a log, a page through the API server's proxy. seconds: of silence that are borne."""
+        response = self._send("GET", path, query, None, JSON, (CONNECT_SECONDS, seconds), accept="*/*")
         return bytes(response.data).decode("utf-8", errors="replace")
 
     def create(self, path: str, body: Json, **query: Any) -> Json:
@@ -142,8 +142,8 @@ class Api:
             raise ApiError(response.status, f"{method} {path}: no JSON in the answer: {error}") from error
 
     def _send(self, method: str, path: str, query: Json, body: Any, content_type: str, timeout: tuple[float, float],
-              stream: bool = False) -> Any:  # fmt: skip
-        headers = {"Content-Type": content_type, "Accept": JSON}
+              stream: bool = False, accept: str = JSON) -> Any:  # fmt: skip
+        headers = {"Content-Type": content_type, "Accept": accept}
         try:
             self._client.update_params_for_auth(headers, [], [TOKEN_KEY])
         except (config.ConfigException, OSError) as error:  # a kubeconfig may name a program that gets the token

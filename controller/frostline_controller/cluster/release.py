@@ -10,6 +10,7 @@ from frostline_controller.cluster.kubernetes_api import Api, Json, NotFound
 from frostline_controller.state.durable import DurableState, decode_state
 
 POLL_SECONDS = 0.5
+PAGE_SECONDS = 120.0
 
 
 class Release:
@@ -69,8 +70,8 @@ class Release:
         return self.api.text(f"{self._core}/pods/{pod}/log", tailLines=lines)
 
     def page(self, path: str) -> str:
-        """A page of the leading controller, through the API server."""
-        return self.api.text(f"{self._core}/services/{self.name}-controller:web/proxy{path}")
+        """A page of the leading controller, through the API server. It may have to be made first."""
+        return self.api.text(f"{self._core}/services/{self.name}-controller:web/proxy{path}", PAGE_SECONDS)
 
     def _annotate(self, annotations: dict[str, Any]) -> None:
         self.stateful_set()
