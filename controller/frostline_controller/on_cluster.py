@@ -15,6 +15,7 @@ import secrets
 import signal
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from frostline_contract.job import Job, JobError
@@ -23,6 +24,7 @@ from frostline_controller.cluster.kubernetes_api import Api, ApiError
 from frostline_controller.cluster.kubernetes_backend import KubernetesBackend
 from frostline_controller.cluster.leader_label import LeaderLabel
 from frostline_controller.cluster.lease import LeaderLease, LeaseTimes
+from frostline_controller.cluster.patience import patiently
 from frostline_controller.service.controller import Controller
 from frostline_controller.service.leading import lead, stamp_logs
 from frostline_controller.service.run import Run
@@ -96,7 +98,7 @@ async def serve(settings: Settings) -> int:
     health, web = await serve_health(settings.host, HEALTH_PORT), WebServer(settings.host, WEB_PORT)
     api = Api.in_cluster()
     jobs = JobSource(api, settings.namespace, f"{settings.release}-job", settings.release)
-    times = (await asyncio.to_thread(jobs.offered)).kubernetes.lease
+    times = (await patiently(jobs.offered, stop)).kubernetes.lease
     lease = LeaderLease(
         api, settings.namespace, f"{settings.release}-controller", settings.identity,
         LeaseTimes(times.duration_seconds, times.renew_seconds, times.retry_seconds), on_lost=leave_at_once,
@@ -126,11 +128,11 @@ async def acquired(lease: LeaderLease, stop: asyncio.Event) -> bool:
 
 async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderLease, web: WebServer, stop: asyncio.Event) -> int:
     """Lead until told to stop (0) or superseded (SUPERSEDED)."""
-    job, said = await asyncio.to_thread(jobs.accept, settings.run_dir)
+    job, said = await patiently(partial(jobs.accept, settings.run_dir), stop)
     logging.getLogger().setLevel(job.controller.log_level.upper())
     backend = KubernetesBackend(api, settings.namespace, settings.trainers, trainer_selector(settings.release))
     try:
-        run, controller = await take_over(settings, job, jobs, backend)
+        run, controller = await take_over(settings, job, jobs, backend, stop)
         stamp_logs(run)
         await controller.start()
         for text in said:
@@ -138,7 +140,7 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
         label = LeaderLabel(api, settings.namespace, settings.release, settings.pod_name)
 
         async def take_the_service(port: int) -> None:
-            await asyncio.to_thread(label.take)
+            await patiently(label.take, stop)
 
         callers = OnlyLeading(known_callers(settings, backend), lease)
         web.lead(run)
@@ -148,10 +150,12 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
         backend.close()
 
 
-async def take_over(settings: Settings, job: Job, jobs: JobSource, backend: KubernetesBackend) -> tuple[Run, Controller]:
+async def take_over(
+    settings: Settings, job: Job, jobs: JobSource, backend: KubernetesBackend, stop: asyncio.Event
+) -> tuple[Run, Controller]:
     """Raise the incarnation and read what the predecessor left."""
     store = DurableStore(backend)
-    state, cluster = await asyncio.to_thread(store.take_over)
+    state, cluster = await patiently(store.take_over, stop)
     run = Run(job, settings.run_dir, backend, store, state, cluster, cache_address=settings.cache_address)
     root = Path(job.checkpoint.uri) if job.checkpoint.uri else settings.run_dir / "checkpoints"
     return run, Controller(run, None, root.absolute(), jobs)

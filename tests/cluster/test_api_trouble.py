@@ -3,11 +3,15 @@
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from frostline_contract.annotations import COMMAND
+from tests.cluster.cluster import Cluster
 from tests.cluster.releases import Release, paced
+from tests.cluster.trouble import Mood, TroubledApi
 from tests.cluster.waiting import wait_for
 
 LONG = {"training": {"steps": 240}, "faults": paced(240)}
@@ -77,6 +81,38 @@ def test_commands_that_come_while_somebody_writes_all_the_time(release: Release)
         stop.set()
         writer.join()
     assert len(release.said("checkpoint by command")) == 1
+
+
+@pytest.fixture
+def bad_day(cluster: Cluster, tmp_path: Path) -> Iterator[TroubledApi]:
+    """All pods of a run talk to the API server through it; nodes and people do not."""
+    trouble = TroubledApi(cluster.plane.port, cluster.plane.authority, tmp_path, Mood(), seed=1)
+    address = {"KUBERNETES_SERVICE_HOST": trouble.host, "KUBERNETES_SERVICE_PORT": str(trouble.port)}
+    for node in cluster.nodes.values():
+        node.options.variables.update(address)
+    yield trouble
+    for node in cluster.nodes.values():
+        for name in address:
+            del node.options.variables[name]
+    trouble.stop()
+
+
+def test_a_bad_day_of_the_api_server(bad_day: TroubledApi, release: Release) -> None:
+    """Every fifth request is refused, answers are slow or lost, no watch lives for three seconds; a pod is replaced meanwhile."""
+    lease = {"retry_seconds": 1.0, "renew_seconds": 20.0, "duration_seconds": 30}
+    release.install(**LONG, kubernetes={"lease": lease})
+    release.wait_for_step(10, 180)
+    leader = release.leader()
+    release.cluster.kubectl("annotate", "statefulset", "digits-trainer", f"{COMMAND}=checkpoint", namespace=release.namespace)
+    release.cluster.kubectl("delete", "pod", "digits-trainer-2", "--wait=false", namespace=release.namespace)
+    wait_for(lambda: COMMAND not in release.annotations(), "the command to be taken")
+    release.wait_for_state("completed", 300)
+    assert release.leader() == leader
+    assert not any(restarts(release).values()), "a refused request is no reason to end"
+    assert {"409", "410", "429", "500", "503", "lost", "watches broken off"} <= bad_day.counts.keys()
+    decided = [line["number"] for line in release.lines("plans.jsonl") if line["kind"] == "decision"]
+    assert decided == sorted(set(decided))
+    assert release.result()["digest"] == release.undisturbed_digest()
 
 
 @pytest.mark.parametrize("how", ["cut", "freeze", "kill"])

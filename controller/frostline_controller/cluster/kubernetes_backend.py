@@ -2,7 +2,9 @@
 
 import datetime
 import logging
+import random
 import threading
+import time
 import uuid
 
 from frostline_controller.cluster.backend import ClusterState, Conflict, PodInfo
@@ -15,6 +17,7 @@ FIELD_MANAGER = "frostline-controller"
 """Owner of spec.replicas, whatever installs the chart."""
 ANNOTATIONS = "/metadata/annotations"
 FIRST_LIST_SECONDS = 20.0
+PATCH_TRIES, PATCH_WAIT_SECONDS = 5, 0.2
 NO_BREAKAGE = "a cluster breaks by itself; planned faults of nodes and services are for the local cluster (frostline run)"
 
 
@@ -59,23 +62,22 @@ class KubernetesBackend:
         return bool(listed[0]["metadata"]["uid"] == uid)
 
     def patch_annotations(self, changes: dict[str, str | None], test: dict[str, str | None]) -> None:
-        held = self._stateful_set()["metadata"].get("annotations") or {}
-        patch: list[Json] = []
-        if not held:  # nothing below it can be tested; that it is empty is tested, so that nobody else's are wiped out
-            patch.append({"op": "test", "path": ANNOTATIONS, "value": None})
-            patch.append({"op": "add", "path": ANNOTATIONS, "value": {}})
-        patch += [{"op": "test", "path": _annotation(key), "value": value} for key, value in test.items()]
-        for key, value in changes.items():
-            if value is not None:
-                patch.append({"op": "add", "path": _annotation(key), "value": value})
-            elif key in held:
-                patch.append({"op": "remove", "path": _annotation(key)})
+        """A patch that was refused while all that it tests is so (others write all the time) is tried again."""
         path = f"{self._path}/{self._name}"
-        try:
-            self._sets.put(self._api.patch(path, patch, fieldManager=FIELD_MANAGER))
-        except Changed as error:
-            self._sets.put(self._api.get(path))  # whoever reads again reads what stood against the patch
-            raise Conflict(str(error)) from error
+        for tries_left in reversed(range(PATCH_TRIES)):
+            held = self._stateful_set()["metadata"].get("annotations") or {}
+            try:
+                self._sets.put(self._api.patch(path, _patch(held, changes, test), fieldManager=FIELD_MANAGER))
+                return
+            except Changed as error:
+                found = self._api.get(path)
+                self._sets.put(found)  # whoever reads again reads what stood against the patch
+                now = found["metadata"].get("annotations") or {}
+                if any(now.get(key) != value for key, value in test.items()):
+                    raise Conflict(str(error)) from error
+                if not tries_left:
+                    raise
+            time.sleep(random.uniform(0.5, 1.0) * PATCH_WAIT_SECONDS)
 
     def scale(self, replicas: int) -> None:
         if replicas < 0:
@@ -142,6 +144,21 @@ class KubernetesBackend:
         if found is None:
             raise NotFound(404, f"there is no StatefulSet {self._name} in namespace {self._namespace}")
         return found
+
+
+def _patch(held: dict[str, str], changes: dict[str, str | None], test: dict[str, str | None]) -> list[Json]:
+    """held: the annotations that there are, as far as is known."""
+    patch: list[Json] = []
+    if not held:  # nothing below it can be tested; that it is empty is tested, so that nobody else's are wiped out
+        patch.append({"op": "test", "path": ANNOTATIONS, "value": None})
+        patch.append({"op": "add", "path": ANNOTATIONS, "value": {}})
+    patch += [{"op": "test", "path": _annotation(key), "value": value} for key, value in test.items()]
+    for key, value in changes.items():
+        if value is not None:
+            patch.append({"op": "add", "path": _annotation(key), "value": value})
+        elif key in held:
+            patch.append({"op": "remove", "path": _annotation(key)})
+    return patch
 
 
 def _annotation(key: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS, STATE
 from frostline_contract.plan import Decision, Frozen, GenerationId, Plan
-from frostline_controller.cluster.backend import ClusterBackend, ClusterState
+from frostline_controller.cluster.backend import ClusterBackend, ClusterState, Conflict
 from frostline_controller.recovery.budget import RetryBudget
 
 STATE_BYTES_MAX = 200 * 1024
@@ -148,13 +148,24 @@ class DurableStore:
         return raised, cluster
 
     def write(self, old: DurableState, new: DurableState) -> None:
-        """Replace `old` by `new`, in one patch with what people read of it. Raises Conflict where another leads."""
+        """Replace `old` by `new`, in one patch with what people read of it. Raises Conflict where another leads.
+
+        What stands there may be of ours, by a write whose answer was lost: nobody else has our incarnation. Nobody has heard of
+        it, so it is replaced.
+        """
+        shown = {STATE: new.state, REQUESTED_WORKERS: str(new.requested_workers) if new.requested_workers >= 0 else None}
         changes: dict[str, str | None] = {PLAN: encode_state(new), FENCE: new.fence}
         if new.state != old.state:
-            changes[STATE] = new.state
+            changes[STATE] = shown[STATE]
         if new.requested_workers != old.requested_workers:
-            changes[REQUESTED_WORKERS] = str(new.requested_workers) if new.requested_workers >= 0 else None
-        self._backend.patch_annotations(changes, {FENCE: old.fence})
+            changes[REQUESTED_WORKERS] = shown[REQUESTED_WORKERS]
+        try:
+            self._backend.patch_annotations(changes, {FENCE: old.fence})
+        except Conflict:
+            found = self._backend.read().annotations.get(FENCE, "")
+            if found == old.fence or found.partition(".")[0] != str(new.incarnation):
+                raise
+            self._backend.patch_annotations(changes | shown, {FENCE: found})
 
 
 def next_generation(state: DurableState) -> GenerationId:

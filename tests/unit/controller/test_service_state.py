@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from frostline_contract.annotations import FENCE, PLAN
+from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS, STATE
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision, GenerationId, Placement, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
@@ -90,6 +90,19 @@ def test_each_leader_raises_the_incarnation_and_fences_the_one_before(tmp_path: 
     after = LocalBackend(tmp_path).read()
     assert after.annotations[FENCE] == "2.1"
     assert decode_state(after.annotations[PLAN]).lineage == 0
+
+
+def test_a_write_whose_answer_was_lost_stands_in_nobodys_way(tmp_path: Path) -> None:
+    """What stands there has our incarnation and was told to nobody: it is replaced, what people read of it too."""
+    backend = LocalBackend(tmp_path)
+    store = DurableStore(backend)
+    known, _ = store.take_over()
+    store.write(known, known.model_copy(update={"counter": 1, "state": "running", "requested_workers": 3}))
+    store.write(known, known.model_copy(update={"counter": 1, "lineage": 2}))
+    after = backend.read().annotations
+    assert decode_state(after[PLAN]) == known.model_copy(update={"counter": 1, "lineage": 2})
+    assert (after[FENCE], after[STATE]) == (f"{known.incarnation}.1", "waiting")
+    assert REQUESTED_WORKERS not in after
 
 
 def test_journal_cuts_what_a_crash_left_half_written(tmp_path: Path) -> None:

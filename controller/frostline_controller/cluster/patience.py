@@ -1,0 +1,27 @@
+"""What must be asked before a controller can lead: asked again until the API server answers."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from frostline_controller.cluster.kubernetes_api import ApiError
+
+Answer = TypeVar("Answer")
+WAIT_SECONDS_FIRST, WAIT_SECONDS_MAX = 0.5, 15.0
+log = logging.getLogger(__name__)
+
+
+async def patiently(ask: Callable[[], Answer], stop: asyncio.Event) -> Answer:
+    """ask: blocking. A process that ended for each refusal would be started with ever longer pauses. Raises ApiError once `stop` is set."""
+    wait = WAIT_SECONDS_FIRST
+    while True:
+        try:
+            return await asyncio.to_thread(ask)
+        except ApiError as error:
+            if stop.is_set():
+                raise
+            log.warning("asked again in %.1f s error=%s", wait, error)
+        await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+        wait = min(WAIT_SECONDS_MAX, 2 * wait)
