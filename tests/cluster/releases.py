@@ -214,6 +214,18 @@ class Release:
         job = merged(self.job, alone, {"placement": {"workers": 1, "initial_pp_degree": None, "objective": None}})
         return digest_of_one_worker(yaml.safe_dump(job))
 
+    def page(self, path: str) -> str:
+        """Of the leading controller, by way of the API server."""
+        proxy = f"/api/v1/namespaces/{self.namespace}/services/{self.name}-controller:web/proxy"
+        return self.cluster.kubectl("get", "--raw", proxy + path, namespace=self.namespace)
+
+    def restarts(self) -> dict[str, int]:
+        """Of all containers, by pod."""
+        return {
+            pod["metadata"]["name"]: sum(one["restartCount"] for one in pod.get("status", {}).get("containerStatuses") or ())
+            for pod in self.cluster.pods(self.namespace)
+        }
+
     def where(self) -> str:
         """For a message: how the pods are."""
         pods = self.cluster.pods(self.namespace)

@@ -17,14 +17,6 @@ from tests.cluster.waiting import wait_for
 LONG = {"training": {"steps": 240}, "faults": paced(240)}
 
 
-def restarts(release: Release) -> dict[str, int]:
-    """Of all containers, by pod."""
-    return {
-        pod["metadata"]["name"]: sum(one["restartCount"] for one in pod.get("status", {}).get("containerStatuses") or ())
-        for pod in release.cluster.pods(release.namespace)
-    }
-
-
 def test_a_restarted_api_server_costs_nothing(release: Release) -> None:
     """Shorter than the Lease allows: the leader leads on."""
     release.install(**LONG, kubernetes={"lease": {"retry_seconds": 1.0, "renew_seconds": 20.0, "duration_seconds": 30}})
@@ -37,7 +29,7 @@ def test_a_restarted_api_server_costs_nothing(release: Release) -> None:
     release.cluster.plane.start_api_server()
     release.wait_for_state("completed", 300)
     assert release.leader() == leader
-    assert not any(restarts(release).values())
+    assert not any(release.restarts().values())
     assert not [line for line in release.lines("events.jsonl") if line["kind"] == "failure"]
     assert release.result()["digest"] == release.undisturbed_digest()
 
@@ -108,7 +100,7 @@ def test_a_bad_day_of_the_api_server(bad_day: TroubledApi, release: Release) -> 
     wait_for(lambda: COMMAND not in release.annotations(), "the command to be taken")
     release.wait_for_state("completed", 300)
     assert release.leader() == leader
-    assert not any(restarts(release).values()), "a refused request is no reason to end"
+    assert not any(release.restarts().values()), "a refused request is no reason to end"
     assert {"409", "410", "429", "500", "503", "lost", "watches broken off"} <= bad_day.counts.keys()
     decided = [line["number"] for line in release.lines("plans.jsonl") if line["kind"] == "decision"]
     assert decided == sorted(set(decided))

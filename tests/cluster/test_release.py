@@ -1,6 +1,7 @@
 """The whole chart on the test cluster: a run from `helm install` to its result, as a person lives with it."""
 
 import itertools
+import json
 
 import pytest
 
@@ -17,14 +18,26 @@ def test_a_run_from_install_to_its_result(release: Release) -> None:
     release.install()
     wait_for(lambda: len(release.pods("trainer")) == 4 and all(map(is_ready, release.pods("trainer"))), "four ready trainers")
     assert all(map(is_ready, release.pods("controller"))) and len(release.pods("controller")) == 2
-    release.wait_for_state("completed", 240)
-    result = release.result()
+    ended = "--for=jsonpath={.metadata.annotations.frostline\\.io/state}=completed"
+    release.cluster.kubectl("wait", "statefulset/digits-trainer", ended, "--timeout=240s", namespace=release.namespace, seconds=250)
+    result = json.loads(release.page("/result"))
+    assert result == release.result(), "the controller goes on serving it"
     assert result["status"] == "completed" and result["steps"] == 60
     assert [line for line in release.lines("events.jsonl") if line["kind"] == "freeze"], "nothing froze"
     assert [line for line in release.lines("events.jsonl") if line["kind"] == "reshape"], "nothing was reshaped"
     wait_for(lambda: release.replicas() == 0, "the pods to be given back")
     assert result["digest"] == release.undisturbed_digest()
     assert release.said("completed")
+
+
+def test_a_killed_worker_comes_back_in_its_container(release: Release) -> None:
+    """The agent starts it again: no restart of a container, no wait for a kubelet's back-off."""
+    release.install(training={"steps": 120}, faults=[*paced(120), {"kind": "kill_worker", "worker": 1, "step": 15}])
+    release.wait_for_state("completed", 240)
+    assert [line for line in release.lines("events.jsonl") if line["kind"] == "failure"]
+    assert [line for line in release.lines("events.jsonl") if line["kind"] == "join"], "it joins again"
+    assert not any(release.restarts().values())
+    assert release.result()["digest"] == release.undisturbed_digest()
 
 
 def test_suspend_and_resume_by_annotation(release: Release) -> None:

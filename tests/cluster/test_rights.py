@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,6 +11,7 @@ import yaml
 
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.channel import open_channel
+from frostline_rpc.tls import SERVER_NAME
 from tests.cluster.api import Refused
 from tests.cluster.releases import Release
 from tests.cluster.waiting import wait_for
@@ -88,6 +90,23 @@ def test_calls_without_a_token_of_this_run_are_refused(release: Release) -> None
     # A genuine trainer, which may not steer.
     assert call_status(release, release.pod_token("digits-trainer-0")) is grpc.StatusCode.PERMISSION_DENIED
     assert release.state() == "running"
+
+
+def test_a_run_over_tls_whose_tokens_the_api_server_reviews(release: Release, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("tls.crt", "tls.key", "ca.crt")]
+    release.cluster.plane.authority.sign_server(files[0], files[1], [SERVER_NAME], [])
+    release.cluster.plane.authority.write(files[2])
+    given = [f"--from-file={file}" for file in files]
+    release.cluster.kubectl("create", "secret", "generic", "run-tls", *given, namespace=release.namespace)
+    release.install(kubernetes={"auth": {"tls_secret": "run-tls", "token_review": True}})
+    release.wait_for_step(5)
+    with pytest.raises(grpc.RpcError) as refused, open_channel(release.controller_address(), "") as channel:
+        control_pb2_grpc.ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=5)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE, "in plain text nobody is there"
+    release.wait_for_state("completed", 240)
+    reviewed = [one for one in requests_of(release, "controller") if (one.get("objectRef") or {}).get("resource") == "tokenreviews"]
+    assert reviewed and all(one["responseStatus"]["code"] == 201 for one in reviewed)
+    release.uninstall()
 
 
 def test_an_uninstalled_release_leaves_its_claim_and_nothing_else(release: Release) -> None:
