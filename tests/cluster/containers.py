@@ -4,6 +4,7 @@ There is no mount namespace: a volume is a folder, and its mount path is replace
 argument or a variable begins with it. So a chart that is tried here names every mounted path in one of these.
 """
 
+import os
 import re
 import signal
 import subprocess

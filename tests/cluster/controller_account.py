@@ -15,6 +15,7 @@ RUN = "run"
 TRAINER, CONTROLLER = f"{RUN}-trainer", f"{RUN}-controller"
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"
 
+
 def grant(server: WithNamespaces, namespace: str) -> None:
     """Make the account, its Role and the binding, and wait until the API server goes by them."""
     metadata = {"name": CONTROLLER}

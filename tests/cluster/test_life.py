@@ -81,7 +81,9 @@ def test_pods_are_handed_back_as_layers_freeze(release: Release) -> None:
     annotate(release, f"{COMMAND}=freeze 5")
     wait_for(lambda: handed_back(release) and release.replicas() < 6, "pods to be handed back", 120)
     wait_for(lambda: len(release.pods("trainer")) == release.replicas(), "their pods to be gone")
-    assert [pod["metadata"]["name"] for pod in release.pods("trainer")] == [f"digits-trainer-{i}" for i in range(release.replicas())]
+    assert [pod["metadata"]["name"] for pod in release.pods("trainer")] == [
+        f"digits-trainer-{i}" for i in range(release.replicas())
+    ]
     release.scale(4)
     wait_for(lambda: release.said("4 workers", "answered by"), "the answer")
     release.wait_for_state("completed", 300)

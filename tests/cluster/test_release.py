@@ -14,12 +14,15 @@ LEASE_SECONDS = SMALL["kubernetes"]["lease"]["duration_seconds"]
 SLACK_SECONDS = 10.0
 """For a loaded machine, on which the successor's process and its API calls take their time."""
 
+
 def test_a_run_from_install_to_its_result(release: Release) -> None:
     release.install()
     wait_for(lambda: len(release.pods("trainer")) == 4 and all(map(is_ready, release.pods("trainer"))), "four ready trainers")
     assert all(map(is_ready, release.pods("controller"))) and len(release.pods("controller")) == 2
     ended = "--for=jsonpath={.metadata.annotations.frostline\\.io/state}=completed"
-    release.cluster.kubectl("wait", "statefulset/digits-trainer", ended, "--timeout=240s", namespace=release.namespace, seconds=250)
+    release.cluster.kubectl(
+        "wait", "statefulset/digits-trainer", ended, "--timeout=240s", namespace=release.namespace, seconds=250
+    )
     result = json.loads(release.page("/result"))
     assert result == release.result(), "the controller goes on serving it"
     assert result["status"] == "completed" and result["steps"] == 60

@@ -104,7 +104,9 @@ def test_a_run_over_tls_whose_tokens_the_api_server_reviews(release: Release, tm
         control_pb2_grpc.ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=5)
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE, "in plain text nobody is there"
     release.wait_for_state("completed", 240)
-    reviewed = [one for one in requests_of(release, "controller") if (one.get("objectRef") or {}).get("resource") == "tokenreviews"]
+    reviewed = [
+        one for one in requests_of(release, "controller") if (one.get("objectRef") or {}).get("resource") == "tokenreviews"
+    ]
     assert reviewed and all(one["responseStatus"]["code"] == 201 for one in reviewed)
     release.uninstall()
 

@@ -31,7 +31,7 @@ class Mood:
 
 
 class TroubledApi:
-    """host, port: where it answers, over TLS by `authority`, from its making until `stop`. counts: what it did, by status or word."""
+    """host, port: where it answers, over TLS by `authority`, until `stop`. counts: what it did, by status or word."""
 
     def __init__(self, real_port: int, authority: Authority, folder: Path, mood: Mood, seed: int) -> None:
         self.counts: Counter[str] = Counter()

@@ -1,7 +1,7 @@
 """A Dockerfile without a container engine: its instructions, followed in an ordinary folder.
 
-Understood is what ours say: FROM, WORKDIR, COPY, RUN, ENV, USER, CMD. Absolute paths of COPY and RUN lie under the stage's folder;
-`python` is the interpreter that the tests run with, since a base image cannot be had here.
+Understood is what ours say: FROM, WORKDIR, COPY, RUN, ENV, USER, CMD. Absolute paths of COPY and RUN lie under the stage's
+folder; `python` is the interpreter that the tests run with, since a base image cannot be had here.
 """
 
 import json
@@ -50,10 +50,10 @@ class Stage:
 
 
 class Build:
-    """Follow a Dockerfile's instructions. context: the repository. allowed: what .dockerignore lets through. extra: variables of RUN."""
+    """Follow a Dockerfile's instructions. context: the repository, of which .dockerignore lets a part through."""
 
-    def __init__(self, context: Path, folder: Path, extra: dict[str, str] | None = None) -> None:
-        self._context, self._folder, self._extra = context, folder, extra or {}
+    def __init__(self, context: Path, folder: Path) -> None:
+        self._context, self._folder = context, folder
         self._allowed = allowed_names(context / ".dockerignore")
         self.stages: dict[str, Stage] = {}
 
@@ -117,7 +117,7 @@ class Build:
         if not python.exists():
             python.symlink_to(Path(sys._base_executable))  # type: ignore[attr-defined]
         command = PATHS.sub(lambda found: f"{stage.root}/{found[1]}", text)
-        env = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "HOME": str(self._folder), **stage.environment, **self._extra}
+        env = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "HOME": str(self._folder), **stage.environment}
         env |= {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.lower().endswith("_proxy")}
         done = subprocess.run(["sh", "-ec", command], cwd=stage.place("."), env=env, capture_output=True, text=True, check=False)
         if done.returncode:

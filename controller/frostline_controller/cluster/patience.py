@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 async def patiently(ask: Callable[[], Answer], stop: asyncio.Event) -> Answer:
-    """ask: blocking. A process that ended for each refusal would be started with ever longer pauses. Raises ApiError once `stop` is set."""
+    """ask: blocking. Raises ApiError once `stop` is set. (A process that ended instead would be started with ever longer pauses.)"""
     wait = WAIT_SECONDS_FIRST
     while True:
         try:

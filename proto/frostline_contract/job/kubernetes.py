@@ -157,7 +157,9 @@ class NetworkPolicySection(Section):
     enabled: bool = live(
         True, doc="Let only the run's own pods talk to each other, and DNS, the API server and external Redis servers be asked."
     )
-    metrics_from: dict[str, str] = live({}, doc="Labels of the namespaces that may read metrics, result and report; empty: everybody may.")
+    metrics_from: dict[str, str] = live(
+        {}, doc="Labels of the namespaces that may read metrics, result and report; empty: everybody may."
+    )
     trainer_egress: tuple[dict[str, Any], ...] = live(
         (),
         doc="Further egress rules of trainers, as Kubernetes writes them. Port 443 is open by itself where the job names the hub.",
