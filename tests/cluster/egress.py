@@ -1,4 +1,4 @@
-"""The API server's way to pods: a proxy that knows where they really are (`addresses`). `kubectl get --raw` of a page needs it."""
+"""The API server's way to pods: a proxy that knows where they really are (`addresses`). `kubectl get --raw` needs it."""
 
 import asyncio
 import contextlib

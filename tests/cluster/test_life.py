@@ -39,7 +39,8 @@ def test_a_word_that_is_no_command_is_refused_and_the_run_goes_on(release: Relea
     release.install()
     release.wait_for_step(5)
     annotate(release, f"{COMMAND}=frieze 3")
-    wait_for(lambda: release.said("refused", "frieze"), "the refusal")
+    (said,) = wait_for(lambda: release.said("refused", "frieze"), "the refusal")
+    assert "known are freeze, unfreeze" in said
     release.wait_for_state("completed", 240)
 
 

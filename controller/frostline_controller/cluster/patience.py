@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 async def patiently(ask: Callable[[], Answer], stop: asyncio.Event) -> Answer:
-    """ask: blocking. Raises ApiError once `stop` is set. (A process that ended instead would be started with ever longer pauses.)"""
+    """ask: blocking. Raises ApiError once `stop` is set. (Ending instead would mean ever longer pauses between starts.)"""
     wait = WAIT_SECONDS_FIRST
     while True:
         try:
