@@ -57,12 +57,13 @@ def paced(steps: int, seconds: float = 0.1) -> list[dict[str, Any]]:
 
 
 @functools.cache
-def digest_of_one_worker(job: str) -> str:
-    """Of this job file, run locally."""
+def digest_of_one_worker(job: str, replayed: str = "") -> str:
+    """Of this job file, run locally. replayed: run directory whose decisions are followed."""
     with tempfile.TemporaryDirectory(prefix="fl-alone-") as folder:
         file, out = Path(folder) / "alone.yaml", Path(folder) / "alone"
         file.write_text(job, encoding="utf-8")
         command = [sys.executable, "-m", "frostline_controller.cli", "run", "-f", str(file), "--out", str(out), "--quiet"]
+        command += ["--replay", replayed] if replayed else []
         subprocess.run(command, check=True, cwd=ROOT, timeout=300)
         return str(json.loads((out / "result.json").read_text(encoding="utf-8"))["digest"])
 
@@ -210,9 +211,15 @@ class Release:
 
     def undisturbed_digest(self) -> str:
         """Of the same job on one worker that nothing befell; by its own decisions, which are the same."""
-        alone = {"kubernetes": None, "faults": None, "controller": None, "checkpoint": None}
-        job = merged(self.job, alone, {"placement": {"workers": 1, "initial_pp_degree": None, "objective": None}})
-        return digest_of_one_worker(yaml.safe_dump(job))
+        return digest_of_one_worker(yaml.safe_dump(self._alone()))
+
+    def replayed_digest(self) -> str:
+        """As `undisturbed_digest`, by the decisions of this run, where a person took part in them."""
+        return digest_of_one_worker(yaml.safe_dump(self._alone()), str(self.run_dir))
+
+    def _alone(self) -> dict[str, Any]:
+        changes = {"kubernetes": None, "faults": None, "controller": None, "checkpoint": None}
+        return merged(self.job, changes, {"placement": {"workers": 1, "initial_pp_degree": None, "objective": None}})
 
     def page(self, path: str) -> str:
         """Of the leading controller, by way of the API server."""

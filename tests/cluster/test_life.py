@@ -92,7 +92,7 @@ def test_pods_are_handed_back_as_layers_freeze(release: Release) -> None:
     reasons = 1 + 2 + len(handed_back(release)) + len(retaken) + 1
     assert len(release.controllers_scale_writes()) <= reasons, "a start, two requests, the plans' own, the end"
     assert not [line for line in release.lines("events.jsonl") if line["kind"] == "failure"], "handing back cost a recovery"
-    assert release.result()["digest"] == release.undisturbed_digest()
+    assert release.result()["digest"] == release.replayed_digest()
 
 
 @pytest.mark.parametrize("change", ["live", "fixed"])
