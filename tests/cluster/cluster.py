@@ -70,7 +70,8 @@ class Cluster(WithNamespaces):
         self._guard.wait()
 
     def heal(self) -> None:
-        """Every node as it was: whole, awake, ready."""
+        """The API server and every node as they were: whole, awake, ready."""
+        self.plane.heal()
         for node in self.nodes.values():
             node.heal()
         for name in self.nodes:

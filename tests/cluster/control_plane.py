@@ -102,6 +102,13 @@ class ControlPlane:
         process.send_signal(with_signal)
         process.wait()
 
+    def heal(self) -> None:
+        """The API server runs and answers, whatever was done to it."""
+        if API in self._processes:
+            self.freeze_api_server(False)
+        else:
+            self.start_api_server()
+
     def freeze_api_server(self, frozen: bool) -> None:
         """It answers nobody until it is thawed; connections stay open."""
         self._processes[API].send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)

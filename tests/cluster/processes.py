@@ -40,6 +40,19 @@ def signal_marked(mark: str, number: int) -> None:
         told |= new
 
 
+def working_in(folders: list[str]) -> list[int]:
+    """Process ids by working directory: of those, like Redis, that overwrite their environment."""
+    found = []
+    for entry in os.scandir("/proc"):
+        try:
+            place = os.readlink(f"/proc/{entry.name}/cwd") if entry.name.isdigit() else ""
+        except OSError:  # ended meanwhile, or another user's
+            continue
+        if any(place.startswith(f"{folder}/") for folder in folders):
+            found.append(int(entry.name))
+    return found
+
+
 def descendants(process_id: int) -> list[int]:
     """A process and all that it has started, directly or not."""
     children: dict[int, list[int]] = {}
@@ -71,6 +84,8 @@ def main() -> int:
     while sys.stdin.buffer.read(4096):
         continue
     signal_marked(mark, signal.SIGKILL)
+    for process_id in working_in(folders):
+        send(process_id, signal.SIGKILL)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     return 0

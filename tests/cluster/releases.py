@@ -193,9 +193,9 @@ class Release:
         leader = next(pod for pod in self.pods("controller") if pod["metadata"]["name"] == self.leader())
         return f"{real(leader['status']['podIP'])}:7000"
 
-    @property
+    @functools.cached_property
     def run_dir(self) -> Path:
-        """The run's folder on the shared volume."""
+        """The run's folder on the shared volume. Asked for once: it can be read without an API server."""
         claims = self.cluster.rest.get(f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims")["items"]
         name = next(claim["spec"]["volumeName"] for claim in claims if claim["spec"].get("volumeName"))
         folder = self.cluster.rest.get(f"/api/v1/persistentvolumes/{name}")["spec"]["nfs"]["path"]

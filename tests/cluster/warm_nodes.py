@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.cluster import processes
 from tests.cluster.cluster import ROOT, Cluster
 
 READY_SECONDS = 120.0
@@ -21,6 +22,7 @@ class WarmNodes:
         self._cluster = cluster
         self._folder = tempfile.TemporaryDirectory(prefix="fl-warm-")
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._environment = {**os.environ, "OMP_NUM_THREADS": "1", processes.VARIABLE: f"{cluster.mark}/warm"}
         for name in cluster.nodes:
             self._start(name)
         self._await(list(cluster.nodes))
@@ -43,7 +45,7 @@ class WarmNodes:
         socket = self._socket(name)
         socket.unlink(missing_ok=True)
         command = [sys.executable, "-m", "frostline_trainer.preload", str(socket)]
-        self._processes[name] = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self._processes[name] = subprocess.Popen(command, cwd=ROOT, env=self._environment)
         node.options.variables["FROSTLINE_PRELOAD"] = str(socket)
         node.options.companions[:] = [self._processes[name].pid]
 
