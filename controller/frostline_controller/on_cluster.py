@@ -98,7 +98,7 @@ async def serve(settings: Settings) -> int:
     health, web = await serve_health(settings.host, HEALTH_PORT), WebServer(settings.host, WEB_PORT)
     api = Api.in_cluster()
     jobs = JobSource(api, settings.namespace, f"{settings.release}-job", settings.release)
-    times = (await patiently(jobs.offered, stop)).kubernetes.lease
+    times = (await patiently(partial(asyncio.to_thread, jobs.offered), stop)).kubernetes.lease
     lease = LeaderLease(
         api, settings.namespace, f"{settings.release}-controller", settings.identity,
         LeaseTimes(times.duration_seconds, times.renew_seconds, times.retry_seconds), on_lost=leave_at_once,
@@ -128,19 +128,19 @@ async def acquired(lease: LeaderLease, stop: asyncio.Event) -> bool:
 
 async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderLease, web: WebServer, stop: asyncio.Event) -> int:
     """Lead until told to stop (0) or superseded (SUPERSEDED)."""
-    job, said = await patiently(partial(jobs.accept, settings.run_dir), stop)
+    job, said = await patiently(partial(asyncio.to_thread, jobs.accept, settings.run_dir), stop)
     logging.getLogger().setLevel(job.controller.log_level.upper())
     backend = KubernetesBackend(api, settings.namespace, settings.trainers, trainer_selector(settings.release))
     try:
         run, controller = await take_over(settings, job, jobs, backend, stop)
         stamp_logs(run)
-        await controller.start()
+        await patiently(controller.start, stop)
         for text in said:
             await run.event("command", text)
         label = LeaderLabel(api, settings.namespace, settings.release, settings.pod_name)
 
         async def take_the_service(port: int) -> None:
-            await patiently(label.take, stop)
+            await patiently(partial(asyncio.to_thread, label.take), stop)
 
         callers = OnlyLeading(known_callers(settings, backend), lease)
         web.lead(run)
@@ -155,7 +155,7 @@ async def take_over(
 ) -> tuple[Run, Controller]:
     """Raise the incarnation and read what the predecessor left."""
     store = DurableStore(backend)
-    state, cluster = await patiently(store.take_over, stop)
+    state, cluster = await patiently(partial(asyncio.to_thread, store.take_over), stop)
     run = Run(job, settings.run_dir, backend, store, state, cluster, cache_address=settings.cache_address)
     root = Path(job.checkpoint.uri) if job.checkpoint.uri else settings.run_dir / "checkpoints"
     return run, Controller(run, None, root.absolute(), jobs)

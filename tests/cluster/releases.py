@@ -91,8 +91,8 @@ class Release:
         self._helm("uninstall", self.name)
 
     def helm_test(self) -> str:
-        """What `helm test --logs` says."""
-        return self._helm("test", self.name, "--logs")
+        """What `helm test` says. The pod of a test that succeeded is gone then, so that `--logs` would find none."""
+        return self._helm("test", self.name)
 
     def annotations(self) -> dict[str, str]:
         path = f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets/{self.name}-trainer"
@@ -232,6 +232,13 @@ class Release:
             pod["metadata"]["name"]: sum(one["restartCount"] for one in pod.get("status", {}).get("containerStatuses") or ())
             for pod in self.cluster.pods(self.namespace)
         }
+
+    def previous_logs(self) -> str:
+        """Ends of the logs of containers that were started again."""
+        again = [name for name, count in self.restarts().items() if count]
+        return "".join(
+            self.cluster.kubectl("logs", name, "--previous", "--tail=30", namespace=self.namespace, check=False) for name in again
+        )
 
     def where(self) -> str:
         """For a message: how the pods are."""

@@ -100,7 +100,7 @@ def test_a_bad_day_of_the_api_server(bad_day: TroubledApi, release: Release) -> 
     wait_for(lambda: COMMAND not in release.annotations(), "the command to be taken")
     release.wait_for_state("completed", 300)
     assert release.leader() == leader
-    assert not any(release.restarts().values()), "a refused request is no reason to end"
+    assert not any(release.restarts().values()), f"a refused request is no reason to end: {release.previous_logs()}"
     assert {"409", "410", "429", "500", "503", "lost", "watches broken off"} <= bad_day.counts.keys()
     decided = [line["number"] for line in release.lines("plans.jsonl") if line["kind"] == "decision"]
     assert decided == sorted(set(decided))

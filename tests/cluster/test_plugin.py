@@ -33,8 +33,8 @@ def test_a_run_is_seen_and_steered(release: Release, tmp_path: Path) -> None:
     assert "suspend" in frostline(release, "suspend", "digits")
     release.wait_for_state("suspended")
     assert "digits: suspended" in frostline(release, "status", "digits", "--watch")
-    frostline(release, "cancel", "digits")
-    release.wait_for_state("cancelled")
+    refused = release.cluster.kubectl("frostline", "cancel", "digits", namespace=release.namespace, check=False)
+    assert "the run is suspended; resume it first" in refused
 
 
 def test_a_release_that_is_not_there_is_said_with_those_that_are(release: Release) -> None:

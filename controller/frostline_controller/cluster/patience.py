@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from frostline_controller.cluster.kubernetes_api import ApiError
@@ -13,12 +13,12 @@ WAIT_SECONDS_FIRST, WAIT_SECONDS_MAX = 0.5, 15.0
 log = logging.getLogger(__name__)
 
 
-async def patiently(ask: Callable[[], Answer], stop: asyncio.Event) -> Answer:
-    """ask: blocking. Raises ApiError once `stop` is set. (Ending instead would mean ever longer pauses between starts.)"""
+async def patiently(ask: Callable[[], Awaitable[Answer]], stop: asyncio.Event) -> Answer:
+    """ask: may be begun anew after a failure. Raises ApiError once `stop` is set. (Ending instead would mean ever longer pauses between starts.)"""
     wait = WAIT_SECONDS_FIRST
     while True:
         try:
-            return await asyncio.to_thread(ask)
+            return await ask()
         except ApiError as error:
             if stop.is_set():
                 raise

@@ -26,11 +26,9 @@ class Sizing:
         self._grown_at = run.clock()
 
     async def start_pods(self) -> None:
-        """Ask for the pods that the run wants, where nobody has yet; finish a predecessor's unfinished write."""
-        run = self._run
-        if run.state.scaling_from >= 0 and run.cluster.spec_replicas == run.state.scaling_from:
-            await self._scale(run.state.replicas)
-        elif run.state.replicas < 0 and not run.ended:
+        """Ask for the pods that the run wants, where nobody has yet."""
+        await self._finish_write()
+        if self._run.state.replicas < 0 and not self._run.ended:
             await self._scale(self._wanted_pods())
 
     async def request_workers(self, workers: int, by: str) -> None:
@@ -47,6 +45,7 @@ class Sizing:
         run = self._run
         if run.state.replicas < 0:
             return None
+        await self._finish_write()
         if run.cluster.spec_replicas != run.state.replicas:
             return await self._take_limit(run.cluster.spec_replicas * run.job.placement.workers_per_pod, SCALE_REQUEST)
         text = run.cluster.annotations.get(REQUESTED_WORKERS)
@@ -117,6 +116,16 @@ class Sizing:
             return
         await run.event("leave", f"{held - pods} of {held} pods handed back: the plan uses {len(members)} workers")
         await self._scale(pods)
+
+    async def _finish_write(self) -> None:
+        """A predecessor's, or our own that the cluster refused: it must not be taken for a person's request."""
+        run = self._run
+        if run.state.scaling_from < 0:
+            return
+        if run.cluster.spec_replicas == run.state.scaling_from:
+            await self._scale(run.state.replicas)
+        else:
+            await run.commit(scaling_from=-1)
 
     async def _scale(self, pods: int) -> None:
         if pods > self._run.state.replicas:

@@ -189,6 +189,32 @@ def test_pods_that_are_still_starting_are_not_handed_back(tmp_path: Path) -> Non
     asyncio.run(story())
 
 
+def test_a_write_that_the_cluster_refused_is_written_again_and_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 4}) as stage:
+            await first_plan(stage, 0, 1, 2, 3)
+            tries: list[int] = []
+            write = stage.backend.scale
+
+            def refuse_once(replicas: int) -> None:
+                tries.append(replicas)
+                if len(tries) == 1:
+                    raise OSError("429 Too Many Requests")
+                write(replicas)
+
+            monkeypatch.setattr(stage.backend, "scale", refuse_once)
+            ask(stage, "annotation", 2)
+            await stage.until(lambda: stage.replicas == 2 and stage.run.state.scaling_from < 0, "the scale")
+            await stage.until(lambda: not stage.controller.adapting.wish, "the planner's answer")
+            assert tries == [2, 2]
+            assert (stage.run.state.requested_workers, stage.replicas) == (2, 2)
+            assert not [event for event in stage.run.events.all() if "a scale request" in event["reason"]]
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("by", ["annotation", "a scale request"])
 def test_a_request_is_a_limit_answered_once(tmp_path: Path, by: str) -> None:
     async def story() -> None:
