@@ -33,6 +33,8 @@ def test_helm_test_finds_a_release_well(release: Release, helm: str) -> None:
     release.install(training={"steps": 240}, faults=paced(240))
     release.wait_for_step(5)
     assert "Succeeded" in release.helm_test()
-    told = "".join(file.read_text() for node in release.cluster.nodes.values() for file in node.folder.glob("digits-check*/*.log"))
+    told = "".join(
+        file.read_text() for node in release.cluster.nodes.values() for file in node.folder.glob("digits-check*/*.log")
+    )
     for line in ("ok      controller", "ok      authentication", "ok      cache"):
         assert line in told

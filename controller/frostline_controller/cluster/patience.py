@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 async def patiently(ask: Callable[[], Awaitable[Answer]], stop: asyncio.Event) -> Answer:
-    """ask: may be begun anew after a failure. Raises ApiError once `stop` is set. (Ending instead would mean ever longer pauses between starts.)"""
+    """ask: begun anew after a failure; ending would mean ever longer pauses between starts. Raises ApiError once `stop` is set."""
     wait = WAIT_SECONDS_FIRST
     while True:
         try:

@@ -63,7 +63,7 @@ class Controller:
         self._worker_events: list[pb.RunEvent] = []
 
     async def start(self) -> None:
-        """Take over what was found: complete plans.jsonl, say when the run began, ask for pods. May be called again after a failure."""
+        """Take over what was found: complete plans.jsonl, say when the run began, ask for pods. After a failure: again."""
         run = self.run
         if not run.state.started_at:
             await self.ending.reopen()  # the checkpoint root may have been another run's
