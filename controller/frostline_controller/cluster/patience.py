@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 async def patiently(ask: Callable[[], Awaitable[Answer]], stop: asyncio.Event) -> Answer:
-    """ask: begun anew after a failure; ending would mean ever longer pauses between starts. Raises ApiError once `stop` is set."""
+    """ask: begun anew after a failure (an end would mean ever longer pauses). Raises ApiError once `stop` is set."""
     wait = WAIT_SECONDS_FIRST
     while True:
         try:
