@@ -68,7 +68,7 @@ def test_service_accounts_have_their_roles(key: rsa.RSAPrivateKey) -> None:
         {"sub": "digits-trainer"},
         {"kubernetes.io": {}},
         {"kubernetes.io": {"pod": {"name": "digits-trainer-0"}}},
-        {"nbf": time.time() + 600},
+        {"nbf": time.time() + 86400},
     ],
 )
 def test_another_audience_account_or_time_is_nobody(key: rsa.RSAPrivateKey, claims: dict[str, Any]) -> None:

@@ -64,9 +64,12 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._kill_at: float | None = None
         self._preload: subprocess.Popen[bytes] | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="frostline-")
-        self._health: HTTPServer | None = None
         self._socket = env.get("FROSTLINE_PRELOAD", "")
+        self._health_port = int(env.get("FROSTLINE_HEALTH_PORT", "0"))
+        self._health: HTTPServer | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # only where it is used: it outlives a SIGKILL
+        if not self._socket or self._health_port:
+            self._folder = tempfile.TemporaryDirectory(prefix="frostline-")
 
     def run(self) -> int:
         wake, wake_end = socket.socketpair()
@@ -130,13 +133,10 @@ class Agent:
             slot.next_start = now + CONNECT_SECONDS
             return
         nonce = secrets.token_hex(4)
-        slot.joined = Path(self._folder.name) / f"joined-{nonce}"
-        env = {
-            **self._env,
-            "FROSTLINE_LOCAL_RANK": str(slot.local_rank),
-            "FROSTLINE_WORKER_NONCE": nonce,
-            "FROSTLINE_JOINED": str(slot.joined),
-        }
+        env = {**self._env, "FROSTLINE_LOCAL_RANK": str(slot.local_rank), "FROSTLINE_WORKER_NONCE": nonce}
+        if self._folder is not None:
+            slot.joined = Path(self._folder.name) / f"joined-{nonce}"
+            env["FROSTLINE_JOINED"] = str(slot.joined)
         connection.sendall(json.dumps({"env": env, "log": self._log}).encode() + b"\n")
         slot.connection, slot.received, slot.started, slot.process_id = connection, b"", now, 0
         self._selector.register(connection, selectors.EVENT_READ, slot)
@@ -200,13 +200,13 @@ class Agent:
 
     def _start_preload(self) -> None:
         """A preload process of the pod's own, in the agent's process group."""
+        assert self._folder is not None
         self._socket = str(Path(self._folder.name) / "preload.sock")
         self._preload = subprocess.Popen([sys.executable, "-m", "frostline_trainer.preload", self._socket], env=self._env)
 
     def _serve_health(self) -> None:
-        port = int(self._env.get("FROSTLINE_HEALTH_PORT", "0"))
-        if port:
-            self._health = serve_pod_health(self._env.get("FROSTLINE_BIND_HOST", ""), port, self._not_joined)
+        if self._health_port:
+            self._health = serve_pod_health(self._env.get("FROSTLINE_BIND_HOST", ""), self._health_port, self._not_joined)
 
     def _not_joined(self) -> list[int]:
         """Local ranks without a worker that has joined; called by the threads that answer probes."""
@@ -223,7 +223,8 @@ class Agent:
         if self._preload is not None:
             self._preload.terminate()
             self._preload.wait()
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
 
 
 def say(text: str) -> None:
