@@ -60,11 +60,11 @@ def test_suspend_and_resume_by_annotation(release: Release) -> None:
 def test_a_leader_that_is_killed_is_followed_by_the_other(release: Release, moment: str) -> None:
     """In mid-run with its pod, by force; or its process, between writing a plan and telling anybody of it, or right after."""
     faults = [{"kind": "kill_controller", "step": 11, "phase": moment}] if moment else []
-    planned = [{"step": 30, "pp_degree": 2, "dp_degree": 2}]
-    release.install(training={"steps": 150}, freeze={"interval_steps": 60}, reshapes=planned, faults=[*paced(150), *faults])
-    release.wait_for_step(10)
+    release.install(training={"steps": 150}, freeze={"interval_steps": 60}, faults=[*paced(150), *faults])
+    release.wait_for_step(12)
     before = release.incarnation()
     if moment:
+        release.upgrade(placement={"hysteresis": 0.2})  # a live field: a plan is written for it
         wait_for(lambda: release.fault_happened(len(paced(150))), "the planned kill", 90)
     else:
         release.cluster.kubectl("delete", "pod", release.leader(), "--grace-period=0", "--force", namespace=release.namespace)
