@@ -27,7 +27,7 @@ def grant(server: WithNamespaces, namespace: str) -> None:
     server.rest.create(f"{RBAC}/{namespace}/rolebindings", {"metadata": metadata, "roleRef": reference, "subjects": [subject]})
     asked = {
         "user": f"system:serviceaccount:{namespace}:{CONTROLLER}",
-        "resourceAttributes": {"namespace": namespace, "verb": "get", "resource": "pods"},
+        "resourceAttributes": {"namespace": namespace, "verb": "list", "resource": "pods"},
     }
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": asked}
     reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

@@ -190,9 +190,8 @@ def test_a_person_is_known_by_a_kubeconfig(cluster: Cluster, namespace: str) -> 
 
 
 def test_answers_become_the_kinds_of_errors_that_callers_handle(api: Api, api_server: Server, namespace: str) -> None:
-    pods = path_of(namespace, "pods")
     with pytest.raises(NotFound):
-        api.get(f"{pods}/absent")
+        api.get(path_of(namespace, "statefulsets", TRAINER))
     path = path_of(namespace, "leases", "run-controller")
     made = api_server.rest.create(path_of(namespace, "leases"), {"metadata": {"name": "run-controller"}})
     api.replace(path, {**made, "spec": {"leaseDurationSeconds": 1}})
