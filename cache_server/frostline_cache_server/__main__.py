@@ -21,7 +21,7 @@ from frostline_cache_server.service import CacheControl
 from frostline_cache_server.shards import ShardMap, parse_addresses
 from frostline_cache_server.sweeper import Sweeper
 from frostline_proto.v1 import cache_pb2_grpc
-from frostline_rpc.api_server import TokenReviews, fetch_keys, reviews_wanted
+from frostline_rpc.api_server import fetch_keys, token_review
 from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Callers, Tokens
 from frostline_rpc.health import serve_health
 from frostline_rpc.projected import Caller, ProjectedTokens
@@ -57,10 +57,10 @@ def known_callers(run_dir: Path | None) -> Callers:
     if audience := os.environ.get("FROSTLINE_AUDIENCE"):
         release = os.environ["FROSTLINE_RELEASE"]
         roles = {f"{release}-trainer": WORKER, f"{release}-controller": CONTROLLER, f"{release}-check": OPERATOR}
-        reviews = TokenReviews(audience) if reviews_wanted() else None
+        is_genuine = token_review(audience)
 
         async def confirm(caller: Caller, token: str) -> bool:
-            return reviews is None or await asyncio.to_thread(reviews.is_genuine, token)
+            return await is_genuine(token)
 
         return ProjectedTokens(audience, os.environ["FROSTLINE_NAMESPACE"], roles, fetch_keys, confirm)
     if run_dir is None:

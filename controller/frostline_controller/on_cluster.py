@@ -30,7 +30,7 @@ from frostline_controller.service.leading import lead, stamp_logs
 from frostline_controller.service.run import Run
 from frostline_controller.service.web import WebServer
 from frostline_controller.state.durable import DurableStore
-from frostline_rpc.api_server import TokenReviews, fetch_keys, reviews_wanted
+from frostline_rpc.api_server import fetch_keys, token_review
 from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Callers
 from frostline_rpc.errors import NotLeading
 from frostline_rpc.health import serve_health
@@ -164,11 +164,10 @@ async def take_over(
 def known_callers(settings: Settings, backend: KubernetesBackend) -> ProjectedTokens:
     """Trainers, by pods that this run still has; the cache server; whoever checks the release."""
     roles = {settings.trainers: WORKER, f"{settings.release}-cache-server": CONTROLLER, f"{settings.release}-check": OPERATOR}
-
-    reviews = TokenReviews(settings.audience) if reviews_wanted() else None
+    is_genuine = token_review(settings.audience)
 
     async def confirm(caller: Caller, token: str) -> bool:
-        if reviews is not None and not await asyncio.to_thread(reviews.is_genuine, token):
+        if not await is_genuine(token):
             return False
         if roles.get(caller.account) != WORKER:
             return True

@@ -7,7 +7,6 @@ on a connection that is half open (facts: kubernetes).
 
 import json
 import logging
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,8 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.config.incluster_config import InClusterConfigLoader
 
+from frostline_rpc.api_server import account_folder
+
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS, READ_SECONDS = 3.0, 10.0
@@ -25,9 +26,6 @@ WATCH_SECONDS = 60
 WATCH_SILENCE_SECONDS = 70.0
 TOKEN_SECONDS = 60.0
 TOKEN_KEY = "BearerToken"
-ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-ACCOUNT_FOLDER_VARIABLE = "FROSTLINE_SERVICE_ACCOUNT"
-"""Names another folder of token, ca.crt and namespace than the one that a kubelet mounts."""
 
 Json = dict[str, Any]
 JSON, JSON_PATCH, MERGE_PATCH = "application/json", "application/json-patch+json", "application/merge-patch+json"
@@ -63,7 +61,7 @@ class Api:
     @staticmethod
     def in_cluster() -> "Api":
         """As the pod's service account; its token is read again every minute."""
-        folder = Path(os.environ.get(ACCOUNT_FOLDER_VARIABLE) or ACCOUNT_FOLDER)
+        folder = account_folder()
         configuration = client.Configuration()
         loader = InClusterConfigLoader(str(folder / "token"), str(folder / "ca.crt"), try_refresh_token=False)
         try:
