@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from frostline_contract.job.load import is_live
 from frostline_contract.job.model import Job
 
 SHOWN_CHARACTERS = 60
@@ -28,8 +29,7 @@ def differences(before: BaseModel, after: BaseModel, path: str = "") -> list[Dif
         if isinstance(old, BaseModel) and type(old) is type(new):
             found += differences(old, new, f"{place}.")
         elif old != new:
-            extra = field.json_schema_extra
-            found.append(Difference(place, old, new, isinstance(extra, dict) and extra.get("change") == "live"))
+            found.append(Difference(place, old, new, is_live(field)))
     return found
 
 

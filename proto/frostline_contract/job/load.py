@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from frostline_contract.job.model import Job
 
@@ -101,14 +102,20 @@ def _digest(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
+def is_live(field: FieldInfo) -> bool:
+    """Whether a field may change while a run goes on (PROTOCOLS 9)."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and extra.get("change") == "live"
+
+
 def _fixed(section: BaseModel, values: dict[str, Any]) -> dict[str, Any]:
     """Of a section's values those that never change."""
     kept: dict[str, Any] = {}
     for name, field in type(section).model_fields.items():
-        inner, extra = getattr(section, name), field.json_schema_extra
+        inner = getattr(section, name)
         if isinstance(inner, BaseModel):
             kept[name] = _fixed(inner, values[name])
-        elif not (isinstance(extra, dict) and extra.get("change") == "live"):
+        elif not is_live(field):
             kept[name] = values[name]
     return kept
 
