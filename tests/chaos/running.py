@@ -129,7 +129,8 @@ class Laboratory:
         file = folder / "job.yaml"
         file.write_text(yaml.safe_dump(job, sort_keys=False))
         env = {**self._env, "TMPDIR": str(self._temporary(run))}
-        running = Running(run, [*FROSTLINE, "run", "-f", str(file), "--out", str(run), "--quiet", *arguments], env)
+        quietly = ("--quiet", "--no-report")
+        running = Running(run, [*FROSTLINE, "run", "-f", str(file), "--out", str(run), *quietly, *arguments], env)
         self._running.add(running)
         try:
             return running.end()

@@ -20,6 +20,7 @@ from tests.cluster.waiting import wait_for
 CHART = ROOT / "charts" / "frostline"
 DIGITS = ROOT / "examples" / "image_classification" / "digits.yaml"
 SMALL: dict[str, Any] = {
+    "model": {"config": {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "patch_size": 4}},
     "training": {"epochs": None, "steps": 60, "schedule": {"warmup_fraction": 0.1}},
     "freeze": {"interval_steps": 10},
     "placement": {"workers": 4, "initial_pp_degree": 4, "planner": "paper_greedy", "reshape_every_freeze": True},
@@ -30,7 +31,7 @@ SMALL: dict[str, Any] = {
         "trainer": {"unreachable_seconds": 2, "grace_seconds": 15, "requests": {"cpu": "100m", "memory": "64Mi"}},
     },
 }
-"""Of the digits job, so that a run takes half a minute and a successor of a leader seconds."""
+"""Of the digits job, so that a run takes a quarter of a minute and a successor of a leader seconds."""
 
 
 SLOW_STEPS = 20
@@ -51,6 +52,11 @@ def merged(base: dict[str, Any], *changes: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def digits_job() -> dict[str, Any]:
+    """As the examples have it."""
+    return dict(yaml.safe_load(DIGITS.read_text(encoding="utf-8")))
+
+
 def paced(steps: int, seconds: float = 0.1) -> list[dict[str, Any]]:
     """Planned faults that make each of so many steps so much longer, on a fast machine too: no load, and time to look."""
     return [{"kind": "slow", "worker": 0, "step": step, "seconds": seconds} for step in range(1, steps, SLOW_STEPS)]
@@ -62,7 +68,18 @@ def digest_of_one_worker(job: str, replayed: str = "") -> str:
     with tempfile.TemporaryDirectory(prefix="fl-alone-") as folder:
         file, out = Path(folder) / "alone.yaml", Path(folder) / "alone"
         file.write_text(job, encoding="utf-8")
-        command = [sys.executable, "-m", "frostline_controller.cli", "run", "-f", str(file), "--out", str(out), "--quiet"]
+        command = [
+            sys.executable,
+            "-m",
+            "frostline_controller.cli",
+            "run",
+            "-f",
+            str(file),
+            "--out",
+            str(out),
+            "--quiet",
+            "--no-report",
+        ]
         command += ["--replay", replayed] if replayed else []
         subprocess.run(command, check=True, cwd=ROOT, timeout=300)
         return str(json.loads((out / "result.json").read_text(encoding="utf-8"))["digest"])
@@ -73,7 +90,7 @@ class Release:
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path, name: str = "digits", helm: str = "helm3") -> None:
         self.cluster, self.namespace, self.folder, self.name, self.helm = cluster, namespace, folder, name, helm
-        self.job = merged(yaml.safe_load(DIGITS.read_text(encoding="utf-8")), SMALL)
+        self.job = merged(digits_job(), SMALL)
 
     def install(self, **sections: Any) -> None:
         """sections: changes of the small digits job."""

@@ -7,7 +7,7 @@ import pytest
 
 from frostline_contract.annotations import COMMAND
 from tests.cluster.cluster import is_ready
-from tests.cluster.releases import SMALL, Release, paced
+from tests.cluster.releases import SMALL, Release, digits_job, paced
 from tests.cluster.waiting import wait_for
 
 LEASE_SECONDS = SMALL["kubernetes"]["lease"]["duration_seconds"]
@@ -16,7 +16,8 @@ SLACK_SECONDS = 10.0
 
 
 def test_a_run_from_install_to_its_result(release: Release) -> None:
-    release.install()
+    """With the model of the digits job; other tests have a smaller one."""
+    release.install(model=digits_job()["model"])
     wait_for(lambda: len(release.pods("trainer")) == 4 and all(map(is_ready, release.pods("trainer"))), "four ready trainers")
     assert all(map(is_ready, release.pods("controller"))) and len(release.pods("controller")) == 2
     ended = "--for=jsonpath={.metadata.annotations.frostline\\.io/state}=completed"

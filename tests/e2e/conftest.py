@@ -58,7 +58,7 @@ def run_on(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Call
     @cache
     def ended(workers: int) -> Ended:
         folder = tmp_path_factory.mktemp(f"on{workers}") / "run"
-        return workshop.run(folder, {"reshapes": RESHAPES[workers]}, "--workers", str(workers))
+        return workshop.run(folder, {"reshapes": RESHAPES[workers]}, "--workers", str(workers), report=True)
 
     return ended
 

@@ -212,18 +212,23 @@ class Workshop:
         changes: dict[str, Any] | None = None,
         *arguments: str,
         before_it_starts: Callable[[], None] | None = None,
+        report: bool = False,
         **more_env: str,
     ) -> Running:
-        """`frostline run` of the tiny digits job with changes, in `folder`. before_it_starts: carried out in the new process."""
+        """`frostline run` of the tiny digits job with changes, in `folder`.
+
+        before_it_starts: carried out in the new process. report: whether report.html is drawn, a fifth of so short a run.
+        """
         job = folder.with_suffix(".yaml")
         job.write_text(yaml.safe_dump(merged(TINY_DIGITS, changes or {}), sort_keys=False))
-        return self._start(folder, "run", "-f", str(job), "--out", str(folder), *arguments, before=before_it_starts, **more_env)
+        words = ["run", "-f", str(job), "--out", str(folder), *([] if report else ["--no-report"]), *arguments]
+        return self._start(folder, *words, before=before_it_starts, **more_env)
 
-    def run(self, folder: Path, changes: dict[str, Any] | None = None, *arguments: str, **more_env: str) -> Ended:
-        return self.start(folder, changes, *arguments, **more_env).end()
+    def run(self, folder: Path, changes: dict[str, Any] | None = None, *arguments: str, report: bool = False) -> Ended:
+        return self.start(folder, changes, *arguments, report=report).end()
 
     def resume(self, folder: Path, *arguments: str) -> Ended:
-        return self._start(folder, "resume", str(folder), *arguments).end()
+        return self._start(folder, "resume", str(folder), "--no-report", *arguments).end()
 
     def command(self, *arguments: str, **more_env: str) -> subprocess.CompletedProcess[str]:
         """Any other `frostline` command, to its end."""

@@ -96,7 +96,7 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     run.add_argument("--workers", type=positive, metavar="N", help="worker processes; the same as --set placement.workers=N")
     run.add_argument("--out", metavar="DIR", help="run directory; without it runs/<name>, runs/<name>-2, ...")
     run.add_argument("--replay", metavar="RUN_DIR", help="take every decision from this run instead of the policy")
-    run.add_argument("--quiet", action="store_true", help="say only how it ended")
+    _ending_arguments(run)
     resume = _add(
         commands, "resume", "run:resume", "Go on with a run that stopped: after Ctrl-C, suspend, a crash or a power cut.",
         "  frostline resume runs/digits\n  frostline resume runs/digits --workers 2 --set cache.use=never",
@@ -107,7 +107,14 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     resume.add_argument(
         "--accept-numerics", action="store_true", help="go on although this machine or software computes other bits; recorded"
     )
-    resume.add_argument("--quiet", action="store_true", help="say only how it ended")
+    _ending_arguments(resume)
+
+
+def _ending_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--quiet", action="store_true", help="say only how it ended")
+    command.add_argument(
+        "--no-report", action="store_true", help="do not draw report.html at the end; `frostline report DIR` draws it at any time"
+    )
 
 
 def _add_plan(commands: argparse._SubParsersAction) -> None:

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = new_run_folder(job.name, arguments.out)
     facts = {"job_file": str(Path(arguments.file).resolve()), "started_at": time.time(), "replay": str(replay or "")}
     write_run_folder(folder, job, facts)
-    return watch(folder, job, replay=replay, resume=(), quiet=arguments.quiet)
+    return watch(folder, job, replay=replay, resume=(), quiet=arguments.quiet, report=not arguments.no_report)
 
 
 def resume(arguments: argparse.Namespace) -> int:
@@ -67,13 +67,14 @@ def resume(arguments: argparse.Namespace) -> int:
     write_run_folder(folder, job, {**_facts(folder), "resumed_at": time.time()})
     # The earlier ending is over; what it said is in events.jsonl.
     (folder / "result.json").unlink(missing_ok=True)
-    return watch(folder, job, replay=replay, resume=said, quiet=arguments.quiet)
+    return watch(folder, job, replay=replay, resume=said, quiet=arguments.quiet, report=not arguments.no_report)
 
 
-def watch(folder: Path, job: Job, replay: Path | None, resume: tuple[str, ...], quiet: bool) -> int:
+def watch(folder: Path, job: Job, replay: Path | None, resume: tuple[str, ...], quiet: bool, report: bool) -> int:
     """Run the services of a run directory until it has ended; returns the exit status.
 
     resume: what the controller is told once: nothing for a new run, "--resume" and perhaps "--accept-numerics" otherwise.
+    report: whether report.html is drawn at the end.
     """
     from frostline_controller.cli.services import LocalServices
 
@@ -93,7 +94,7 @@ def watch(folder: Path, job: Job, replay: Path | None, resume: tuple[str, ...], 
             # Somebody who has asked twice does not want to wait for graceful ends.
             services.stop(grace_seconds=0.5 if interrupts.count > 1 else 5.0)
             terminal.close()
-    return _finish(folder, interrupts.count > 1, failure)
+    return _finish(folder, interrupts.count > 1, report, failure)
 
 
 class _Interrupts:
@@ -160,7 +161,7 @@ def _drain(client: ControlClient, terminal: Terminal, progress: Progress) -> boo
     return True
 
 
-def _finish(folder: Path, at_once: bool, failure: "ClusterFailure | None") -> int:
+def _finish(folder: Path, at_once: bool, report: bool, failure: "ClusterFailure | None") -> int:
     """Write the report, say how it ended, and return the exit status."""
     from frostline_controller.report.build import build_report
     from frostline_controller.report.data import read_run
@@ -172,7 +173,8 @@ def _finish(folder: Path, at_once: bool, failure: "ClusterFailure | None") -> in
     at_once = at_once and not status
     if run_data.records and not at_once:
         write_tensorboard(folder)
-        print(f"report {build_report(folder)}")
+        if report:
+            print(f"report {build_report(folder)}")
     if status == "completed":
         print(summary_line(run_data))
         return exit_codes.DONE
