@@ -21,7 +21,13 @@ CHART = ROOT / "charts" / "frostline"
 DIGITS = ROOT / "examples" / "image_classification" / "digits.yaml"
 SMALL: dict[str, Any] = {
     "model": {"config": {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "patch_size": 4}},
-    "training": {"epochs": None, "steps": 60, "schedule": {"warmup_fraction": 0.1}},
+    "training": {
+        "epochs": None,
+        "steps": 60,
+        "micro_batch_size": 16,
+        "reduction_leaves": 4,
+        "schedule": {"warmup_fraction": 0.1},
+    },
     "freeze": {"interval_steps": 10},
     "placement": {"workers": 4, "initial_pp_degree": 4, "planner": "paper_greedy", "reshape_every_freeze": True},
     "controller": {"heartbeat_seconds": 0.2, "join_settle_seconds": 0.1, "join_pause_seconds": 0.5},

@@ -118,7 +118,7 @@ class Adapting:
         frozen = run.job.placement.reshape_every_freeze and freeze_point != current.freeze_point
         differs = _computed(choice.placement) != _computed(current.placement)
         due = bool(leaving) or frozen or (commanded and differs) or run.behind(current)
-        reason = choice.reason if due else f"{choice.verdict}; {choice.reason}"
+        reason = choice.reason if due or not choice.verdict else f"{choice.verdict}; {choice.reason}"
         return Choice(choice.placement, (choice.pays and differs) or due, reason, choice.verdict)
 
     async def _take_scheduled(self) -> None:
