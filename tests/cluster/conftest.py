@@ -54,7 +54,7 @@ def warm_nodes(our_cluster: Cluster) -> Iterator[WarmNodes]:
 def release(cluster: Cluster, warm_nodes: WarmNodes, namespace: str, tmp_path: Path) -> Release:
     """Of the chart, not installed yet; it goes with its namespace."""
     warm_nodes.heal()
-    return Release(cluster, namespace, tmp_path)
+    return Release(cluster, namespace, tmp_path, warm_nodes.alone)
 
 
 @pytest.fixture(scope="session")

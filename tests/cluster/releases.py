@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -69,8 +70,8 @@ def paced(steps: int, seconds: float = 0.1) -> list[dict[str, Any]]:
 
 
 @functools.cache
-def digest_of_one_worker(job: str, replayed: str = "") -> str:
-    """Of this job file, run locally. replayed: run directory whose decisions are followed."""
+def digest_of_one_worker(job: str, preload: str, replayed: str = "") -> str:
+    """Of this job file, run locally. preload: socket to fork from. replayed: run directory whose decisions are followed."""
     with tempfile.TemporaryDirectory(prefix="fl-alone-") as folder:
         file, out = Path(folder) / "alone.yaml", Path(folder) / "alone"
         file.write_text(job, encoding="utf-8")
@@ -87,15 +88,19 @@ def digest_of_one_worker(job: str, replayed: str = "") -> str:
             "--no-report",
         ]
         command += ["--replay", replayed] if replayed else []
-        subprocess.run(command, check=True, cwd=ROOT, timeout=300)
+        subprocess.run(command, check=True, cwd=ROOT, timeout=300, env={**os.environ, "FROSTLINE_PRELOAD": preload})
         return str(json.loads((out / "result.json").read_text(encoding="utf-8"))["digest"])
 
 
 class Release:
-    """One release in one namespace. helm: helm3 or helm4."""
+    """The release `digits` in one namespace.
 
-    def __init__(self, cluster: Cluster, namespace: str, folder: Path, name: str = "digits", helm: str = "helm3") -> None:
-        self.cluster, self.namespace, self.folder, self.name, self.helm = cluster, namespace, folder, name, helm
+    preload: socket of the process from which runs to compare with fork their worker. helm: helm3 or helm4.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path, preload: str) -> None:
+        self.cluster, self.namespace, self.folder, self.preload = cluster, namespace, folder, preload
+        self.name, self.helm = "digits", "helm3"
         self.job = merged(digits_job(), SMALL)
 
     def install(self, **sections: Any) -> None:
@@ -234,11 +239,11 @@ class Release:
 
     def undisturbed_digest(self) -> str:
         """Of the same job on one worker that nothing befell; by its own decisions, which are the same."""
-        return digest_of_one_worker(yaml.safe_dump(self._alone()))
+        return digest_of_one_worker(yaml.safe_dump(self._alone()), self.preload)
 
     def replayed_digest(self) -> str:
         """As `undisturbed_digest`, by the decisions of this run, where a person took part in them."""
-        return digest_of_one_worker(yaml.safe_dump(self._alone()), str(self.run_dir))
+        return digest_of_one_worker(yaml.safe_dump(self._alone()), self.preload, str(self.run_dir))
 
     def _alone(self) -> dict[str, Any]:
         changes = {"kubernetes": None, "faults": None, "controller": None, "checkpoint": None}

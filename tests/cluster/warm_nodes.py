@@ -1,5 +1,5 @@
 """Trainer pods that start in a moment: each test node has one preload process, as a machine has its page cache, for all its
-pods."""
+pods. One more belongs to no node: for the runs on one worker that a release is compared with."""
 
 import os
 import subprocess
@@ -12,6 +12,7 @@ from tests.cluster import processes
 from tests.cluster.cluster import ROOT, Cluster
 
 READY_SECONDS = 120.0
+ALONE = "alone"
 
 
 class WarmNodes:
@@ -23,9 +24,14 @@ class WarmNodes:
         self._folder = tempfile.TemporaryDirectory(prefix="fl-warm-")
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._environment = {**os.environ, "OMP_NUM_THREADS": "1", processes.VARIABLE: f"{cluster.mark}/warm"}
-        for name in cluster.nodes:
+        for name in (*cluster.nodes, ALONE):
             self._start(name)
-        self._await(list(cluster.nodes))
+        self._await([*cluster.nodes, ALONE])
+
+    @property
+    def alone(self) -> str:
+        """Socket of the preload process that no node takes with it."""
+        return str(self._socket(ALONE))
 
     def heal(self) -> None:
         """Start those again that went with their node."""
@@ -41,13 +47,14 @@ class WarmNodes:
         self._folder.cleanup()
 
     def _start(self, name: str) -> None:
-        node = self._cluster.nodes[name]
         socket = self._socket(name)
         socket.unlink(missing_ok=True)
         command = [sys.executable, "-m", "frostline_trainer.preload", str(socket)]
         self._processes[name] = subprocess.Popen(command, cwd=ROOT, env=self._environment)
-        node.options.variables["FROSTLINE_PRELOAD"] = str(socket)
-        node.options.companions[:] = [self._processes[name].pid]
+        if name in self._cluster.nodes:
+            options = self._cluster.nodes[name].options
+            options.variables["FROSTLINE_PRELOAD"] = str(socket)
+            options.companions[:] = [self._processes[name].pid]
 
     def _await(self, names: list[str]) -> None:
         end = time.monotonic() + READY_SECONDS
