@@ -64,9 +64,14 @@ def digits_job() -> dict[str, Any]:
     return dict(yaml.safe_load(DIGITS.read_text(encoding="utf-8")))
 
 
-def paced(steps: int, seconds: float = 0.1) -> list[dict[str, Any]]:
+def paced(steps: int, seconds: float = 0.2) -> list[dict[str, Any]]:
     """Planned faults that make each of so many steps so much longer, on a fast machine too: no load, and time to look."""
     return [{"kind": "slow", "worker": 0, "step": step, "seconds": seconds} for step in range(1, steps, SLOW_STEPS)]
+
+
+def long(steps: int = 120) -> dict[str, Any]:
+    """Sections of a run that lasts half a minute, whatever the machine."""
+    return {"training": {"steps": steps}, "faults": paced(steps)}
 
 
 @functools.cache

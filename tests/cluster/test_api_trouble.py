@@ -10,16 +10,14 @@ import pytest
 
 from frostline_contract.annotations import COMMAND
 from tests.cluster.cluster import Cluster
-from tests.cluster.releases import Release, paced
+from tests.cluster.releases import Release, long
 from tests.cluster.trouble import Mood, TroubledApi
 from tests.cluster.waiting import wait_for
-
-LONG = {"training": {"steps": 240}, "faults": paced(240)}
 
 
 def test_a_restarted_api_server_costs_nothing(release: Release) -> None:
     """Shorter than the Lease allows: the leader leads on."""
-    release.install(**LONG, kubernetes={"lease": {"retry_seconds": 1.0, "renew_seconds": 20.0, "duration_seconds": 30}})
+    release.install(**long(), kubernetes={"lease": {"retry_seconds": 1.0, "renew_seconds": 20.0, "duration_seconds": 30}})
     release.wait_for_step(10)
     leader = release.leader()
     release.cluster.plane.stop_api_server(signal.SIGKILL)
@@ -36,7 +34,7 @@ def test_a_restarted_api_server_costs_nothing(release: Release) -> None:
 
 def test_a_frozen_api_server_ends_the_leader_and_training_goes_on(release: Release) -> None:
     """Longer than the Lease: the leader stops acting; when the API server is back one of them leads, and nothing was lost."""
-    release.install(**LONG)
+    release.install(**long())
     release.wait_for_step(10)
     release.cluster.plane.freeze_api_server(True)
     try:
@@ -51,7 +49,7 @@ def test_a_frozen_api_server_ends_the_leader_and_training_goes_on(release: Relea
 
 def test_commands_that_come_while_somebody_writes_all_the_time(release: Release) -> None:
     """Conflicts: another writer changes other annotations without a pause."""
-    release.install(**LONG)
+    release.install(**long())
     release.wait_for_step(5)
     path = f"/apis/apps/v1/namespaces/{release.namespace}/statefulsets/digits-trainer"
     stop = threading.Event()
@@ -92,7 +90,7 @@ def bad_day(cluster: Cluster, tmp_path: Path) -> Iterator[TroubledApi]:
 def test_a_bad_day_of_the_api_server(bad_day: TroubledApi, release: Release) -> None:
     """Every fifth request is refused, answers are slow or lost, no watch lives for three seconds; a pod is replaced meanwhile."""
     lease = {"retry_seconds": 1.0, "renew_seconds": 20.0, "duration_seconds": 30}
-    release.install(**LONG, kubernetes={"lease": lease})
+    release.install(**long(), kubernetes={"lease": lease})
     release.wait_for_step(10, 180)
     leader = release.leader()
     release.cluster.kubectl("annotate", "statefulset", "digits-trainer", f"{COMMAND}=checkpoint", namespace=release.namespace)
@@ -110,7 +108,7 @@ def test_a_bad_day_of_the_api_server(bad_day: TroubledApi, release: Release) -> 
 @pytest.mark.parametrize("how", ["cut", "freeze", "kill"])
 def test_a_node_that_is_lost(release: Release, how: str) -> None:
     """Its trainers are left out; their pods are made anew elsewhere once the node is known to be gone, or come back with it."""
-    release.install(**LONG)
+    release.install(**long())
     release.wait_for_step(10)
     pods = release.pods("trainer")
     led_from = next(pod for pod in release.pods("controller") if pod["metadata"]["name"] == release.leader())["spec"]["nodeName"]
@@ -125,7 +123,7 @@ def test_a_node_that_is_lost(release: Release, how: str) -> None:
 
 def test_a_pod_that_is_deleted_by_force_while_its_process_lives_does_no_harm(release: Release) -> None:
     """Its node is cut off: nobody ends the process, and another pod has its name."""
-    release.install(**LONG)
+    release.install(**long())
     release.wait_for_step(10)
     led_from = next(pod for pod in release.pods("controller") if pod["metadata"]["name"] == release.leader())["spec"]["nodeName"]
     pod = next(pod for pod in release.pods("trainer") if pod["spec"]["nodeName"] != led_from)

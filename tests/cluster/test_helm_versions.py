@@ -4,14 +4,14 @@ revert."""
 import pytest
 
 from frostline_contract.annotations import FENCE, PLAN, STATE
-from tests.cluster.releases import Release, paced
+from tests.cluster.releases import Release, long
 from tests.cluster.waiting import wait_for
 
 
 @pytest.mark.parametrize("helm", ["helm3", "helm4"])
 def test_an_upgrade_leaves_what_the_controller_has_written(release: Release, helm: str) -> None:
     release.helm = helm
-    release.install(training={"steps": 240}, faults=paced(240))
+    release.install(**long())
     release.wait_for_step(10)
     release.cluster.kubectl("scale", "statefulset", "digits-trainer", "--replicas=3", namespace=release.namespace)
     wait_for(lambda: release.replicas() == 3 and len(release.pods("trainer")) == 3, "three pods")
@@ -30,7 +30,7 @@ def test_an_upgrade_leaves_what_the_controller_has_written(release: Release, hel
 @pytest.mark.parametrize("helm", ["helm3", "helm4"])
 def test_helm_test_finds_a_release_well(release: Release, helm: str) -> None:
     release.helm = helm
-    release.install(training={"steps": 240}, faults=paced(240))
+    release.install(**long())
     release.wait_for_step(5)
     assert "Succeeded" in release.helm_test()
     told = "".join(

@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 
 from frostline_contract.annotations import COMMAND, REQUESTED_WORKERS
-from tests.cluster.releases import Release, paced
+from tests.cluster.releases import Release, long
 from tests.cluster.waiting import wait_for
-
-LONG = {"training": {"steps": 240}, "faults": paced(240)}
 
 
 def annotate(release: Release, text: str) -> None:
@@ -45,7 +43,7 @@ def test_a_word_that_is_no_command_is_refused_and_the_run_goes_on(release: Relea
 
 
 def test_a_scale_request_is_answered_once_and_explained(release: Release) -> None:
-    release.install(**LONG)
+    release.install(**long())
     release.wait_for_step(10)
     release.scale(8)
     wait_for(lambda: release.annotations().get(REQUESTED_WORKERS) == "8", "the request to be noted")
@@ -62,7 +60,7 @@ def test_a_scale_request_is_answered_once_and_explained(release: Release) -> Non
 
 
 def test_cancel_leaves_the_last_checkpoint(release: Release) -> None:
-    release.install(**LONG)
+    release.install(**long())
     release.wait_for_step(10)
     annotate(release, f"{COMMAND}=cancel")
     release.wait_for_state("cancelled")
@@ -75,7 +73,7 @@ def test_pods_are_handed_back_as_layers_freeze(release: Release) -> None:
     """And a person's wishes before and after it: one write of the controller for each, at most."""
     placement = {"workers": 6, "initial_pp_degree": 6, "objective": "cost", "planner": "optimal"}
     by_hand = {"interval_steps": 10, "policy": {"name": "manual", "alpha": None}}
-    release.install(**LONG, placement=placement, freeze=by_hand)
+    release.install(**long(160), placement=placement, freeze=by_hand)
     release.wait_for_step(5)
     release.scale(8)
     wait_for(lambda: release.said("8 workers", "answered by"), "the answer")
@@ -98,7 +96,7 @@ def test_pods_are_handed_back_as_layers_freeze(release: Release) -> None:
 @pytest.mark.parametrize("change", ["live", "fixed"])
 def test_an_upgrade_in_mid_run(release: Release, change: str) -> None:
     """A pod that is replaced right after it trains like its peers."""
-    release.install(**LONG)
+    release.install(**long())
     release.wait_for_step(10)
     before = release.job
     if change == "live":

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.cluster.releases import Release, paced
+from tests.cluster.releases import Release, long
 from tests.cluster.waiting import wait_for
 
 
@@ -12,7 +12,7 @@ def frostline(release: Release, *words: str) -> str:
 
 def test_a_run_is_seen_and_steered(release: Release, tmp_path: Path) -> None:
     by_hand = {"interval_steps": 10, "policy": {"name": "manual", "alpha": None}}
-    release.install(training={"steps": 200}, freeze=by_hand, faults=paced(200))
+    release.install(**long(), freeze=by_hand)
     release.wait_for_step(12)
     shown = frostline(release, "status", "digits")
     for part in ("digits: running", "of 200", "freeze point 0", "shape 4x1", "digits-trainer-3", "digits-controller-"):

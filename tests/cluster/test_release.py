@@ -36,7 +36,7 @@ def test_a_run_from_install_to_its_result(release: Release) -> None:
 
 def test_a_killed_worker_comes_back_in_its_container(release: Release) -> None:
     """The agent starts it again: no restart of a container, no wait for a kubelet's back-off."""
-    release.install(training={"steps": 120}, faults=[*paced(120), {"kind": "kill_worker", "worker": 1, "step": 15}])
+    release.install(training={"steps": 60}, faults=[*paced(60), {"kind": "kill_worker", "worker": 1, "step": 15}])
     release.wait_for_state("completed", 240)
     assert [line for line in release.lines("events.jsonl") if line["kind"] == "failure"]
     assert not any(release.restarts().values())
@@ -61,12 +61,12 @@ def test_suspend_and_resume_by_annotation(release: Release) -> None:
 def test_a_leader_that_is_killed_is_followed_by_the_other(release: Release, moment: str) -> None:
     """In mid-run with its pod, by force; or its process, between writing a plan and telling anybody of it, or right after."""
     faults = [{"kind": "kill_controller", "step": 11, "phase": moment}] if moment else []
-    release.install(training={"steps": 150}, freeze={"interval_steps": 60}, faults=[*paced(150), *faults])
+    release.install(training={"steps": 100}, freeze={"interval_steps": 60}, faults=[*paced(100), *faults])
     release.wait_for_step(12)
     before = release.incarnation()
     if moment:
         release.upgrade(placement={"hysteresis": 0.2})  # a live field: a plan is written for it
-        wait_for(lambda: release.fault_happened(len(paced(150))), "the planned kill", 90)
+        wait_for(lambda: release.fault_happened(len(paced(100))), "the planned kill", 90)
     else:
         release.cluster.kubectl("delete", "pod", release.leader(), "--grace-period=0", "--force", namespace=release.namespace)
     wait_for(lambda: release.incarnation() > before, "a successor", LEASE_SECONDS + 5 + SLACK_SECONDS)
