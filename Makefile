@@ -88,7 +88,7 @@ cluster-tools: $(STAMP) ## build the programs of the test cluster into the user'
 
 test-cluster: $(STAMP) ## tests on a real API server. CLUSTER=kubeconfig: on that cluster, those that need no nodes of ours
 	@$(if $(CLUSTER),true,$(MAKE) cluster-tools) || printf 'without these programs: what needs them is skipped below, and says so\n' >&2
-	FROSTLINE_TEST_KUBECONFIG=$(abspath $(CLUSTER)) $(PY) -m pytest tests/cluster tests/images tests/chart $(IN_TURN) -q -ra $(ARGS)
+	FROSTLINE_TEST_KUBECONFIG=$(abspath $(CLUSTER)) $(PY) -m pytest tests/cluster tests/images tests/chart -n $(TEST_JOBS) --dist worksteal -q -ra $(ARGS)
 
 chaos: $(STAMP) ## random faults on whole runs, each judged by an oracle (1 h). SEED= CASES= choose others, CASES=1 replays one
 	$(PY) -m tests.chaos --seed $(SEED) --cases $(CASES) $(ARGS)
