@@ -105,30 +105,37 @@ def run(
     overrides: Mapping[str, Any] | None = None,
     replay: str | Path | None = None,
     quiet: bool = True,
+    report: bool = True,
 ) -> RunResult:
     """Train a job on this machine, as `frostline run` does, and return when it has ended.
 
     out: the run directory, new or empty; None: runs/<name>, runs/<name>-2, ... workers: worker processes. overrides: dotted
     fields of the job and their values. replay: a run directory whose decisions are followed. quiet: no progress on the terminal.
+    report: draw report.html at the end.
     A run that was drained (Ctrl-C, suspend) returns too, with status "drained". Raises JobMistake and RunError.
     """
     options = [*_set_options(overrides), *_option("--workers", workers), *_option("--replay", replay)]
     with _job_file(job) as file:
         folder = _run_folder(file, overrides, out)
-        words = ["run", "-f", file, "--out", str(folder), *options, *(["--quiet"] if quiet else [])]
+        words = ["run", "-f", file, "--out", str(folder), *options, *_ending(quiet, report)]
         _command(words, quiet, also=(exit_codes.DRAINED,))
     return RunResult(folder)
 
 
 def resume(
-    directory: str | Path, *, workers: int | None = None, overrides: Mapping[str, Any] | None = None, quiet: bool = True
+    directory: str | Path,
+    *,
+    workers: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    quiet: bool = True,
+    report: bool = True,
 ) -> RunResult:
     """Go on with a run that stopped, as `frostline resume` does; returns when it has ended again.
 
     overrides: live fields only; a fixed one is refused. Raises JobMistake and RunError.
     """
     options = [*_set_options(overrides), *_option("--workers", workers)]
-    words = ["resume", str(directory), *options, *(["--quiet"] if quiet else [])]
+    words = ["resume", str(directory), *options, *_ending(quiet, report)]
     _command(words, quiet, also=(exit_codes.DRAINED,))
     return RunResult(Path(directory).resolve())
 
@@ -170,6 +177,10 @@ def verify(directory: str | Path, *, steps: Sequence[int] = ()) -> str:
     """
     chosen = ["--steps", ",".join(str(step) for step in steps)] if steps else []
     return _command(["verify", str(directory), *chosen], quiet=True)
+
+
+def _ending(quiet: bool, report: bool) -> list[str]:
+    return [*(["--quiet"] if quiet else []), *([] if report else ["--no-report"])]
 
 
 def _command(words: list[str], quiet: bool, also: Sequence[int] = ()) -> str:

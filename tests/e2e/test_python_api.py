@@ -14,12 +14,13 @@ def test_a_run_from_python_has_the_commands_digest(
 ) -> None:
     monkeypatch.setenv("FROSTLINE_PRELOAD", preload)
     monkeypatch.chdir(tmp_path)
-    done = api.run(parse_job(TINY_DIGITS), out="mine", workers=2, overrides={"elastic.cache": False})
+    done = api.run(parse_job(TINY_DIGITS), out="mine", workers=2, overrides={"elastic.cache": False}, report=False)
     assert (done.status, done.steps, done.digest) == ("completed", 60, one_worker.digest)
     assert [record["loss"] for record in done.metrics] == one_worker.losses
     assert done.final == pytest.approx(one_worker.result["final"], abs=0)
     assert done.directory == tmp_path / "mine"
     assert (done.model_directory / "config.json").exists()
+    assert not (done.directory / "report.html").exists()
     assert api.result("mine") == done
     assert api.status(done.directory)["state"] == "completed"
     assert "step     30" in api.verify(done.directory, steps=[30])

@@ -5,9 +5,7 @@ import logging
 import time
 from pathlib import Path
 
-from frostline_contract.annotations import PROGRESS
 from frostline_contract.plan import Decision
-from frostline_controller.cluster.backend import Conflict
 from frostline_controller.membership import GONE, LEAVING, Worker
 from frostline_controller.service.adapting import Adapting
 from frostline_controller.service.choosing import Choosing
@@ -17,17 +15,16 @@ from frostline_controller.service.entering import Entering
 from frostline_controller.service.following import Following, Offers
 from frostline_controller.service.freezing import Deciding
 from frostline_controller.service.profiling import ProfileFile
+from frostline_controller.service.publishing import Publishing
 from frostline_controller.service.reshaping import Reshaping, plan_line
 from frostline_controller.service.run import Run
 from frostline_controller.service.sizing import Sizing
-from frostline_controller.service.status import progress_text
 from frostline_controller.service.watching import Watching
 from frostline_proto.v1 import control_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 CLUSTER_READ_SECONDS = 0.5
-PROGRESS_SECONDS = 10.0
 COALESCE_SECONDS = 0.005
 """Least time between two rounds, so that a thousand heartbeats a second do not become as many rounds."""
 ABSENT_SECONDS = 2.0
@@ -55,10 +52,10 @@ class Controller:
         self.commands = Commands(run, self.sizing, self.adapting, self.entering, self.ending)
         self.watching = Watching(run, self.entering, self.adapting)
         self.profiling = ProfileFile(run)
+        self.publishing = Publishing(run)
         self._stopped = False
         self._cluster_read_at = -1.0
         self._round_at = run.clock()
-        self._progress_at = -PROGRESS_SECONDS
         self._departures: list[tuple[str, str, str]] = []
         self._worker_events: list[pb.RunEvent] = []
 
@@ -178,7 +175,7 @@ class Controller:
         if self.entering.just_entered:
             await self._settle_leavers()
         await run.faults.advance(run)
-        await self._publish(now)
+        await self.publishing.advance(now)
 
     async def _observe(self, now: float) -> None:
         """Read the cluster; workers of a pod that is no longer there are gone."""
@@ -257,12 +254,3 @@ class Controller:
         if self.run.state.prepared is None and self.reshaping.preparation is not None:
             self.reshaping.preparation = None
             self.adapting.ask("after the recovery")
-
-    async def _publish(self, now: float) -> None:
-        if now - self._progress_at < PROGRESS_SECONDS:
-            return
-        self._progress_at = now
-        try:
-            await asyncio.to_thread(self.run.backend.patch_annotations, {PROGRESS: progress_text(self.run)}, {})
-        except Conflict as error:  # it tests nothing, so this is a backend's own refusal
-            log.warning("progress not written error=%s", error)
