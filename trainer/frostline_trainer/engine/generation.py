@@ -67,7 +67,7 @@ class Generation:
             dropout=context.dropout,
             checkpointing=context.job.training.activation_checkpointing,
             autocast=context.job.training.precision == "mixed_bfloat16",
-            device_type=context.device.type,
+            device=context.device,
         )
         self._index = index
         self._needed, self._speaks_for = plan.needs(self.worker_id), self._covers()

@@ -19,7 +19,7 @@ class StageSettings:
     """The numerics of a forward that all stages share.
 
     seed: the job's. dropout: whether any unit draws random numbers. checkpointing: keep only each unit's input.
-    autocast: compute in bfloat16 over float32 weights. device_type: "cpu" or "cuda".
+    autocast: compute in bfloat16 over float32 weights. device: where the units are.
     codec_chain, round_trip: a lossy codec is part of the function: every activation that enters one of these units below the
     freeze point went through encode and decode (PROTOCOLS 1, "A lossy codec").
     """
@@ -28,7 +28,7 @@ class StageSettings:
     dropout: bool
     checkpointing: bool
     autocast: bool
-    device_type: str
+    device: torch.device
     codec_chain: tuple[int, ...] = ()
     round_trip: Callable[[torch.Tensor], torch.Tensor] | None = None
 
@@ -75,7 +75,7 @@ class Stage:
 
     def run_trainable(self, hidden: torch.Tensor | None, inputs: Inputs, step: int, micro_batch: int) -> torch.Tensor:
         """The units that learn, on one micro-batch. Random numbers depend on (seed, step, micro-batch, unit) alone."""
-        device = self.settings.device_type
+        device = self.settings.device
         with self._precision():
             for index in range(self.num_frozen, len(self.units)):
                 seed = self._seed(step, micro_batch, self.first_unit + index)
@@ -93,7 +93,7 @@ class Stage:
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
         if self.settings.autocast:
-            return torch.autocast(self.settings.device_type, dtype=torch.bfloat16)
+            return torch.autocast(self.settings.device.type, dtype=torch.bfloat16)
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
@@ -108,19 +108,20 @@ class Stage:
                 unit.train(index >= self.num_frozen)
 
 
-def _seeded(unit: nn.Module, seed: int | None, device_type: str, hidden: torch.Tensor | None, inputs: Inputs) -> torch.Tensor:
+def _seeded(unit: nn.Module, seed: int | None, device: torch.device, hidden: torch.Tensor | None, inputs: Inputs) -> torch.Tensor:
     # The seed is bound here, at forward, so that a recomputation in the backward draws the same mask.
     if seed is not None:
-        seed_generators(seed, device_type)
+        seed_generators(seed, device)
     return unit(hidden, inputs)
 
 
-def seed_generators(seed: int, device_type: str) -> None:
-    """What `torch.manual_seed` does, for the generators that a stage can draw from: the CPU's and this worker's device's.
+def seed_generators(seed: int, device: torch.device) -> None:
+    """What `torch.manual_seed` does, for the generators that a stage can draw from: the CPU's and its own device's.
 
     torch's own also prepares the seed of every kind of device that this process does not use, each with a formatted call
     stack: a quarter of a small model's step, where each unit is seeded for each micro-batch.
     """
     torch.default_generator.manual_seed(seed)
-    if device_type == "cuda":
-        torch.cuda.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):  # a pod's second worker is on another device than the current one
+            torch.cuda.manual_seed(seed)
