@@ -20,6 +20,15 @@ from tests.cluster.waiting import wait_for
 
 CHART = ROOT / "charts" / "frostline"
 DIGITS = ROOT / "examples" / "image_classification" / "digits.yaml"
+SLOW_STEPS = 20
+"""So long lasts a planned fault of kind `slow`."""
+
+
+def paced(steps: int, seconds: float = 0.2) -> list[dict[str, Any]]:
+    """Planned faults that make each of so many steps so much longer, on a fast machine too: no load, and time to look."""
+    return [{"kind": "slow", "worker": 0, "step": step, "seconds": seconds} for step in range(1, steps, SLOW_STEPS)]
+
+
 SMALL: dict[str, Any] = {
     "model": {"config": {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "patch_size": 4}},
     "training": {
@@ -29,6 +38,7 @@ SMALL: dict[str, Any] = {
         "reduction_leaves": 4,
         "schedule": {"warmup_fraction": 0.1},
     },
+    "faults": paced(60),
     "freeze": {"interval_steps": 10},
     "placement": {"workers": 4, "initial_pp_degree": 4, "planner": "paper_greedy", "reshape_every_freeze": True},
     "controller": {"heartbeat_seconds": 0.2, "join_settle_seconds": 0.1, "join_pause_seconds": 0.5},
@@ -38,11 +48,7 @@ SMALL: dict[str, Any] = {
         "trainer": {"unreachable_seconds": 2, "grace_seconds": 15, "requests": {"cpu": "100m", "memory": "64Mi"}},
     },
 }
-"""Of the digits job, so that a run takes a quarter of a minute and a successor of a leader seconds."""
-
-
-SLOW_STEPS = 20
-"""So long lasts a planned fault of kind `slow`."""
+"""Of the digits job, so that a run takes a quarter of a minute, on a fast machine too, and a successor of a leader seconds."""
 
 
 def merged(base: dict[str, Any], *changes: dict[str, Any]) -> dict[str, Any]:
@@ -62,11 +68,6 @@ def merged(base: dict[str, Any], *changes: dict[str, Any]) -> dict[str, Any]:
 def digits_job() -> dict[str, Any]:
     """As the examples have it."""
     return dict(yaml.safe_load(DIGITS.read_text(encoding="utf-8")))
-
-
-def paced(steps: int, seconds: float = 0.2) -> list[dict[str, Any]]:
-    """Planned faults that make each of so many steps so much longer, on a fast machine too: no load, and time to look."""
-    return [{"kind": "slow", "worker": 0, "step": step, "seconds": seconds} for step in range(1, steps, SLOW_STEPS)]
 
 
 def long(steps: int = 120) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def handed_back(release: Release) -> list[dict[str, Any]]:
 
 
 def test_freeze_by_hand_is_the_next_decision(release: Release) -> None:
-    release.install(freeze={"interval_steps": 10, "policy": {"name": "manual", "alpha": None}})
+    release.install(**long(), freeze={"interval_steps": 10, "policy": {"name": "manual", "alpha": None}})
     release.wait_for_step(12)
     annotate(release, f"{COMMAND}=freeze 3")
     wait_for(lambda: COMMAND not in release.annotations(), "the command to be taken")
@@ -43,7 +43,7 @@ def test_a_word_that_is_no_command_is_refused_and_the_run_goes_on(release: Relea
 
 
 def test_a_scale_request_is_answered_once_and_explained(release: Release) -> None:
-    release.install(**long())
+    release.install(**long(160))
     release.wait_for_step(10)
     release.scale(8)
     wait_for(lambda: release.annotations().get(REQUESTED_WORKERS) == "8", "the request to be noted")
