@@ -82,7 +82,7 @@ $(BENCH_STAMP): requirements-bench.txt | $(STAMP)
 bench: $(STAMP) $(BENCH_STAMP) ## benchmarks (an hour); figures and pages go to docs/. ARGS="--only NAME" one of them, ARGS=--quick a smoke test
 	$(PY) -m tests.benchmarks $(ARGS)
 
-cluster-tools: $(STAMP) ## build the programs of the test cluster into the user's cache folder (once a user; ten minutes on two cores)
+cluster-tools: $(STAMP) ## build the programs of the test cluster into the user's cache folder (once a user; a quarter of an hour on two cores)
 	@$(PY) -m tests.cluster.binaries
 	@$(PY) -m tests.cluster.openapi
 
