@@ -43,7 +43,7 @@ SMALL: dict[str, Any] = {
     "placement": {"workers": 4, "initial_pp_degree": 4, "planner": "paper_greedy", "reshape_every_freeze": True},
     "controller": {"heartbeat_seconds": 0.2, "join_settle_seconds": 0.1, "join_pause_seconds": 0.5},
     "kubernetes": {
-        "lease": {"retry_seconds": 0.5, "renew_seconds": 2.5, "duration_seconds": 4},
+        "lease": {"retry_seconds": 1, "renew_seconds": 5, "duration_seconds": 8},
         "storage": {"size": "1Gi"},
         "trainer": {"unreachable_seconds": 2, "grace_seconds": 15, "requests": {"cpu": "100m", "memory": "64Mi"}},
     },

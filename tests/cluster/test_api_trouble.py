@@ -10,7 +10,7 @@ import pytest
 
 from frostline_contract.annotations import COMMAND
 from tests.cluster.cluster import Cluster
-from tests.cluster.releases import Release, long
+from tests.cluster.releases import SMALL, Release, long
 from tests.cluster.trouble import Mood, TroubledApi
 from tests.cluster.waiting import wait_for
 
@@ -39,7 +39,7 @@ def test_a_frozen_api_server_ends_the_leader_and_training_goes_on(release: Relea
     release.cluster.plane.freeze_api_server(True)
     try:
         before = release.step()
-        time.sleep(8.0)
+        time.sleep(SMALL["kubernetes"]["lease"]["duration_seconds"] + 4.0)
     finally:
         release.cluster.plane.freeze_api_server(False)
     release.wait_for_step(before + 1)
