@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tests.cluster.addresses import real
 from tests.cluster.api import Rest
 from tests.cluster.cluster import ROOT, Cluster
 from tests.cluster.waiting import wait_for
+from tests.e2e.runs import FROSTLINE
 
 CHART = ROOT / "charts" / "frostline"
 DIGITS = ROOT / "examples" / "image_classification" / "digits.yaml"
@@ -81,18 +81,7 @@ def digest_of_one_worker(job: str, preload: str, replayed: str = "") -> str:
     with tempfile.TemporaryDirectory(prefix="fl-alone-") as folder:
         file, out = Path(folder) / "alone.yaml", Path(folder) / "alone"
         file.write_text(job, encoding="utf-8")
-        command = [
-            sys.executable,
-            "-m",
-            "frostline_controller.cli",
-            "run",
-            "-f",
-            str(file),
-            "--out",
-            str(out),
-            "--quiet",
-            "--no-report",
-        ]
+        command = [*FROSTLINE, "run", "-f", str(file), "--out", str(out), "--quiet", "--no-report"]
         command += ["--replay", replayed] if replayed else []
         subprocess.run(command, check=True, cwd=ROOT, timeout=300, env={**os.environ, "FROSTLINE_PRELOAD": preload})
         return str(json.loads((out / "result.json").read_text(encoding="utf-8"))["digest"])

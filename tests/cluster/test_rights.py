@@ -13,7 +13,7 @@ from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.channel import open_channel
 from frostline_rpc.tls import SERVER_NAME
 from tests.cluster.api import Refused
-from tests.cluster.releases import Release, paced
+from tests.cluster.releases import SMALL, Release
 from tests.cluster.waiting import wait_for
 
 ACCOUNT = "system:serviceaccount:{namespace}:digits-{role}"
@@ -38,7 +38,7 @@ def granted(release: Release) -> set[tuple[str, str]]:
 
 def test_every_verb_that_is_granted_is_used_and_none_is_refused(release: Release) -> None:
     """A run with a killed leader, a suspend and a hanging worker uses all of them."""
-    release.install(faults=[*paced(60), {"kind": "stop", "worker": 1, "step": 8}], controller={"hang_floor_seconds": 2.0})
+    release.install(faults=[*SMALL["faults"], {"kind": "stop", "worker": 1, "step": 8}], controller={"hang_floor_seconds": 2.0})
     release.wait_for_step(15)
     first = release.leader()
     release.cluster.kubectl("delete", "pod", first, "--grace-period=0", "--force", namespace=release.namespace)
