@@ -59,7 +59,7 @@ class ControlClient:
         deadline = time.monotonic() + patience_seconds
         while True:
             try:
-                self.response = self._line.stub().Register(self._registration, timeout=CALL_SECONDS)
+                self.response = self._line.once("Register", self._registration)
                 self._send_recovery_again()
                 self.heartbeat_seconds = self.response.heartbeat_seconds or self.heartbeat_seconds
                 return self.response
@@ -143,7 +143,7 @@ class ControlClient:
             self._recovery_due.wait()
             request = self._recovery
             if request is not None and not self._stopping.is_set():
-                self._line.stub().ReportRecovery(request, timeout=CALL_SECONDS)
+                self._line.once("ReportRecovery", request)
             if request is self._recovery:
                 self._recovery_due.clear()
 
@@ -182,20 +182,29 @@ class ControlClient:
     # ---- threads
 
     def _guarded(self, body: Callable[[], None]) -> None:
+        """Run `body` until the end, whatever it meets: a worker without one of these threads is deaf or mute, and all wait."""
         while not self._stopping.is_set():
             try:
-                body()
-            except grpc.RpcError as error:
-                if not self._stopping.is_set():
-                    self._reconnect(error)
-            except (OSError, TimeoutError) as error:
-                log.warning("controller not reached: %s", error)
+                self._connected(body)
+            except Exception:
+                log.exception("thread %s met a fault and goes on", threading.current_thread().name)
                 self._stopping.wait(0.5)
-            except Refused as refusal:
-                # Nobody there knows this worker (any more): introduce it again, or learn that it is not wanted.
-                log.warning("%s; registering again", refusal)
-                self._stopping.wait(0.5)
-                self._register_again()
+
+    def _connected(self, body: Callable[[], None]) -> None:
+        """Run `body`; where its connection fails, see to another."""
+        try:
+            body()
+        except grpc.RpcError as error:
+            if not self._stopping.is_set():
+                self._reconnect(error)
+        except (OSError, TimeoutError) as error:
+            log.warning("controller not reached: %s", error)
+            self._stopping.wait(0.5)
+        except Refused as refusal:
+            # Nobody there knows this worker (any more): introduce it again, or learn that it is not wanted.
+            log.warning("%s; registering again", refusal)
+            self._stopping.wait(0.5)
+            self._register_again()
 
     def _register_again(self) -> None:
         try:
@@ -223,7 +232,7 @@ class ControlClient:
         self._register_again()
 
     def _watch(self) -> None:
-        for message in self._line.stub().WatchPlan(control_pb2.WatchPlanRequest(worker_id=self._registration.worker_id)):
+        for message in self._line.watch(self._registration.worker_id):
             self._deliver(message)
         self._stopping.wait(0.2)
 
@@ -253,7 +262,7 @@ class ControlClient:
 
     def _beat(self) -> None:
         while not self._stopping.wait(self.heartbeat_seconds):
-            response = self._line.stub().Heartbeat(self._snapshot(), timeout=CALL_SECONDS)
+            response = self._line.once("Heartbeat", self._snapshot())
             if not response.known:
                 self.register(patience_seconds=3.0)
                 continue
@@ -268,7 +277,7 @@ class ControlClient:
                 self._send_statistics(statistics, CALL_SECONDS)
             if records or self._events:
                 request = self._records_request(records[:RECORDS_A_REPORT])
-                response = self._line.stub().ReportRecords(request, timeout=20.0)
+                response = self._line.once("ReportRecords", request, timeout=20.0)
                 with self._lock:
                     del self._events[: len(request.events)]
                 self._acknowledge_records(response)

@@ -2,13 +2,15 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
-from frostline_proto.v1 import control_pb2_grpc
+from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.channel import open_channel
 from frostline_rpc.current_text import current_text
+from frostline_rpc.shared_channel import SharedChannel
 from frostline_trainer.control.partition import through_partition
 
 CALL_SECONDS = 5.0
@@ -30,24 +32,29 @@ class ControllerLine:
     def __init__(self, controller: str, token: str) -> None:
         self._controller, self._token = controller, token
         self._lock = threading.Lock()
-        self._channel: grpc.Channel | None = None
+        self._channel: SharedChannel | None = None
         self._address = ""
         self.stopping = threading.Event()
 
-    def stub(self) -> control_pb2_grpc.ControlStub:
-        """Raises OSError where no controller has left its address."""
-        with self._lock:
-            if self._channel is None:
-                self._address = current_text(self._controller)
-                self._channel = through_partition(open_channel(self._address, self._token))
-            return control_pb2_grpc.ControlStub(self._channel)
+    def once(self, method: str, request: Any, timeout: float = CALL_SECONDS) -> Any:
+        """One call. Raises grpc.RpcError, or OSError where no controller has left its address or the line is being reset."""
+        with self._open().use() as channel:
+            return getattr(control_pb2_grpc.ControlStub(channel), method)(request, timeout=timeout)
+
+    def watch(self, worker_id: str) -> Iterator[control_pb2.WatchPlanResponse]:
+        """The controller's messages until the stream ends. Raises as `once` does."""
+        shared = self._open()
+        with shared.use() as channel:
+            stream = control_pb2_grpc.ControlStub(channel).WatchPlan(control_pb2.WatchPlanRequest(worker_id=worker_id))
+            shared.cancel_when_retired(stream)
+            yield from stream
 
     def call(self, method: str, request: Any, patience_seconds: float = 60.0) -> Any:
         """Call until it is answered. Raises Refused where the controller says no, TimeoutError after `patience_seconds`."""
         deadline = time.monotonic() + patience_seconds
         while True:
             try:
-                return getattr(self.stub(), method)(request, timeout=CALL_SECONDS)
+                return self.once(method, request)
             except (grpc.RpcError, OSError) as error:
                 code = error.code() if isinstance(error, grpc.RpcError) else None
                 if code in FINAL_ERRORS or code == grpc.StatusCode.ABORTED:
@@ -58,11 +65,18 @@ class ControllerLine:
                 self.reset()
 
     def reset(self) -> None:
-        """Drop the channel where the controller has moved, or this line is ending."""
+        """Give the channel up where the controller has moved, or this line is ending."""
         with self._lock:
             if self._channel is not None and (self.stopping.is_set() or self._moved()):
-                self._channel.close()
+                self._channel.retire()
                 self._channel = None
+
+    def _open(self) -> SharedChannel:
+        with self._lock:
+            if self._channel is None:
+                self._address = current_text(self._controller)
+                self._channel = SharedChannel(through_partition(open_channel(self._address, self._token)))
+            return self._channel
 
     def _moved(self) -> bool:
         try:

@@ -17,6 +17,7 @@ import grpc
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.channel import open_channel
 from frostline_rpc.current_text import current_text
+from frostline_rpc.shared_channel import SharedChannel
 from frostline_trainer.control.partition import is_cut_off
 from frostline_trainer.identity import worker_id_of
 
@@ -53,13 +54,14 @@ class Teller:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._channels: dict[tuple[str, str], grpc.Channel] = {}
+        self._channels: dict[tuple[str, str], SharedChannel] = {}
 
     def connect(self, env: Mapping[str, str], code: None = None) -> bool:
         """Open the way that the worker's end may have to go. False where nobody is there yet."""
         try:
-            grpc.channel_ready_future(self._channel(env)).result(timeout=CALL_SECONDS)
-        except (FileNotFoundError, grpc.FutureTimeoutError):
+            with self._channel(env).use() as channel:
+                grpc.channel_ready_future(channel).result(timeout=CALL_SECONDS)
+        except (FileNotFoundError, ConnectionResetError, grpc.FutureTimeoutError):
             return False
         return True
 
@@ -74,23 +76,24 @@ class Teller:
         while time.monotonic() < deadline:
             try:
                 if not is_cut_off(env.get("FROSTLINE_CUT", "")):
-                    control_pb2_grpc.ControlStub(self._channel(env)).Leave(request, timeout=CALL_SECONDS)
+                    with self._channel(env).use() as channel:
+                        control_pb2_grpc.ControlStub(channel).Leave(request, timeout=CALL_SECONDS)
                     return True
             except FileNotFoundError:
                 return False
-            except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed to make room for another
+            except (grpc.RpcError, ConnectionResetError) as error:  # the channel may have made room for another
                 code_of_error = error.code() if isinstance(error, grpc.RpcError) else grpc.StatusCode.UNAVAILABLE
                 if code_of_error not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     return False  # the controller will have nothing to do with us: that is an answer
             time.sleep(RETRY_SECONDS)
         return False
 
-    def _channel(self, env: Mapping[str, str]) -> grpc.Channel:
+    def _channel(self, env: Mapping[str, str]) -> SharedChannel:
         """To where the controller is now. Raises FileNotFoundError where there is none."""
         key = (current_text(env["FROSTLINE_CONTROLLER"]), env["FROSTLINE_TOKEN"])
         with self._lock:
             if key not in self._channels:
                 if len(self._channels) >= CHANNELS_MAX:
-                    self._channels.pop(next(iter(self._channels))).close()
-                self._channels[key] = open_channel(*key)
+                    self._channels.pop(next(iter(self._channels))).retire()
+                self._channels[key] = SharedChannel(open_channel(*key))
             return self._channels[key]

@@ -1,0 +1,193 @@
+"""The worker's line to a controller that moves: whatever a thread is about to do when another resets the line, it goes on."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from frostline_contract.plan import GenerationId
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import control_pb2_grpc, plan_pb2
+from frostline_rpc.channel import open_channel
+from frostline_rpc.shared_channel import SharedChannel
+from frostline_trainer.control.client import ControlClient
+from frostline_trainer.control.line import ControllerLine
+from frostline_trainer.control.mailbox import Mailbox
+
+WAIT_SECONDS = 20.0
+
+
+class Service(control_pb2_grpc.ControlServicer):
+    """A controller that registers everybody and says `message` to whoever watches."""
+
+    def __init__(self, message: pb.WatchPlanResponse | None) -> None:
+        self.message, self.heard = message, threading.Event()
+
+    def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
+        return pb.RegisterResponse(heartbeat_seconds=0.05)
+
+    def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
+        self.heard.set()
+        return pb.HeartbeatResponse(known=True)
+
+    def DescribeJob(self, request: pb.DescribeJobRequest, context: Any) -> pb.DescribeJobResponse:
+        return pb.DescribeJobResponse(job="the job")
+
+    def WatchPlan(self, request: pb.WatchPlanRequest, context: Any) -> Iterator[pb.WatchPlanResponse]:
+        if self.message is not None:
+            yield self.message
+        while context.is_active():
+            time.sleep(0.02)
+
+
+Start = Callable[[pb.WatchPlanResponse | None], tuple[Service, str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    servers = []
+
+    def start(message: pb.WatchPlanResponse | None) -> tuple[Service, str]:
+        server, service = grpc.server(ThreadPoolExecutor(4)), Service(message)
+        control_pb2_grpc.add_ControlServicer_to_server(service, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        servers.append(server)
+        return service, f"127.0.0.1:{port}"
+
+    yield start
+    for server in servers:
+        server.stop(0).wait()
+
+
+class Raced(ControllerLine):
+    """Once `move` is set, the controller moves and another thread resets the line just as thread `victim` is about to call."""
+
+    move: Callable[[], Any] | None = None
+    victim = "MainThread"
+
+    def _open(self) -> SharedChannel:
+        channel = super()._open()
+        if self.move is not None and threading.current_thread().name == self.victim:
+            self.move()
+            self.move = None
+            self.reset()
+        return channel
+
+
+def test_a_call_on_a_line_that_is_reset_fails_as_a_lost_connection_does(start: Start, tmp_path: Path) -> None:
+    address = tmp_path / "controller.address"
+    old, new = start(None), start(None)
+    address.write_text(old[1])
+    line = Raced(str(address), "token")
+    line.move = lambda: address.write_text(new[1])
+    with pytest.raises(ConnectionResetError):
+        line.once("DescribeJob", pb.DescribeJobRequest())
+    line.move = lambda: address.write_text(old[1])
+    with pytest.raises(ConnectionResetError):
+        next(line.watch("a/1"))
+    line.move = lambda: address.write_text(new[1])
+    assert line.call("DescribeJob", pb.DescribeJobRequest(), patience_seconds=WAIT_SECONDS).job == "the job"
+    line.stop()
+
+
+def test_a_channel_that_is_given_up_under_a_call_lives_until_the_call_has_ended(start: Start) -> None:
+    shared = SharedChannel(open_channel(start(_fence(1))[1], "token"))
+    with shared.use() as channel:
+        stub = control_pb2_grpc.ControlStub(channel)
+        threading.Thread(target=shared.retire).start()
+        with pytest.raises(ConnectionResetError):
+            while True:
+                with shared.use():
+                    time.sleep(0.001)
+        assert stub.DescribeJob(pb.DescribeJobRequest(), timeout=WAIT_SECONDS).job == "the job"
+        stream = stub.WatchPlan(pb.WatchPlanRequest())
+        assert next(stream).fence.reason == "told"
+        shared.cancel_when_retired(stream)
+        with pytest.raises(grpc.RpcError, match="CANCELLED"):
+            next(stream)
+    shared.retire()
+
+
+def test_a_stream_ends_when_the_line_is_reset_though_its_controller_says_nothing(start: Start, tmp_path: Path) -> None:
+    address = tmp_path / "controller.address"
+    address.write_text(start(_fence(1))[1])
+    line = ControllerLine(str(address), "token")
+    messages = line.watch("a/1")
+    assert next(messages).fence.reason == "told"
+    line.reset()  # it has not moved: nothing happens
+    address.unlink()
+    threading.Timer(0.05, line.reset).start()
+    with pytest.raises(grpc.RpcError, match="CANCELLED"):
+        next(messages)
+    with pytest.raises(FileNotFoundError):
+        line.once("DescribeJob", pb.DescribeJobRequest())
+
+
+def _fence(counter: int) -> pb.WatchPlanResponse:
+    return pb.WatchPlanResponse(fence=pb.FenceNotice(generation=plan_pb2.GenerationId(counter=counter), reason="told"))
+
+
+class Listener:
+    """A ControlClient that notes the fences that it hears."""
+
+    def __init__(self, address: Path) -> None:
+        registration = pb.RegisterRequest(worker_id="a/1", pod_name="trainer-0")
+        self.client = ControlClient(
+            str(address), "token", registration, Mailbox("a/1"), pb.HeartbeatRequest, lambda *durable: None
+        )
+        self.client.on_fence = self._hear
+        self.fences: list[int] = []
+        self.faults = 0
+        self.news = threading.Condition()
+
+    def _hear(self, generation: GenerationId) -> None:
+        with self.news:
+            self.fences.append(generation.counter)
+            self.news.notify_all()
+        if self.faults:
+            self.faults -= 1
+            raise KeyError("a fault of ours")
+
+    def start(self) -> None:
+        self.client.register()
+        self.client.start(lambda: ([], []))
+
+    def hears(self, *fences: int) -> bool:
+        with self.news:
+            return self.news.wait_for(lambda: self.fences == list(fences), WAIT_SECONDS)
+
+
+@pytest.fixture
+def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
+    monkeypatch.setattr("frostline_trainer.control.client.ControllerLine", Raced)
+    listener = Listener(tmp_path / "controller.address")
+    yield listener
+    listener.client.stop()
+
+
+@pytest.mark.parametrize("victim", ["watch", "heartbeat"])
+def test_a_worker_hears_and_is_heard_by_the_successor_whatever_it_was_about_to_call(
+    victim: str, listener: Listener, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = tmp_path / "controller.address"
+    (_, before), (successor, after) = start(None), start(_fence(2))
+    address.write_text(before)
+    monkeypatch.setattr(Raced, "victim", victim)
+    monkeypatch.setattr(Raced, "move", lambda self: address.write_text(after))
+    listener.start()
+    assert listener.hears(2), "the watch thread is gone"
+    successor.heard.clear()
+    assert successor.heard.wait(WAIT_SECONDS), "the heartbeat thread is gone"
+
+
+def test_a_fault_in_a_thread_of_the_line_does_not_end_it(listener: Listener, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "controller.address").write_text(start(_fence(1))[1])
+    listener.faults = 1
+    listener.start()
+    assert listener.hears(1, 1), "what was being delivered is not told again"
