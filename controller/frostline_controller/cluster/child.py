@@ -49,10 +49,15 @@ def signal_child(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to the child and everything in its session that is left of it."""
+    """SIGKILL to the child and everything in its session that is left of it; returns when the child has ended."""
+    strike_group(process)
+    process.wait()
+
+
+def strike_group(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL as in `kill_group`, and wait for nothing."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # all of them have ended already
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def last_lines(log: Path, count: int = 5) -> str:

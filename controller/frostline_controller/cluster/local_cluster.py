@@ -166,15 +166,18 @@ class LocalCluster:
         self.backend.change(lambda found: found["spec"].update(breakages=found["spec"]["breakages"][len(breakages) :]))
 
     def _lose_node(self, number: int, kind: str, seconds: float) -> None:
-        """All its pods die; or they are replaced while their processes live on, cut off for so long."""
+        """All its pods die at once; or they are replaced while their processes live on, cut off for so long."""
         self._lost_nodes[number] += 1
         lost = [pod for pod in self._pods.values() if pod.ordinal // self._job.placement.pods_per_node == number]
-        for pod in lost:
-            if kind == "cut_node":
+        if kind == "cut_node":
+            for pod in lost:
                 pod.cut_off(seconds)
                 self._orphans.append(self._pods.pop(pod.name))
-            else:
-                pod.delete(0.0)
+            return
+        for pod in lost:
+            pod.strike()
+        for pod in lost:
+            pod.delete(0.0)
 
     def _kill_cache_server(self) -> None:
         for service in self._services:

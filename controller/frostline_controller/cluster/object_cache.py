@@ -65,6 +65,8 @@ class ObjectCache:
             except ApiError as error:
                 self._error = error
                 log.warning("watch failed path=%s error=%s", self._path, error)
+            except Exception:  # an answer that nobody foresaw: without this thread the controller would be blind for ever
+                log.exception("watch failed path=%s", self._path)
             failures = 0 if time.monotonic() - started > WAIT_SECONDS_MAX else failures + 1
             self._stopped.wait(random.uniform(0.5, 1.0) * min(WAIT_SECONDS_MAX, WAIT_SECONDS_FIRST * 2 ** min(failures, 8)))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from signal import SIGTERM
 
 from frostline_controller.cluster.backend import FAILED, PENDING, RUNNING, SUCCEEDED, PodInfo
-from frostline_controller.cluster.child import kill_group, signal_child, start_child
+from frostline_controller.cluster.child import kill_group, signal_child, start_child, strike_group
 from frostline_controller.cluster.local_backend import replace_durably
 
 log = logging.getLogger(__name__)
@@ -91,6 +91,11 @@ class Pod:
         self._kill_at = time.monotonic() + grace_seconds
         if self._process is not None:
             signal_child(self._process, SIGTERM) if grace_seconds > 0 else kill_group(self._process)
+
+    def strike(self) -> None:
+        """SIGKILL to everything in it; `delete` is still to be called."""
+        if self._process is not None:
+            strike_group(self._process)
 
     def cut_off(self, seconds: float) -> None:
         """From now on no control message of its workers passes, for so long. Its processes know nothing of it."""
