@@ -282,10 +282,11 @@ class ScriptedWorker:
         self._stream.cancel()
 
     def close(self) -> None:
+        """The channel goes last: gRPC may crash where a thread begins a call on one that is closed."""
         self.silence()
-        self.channel.close()
         for thread in self._threads:
             thread.join(5)
+        self.channel.close()
 
 
 class Operator:

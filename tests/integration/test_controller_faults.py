@@ -1,10 +1,12 @@
 """Planned faults that the controller carries out: on pods, nodes, services and itself, each once, each with an event."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import grpc
 import pytest
 
 from frostline_controller.cluster.backend import RUNNING, PodInfo
@@ -118,7 +120,8 @@ def test_the_controller_kills_itself_at_its_step_and_its_successor_lives(world: 
     made.at(3)
     wait_for(lambda: made.operator.status().step == 3, "step 3 is known")
     assert made.controller.poll() is None
-    made.at(4)
+    with contextlib.suppress(grpc.RpcError):  # it dies of the first word of that step: the next may find nobody
+        made.at(4)
     assert made.controller.wait(10) == -9
     made.restart_controller()
     for worker in made.workers:
