@@ -211,18 +211,27 @@ class Release:
         """The API server as whoever has the token."""
         return Rest(self.cluster.plane.url, token, str(self.cluster.plane.ca_file))
 
+    def leading_pod(self) -> dict[str, Any]:
+        """The pod that leads, or the next one that will."""
+        return wait_for(
+            lambda: next((pod for pod in self.pods("controller") if pod["metadata"]["name"] == self.leader()), None), "a leader"
+        )
+
     def controller_address(self) -> str:
         """host:port of the leader."""
-        leader = next(pod for pod in self.pods("controller") if pod["metadata"]["name"] == self.leader())
-        return f"{real(leader['status']['podIP'])}:7000"
+        return f"{real(self.leading_pod()['status']['podIP'])}:7000"
 
     @functools.cached_property
     def run_dir(self) -> Path:
         """The run's folder on the shared volume. Asked for once: it can be read without an API server."""
-        claims = self.cluster.rest.get(f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims")["items"]
-        name = next(claim["spec"]["volumeName"] for claim in claims if claim["spec"].get("volumeName"))
+        name = wait_for(self._volume, "the claim to be bound")
         folder = self.cluster.rest.get(f"/api/v1/persistentvolumes/{name}")["spec"]["nfs"]["path"]
         return Path(folder) / "runs" / self.name
+
+    def _volume(self) -> str:
+        """Name of the run's volume; empty before the claim is bound."""
+        claims = self.cluster.rest.get(f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims")["items"]
+        return next((str(claim["spec"]["volumeName"]) for claim in claims if claim["spec"].get("volumeName")), "")
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         file = self.run_dir / name

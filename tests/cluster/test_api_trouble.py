@@ -111,7 +111,7 @@ def test_a_node_that_is_lost(release: Release, how: str) -> None:
     release.install(**long())
     release.wait_for_step(10)
     pods = release.pods("trainer")
-    led_from = next(pod for pod in release.pods("controller") if pod["metadata"]["name"] == release.leader())["spec"]["nodeName"]
+    led_from = release.leading_pod()["spec"]["nodeName"]
     node = next(pod["spec"]["nodeName"] for pod in pods if pod["spec"]["nodeName"] != led_from)
     getattr(release.cluster.nodes[node], how)()
     before = release.step()
@@ -125,7 +125,7 @@ def test_a_pod_that_is_deleted_by_force_while_its_process_lives_does_no_harm(rel
     """Its node is cut off: nobody ends the process, and another pod has its name."""
     release.install(**long())
     release.wait_for_step(10)
-    led_from = next(pod for pod in release.pods("controller") if pod["metadata"]["name"] == release.leader())["spec"]["nodeName"]
+    led_from = release.leading_pod()["spec"]["nodeName"]
     pod = next(pod for pod in release.pods("trainer") if pod["spec"]["nodeName"] != led_from)
     name, uid, node = pod["metadata"]["name"], pod["metadata"]["uid"], release.cluster.nodes[pod["spec"]["nodeName"]]
     node.cut()
