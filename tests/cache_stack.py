@@ -57,9 +57,9 @@ class CacheStack:
     def ready(
         self, cache: BoundaryCache, identity: CacheIdentity, previous: CacheIdentity | None = None, values: int = 100
     ) -> None:
-        """Set the boundary and wait until the cache server has admitted it."""
+        """Set the boundary and wait until the cache server has admitted it. Set-up: nothing is promised of its time."""
         cache.set_boundary(identity, previous, values)
-        wait_until(lambda: cache.admitted_fraction > 0.0 and cache.usable)
+        wait_until(lambda: cache.admitted_fraction > 0.0 and cache.usable, 60.0)
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
