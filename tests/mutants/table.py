@@ -38,6 +38,18 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/trainer/test_mailbox.py",),
     ),
     Mutant(
+        "deaf-worker",
+        "a fault in a thread of the controller's line ends the thread",
+        (
+            Edit(
+                TRAINER + "control/client.py",
+                'log.exception("thread %s met a fault and goes on", threading.current_thread().name)\n',
+                "return\n",
+            ),
+        ),
+        ("tests/unit/trainer/test_control_client.py",),
+    ),
+    Mutant(
         "rank-based-seeds",
         "dropout is seeded by the place of a unit within its stage, so by who computes it",
         (
