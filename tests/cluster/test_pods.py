@@ -35,7 +35,8 @@ def test_a_stateful_set_is_scaled_and_a_deleted_pod_replaced(cluster: Cluster, n
     wait_for(replaced, "another web-1")
     cluster.kubectl("scale", "statefulset/web", "--replicas=1", namespace=namespace)
     wait_for(lambda: [one["metadata"]["name"] for one in cluster.pods(namespace)] == ["web-0"], "the highest to go")
-    assert cluster.rest.get(path_of(namespace, "statefulsets", "web"))["status"]["readyReplicas"] == 1
+    web = path_of(namespace, "statefulsets", "web")
+    wait_for(lambda: cluster.rest.get(web)["status"]["readyReplicas"] == 1, "the controller to count it")
 
 
 def test_a_deployment_rolls_over_to_a_new_template(cluster: Cluster, namespace: str) -> None:
