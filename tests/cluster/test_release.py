@@ -19,7 +19,7 @@ def test_a_run_from_install_to_its_result(release: Release) -> None:
     """With the model of the digits job; other tests have a smaller one."""
     release.install(model=digits_job()["model"])
     wait_for(lambda: len(release.pods("trainer")) == 4 and all(map(is_ready, release.pods("trainer"))), "four ready trainers")
-    assert all(map(is_ready, release.pods("controller"))) and len(release.pods("controller")) == 2
+    wait_for(lambda: list(map(is_ready, release.pods("controller"))) == [True, True], "two ready controllers")
     ended = "--for=jsonpath={.metadata.annotations.frostline\\.io/state}=completed"
     release.cluster.kubectl(
         "wait", "statefulset/digits-trainer", ended, "--timeout=240s", namespace=release.namespace, seconds=250
