@@ -38,20 +38,26 @@ class SharedChannel:
             if last:
                 self._channel.close()
 
-    def cancel_when_retired(self, stream: Any) -> None:
-        """A call that has no deadline would keep a retired channel open for ever."""
+    @contextmanager
+    def cancelling(self, stream: Any) -> Iterator[Any]:
+        """A call that has no deadline: cancelled when the channel is retired, which it would keep open for ever."""
         with self._lock:
             self._streams.append(stream)
             late = self._retired
         if late:
             stream.cancel()
+        try:
+            yield stream
+        finally:
+            with self._lock:
+                self._streams.remove(stream)
 
     def retire(self) -> None:
         """Begin no call on it any more. Calls with a deadline may end, streams are cancelled. Idempotent."""
         with self._lock:
             idle = not self._retired and not self._users
             self._retired = True
-            streams, self._streams = self._streams, []
+            streams = list(self._streams)
         for stream in streams:
             stream.cancel()
         if idle:

@@ -108,8 +108,7 @@ def test_a_channel_that_is_given_up_under_a_call_lives_until_the_call_has_ended(
         assert stub.DescribeJob(pb.DescribeJobRequest(), timeout=WAIT_SECONDS).job == "the job"
         stream = stub.WatchPlan(pb.WatchPlanRequest())
         assert next(stream).fence.reason == "told"
-        shared.cancel_when_retired(stream)
-        with pytest.raises(grpc.RpcError, match="CANCELLED"):
+        with shared.cancelling(stream), pytest.raises(grpc.RpcError, match="CANCELLED"):
             next(stream)
     shared.retire()
 

@@ -46,8 +46,8 @@ class ControllerLine:
         shared = self._open()
         with shared.use() as channel:
             stream = control_pb2_grpc.ControlStub(channel).WatchPlan(control_pb2.WatchPlanRequest(worker_id=worker_id))
-            shared.cancel_when_retired(stream)
-            yield from stream
+            with shared.cancelling(stream):
+                yield from stream
 
     def call(self, method: str, request: Any, patience_seconds: float = 60.0) -> Any:
         """Call until it is answered. Raises Refused where the controller says no, TimeoutError after `patience_seconds`."""
