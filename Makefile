@@ -27,7 +27,7 @@ export TORCH_INDEX_URL PYTHON
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test test-wide cluster-tools test-cluster lint format proto verify bench chaos model mutants images clean
+.PHONY: help setup run test test-wide test-kernels cluster-tools test-cluster lint format proto verify bench chaos model fuzz mutants images clean
 
 help: ## list these targets
 	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
@@ -48,6 +48,9 @@ test: $(STAMP) ## unit, integration and end-to-end tests that this machine can r
 
 test-wide: $(STAMP) ## the widest tables: every family, type, shape, schedule and freeze history (about an hour)
 	$(PY) -m pytest $(TESTS) -n $(TEST_JOBS) --dist load -q -ra -m wide $(ARGS)
+
+test-kernels: $(STAMP) ## the tests of bits again, under each set of CPU kernels that this machine would not choose by itself
+	$(PY) -m tests.kernels $(ARGS)
 
 lint: $(STAMP) ## ruff, import boundaries, house rules, Dockerfiles
 	.venv/bin/ruff check $(SOURCES)
@@ -96,15 +99,20 @@ chaos: $(STAMP) ## random faults on whole runs, each judged by an oracle (1 h). 
 model: $(STAMP) ## search every state of small worlds with crashes, a partition, reshapes (30 min). ARGS="--without RULE", --list
 	$(PY) -m tests.model $(ARGS)
 
+fuzz: $(STAMP) ## mutated input for whatever reads what others write (1 min). ARGS="--inputs 1000000", --only NAME, --seed N
+	$(PY) -m tests.fuzz $(ARGS)
+
 mutants: $(STAMP) ## plant each known bug in a copy and show that the tests catch it
 	$(PY) -m tests.mutants $(ARGS)
 
 BUILDER ?= docker
 TAG ?= dev
-images: ## build the three container images: BUILDER=docker|podman|buildah TAG=dev
-	$(BUILDER) build -f controller/Dockerfile -t frostline/controller:$(TAG) .
-	$(BUILDER) build -f cache_server/Dockerfile -t frostline/cache-server:$(TAG) .
-	$(BUILDER) build -f trainer/Dockerfile -t frostline/trainer:$(TAG) .
+PYTHON_IMAGE ?=
+BUILD_ARGS = $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE))
+images: ## build the three container images: BUILDER=docker|podman|buildah TAG=dev PYTHON_IMAGE=name:tag@sha256:...
+	$(BUILDER) build $(BUILD_ARGS) -f controller/Dockerfile -t frostline/controller:$(TAG) .
+	$(BUILDER) build $(BUILD_ARGS) -f cache_server/Dockerfile -t frostline/cache-server:$(TAG) .
+	$(BUILDER) build $(BUILD_ARGS) -f trainer/Dockerfile -t frostline/trainer:$(TAG) .
 
 clean: ## remove environments, caches and run folders
 	rm -rf .venv .venv-proto build dist runs .pytest_cache .hypothesis .ruff_cache .import_linter_cache

@@ -10,6 +10,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from hypothesis import settings
 
+import frostline_trainer  # noqa: F401  it chooses the kernels: the oracle computes in this process, by those that workers use
 from tests.redis_fixture import redis_server, start_shard
 
 settings.register_profile("frostline", deadline=None, print_blob=True)

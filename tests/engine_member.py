@@ -14,6 +14,7 @@ from frostline_contract.plan import Plan, StateTag
 from frostline_trainer.checkpoints.reading import load_unit, read_manifest
 from frostline_trainer.comm.collectives import open_store
 from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.digests import world_digest
 from frostline_trainer.engine.evaluation import evaluate
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import form_groups
@@ -21,7 +22,6 @@ from frostline_trainer.engine.moves import give_up, move_units
 from frostline_trainer.engine.unit_state import export_unit, import_unit, unit_digest
 from frostline_trainer.engine.vote import Ballot, hold_vote
 from frostline_trainer.life.entering import Entered
-from frostline_trainer.life.finishing import world_digest
 from frostline_trainer.life.saving import Saving
 from frostline_trainer.training.run_state import RunState
 from tests.exact_cases import Case, build_case

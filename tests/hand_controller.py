@@ -98,6 +98,10 @@ class HandController(control_pb2_grpc.ControlServicer):
         lineage, step = max(self.told.records, default=(0, 0))
         return pb.HeartbeatResponse(known=True, durable_lineage=lineage, durable_step=step)
 
+    def Heartbeats(self, requests: Iterator[pb.HeartbeatsRequest], context: Any) -> Iterator[pb.HeartbeatsResponse]:
+        for request in requests:
+            yield pb.HeartbeatsResponse(heartbeat=self.Heartbeat(request.heartbeat, context))
+
     def ReportStatistics(self, request: pb.ReportStatisticsRequest, context: Any) -> pb.ReportStatisticsResponse:
         with self.changed:
             for message in request.statistics:
@@ -252,7 +256,7 @@ class HandMadeRun:
     def _decide_again(self, plan: Plan) -> None:
         """Intervals that a new lineage trains again are decided on again, alike; workers refile the other decisions."""
         redone = [one for one in self._decisions if one.lineage == 0 and one.interval * INTERVAL_STEPS > plan.start_step]
-        self._decisions += tuple(one.model_copy(update={"lineage": plan.lineage}) for one in redone)
+        self._decisions += tuple(one.model_copy(update={"lineage": plan.lineage, "decided_in": plan.lineage}) for one in redone)
 
     def _answer(self) -> Answer | None:
         assert self.current is not None

@@ -20,11 +20,12 @@ from frostline_cache_server.metrics import registry_of
 from frostline_cache_server.service import CacheControl
 from frostline_cache_server.shards import ShardMap, parse_addresses
 from frostline_cache_server.sweeper import Sweeper
+from frostline_contract.durable_files import replace_durably
 from frostline_proto.v1 import cache_pb2_grpc
 from frostline_rpc.api_server import fetch_keys, token_review
 from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Callers, Tokens
 from frostline_rpc.health import serve_health
-from frostline_rpc.projected import Caller, ProjectedTokens
+from frostline_rpc.projected import Bearer, ProjectedTokens
 from frostline_rpc.server import start_server
 
 PASSWORD_VARIABLE = "FROSTLINE_REDIS_PASSWORD"
@@ -59,7 +60,7 @@ def known_callers(run_dir: Path | None) -> Callers:
         roles = {f"{release}-trainer": WORKER, f"{release}-controller": CONTROLLER, f"{release}-check": OPERATOR}
         is_genuine = token_review(audience)
 
-        async def confirm(caller: Caller, token: str) -> bool:
+        async def confirm(bearer: Bearer, token: str) -> bool:
             return await is_genuine(token)
 
         return ProjectedTokens(audience, os.environ["FROSTLINE_NAMESPACE"], roles, fetch_keys, confirm)
@@ -86,7 +87,7 @@ async def serve(options: argparse.Namespace, addresses: list[tuple[str, int]], c
         registry = registry_of(control.totals, shards, control.limit_bytes())
         start_http_server(options.metrics_port, host, registry=registry)
     if run_dir is not None:
-        write_address(run_dir / ADDRESS_FILE, f"{host}:{bound}")
+        await asyncio.to_thread(replace_durably, run_dir / ADDRESS_FILE, f"{host}:{bound}\n")
     log.info("serving", extra={"address": f"{host}:{bound}", "shards": len(addresses), "limit_bytes": control.limit_bytes()})
     sweeper = Sweeper(shards, boundaries, UNKNOWN_GRACE_SECONDS)
     background = [
@@ -113,13 +114,6 @@ def redis_password(run_dir: Path | None) -> str | None:
         return os.environ[PASSWORD_VARIABLE]
     file = run_dir / PASSWORD_FILE if run_dir is not None else None
     return file.read_text().strip() if file is not None and file.exists() else None
-
-
-def write_address(path: Path, address: str) -> None:
-    """Atomically: a reader sees the old address or the new one."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_text(address + "\n")
-    fresh.replace(path)
 
 
 async def _refresh_for_ever(shards: ShardMap) -> None:

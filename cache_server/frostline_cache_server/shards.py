@@ -12,6 +12,8 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from frostline_contract.shard_address import parse_shard_address
+
 CALL_SECONDS = 1.0
 SCAN_BATCH = 512
 KEY_PREFIX = b"fl:"
@@ -127,10 +129,7 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
     """`host:port,host:port`. Raises ValueError that names the entry."""
     addresses = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
-        host, _, port = entry.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"shard {entry!r} is not host:port with a port of 1 to 65535")
-        addresses.append((host, int(port)))
+        addresses.append(parse_shard_address(entry))
     if not addresses:
         raise ValueError("no shards: name at least one as host:port")
     return addresses

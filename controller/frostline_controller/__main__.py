@@ -8,13 +8,14 @@ import signal
 import sys
 from pathlib import Path
 
+from frostline_contract.durable_files import replace_durably
 from frostline_contract.job import load_job
-from frostline_controller.cluster.local_backend import LocalBackend, replace_durably
-from frostline_controller.deciding import read_replay
+from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_controller.deciding import replayed_decisions
 from frostline_controller.service.controller import Controller
 from frostline_controller.service.leading import lead, stamp_logs
 from frostline_controller.service.run import Run
-from frostline_controller.state.durable import DurableStore
+from frostline_controller.state.durable import DurableStore, check_same_job
 from frostline_rpc.auth import Tokens
 
 SUPERSEDED = 4
@@ -47,18 +48,19 @@ async def serve(options: argparse.Namespace) -> int:
     folder: Path = options.run_dir
     job = load_job(folder / "job.yaml")
     logging.getLogger().setLevel(job.controller.log_level.upper())
-    replayed = read_replay(options.replay) if options.replay else None
+    replayed = replayed_decisions(job, options.replay)
     backend = LocalBackend(folder / "cluster")
     store = DurableStore(backend)
     state, cluster = await asyncio.to_thread(store.take_over)
+    check_same_job(state, job, folder / "job.yaml")
     slots = max(1, len(os.sched_getaffinity(0)) // job.training.threads)  # the local cluster's pods share this machine
     run = Run(job, folder, backend, store, state, cluster, parallel_slots=slots)
-    checkpoint_root = Path(job.checkpoint.uri) if job.checkpoint.uri else folder / "checkpoints"
-    controller = Controller(run, replayed, checkpoint_root.absolute())
+    controller = Controller(run, replayed, job.checkpoint_root(folder))
     stamp_logs(run)
     run.accept_numerics = options.accept_numerics
     await controller.start()
-    if options.resume and run.state.state in RESUMED_STATES:
+    stands = controller.ending.outcome  # a result that a predecessor claimed, and could not write any more
+    if options.resume and (run.state.state in RESUMED_STATES or (stands is not None and stands.status != "completed")):
         await controller.commands.resume("resumed")
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

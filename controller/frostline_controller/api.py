@@ -24,6 +24,8 @@ from typing import Any
 import yaml
 
 from frostline_contract.job import Job, JobError, dump_job, load_job
+from frostline_contract.jsonl import read_jsonl
+from frostline_contract.lineage import split_records
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import UserMistake
 from frostline_controller.cli.run_folder import new_run_folder
@@ -79,17 +81,7 @@ class RunResult:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The surviving records by step, one a step: what a rollback or a restore took back is left out."""
-        kept: dict[int, dict[str, Any]] = {}
-        with open(self.directory / "metrics.jsonl", encoding="utf-8") as lines:
-            for line in lines:
-                if not line.endswith("\n"):
-                    break  # cut off by a crash: it does not count
-                entry = json.loads(line)
-                if "starts_at_step" in entry:
-                    kept = {step: record for step, record in kept.items() if step <= entry["starts_at_step"]}
-                else:
-                    kept.setdefault(entry["step"], entry)
-        return [kept[step] for step in sorted(kept)]
+        return list(split_records(read_jsonl(self.directory / "metrics.jsonl")).surviving)
 
     @property
     def model_directory(self) -> Path:
@@ -127,14 +119,16 @@ def resume(
     *,
     workers: int | None = None,
     overrides: Mapping[str, Any] | None = None,
+    from_scratch: bool = False,
     quiet: bool = True,
     report: bool = True,
 ) -> RunResult:
     """Go on with a run that stopped, as `frostline resume` does; returns when it has ended again.
 
-    overrides: live fields only; a fixed one is refused. Raises JobMistake and RunError.
+    overrides: live fields only; a fixed one is refused. from_scratch: train again from step 0 where no checkpoint of the run is
+    left, which is refused otherwise. Raises JobMistake and RunError.
     """
-    options = [*_set_options(overrides), *_option("--workers", workers)]
+    options = [*_set_options(overrides), *_option("--workers", workers), *(["--from-scratch"] if from_scratch else [])]
     words = ["resume", str(directory), *options, *_ending(quiet, report)]
     _command(words, quiet, also=(exit_codes.DRAINED,))
     return RunResult(Path(directory).resolve())
@@ -189,7 +183,7 @@ def _command(words: list[str], quiet: bool, also: Sequence[int] = ()) -> str:
     also: exit statuses that are no error beside 0. Ctrl-C is passed on, so that a run drains; twice stops it at once.
     """
     output = subprocess.PIPE if quiet else None
-    argv = [sys.executable, "-m", "frostline_controller.cli.main", *words]
+    argv = [sys.executable, "-P", "-m", "frostline_controller.cli.main", *words]
     # A session of its own: it hears of Ctrl-C from us alone, and so exactly once, whoever our terminal tells as well.
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -214,7 +208,10 @@ def _job_file(job: JobLike) -> Iterator[str]:
     if isinstance(job, str | Path):
         yield str(job)
         return
-    text = dump_job(job) if isinstance(job, Job) else yaml.safe_dump(dict(job), sort_keys=False, allow_unicode=True)
+    try:
+        text = dump_job(job) if isinstance(job, Job) else yaml.safe_dump(dict(job), sort_keys=False, allow_unicode=True)
+    except yaml.YAMLError as error:
+        raise JobMistake(exit_codes.USER_MISTAKE, f"job: holds what no job file can ({' '.join(map(str, error.args))})") from None
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix=".frostline-job-", dir=Path.cwd(), encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -2,9 +2,11 @@
 
 import glob
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from frostline_contract.epochs import MANIFEST_PATTERN, FoundCheckpoint, newest, surviving
+from frostline_contract.lineage import LineageStart
 from frostline_controller.epochs import read_epochs
 
 
@@ -14,6 +16,17 @@ def newest_checkpoint(root: Path) -> FoundCheckpoint | None:
     Raises ValueError where the epoch began from one that is gone.
     """
     return newest(read_epochs(root), found_checkpoints(root))
+
+
+def newest_before(root: Path, step: int, lineages: Iterable[LineageStart]) -> FoundCheckpoint | None:
+    """The newest complete checkpoint on the run's own history that an earlier step than `step` has left; None where none is."""
+    starts = list(lineages)
+    own = [
+        one
+        for one in surviving_checkpoints(root)
+        if one.step < step and all(one.step <= start.starts_at_step for start in starts if start.lineage > one.lineage)
+    ]
+    return max(own, key=lambda one: (one.place, one.path), default=None)
 
 
 def surviving_checkpoints(root: Path) -> list[FoundCheckpoint]:
@@ -35,5 +48,5 @@ def _read(root: Path, manifest: Path) -> FoundCheckpoint | None:
         content = json.loads(manifest.read_text(encoding="utf-8"))
         path = manifest.parent.relative_to(root).as_posix()
         return FoundCheckpoint(path=path, lineage=int(content["lineage"]), step=int(content["step"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

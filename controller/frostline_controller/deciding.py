@@ -6,7 +6,8 @@ from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
-from frostline_contract.plan import Decision
+from frostline_contract.jsonl import read_jsonl
+from frostline_contract.plan import MICRO_BATCH, Decision
 from frostline_contract.statistics import IntervalStatistics
 from frostline_controller.freezing.decide import check_freezing, decide
 from frostline_controller.freezing.inputs import FreezeInputs
@@ -35,7 +36,7 @@ def next_decision(
     remembered = remembered_decisions(state.decisions, state.lineages, calendar)
     requested = state.forced_freeze_point if state.forced_freeze_point >= 0 else None
     inputs = _inputs(job, identity, calendar, statistics, remembered, replayed)
-    return decide(dataclasses.replace(inputs, requested=requested, highest_lineage=state.max_lineage))
+    return decide(dataclasses.replace(inputs, requested=requested, highest_lineage=state.max_lineage, lineage=state.lineage))
 
 
 def check_job(job: Job, identity: RunIdentity, calendar: DecisionCalendar, replayed: tuple[Decision, ...] | None) -> None:
@@ -59,6 +60,19 @@ def _inputs(
     return dataclasses.replace(inputs, freeze=job.freeze.model_copy(update={"policy": policy}), replayed=replayed)
 
 
+def replayed_decisions(job: Job, given: Path | None) -> tuple[Decision, ...] | None:
+    """What the run follows instead of a policy: the run of --replay, else of policy `replay`; None: it decides by itself.
+
+    Raises ValueError where the policy is `replay` and no run is named, or its decisions cannot be read.
+    """
+    policy = job.freeze.policy
+    if given is None and policy.name == "replay" and job.elastic.freeze:
+        if policy.replay_of is None:
+            raise ValueError("freeze.policy.name is replay and freeze.policy.replay_of is null; name the run directory to follow")
+        given = Path(policy.replay_of)
+    return read_replay(given) if given is not None else None
+
+
 def read_replay(run_dir: Path) -> tuple[Decision, ...]:
     """The decisions of another run's plans.jsonl, oldest first. Raises ValueError where it holds none that can be read."""
     path = Path(run_dir) / "plans.jsonl"
@@ -67,8 +81,15 @@ def read_replay(run_dir: Path) -> tuple[Decision, ...]:
         found = [decision_of_line(line) for line in lines if "decision_kind" in line]
     except (OSError, ValueError) as error:
         raise ValueError(f"--replay {run_dir}: {path} cannot be read ({error}); give the folder of a run") from error
-    newest = {(one.lineage, one.number, one.kind == "rollback"): one for one in found}  # a void one was written again
+    newest = {(one.decided_in, one.number): one for one in found}  # a void one was written again
     return tuple(newest.values())
+
+
+def with_recorded_tile(job: Job, run_dir: Path) -> Job:
+    """The job, with the prefix tile that another run chose: it is a part of the numerics that a replay follows."""
+    plans = [line for line in read_jsonl(Path(run_dir) / "plans.jsonl") if line["kind"] == "plan"]
+    tile = plans[-1].get("prefix_tile", MICRO_BATCH) if plans else job.cache.prefix_tile
+    return job.model_copy(update={"cache": job.cache.model_copy(update={"prefix_tile": tile})})
 
 
 def decision_line(decision: Decision) -> dict[str, object]:

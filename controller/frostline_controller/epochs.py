@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from frostline_contract.durable_files import create_durably
 from frostline_contract.epochs import EPOCHS_FOLDER, RunEpoch, parse_epochs
 from frostline_contract.plan import Plan
 from frostline_controller.cluster.backend import Conflict
-from frostline_rpc.claims import create_durably
 
 
 def read_epochs(root: Path) -> list[RunEpoch]:

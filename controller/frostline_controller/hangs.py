@@ -8,7 +8,8 @@ other members. A step is synchronous, so whoever hangs is soon waited for by all
 - where all of them wait, the one that they cannot wait for: a member that has fallen silent at or before that place;
 - where everybody stands at one place, alike, nobody is blamed; after EQUAL_FACTOR deadlines all are fenced.
 
-A member is late when it says that its phase is older than the phase's deadline: max(floor, DEADLINE_FACTOR x the largest 99th
+A member is late when it says that its phase, or the part of a long phase that it was at last (a tile of an evaluation, a piece of
+a file), is older than the phase's deadline: max(floor, DEADLINE_FACTOR x the largest 99th
 percentile that any member measured in this generation). A phase that nobody has finished in it (the first step, load, compile,
 a first checkpoint) has FIRST_FACTOR x max(floor, predicted step). Ages are taken as they were told and never extrapolated: a
 heartbeat that is late says nothing about the training thread. And while anybody still moves, nobody hangs.

@@ -3,21 +3,21 @@
 from collections.abc import Iterable
 
 from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.lineage import ROLLBACK, Cuts, LineageStart
 from frostline_contract.plan import Decision
 from frostline_contract.statistics import IntervalStatistics
-from frostline_controller.state.durable import LineageStart
 
 
 def surviving_statistics(
     statistics: Iterable[IntervalStatistics], lineages: tuple[LineageStart, ...]
 ) -> list[IntervalStatistics]:
-    """Statistics of steps that were not undone, by interval: of an older lineage, those up to where each later one starts."""
-    kept = [
-        one
-        for one in statistics
-        if all(one.last_step <= start.starts_at_step for start in lineages if start.lineage > one.lineage)
-    ]
-    return sorted(kept, key=lambda one: (one.number, one.lineage))
+    """Statistics of steps that were not undone, one an interval, in order.
+
+    An interval that was reported in two lineages was kept by a restore and sent again before it was acknowledged: it is the same.
+    """
+    cuts = Cuts(lineages)
+    kept = {one.number: one for one in sorted(statistics, key=_lineage) if cuts.survives(one.lineage, one.last_step)}
+    return [kept[number] for number in sorted(kept)]
 
 
 def surviving_decisions(
@@ -27,25 +27,26 @@ def surviving_decisions(
 
     A restore to step c keeps what was decided from statistics up to c, pending or in force: the same steps would decide it
     again. A rollback to c keeps what was in force at c, and stands itself in the place of the decision that it takes back:
-    it appears with that one's number, in force from step c + 1.
+    it appears with that one's number, in force from step c + 1. A rollback that came too late is void: it opened nothing and
+    keeps its own place, so that its interval is not decided a second time.
     """
 
+    def needs(decision: Decision, start: LineageStart) -> int:
+        """The step that a later lineage must have kept for the decision to count in it."""
+        if start.kind == ROLLBACK:
+            return decision.effective_step
+        if decision.kind != "rollback":
+            return decision.interval * calendar.interval_steps
+        # What a rollback went back to is what counts of it: a restore to that step or a later one keeps it. One that came too
+        # late was given up by the vote before its step.
+        return decision.effective_step - 1 if decision.void else decision.rollback_to_step
+
     def survives(decision: Decision) -> bool:
-        undone = decision.kind == "rollback" and decision.void
-        for start in lineages:
-            if start.lineage <= decision.lineage:
-                continue
-            if start.kind == "rollback":
-                bound = decision.effective_step
-            else:
-                # What a rollback went back to is what counts of it: a restore to that step or a later one keeps it.
-                read = decision.interval * calendar.interval_steps
-                bound = decision.rollback_to_step if decision.kind == "rollback" else read
-            undone = undone or bound > start.starts_at_step
-        return not undone
+        own = decision.decided_in if decision.kind == "rollback" and decision.void else decision.lineage
+        return all(needs(decision, start) <= start.starts_at_step for start in lineages if start.lineage > own)
 
     def placed(decision: Decision) -> Decision:
-        if decision.kind != "rollback":
+        if decision.kind != "rollback" or decision.void:
             return decision
         first = decision.rollback_to_step + 1
         return decision.model_copy(update={"number": calendar.due_before(first), "effective_step": first})
@@ -56,30 +57,33 @@ def surviving_decisions(
 
 
 def without_pending_rollbacks(
-    decisions: tuple[Decision, ...], lineages: tuple[LineageStart, ...], reached: int
-) -> tuple[tuple[Decision, ...], tuple[LineageStart, ...], list[Decision]]:
-    """Rollbacks that were decided and that a state of lineage `reached` has not been through are void: with what they read,
-    they are decided again. Returns decisions, lineages, and the decisions that became void."""
-    pending = {d.lineage for d in decisions if d.kind == "rollback" and not d.void and d.lineage > reached}
-    after = tuple(d.model_copy(update={"void": True}) if d.kind == "rollback" and d.lineage in pending else d for d in decisions)
-    kept = tuple(start for start in lineages if start.kind != "rollback" or start.lineage not in pending)
-    return after, kept, [d for d in after if d.kind == "rollback" and d.lineage in pending]
+    decisions: tuple[Decision, ...], lineages: tuple[LineageStart, ...], reached: int, step: int
+) -> tuple[tuple[Decision, ...], tuple[LineageStart, ...]]:
+    """Take back the rollbacks that a state of lineage `reached` at `step` has not been through.
+
+    What they read is decided again; where the state has passed the step at which one was due, the workers had given it up, and it
+    stays, as void. Returns decisions and lineages.
+    """
+    pending = [d for d in decisions if d.kind == "rollback" and not d.void and d.lineage > reached]
+    void = {d.lineage: d.model_copy(update={"void": True}) for d in pending}
+    given_up = {d.lineage for d in pending if d.effective_step <= step}
+    after = tuple(
+        void.get(d.lineage, d) if d.kind == "rollback" else d
+        for d in decisions
+        if d.kind != "rollback" or d.lineage not in void or d.lineage in given_up
+    )
+    return after, tuple(start for start in lineages if start.kind != ROLLBACK or start.lineage not in void)
 
 
 def remembered_decisions(
     decisions: Iterable[Decision], lineages: tuple[LineageStart, ...], calendar: DecisionCalendar
 ) -> tuple[Decision, ...]:
     """What a policy is shown: everything but what a restore undid; rollbacks and what they undid stay, as quarantine outlives."""
-    restores = [start for start in lineages if start.kind == "restore"]
+    restores = Cuts(lineages).restores()
     return tuple(
         decision
         for decision in decisions
-        if decision.kind == "rollback"
-        or all(
-            decision.interval * calendar.interval_steps <= start.starts_at_step
-            for start in restores
-            if start.lineage > decision.lineage
-        )
+        if decision.kind == "rollback" or restores.survives(decision.lineage, decision.interval * calendar.interval_steps)
     )
 
 
@@ -89,12 +93,10 @@ def in_force(surviving: Iterable[Decision], step: int) -> Decision | None:
     return found[-1] if found else None
 
 
-def freeze_point_at(surviving: Iterable[Decision], step: int) -> int:
-    """Index of the first trainable unit at `step`."""
-    decision = in_force(surviving, step)
-    return decision.freeze_point if decision else 0
-
-
 def next_number(surviving: Iterable[Decision]) -> int:
     """The interval whose decision comes next."""
     return max((decision.number for decision in surviving), default=0) + 1
+
+
+def _lineage(one: IntervalStatistics) -> int:
+    return one.lineage

@@ -3,11 +3,15 @@
 Facts only. Nothing here decides anything; times are of the controller's monotonic clock, in seconds.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
 
 from frostline_contract.plan import GenerationId
-from frostline_contract.statistics import CacheProfile, LinkProfile, WorkerProfile
+from frostline_contract.statistics import CacheProfile, LinkProfile
+from frostline_controller.kept_profile import KeptProfile
+from frostline_proto.v1 import plan_pb2
 
 ALIVE, LEAVING, GONE = "alive", "leaving", "gone"
 ENDED_KEPT = 1024
@@ -21,6 +25,7 @@ class Worker:
     watching: its WatchPlan stream is open. unwatched_since: since when it is not. step: last committed one it told of.
     uncovered_units: of its last vote. on_notice: it has said that it is to leave.
     phase_seconds: age of its phase at phase_told_at. waiting_seconds: of that, blocked on others. phase_p99: seconds by phase.
+    link, cache: as the newest heartbeat says them: the message has the record's fields, and few of them are ever looked at.
     busy_seconds: a step's own work. slowness: that over what its peers would take, 0.0 unknown. lasting_slowness: what is
     believed of it after a while.
     """
@@ -31,7 +36,7 @@ class Worker:
     process_id: int
     store_host: str
     store_port: int
-    profile: WorkerProfile
+    profile: KeptProfile
     registered_at: float
     last_heard: float
     presence: str = ALIVE
@@ -41,19 +46,24 @@ class Worker:
     phase_seconds: float = 0.0
     phase_told_at: float = 0.0
     waiting_seconds: float = 0.0
-    phase_p99: dict[str, float] = field(default_factory=dict)
+    phase_p99: Mapping[str, float] = field(default_factory=dict)
     busy_seconds: float = 0.0
     slowness: float = 0.0
     lasting_slowness: float = 1.0
     resident_bytes: int = 0
-    link: LinkProfile | None = None
-    cache: CacheProfile | None = None
-    step_parts: dict[str, float] = field(default_factory=dict)
+    link: LinkProfile | plan_pb2.LinkProfile | None = None
+    cache: CacheProfile | plan_pb2.CacheProfile | None = None
+    step_parts: Mapping[str, float] = field(default_factory=dict)
     uncovered_units: tuple[int, ...] = ()
     watching: bool = False
     unwatched_since: float = 0.0
     on_notice: bool = False
     why_gone: str = ""
+
+    @cached_property
+    def order(self) -> tuple[int, str, float, str]:
+        """Workers that a plan may name come in this order."""
+        return self.ordinal, self.pod_name, self.registered_at, self.worker_id
 
     @property
     def pod_uid(self) -> str:
@@ -101,7 +111,9 @@ class Membership:
         """
         if workers_per_pod != 1:
             return []
-        known = {*named, *(other.worker_id for other in self._workers.values() if other.presence != GONE)}
+        place = f"{worker.pod_uid}/"
+        known = {other for other in named if other.startswith(place)}
+        known |= {other for other in self._workers if other.startswith(place) and self.is_alive(other)}
         return sorted(
             other
             for other in known
@@ -129,7 +141,7 @@ class Membership:
         """The traceback with which it ended; empty where there was none."""
         return self._ended.get(worker_id, "")
 
-    def was_taken(self, worker_id: str, pods: set[str]) -> bool:
+    def was_taken(self, worker_id: str, pods: Set[str]) -> bool:
         """Its end was no crash: its pod is gone (pods: the uids there are; empty: unknown), or it had notice."""
         worker = self._workers.get(worker_id)
         return (bool(pods) and worker_id.rpartition("/")[0] not in pods) or (worker is not None and worker.on_notice)
@@ -140,8 +152,7 @@ class Membership:
 
     def available(self) -> list[Worker]:
         """Workers that a plan may name, by pod ordinal and id: alive and not leaving."""
-        found = [worker for worker in self._workers.values() if worker.presence == ALIVE]
-        return sorted(found, key=lambda worker: (worker.ordinal, worker.pod_name, worker.registered_at, worker.worker_id))
+        return sorted((worker for worker in self._workers.values() if worker.presence == ALIVE), key=attrgetter("order"))
 
     def reachable(self, worker_id: str, now: float) -> bool:
         """False where its stream is broken and it has been silent for a few heartbeats: it will not answer."""
@@ -164,7 +175,7 @@ class Membership:
             worker.last_heard += seconds
             worker.unwatched_since += seconds
 
-    def forget_old(self, keep: set[str], limit: int = 64) -> None:
+    def forget_old(self, keep: Set[str], limit: int = 64) -> None:
         """Keep at most `limit` workers that are gone, beside those in `keep`."""
         gone = [worker.worker_id for worker in self._workers.values() if worker.presence == GONE and worker.worker_id not in keep]
         for worker_id in gone[: max(0, len(gone) - limit)]:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from frostline_contract.cache_tag import SECRET_FILE
+from frostline_contract.durable_files import PRIVATE, create_durably
 from frostline_contract.job import Job, JobError
 from frostline_controller.cluster.job_source import JobSource
 from frostline_controller.cluster.kubernetes_api import Api, ApiError
@@ -25,16 +27,17 @@ from frostline_controller.cluster.kubernetes_backend import KubernetesBackend
 from frostline_controller.cluster.leader_label import LeaderLabel
 from frostline_controller.cluster.lease import LeaderLease, LeaseTimes
 from frostline_controller.cluster.patience import patiently
+from frostline_controller.deciding import replayed_decisions
 from frostline_controller.service.controller import Controller
 from frostline_controller.service.leading import lead, stamp_logs
 from frostline_controller.service.run import Run
 from frostline_controller.service.web import WebServer
-from frostline_controller.state.durable import DurableStore
+from frostline_controller.state.durable import DurableStore, check_same_job
 from frostline_rpc.api_server import fetch_keys, token_review
-from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Callers
+from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Caller, Callers
 from frostline_rpc.errors import NotLeading
 from frostline_rpc.health import serve_health
-from frostline_rpc.projected import Caller, ProjectedTokens
+from frostline_rpc.projected import Bearer, ProjectedTokens
 
 PORT, HEALTH_PORT, WEB_PORT = 7000, 7001, 7002
 SUPERSEDED = 4
@@ -83,11 +86,11 @@ class OnlyLeading:
     def __init__(self, callers: Callers, lease: LeaderLease) -> None:
         self._callers, self._lease = callers, lease
 
-    async def role_of(self, token: str) -> str | None:
-        role = await self._callers.role_of(token)
+    async def identify(self, token: str) -> Caller | None:
+        caller = await self._callers.identify(token)
         if not self._lease.leads():
             raise NotLeading("this controller leads no more; another one will answer")
-        return role
+        return caller
 
 
 async def serve(settings: Settings) -> int:
@@ -132,7 +135,7 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
     logging.getLogger().setLevel(job.controller.log_level.upper())
     backend = KubernetesBackend(api, settings.namespace, settings.trainers, trainer_selector(settings.release))
     try:
-        run, controller = await take_over(settings, job, jobs, backend, stop)
+        run, controller = await take_over(settings, job, jobs, backend, lease, stop)
         stamp_logs(run)
         await patiently(controller.start, stop)
         for text in said:
@@ -151,14 +154,29 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
 
 
 async def take_over(
-    settings: Settings, job: Job, jobs: JobSource, backend: KubernetesBackend, stop: asyncio.Event
+    settings: Settings, job: Job, jobs: JobSource, backend: KubernetesBackend, lease: LeaderLease, stop: asyncio.Event
 ) -> tuple[Run, Controller]:
     """Raise the incarnation and read what the predecessor left."""
+    await patiently(partial(asyncio.to_thread, keep_cache_secret, settings.run_dir), stop)
     store = DurableStore(backend)
     state, cluster = await patiently(partial(asyncio.to_thread, store.take_over), stop)
-    run = Run(job, settings.run_dir, backend, store, state, cluster, cache_address=settings.cache_address)
-    root = Path(job.checkpoint.uri) if job.checkpoint.uri else settings.run_dir / "checkpoints"
-    return run, Controller(run, None, root.absolute(), jobs)
+    check_same_job(state, job, settings.run_dir / "job.yaml")
+
+    def may_write() -> None:
+        """The run's files lie on a shared volume, where no fence keeps a former leader from appending to its successor's."""
+        if not lease.leads():
+            raise NotLeading("this controller leads no more; another one writes the run's files")
+
+    run = Run(job, settings.run_dir, backend, store, state, cluster, cache_address=settings.cache_address, may_write=may_write)
+    replayed = replayed_decisions(job, None)
+    return run, Controller(run, replayed, job.checkpoint_root(settings.run_dir), jobs)
+
+
+def keep_cache_secret(run_dir: Path) -> None:
+    """A release's own Redis: what its trainers sign cached values with is made once, on the volume that they share."""
+    file = run_dir / SECRET_FILE
+    if not file.exists():
+        create_durably(file, secrets.token_urlsafe(32), PRIVATE)
 
 
 def known_callers(settings: Settings, backend: KubernetesBackend) -> ProjectedTokens:
@@ -166,12 +184,12 @@ def known_callers(settings: Settings, backend: KubernetesBackend) -> ProjectedTo
     roles = {settings.trainers: WORKER, f"{settings.release}-cache-server": CONTROLLER, f"{settings.release}-check": OPERATOR}
     is_genuine = token_review(settings.audience)
 
-    async def confirm(caller: Caller, token: str) -> bool:
+    async def confirm(bearer: Bearer, token: str) -> bool:
         if not await is_genuine(token):
             return False
-        if roles.get(caller.account) != WORKER:
+        if roles.get(bearer.account) != WORKER:
             return True
-        return await asyncio.to_thread(backend.has_pod, caller.pod, caller.pod_uid)
+        return await asyncio.to_thread(backend.has_pod, bearer.pod, bearer.pod_uid)
 
     return ProjectedTokens(settings.audience, settings.namespace, roles, fetch_keys, confirm)
 

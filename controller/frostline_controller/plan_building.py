@@ -20,19 +20,23 @@ def buddies_of(placement: Placement, domains: Mapping[str, str], held: Sequence[
     """
     buddies = [NOBODY] * placement.stage_bounds[-1]
     load: Counter[str] = Counter()
+    workers, global_ranks = placement.workers, placement.global_ranks
     for stage in range(placement.shape.num_stages):
         units = placement.units_of_stage(stage)
-        owners = placement.owners(units[0]) if units else []
-        at = {domains.get(owner) for owner in owners}
-        elsewhere = [worker for worker in placement.workers if domains and domains.get(worker) not in at]
-        if len(at) > 1 or not elsewhere:
+        if not units or not domains:
             continue
-        place = placement.workers.index(owners[0])
+        owners = placement.owners(units[0])
+        at = {domains.get(owner) for owner in owners}
+        if len(at) > 1:
+            continue
+        elsewhere = [worker for worker in workers if domains.get(worker) not in at]
+        if not elsewhere:
+            continue
+        have = Counter(worker for unit in units for worker in held[unit]) if held else Counter[str]()
+        place = global_ranks[owners[0]]
 
-        def preference(worker: str, units: range = units, place: int = place) -> tuple[int, int, int]:
-            have = sum(worker in held[unit] for unit in units) if held else 0
-            distance = (placement.workers.index(worker) - place) % len(placement.workers)
-            return load[worker], -have, distance
+        def preference(worker: str, have: Counter[str] = have, place: int = place) -> tuple[int, int, int]:
+            return load[worker], -have[worker], (global_ranks[worker] - place) % len(workers)
 
         buddy = min(elsewhere, key=preference)
         load[buddy] += len(units)
@@ -43,11 +47,13 @@ def buddies_of(placement: Placement, domains: Mapping[str, str], held: Sequence[
 
 def uncovered_of(placement: Placement, domains: Mapping[str, str], buddies: Sequence[str]) -> tuple[int, ...]:
     """The units that one failure domain's end would take: no buddy, and all owners in one domain (or domains are unknown)."""
-    return tuple(
+    alone = {
         unit
-        for unit, buddy in enumerate(buddies)
-        if not buddy and len({domains.get(owner) for owner in placement.owners(unit)}) < 2
-    )
+        for pp_rank, units in enumerate(placement.units_by_pp_rank)
+        if len({domains.get(owner) for owner in placement.workers[pp_rank :: placement.pp_degree]}) < 2
+        for unit in units
+    }
+    return tuple(unit for unit, buddy in enumerate(buddies) if not buddy and unit in alone)
 
 
 def sources_of(base: Placement, new: Placement, num_units: int) -> tuple[str, ...]:
@@ -60,20 +66,20 @@ def sources_of(base: Placement, new: Placement, num_units: int) -> tuple[str, ..
         owners = base.owners(unit)
         if not owners:
             raise ValueError(f"unit {unit} of {num_units} has no owner among {list(base.workers)}")
-        keeping = [owner for owner in owners if unit in new.units_of(owner)]
-        staying = [owner for owner in owners if owner in new.workers]
+        keeping = [owner for owner in owners if new.holds(owner, unit)]
+        staying = [owner for owner in owners if owner in new.global_ranks]
         candidates = keeping or staying or owners
         chosen.append(candidates[unit % len(candidates)])
     return tuple(chosen)
 
 
-def holders_at_switch(base: Plan, participants: tuple[str, ...]) -> tuple[UnitHolders, ...]:
-    """For each unit the participants that have its state when `base` ends: its owners there and its buddy."""
-    needs = [set(base.needs(worker)) for worker in participants]
-    return tuple(
-        UnitHolders(participants=tuple(index for index, units in enumerate(needs) if unit in units))
-        for unit in range(base.placement.stage_bounds[-1])
-    )
+def holders_at_switch(base: Plan, participants: Sequence[str]) -> list[list[int]]:
+    """For each unit the indices of the participants that have its state when `base` ends: its owners there and its buddy."""
+    holders: list[list[int]] = [[] for _ in range(base.placement.stage_bounds[-1])]
+    for index, worker in enumerate(participants):
+        for unit in base.needs(worker):
+            holders[unit].append(index)
+    return holders
 
 
 def switching_plan(
@@ -94,10 +100,11 @@ def switching_plan(
     """
     freeze_point, decision_number = numerics
     sources = sources_of(base.placement, placement, base.placement.stage_bounds[-1])
-    leavers = tuple(worker for worker in base.placement.workers if worker not in placement.workers)
-    held = [{worker for worker in base.participants if unit in base.needs(worker)} for unit in range(len(sources))]
-    buddies = buddies_of(placement, domains, held)
-    giver = next((worker for worker in base.placement.workers if worker in placement.workers), base.placement.workers[0])
+    leavers = tuple(worker for worker in base.placement.workers if worker not in placement.global_ranks)
+    participants = placement.workers + leavers
+    holders = holders_at_switch(base, participants)
+    buddies = buddies_of(placement, domains, [[participants[index] for index in unit] for unit in holders])
+    giver = next((worker for worker in base.placement.workers if worker in placement.global_ranks), base.placement.workers[0])
     return Plan(
         generation=generation,
         base=base.generation,
@@ -111,7 +118,7 @@ def switching_plan(
         switch_until=window[1],
         sources=sources,
         leavers=leavers,
-        holders=holders_at_switch(base, placement.workers + leavers),
+        holders=tuple(UnitHolders(participants=tuple(unit)) for unit in holders),
         state_source=giver,
         store_host=store.store_host,
         store_port=store.store_port,
@@ -174,7 +181,9 @@ def survivors_plan(
     """
     leavers = _needed_leavers(placement, found.holders)
     participants = placement.workers + leavers
-    holders = tuple(tuple(worker for worker in participants if worker in units) for units in found.holders)
+    places = {worker: place for place, worker in enumerate(participants)}
+    holding = [sorted(places[worker] for worker in set(workers) if worker in places) for workers in found.holders]
+    holders = [[participants[place] for place in unit] for unit in holding]
     buddies = buddies_of(placement, domains, found.holders)
     return Plan(
         generation=generation,
@@ -189,7 +198,7 @@ def survivors_plan(
         decision_number=numerics[1],
         placement=placement,
         sources=tuple(_giver(unit, workers, placement) for unit, workers in enumerate(holders)),
-        holders=tuple(UnitHolders(participants=tuple(participants.index(worker) for worker in units)) for units in holders),
+        holders=tuple(UnitHolders(participants=tuple(unit)) for unit in holding),
         leavers=leavers,
         state_source=_state_source(found, holders),
         store_host=store.store_host,
@@ -203,7 +212,7 @@ def survivors_plan(
 
 def _needed_leavers(placement: Placement, holders: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Few holders, taken greedily, so that each unit has a participant that has it; none that the others make needless."""
-    orphaned = [set(workers) for workers in holders if not set(workers) & set(placement.workers)]
+    orphaned = [set(workers) for workers in holders if placement.global_ranks.keys().isdisjoint(workers)]
     lacking, leavers = orphaned, list[str]()
     while lacking:
         count = Counter(worker for workers in lacking for worker in workers)
@@ -211,14 +220,15 @@ def _needed_leavers(placement: Placement, holders: Sequence[Sequence[str]]) -> t
         leavers.append(most)
         lacking = [workers for workers in lacking if most not in workers]
     for earlier in list(leavers):  # what was taken first may be covered by what was taken for other units later
-        if all(workers & set(leavers) - {earlier} for workers in orphaned):
+        others = set(leavers) - {earlier}
+        if not any(others.isdisjoint(workers) for workers in orphaned):
             leavers.remove(earlier)
     return tuple(leavers)
 
 
 def _giver(unit: int, holders: Sequence[str], placement: Placement) -> str:
     """One that keeps the unit, where there is one; taken in turn."""
-    keeping = [worker for worker in holders if unit in placement.units_of(worker)] or list(holders)
+    keeping = [worker for worker in holders if placement.holds(worker, unit)] or list(holders)
     return keeping[unit % len(keeping)]
 
 

@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+
 from frostline_contract.job import Job
 from frostline_contract.plan import Placement
-from frostline_contract.statistics import CacheProfile, LinkProfile, WorkerProfile
+from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile, WorkerProfile
+from frostline_controller.kept_profile import KeptProfile
 from frostline_controller.membership import Worker
 from frostline_controller.planner.cost import placement_cost
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
@@ -15,6 +18,19 @@ from frostline_controller.planner.verdict import should_reshape
 from frostline_controller.state.durable import PinnedShape
 
 
+def check_shapes(job: Job, num_units: int) -> None:
+    """Raise ValueError for a pipeline that the job asks for and that a model of so many units is too short for."""
+    placement = job.placement
+    asked = {
+        "placement.pp_degree": placement.pp_degree or 1,
+        "placement.initial_pp_degree": placement.initial_pp_degree or 1,
+        **{f"reshapes.{index}.pp_degree": one.pp_degree for index, one in enumerate(job.reshapes)},
+    }
+    for field, pp_degree in asked.items():
+        if pp_degree > num_units:
+            raise ValueError(f"{field} is {pp_degree}, and the model has {num_units} units: each stage needs one; lower it")
+
+
 @dataclass(frozen=True)
 class Situation:
     """What a placement is chosen for.
@@ -22,6 +38,7 @@ class Situation:
     workers: those that a plan may name, members of the current placement first. start: (pp, dp) that the run began with,
     zeros before. pinned: a shape by command. steps_left: of the run. reshape_seconds: measured, of the last reshape.
     parallel_slots: workers that can compute at once on one machine; None: all. cache_reachable: a cache server is there.
+    uncacheable: why nothing may be cached in this run; empty where it may. prefix_cost: of frozen units, over what was profiled.
     tied: the head uses unit 0's matrix. present: ids of workers that are there, where that is more than `workers`.
     """
 
@@ -34,11 +51,12 @@ class Situation:
     steps_left: int
     reshape_seconds: float
     boundary_bytes_per_sample: int
-    cacheable: bool
+    uncacheable: str
     cache_reachable: bool
     train_samples: int
     parallel_slots: int | None
     tied: bool = False
+    prefix_cost: float = 1.0
     present: frozenset[str] = frozenset()
 
 
@@ -92,16 +110,19 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         elastic = elastic.model_copy(update={"pipeline": True, "replicas": True})
     profile = reference_profile(situation.workers, one_machine=situation.parallel_slots is not None)
     current = situation.current
+    total = sum(unit.forward_seconds + unit.backward_seconds for unit in profile.units)
+    one_machine = situation.parallel_slots is not None
     return PlanInputs(
-        units=profile.units,
+        units=_as_computed(profile, situation),
         micro_batch_size=profile.micro_batch_size,
         num_microbatches=job.training.num_microbatches,
         reduction_leaves=job.training.reduction_leaves,
         freeze_point=situation.freeze_point,
-        members=tuple(_member(worker, profile, current, situation.parallel_slots is not None) for worker in situation.workers),
+        members=tuple(_member(worker, profile.device, total, current, one_machine) for worker in situation.workers),
         link=measured_link(situation.workers) or LinkProfile(),
         cache=_cache(situation.workers),
-        cache_available=elastic.cache and situation.cacheable and situation.cache_reachable,
+        cache_available=elastic.cache and not situation.uncacheable and situation.cache_reachable,
+        uncacheable=situation.uncacheable,
         cache_use=job.cache.use,
         tied=situation.tied,
         elastic=elastic,
@@ -120,6 +141,16 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
     )
 
 
+def _as_computed(profile: WorkerProfile, situation: Situation) -> tuple[UnitProfile, ...]:
+    """The units' times, those of frozen ones as the run's prefix tile makes them."""
+    return tuple(
+        unit.model_copy(update={"forward_seconds": unit.forward_seconds * situation.prefix_cost})
+        if number < situation.freeze_point
+        else unit
+        for number, unit in enumerate(profile.units)
+    )
+
+
 def reference_profile(workers: tuple[Worker, ...], one_machine: bool) -> WorkerProfile:
     """The profile of the worker whose units' total time is the median: one outlier on a busy machine misleads nobody.
 
@@ -128,31 +159,32 @@ def reference_profile(workers: tuple[Worker, ...], one_machine: bool) -> WorkerP
     """
     profiles = sorted((worker.profile for worker in workers), key=_total_seconds)
     if not one_machine:
-        return profiles[(len(profiles) - 1) // 2]
+        return profiles[(len(profiles) - 1) // 2].record()
+    first = profiles[0].record()
+    least = np.minimum.reduce([profile.seconds for profile in profiles]).T.tolist()
     units = [
-        unit.model_copy(
-            update={name: min(getattr(one, name) for one in alike) for name in ("forward_seconds", "backward_seconds")}
-        )
-        for unit, *alike in zip(profiles[0].units, *(profile.units for profile in profiles), strict=True)
+        unit.model_copy(update={"forward_seconds": forward, "backward_seconds": backward})
+        for unit, (forward, backward) in zip(first.units, least, strict=True)
     ]
-    return profiles[0].model_copy(update={"units": tuple(units)})
+    return first.model_copy(update={"units": tuple(units)})
 
 
-def _total_seconds(profile: WorkerProfile) -> float:
-    return sum(unit.forward_seconds + unit.backward_seconds for unit in profile.units)
+def _total_seconds(profile: KeptProfile) -> float:
+    return profile.total_seconds
 
 
-def _member(worker: Worker, reference: WorkerProfile, current: Placement | None, one_machine: bool) -> MemberInfo:
+def _member(worker: Worker, device: str, total_seconds: float, current: Placement | None, one_machine: bool) -> MemberInfo:
     """Speeds differ between kinds of devices, and where a member has lastingly computed more slowly than its peers.
 
-    Else a measured difference is noise; on one machine, whose cores all share, it always is.
+    Else a measured difference is noise; on one machine, whose cores all share, it always is. device, total_seconds: of the
+    reference profile.
     """
     speed = 1.0
     if worker.lasting_slowness > 1 and not one_machine:
         speed = 1.0 / worker.lasting_slowness
-    elif worker.profile.device != reference.device and _total_seconds(worker.profile) > 0:
-        speed = _total_seconds(reference) / _total_seconds(worker.profile)
-    place = current.workers.index(worker.worker_id) if current and worker.worker_id in current.workers else -1
+    elif worker.profile.device != device and worker.profile.total_seconds > 0:
+        speed = total_seconds / worker.profile.total_seconds
+    place = current.global_ranks.get(worker.worker_id, -1) if current else -1
     return MemberInfo(worker.worker_id, worker.failure_domain, worker.profile.memory_bytes, place, speed or 1.0)
 
 

@@ -4,9 +4,9 @@ A member's own work is its step without what it waited for others (the trainer m
 the measured unit times and the micro-batches that it was dealt, so members of different stages can be compared.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
 
 from frostline_contract.plan import Placement
 from frostline_contract.statistics import UnitProfile
@@ -26,16 +26,20 @@ def work_of(placement: Placement, freeze_point: int, units: tuple[UnitProfile, .
     """Seconds that a step's own work should take each member, by worker id, on a worker of the profile's speed."""
     leaves = placement.leaf_bounds[-1]
     counts = micro_batch_counts(placement.leaf_bounds, num_microbatches, leaves)
-    work: dict[str, float] = {}
-    for global_rank, worker_id in enumerate(placement.workers):
+    by_pp_rank = []
+    for numbers in placement.units_by_pp_rank:
         seconds = 0.0
-        for number in placement.units_of(worker_id):
+        for number in numbers:
             if number >= freeze_point:
                 seconds += units[number].forward_seconds + units[number].backward_seconds
             elif not placement.use_cache:
                 seconds += units[number].forward_seconds
-        work[worker_id] = counts[placement.shape.dp_rank(global_rank)] * seconds
-    return work
+        by_pp_rank.append(seconds)
+    shape = placement.shape
+    return {
+        worker_id: counts[shape.dp_rank(global_rank)] * by_pp_rank[shape.pp_rank(global_rank)]
+        for global_rank, worker_id in enumerate(placement.workers)
+    }
 
 
 def slowness(busy: Mapping[str, float], work: Mapping[str, float]) -> dict[str, float]:
@@ -50,7 +54,18 @@ def slowness(busy: Mapping[str, float], work: Mapping[str, float]) -> dict[str, 
     if least <= 0:
         return {}
     pace = {worker: seconds / max(work[worker], least) for worker, seconds in known.items()}
-    return {worker: pace[worker] / median(other for peer, other in pace.items() if peer != worker) for worker in pace}
+    ordered = sorted(pace.values())
+    return {worker: own / _median_without(ordered, own) for worker, own in pace.items()}
+
+
+def _median_without(ordered: list[float], value: float) -> float:
+    """The median of all but one `value` of an ordered list, which holds it."""
+    place, rest = bisect_left(ordered, value), len(ordered) - 1
+
+    def at(index: int) -> float:
+        return ordered[index if index < place else index + 1]
+
+    return at(rest // 2) if rest % 2 else (at(rest // 2 - 1) + at(rest // 2)) / 2
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a cached value IS: its key and its header (PROTOCOLS 11).
+"""What a cached value IS: its key and its header (PROTOCOLS 11); `cache_tag` says who may write it.
 
 A key names prefix revision (with its codec chain), data-set digest, split, boundary, sample, augmentation variant and chunk;
 never run, rank, world size or generation, so a cache outlives every reshape and is shared by runs with the same prefix.
@@ -9,16 +9,18 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-import xxhash
+from frostline_contract.cache_tag import NONCE_BYTES, TAG_BYTES, Tags
 
 CHUNK_BYTES = 512 * 1024 - 64
 """Values above WHOLE_VALUE_BYTES are stored in chunks of this size (3.2x faster than one 16 MiB GET)."""
 
 WHOLE_VALUE_BYTES = 1024 * 1024
 MAGIC = b"FLAC"
-HEADER_VERSION = 3
-HEADER = struct.Struct("<4sBBHIQI8s")
-"""magic, version, dtype code, ndim, valid length (rows), payload bytes of this chunk, checksum of this chunk, shape digest."""
+HEADER_VERSION = 4
+HEAD = struct.Struct("<4sBBHI8s")
+"""magic, version, dtype code, ndim, payload bytes of this chunk, shape digest."""
+HEADER = struct.Struct(f"<{HEAD.size}s{NONCE_BYTES + TAG_BYTES}s")
+"""HEAD and the chunk's tag: 48 bytes, so that a whole chunk and Redis' own 16 fill an allocator's class of 512 KiB."""
 
 DTYPE_CODES = {"float32": 1, "float64": 2, "bfloat16": 3, "float16": 4, "int8": 5, "uint8": 6}
 
@@ -70,32 +72,24 @@ def shape_digest(shape: tuple[int, ...]) -> bytes:
     return hashlib.blake2b(repr(tuple(shape)).encode(), digest_size=8).digest()
 
 
-def checksum(payload: memoryview | bytes, key: bytes) -> int:
-    """The low 32 bits of XXH3-64, seeded by the key: it finds torn values, and whole ones of another sample, at memory speed.
-
-    Neighbouring samples' keys differ in one bit, so a request that was damaged on its way may well name one that is there.
-    CRC-32 would cost as much as the read itself.
-    """
-    return xxhash.xxh3_64_intdigest(payload, xxhash.xxh3_64_intdigest(key)) & 0xFFFFFFFF
-
-
-def pack_header(dtype: str, shape: tuple[int, ...], valid_length: int, payload: memoryview | bytes, key: bytes) -> bytes:
+def pack_header(dtype: str, shape: tuple[int, ...], payload: memoryview | bytes, key: bytes, tags: Tags) -> bytes:
     """The self-describing header in front of the chunk that is stored under `key`."""
-    return HEADER.pack(MAGIC, HEADER_VERSION, DTYPE_CODES[dtype], len(shape), valid_length, len(payload),
-                       checksum(payload, key), shape_digest(shape))  # fmt: skip
+    head = HEAD.pack(MAGIC, HEADER_VERSION, DTYPE_CODES[dtype], len(shape), len(payload), shape_digest(shape))
+    return head + tags.make(key, head, payload)
 
 
-def header_fault(header: bytes, dtype: str, shape: tuple[int, ...], payload: memoryview | bytes, key: bytes) -> str | None:
+def header_fault(
+    header: bytes, dtype: str, shape: tuple[int, ...], payload: memoryview | bytes, key: bytes, tags: Tags
+) -> str | None:
     """Why what was found under `key` cannot be used, or None where it is whole: a torn or foreign value is a miss, no error."""
     if len(header) != HEADER.size:
         return f"header of {len(header)} bytes, expected {HEADER.size}"
-    magic, version, code, ndim, _, length, expected, digest = HEADER.unpack(header)
+    head, tag = HEADER.unpack(header)
+    magic, version, code, ndim, length, digest = HEAD.unpack(head)
     if magic != MAGIC or version != HEADER_VERSION:
         return f"magic {magic!r} version {version}"
     if code != DTYPE_CODES.get(dtype) or ndim != len(shape) or digest != shape_digest(shape):
         return f"dtype code {code} or shape differs from {dtype} {shape}"
     if length != len(payload):
         return f"payload of {len(payload)} bytes, header says {length}"
-    if expected != checksum(payload, key):
-        return "checksum differs"
-    return None
+    return None if tags.holds(tag, key, head, payload) else tags.fault

@@ -19,6 +19,8 @@ from frostline_contract.plan import Frozen
 EPOCHS_FOLDER = "epochs"
 MANIFEST_NAME = "manifest.json"
 MANIFEST_PATTERN = f"*/*/*/{MANIFEST_NAME}"
+EPOCH_DIGITS_MAX = 18
+"""Of a number in a file's or folder's name; more is no name of ours."""
 
 
 class RunEpoch(Frozen):
@@ -65,7 +67,7 @@ class FoundCheckpoint(Frozen):
     def run_epoch(self) -> int:
         """The epoch that it was written under; -1 where the path names none."""
         head = self.path.partition("/")[0]
-        return int(head) if head.isdigit() else -1
+        return int(head) if head.isdecimal() and len(head) <= EPOCH_DIGITS_MAX else -1
 
 
 def checkpoint_path(run_epoch: int, generation: str, step: int) -> str:
@@ -82,7 +84,7 @@ def parse_epochs(files: Mapping[str, str]) -> list[RunEpoch]:
     versions = [RunEpoch()]
     for name, text in files.items():
         stem, _, kind = name.partition(".")
-        if kind != "json" or not stem.isdigit():
+        if kind != "json" or not stem.isdecimal() or len(stem) > EPOCH_DIGITS_MAX:
             continue
         try:
             version = RunEpoch.model_validate_json(text)

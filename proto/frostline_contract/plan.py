@@ -3,7 +3,9 @@
 The field names are those of frostline_proto/v1/plan.proto, so that one converter serves them all (frostline_rpc.convert).
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,11 +16,23 @@ FRESH = "fresh"
 CONTINUE = "continue"
 SURVIVORS = "survivors"
 
+MICRO_BATCH = "micro_batch"
+SAMPLE = "sample"
+PrefixTile = Literal["micro_batch", "sample"]
+"""How many samples the frozen prefix computes together: a micro-batch, or one. It is numerics, and constant over a run."""
+
 
 class Frozen(BaseModel):
-    """Base of every immutable record: unknown fields are refused."""
+    """Base of every immutable record: unknown fields are refused. Cached properties hold what follows from the fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, without the cached properties: they follow from the fields that `update` replaces."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - type(copied).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
 
 
 class Decision(Frozen):
@@ -26,7 +40,9 @@ class Decision(Frozen):
 
     number: from 1, one an interval ('no change' too). interval: the interval that it read.
     effective_step: the first step computed under it. freeze_point: index of the first trainable unit from then on.
-    lineage: that of the statistics it read; for a rollback, the new one. reason: the policy's own words.
+    lineage: the one that it belongs to; for a rollback, the one that it opens. decided_in: the run's lineage when it was
+    decided, in which workers adopt it; for a rollback, the one that it ends. (decided_in, number) names a decision: a lineage
+    decides each interval once. reason: the policy's own words.
     rollback_to_step: for a rollback, the checkpointed step whose state comes back before `effective_step` would be
     computed; -1 otherwise. void: it did not arrive in time and changed nothing.
     """
@@ -36,6 +52,7 @@ class Decision(Frozen):
     effective_step: int
     freeze_point: int
     lineage: int = 0
+    decided_in: int = 0
     kind: Literal["keep", "freeze", "unfreeze", "rollback"] = "keep"
     reason: str = ""
     policy: str = ""
@@ -62,26 +79,47 @@ class Placement(Frozen):
     use_cache: bool = False
     predicted_step_seconds: float = 0.0
 
-    @property
+    @cached_property
     def shape(self) -> ParallelShape:
         return ParallelShape(self.pp_degree, self.dp_degree, self.virtual_stages)
 
     def units_of_stage(self, stage: int) -> range:
         return range(self.stage_bounds[stage], self.stage_bounds[stage + 1])
 
+    @cached_property
+    def global_ranks(self) -> Mapping[str, int]:
+        """Global rank by worker id: to ask for a member costs the same in any world."""
+        return {worker: global_rank for global_rank, worker in reversed(list(enumerate(self.workers)))}
+
+    @cached_property
+    def units_by_pp_rank(self) -> tuple[tuple[int, ...], ...]:
+        """The units of each pipeline rank, in order; every replica's are the same."""
+        return tuple(
+            tuple(unit for stage in self.shape.stages_of(pp_rank) for unit in self.units_of_stage(stage))
+            for pp_rank in range(self.pp_degree)
+        )
+
+    @cached_property
+    def _pp_rank_of_unit(self) -> Mapping[int, int]:
+        return {unit: pp_rank for pp_rank, units in enumerate(self.units_by_pp_rank) for unit in units}
+
     def units_of(self, worker_id: str) -> list[int]:
         """The units that a member holds, in order; empty for anybody else."""
-        if worker_id not in self.workers:
-            return []
-        pp_rank = self.shape.pp_rank(self.workers.index(worker_id))
-        return [unit for stage in self.shape.stages_of(pp_rank) for unit in self.units_of_stage(stage)]
+        global_rank = self.global_ranks.get(worker_id)
+        return list(self.units_by_pp_rank[self.shape.pp_rank(global_rank)]) if global_rank is not None else []
+
+    def holds(self, worker_id: str, unit: int) -> bool:
+        """Whether `unit` is one of the member's own."""
+        global_rank = self.global_ranks.get(worker_id)
+        return global_rank is not None and self._pp_rank_of_unit.get(unit) == self.shape.pp_rank(global_rank)
 
     def leaves_of(self, dp_rank: int) -> range:
         return range(self.leaf_bounds[dp_rank], self.leaf_bounds[dp_rank + 1])
 
     def owners(self, unit: int) -> list[str]:
         """The members that hold `unit`, by dp rank."""
-        return [worker for worker in self.workers if unit in self.units_of(worker)]
+        pp_rank = self._pp_rank_of_unit.get(unit)
+        return list(self.workers[pp_rank :: self.pp_degree]) if pp_rank is not None else []
 
 
 class GenerationId(Frozen):
@@ -89,6 +127,17 @@ class GenerationId(Frozen):
 
     incarnation: int
     counter: int
+
+    def __eq__(self, other: object) -> bool:
+        # Compared for each worker in every round of the controller: pydantic's own comparison takes ten times as long.
+        if self is other:
+            return True
+        if not isinstance(other, GenerationId):
+            return NotImplemented
+        return self.incarnation == other.incarnation and self.counter == other.counter
+
+    def __hash__(self) -> int:
+        return hash((self.incarnation, self.counter))
 
     def __lt__(self, other: "GenerationId") -> bool:
         return (self.incarnation, self.counter) < (other.incarnation, other.counter)
@@ -148,6 +197,7 @@ class Plan(Frozen):
     state_source: the worker whose run state (counters, unacknowledged records) all members take.
     store_host, store_port: the TCPStore of the new global rank 0.
     job_revision: of the job that its members follow (`frostline_contract.job.job_revision`).
+    prefix_tile: how many samples frozen units compute together, the same in every plan of a run.
     """
 
     generation: GenerationId
@@ -176,6 +226,7 @@ class Plan(Frozen):
     state_lineage: int = 0
     run_epoch: int = 0
     job_revision: str = ""
+    prefix_tile: PrefixTile = MICRO_BATCH
 
     @property
     def start_tag(self) -> StateTag | None:
@@ -184,20 +235,52 @@ class Plan(Frozen):
             return None
         return StateTag(lineage=self.state_lineage, step=self.start_step, generation=self.state_generation)
 
+    @cached_property
+    def _wards(self) -> Mapping[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for unit, buddy in enumerate(self.buddies):
+            found.setdefault(buddy, []).append(unit)
+        return found
+
     def wards_of(self, worker_id: str) -> list[int]:
         """The units of others that a member keeps a copy of, in order."""
-        return [unit for unit, buddy in enumerate(self.buddies) if buddy == worker_id]
+        return list(self._wards.get(worker_id, ()))
 
     def needs(self, worker_id: str) -> list[int]:
         """The units whose state a member must have when it starts: its own and its wards."""
-        return sorted({*self.placement.units_of(worker_id), *self.wards_of(worker_id)})
+        return sorted({*self.placement.units_of(worker_id), *self._wards.get(worker_id, ())})
+
+    def needed_by(self, unit: int) -> list[str]:
+        """The members that need `unit`, in global rank order: its owners and its buddy."""
+        owners = self.placement.owners(unit)
+        buddy = self.buddies[unit] if self.buddies else ""
+        if buddy not in self.placement.global_ranks or buddy in owners:
+            return owners
+        return sorted([*owners, buddy], key=self.placement.global_ranks.__getitem__)
 
     def holders_of(self, unit: int) -> list[str]:
         """The participants that have `unit`'s state at the start."""
         participants = self.participants
         return [participants[index] for index in self.holders[unit].participants] if self.holders else []
 
-    @property
+    @cached_property
+    def _held(self) -> Mapping[str, frozenset[int]]:
+        found: dict[str, list[int]] = {}
+        for unit in range(len(self.holders)):
+            for worker in self.holders_of(unit):
+                found.setdefault(worker, []).append(unit)
+        return {worker: frozenset(units) for worker, units in found.items()}
+
+    def held_by(self, worker_id: str) -> frozenset[int]:
+        """The units whose state a participant has at the start."""
+        return self._held.get(worker_id, frozenset())
+
+    @cached_property
     def participants(self) -> tuple[str, ...]:
         """Members by global rank, then leavers that still give state away: the world in which state moves."""
         return self.placement.workers + self.leavers
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Index into `participants` by worker id."""
+        return {worker: place for place, worker in reversed(list(enumerate(self.participants)))}

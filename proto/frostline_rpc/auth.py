@@ -6,12 +6,12 @@ service accounts, known by projected tokens (`frostline_rpc.projected`).
 
 import hmac
 import json
-import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from frostline_contract.durable_files import PRIVATE, replace_durably
 from frostline_rpc.errors import PermissionDenied, Unauthenticated
 
 WORKER, OPERATOR, CONTROLLER = "worker", "operator", "controller"
@@ -20,6 +20,7 @@ ALLOWED = {
     "DescribeJob": {WORKER},
     "Register": {WORKER},
     "Heartbeat": {WORKER},
+    "Heartbeats": {WORKER},
     "ReportStatistics": {WORKER},
     "ReportRecords": {WORKER},
     "WatchPlan": {WORKER},
@@ -39,11 +40,19 @@ ALLOWED = {
 }
 
 
+@dataclass(frozen=True)
+class Caller:
+    """Who calls. pod_uid: of the pod that its token is bound to; empty where tokens are bound to none, as in a local run."""
+
+    role: str
+    pod_uid: str = ""
+
+
 class Callers(Protocol):
     """Knows callers by their tokens."""
 
-    async def role_of(self, token: str) -> str | None:
-        """The caller's role; None for a token that is wrong, too old, or of somebody who is not of this run."""
+    async def identify(self, token: str) -> Caller | None:
+        """The caller; None for a token that is wrong, too old, or of somebody who is not of this run."""
         ...
 
 
@@ -58,28 +67,46 @@ class Tokens:
         return Tokens({role: secrets.token_urlsafe(24) for role in (WORKER, OPERATOR, CONTROLLER)})
 
     def write(self, path: Path) -> None:
-        """Write to a new file that only its user can read."""
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-            json.dump(self.by_role, file)
+        """Write to a file that only its user can read."""
+        replace_durably(path, json.dumps(self.by_role), PRIVATE)
 
     @staticmethod
     def read(path: Path) -> "Tokens":
-        return Tokens(json.loads(path.read_text()))
+        """Raises ValueError for a damaged file, OSError."""
+        try:
+            by_role = json.loads(path.read_bytes())
+            return Tokens({role: str(by_role[role]) for role in (WORKER, OPERATOR, CONTROLLER)})
+        except (ValueError, KeyError, TypeError) as error:
+            remedy = "remove it while the run is stopped: `frostline resume` makes another"
+            raise ValueError(f"{path}: is damaged ({error!r}); {remedy}") from None
 
-    async def role_of(self, token: str) -> str | None:
+    async def identify(self, token: str) -> Caller | None:
+        said = token.encode("utf-8", "surrogatepass")
         for role, known in self.by_role.items():
-            if hmac.compare_digest(known, token):
-                return role
+            if hmac.compare_digest(known.encode("utf-8", "surrogatepass"), said):
+                return Caller(role)
         return None
 
 
-async def authorise(callers: Callers, method: str, metadata: dict[str, str]) -> str:
-    """The caller's role. Raises Unauthenticated for a wrong token, PermissionDenied for a role that may not call `method`."""
+async def authorise(callers: Callers, method: str, metadata: dict[str, str]) -> Caller:
+    """The caller. Raises Unauthenticated for a wrong token, PermissionDenied for a role that may not call `method`."""
     scheme, _, token = metadata.get("authorization", "").partition(" ")
-    role = await callers.role_of(token) if scheme == "Bearer" else None
-    if role is None:
+    caller = await callers.identify(token) if scheme == "Bearer" else None
+    if caller is None:
         raise Unauthenticated(f"{method}: wrong or missing token; send 'authorization: Bearer <token>' of this run")
-    if role not in ALLOWED.get(method, set()):
-        raise PermissionDenied(f"{method}: role {role} may not call it; allowed: {', '.join(sorted(ALLOWED.get(method, set())))}")
-    return role
+    allowed = ALLOWED.get(method, set())
+    if caller.role not in allowed:
+        raise PermissionDenied(f"{method}: role {caller.role} may not call it; allowed: {', '.join(sorted(allowed))}")
+    return caller
+
+
+def check_speaker(caller: Caller, method: str, request: object) -> None:
+    """A worker speaks for workers of its own pod only (agent and workers share a token). Raises PermissionDenied.
+
+    Where tokens are not bound to pods, all processes are one user's: there is nothing to compare.
+    """
+    message = getattr(request, "heartbeat", request)  # one of a stream of heartbeats wraps what a single one says
+    for field in ("worker_id", "holder"):
+        worker_id = str(getattr(message, field, ""))
+        if caller.pod_uid and worker_id and worker_id.rpartition("/")[0] != caller.pod_uid:
+            raise PermissionDenied(f"{method}: {field} is {worker_id!r}, the caller's token is of pod {caller.pod_uid!r}")

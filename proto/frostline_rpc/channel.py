@@ -53,7 +53,7 @@ OPTIONS = [
 ]
 
 
-class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamStreamClientInterceptor):
     """token: itself or a file's path, read at each call: a kubelet renews it."""
 
     def __init__(self, token: str) -> None:
@@ -68,6 +68,9 @@ class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor
 
     def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
         return continuation(self._with_token(details), request)
+
+    def intercept_stream_stream(self, continuation: Callable[..., Any], details: Any, requests: Any) -> Any:
+        return continuation(self._with_token(details), requests)
 
 
 def open_channel(address: str, token: str) -> grpc.Channel:

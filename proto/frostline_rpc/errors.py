@@ -21,6 +21,12 @@ class InvalidRequest(DomainError):
     code = grpc.StatusCode.INVALID_ARGUMENT
 
 
+class TooLarge(DomainError):
+    """A request is larger than its method takes."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 class Refused(DomainError):
     """The request is well formed and the state forbids it; the text says why and what to do."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import jwt
 
+from frostline_rpc.auth import Caller
 from frostline_rpc.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ REMEMBERED_MAX = 4096
 
 
 @dataclass(frozen=True)
-class Caller:
+class Bearer:
     """Whom a token names. pod, pod_uid: that it is bound to. expires: Unix seconds."""
 
     account: str
@@ -39,57 +40,67 @@ class ProjectedTokens:
     """Callers (`auth.Callers`) of one run.
 
     audience: that tokens must be made for. namespace: of the accounts. roles: role by service account's name.
-    fetch_keys(): the API server's JWKS as JSON; blocking; raises OSError. confirm(caller, token): a further question, such as
+    fetch_keys(): the API server's JWKS as JSON; blocking; raises OSError. confirm(bearer, token): a further question, such as
     whether the pod still exists, or TokenReview.
     """
 
     def __init__(self, audience: str, namespace: str, roles: Mapping[str, str], fetch_keys: Callable[[], Mapping[str, Any]],
-                 confirm: Callable[[Caller, str], Awaitable[bool]] | None = None,
+                 confirm: Callable[[Bearer, str], Awaitable[bool]] | None = None,
                  now: Callable[[], float] = time.time) -> None:  # fmt: skip
         self._audience, self._namespace, self._roles = audience, namespace, dict(roles)
         self._fetch_keys, self._confirm, self._now = fetch_keys, confirm, now
         self._keys: dict[str, Any] = {}
         self._fetched_at = float("-inf")
         self._fetching = asyncio.Lock()
-        self._remembered: dict[str, Caller] = {}
+        self._remembered: dict[str, Bearer] = {}
 
-    async def role_of(self, token: str) -> str | None:
+    async def identify(self, token: str) -> Caller | None:
         """Raises Unavailable where the signer's key is not known and cannot be asked for."""
-        caller = self._remembered.get(token)
-        if caller is None:
-            caller = await self._read(token)
-            if caller is None:
+        bearer = self._remembered.get(token)
+        if bearer is None:
+            bearer = await self._read(token)
+            if bearer is None:
                 return None
-            self._remember(token, caller)
-        if caller.expires + LEEWAY_SECONDS < self._now():
+            self._remember(token, bearer)
+        if bearer.expires + LEEWAY_SECONDS < self._now():
             self._remembered.pop(token, None)
             return None
         try:
-            if self._confirm is not None and not await self._confirm(caller, token):
+            if self._confirm is not None and not await self._confirm(bearer, token):
                 return None
         except OSError as error:
             raise Unavailable(f"the caller cannot be confirmed: {error}") from error
-        return self._roles.get(caller.account)
+        role = self._roles.get(bearer.account)
+        return Caller(role, bearer.pod_uid) if role is not None else None
 
-    async def _read(self, token: str) -> Caller | None:
-        """Whom a token names, where it is genuine."""
+    async def _read(self, token: str) -> Bearer | None:
+        """Whom a token names, where it is genuine. A token that is none is refused, whatever trips over it."""
         try:
-            key = await self._key(str(jwt.get_unverified_header(token).get("kid", "")))
+            header = jwt.get_unverified_header(token)
+            key = await self._key(str(header.get("kid", "")))
             if key is None:
                 return None
+            algorithm = str(header.get("alg"))
+            if algorithm not in ALGORITHMS or algorithm[:2] != key.algorithm_name[:2]:
+                raise jwt.InvalidAlgorithmError(f"algorithm {algorithm!r} does not go with a key of {key.algorithm_name}")
             claims = jwt.decode(
-                token, key.key, algorithms=list(ALGORITHMS), audience=self._audience, leeway=LEEWAY_SECONDS,
+                token, key.key, algorithms=[algorithm], audience=self._audience, leeway=LEEWAY_SECONDS,
                 options={"require": ["exp", "sub", "aud"], "verify_iat": False},
             )  # fmt: skip
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             log.info("a caller's token was refused reason=%s", error)
             return None
+        return self._bearer(claims)
+
+    def _bearer(self, claims: Mapping[str, Any]) -> Bearer | None:
+        """Whom signed claims name; None where that is no pod's account of this namespace."""
         prefix, account = f"system:serviceaccount:{self._namespace}:", str(claims["sub"])
-        pod = (claims.get("kubernetes.io") or {}).get("pod") or {}
-        if not account.startswith(prefix) or not pod.get("uid"):
-            log.info("a caller's token was refused subject=%s pod=%s", account, pod.get("name"))
+        bound = claims.get("kubernetes.io")
+        pod = bound.get("pod") if isinstance(bound, dict) else None
+        if not account.startswith(prefix) or not isinstance(pod, dict) or not pod.get("uid"):
+            log.info("a caller's token was refused subject=%s bound=%s", account, bound)
             return None
-        return Caller(account.removeprefix(prefix), str(pod.get("name", "")), str(pod["uid"]), float(claims["exp"]))
+        return Bearer(account.removeprefix(prefix), str(pod.get("name", "")), str(pod["uid"]), float(claims["exp"]))
 
     async def _key(self, key_id: str) -> Any:
         """The API server's key of that id; None where it publishes none."""
@@ -106,7 +117,7 @@ class ProjectedTokens:
                     raise Unavailable(f"the API server's keys cannot be read: {error}") from error
         return self._keys.get(key_id)
 
-    def _remember(self, token: str, caller: Caller) -> None:
+    def _remember(self, token: str, bearer: Bearer) -> None:
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
-        self._remembered[token] = caller
+        self._remembered[token] = bearer

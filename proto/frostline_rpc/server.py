@@ -5,17 +5,28 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from frostline_rpc.auth import Callers, authorise
-from frostline_rpc.errors import DomainError
+from frostline_rpc.auth import Callers, authorise, check_speaker
+from frostline_rpc.errors import DomainError, InvalidRequest, TooLarge
 from frostline_rpc.tls import server_credentials
 
 MESSAGE_BYTES_MAX = 32 * 1024 * 1024
-"""Largest message: a garbage or hostile length is refused before it is read."""
+"""Largest answer: a garbage or hostile length is refused before it is read."""
+REQUEST_BYTES_MAX = 8 * 1024 * 1024
+"""Largest request that is received at all, and what LARGE_REQUESTS may be; the others are refused above SMALL_REQUEST_BYTES."""
+SMALL_REQUEST_BYTES = 1024 * 1024
+LARGE_REQUESTS = frozenset(("Register", "ReportRecords", "ReportStatistics", "ReportRecovery"))
+"""Those that grow with the model, or with what was gathered while no controller was there."""
+CONCURRENT_CALLS_MAX = 16384
+"""Calls that are under way at once, unless a server says otherwise; a worker has one stream and a few short ones."""
+CONCURRENT_STREAMS_MAX = 256
+"""Of them by one connection."""
 
 OPTIONS = [
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_concurrent_streams", CONCURRENT_STREAMS_MAX),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
@@ -25,7 +36,10 @@ log = logging.getLogger(__name__)
 
 
 class _Conventions(grpc.aio.ServerInterceptor):
-    """Checks the caller and turns domain errors into status codes, for every method in one place."""
+    """Checks the caller and turns domain errors into status codes, for every method in one place.
+
+    A caller is checked before its message is received: what a stranger sends is neither held in memory nor parsed.
+    """
 
     def __init__(self, callers: Callers) -> None:
         self._callers = callers
@@ -37,33 +51,78 @@ class _Conventions(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler
         method = details.method.rsplit("/", 1)[-1]
-        metadata = dict(details.invocation_metadata)
+        try:
+            caller = await authorise(self._callers, method, dict(details.invocation_metadata))
+        except DomainError as error:
+            return _refusing(error)
 
-        async def unary(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        def read(message: bytes) -> Any:
+            request = _parsed(method, message, handler.request_deserializer)
+            check_speaker(caller, method, request)
+            return request
+
+        async def unary(message: bytes, context: grpc.aio.ServicerContext) -> Any:
             try:
-                await authorise(self._callers, method, metadata)
-                return await handler.unary_unary(request, context)
+                return await handler.unary_unary(read(message), context)
             except DomainError as error:
                 await context.abort(error.code, str(error))
 
-        async def stream(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        async def stream(message: bytes, context: grpc.aio.ServicerContext) -> Any:
             try:
-                await authorise(self._callers, method, metadata)
-                async for response in handler.unary_stream(request, context):
+                async for response in handler.unary_stream(read(message), context):
                     yield response
             except DomainError as error:
                 await context.abort(error.code, str(error))
 
+        async def conversation(messages: Any, context: grpc.aio.ServicerContext) -> Any:
+            requests = (read(message) async for message in messages)
+            try:
+                async for response in handler.stream_stream(requests, context):
+                    yield response
+            except DomainError as error:
+                await context.abort(error.code, str(error))
+
+        if handler.stream_stream:
+            return grpc.stream_stream_rpc_method_handler(conversation, None, handler.response_serializer)
         if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(unary, handler.request_deserializer, handler.response_serializer)
-        return grpc.unary_stream_rpc_method_handler(stream, handler.request_deserializer, handler.response_serializer)
+            return grpc.unary_unary_rpc_method_handler(unary, None, handler.response_serializer)
+        return grpc.unary_stream_rpc_method_handler(stream, None, _unless_serialized(handler.response_serializer))
+
+
+def _unless_serialized(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """A stream may yield what is serialized already: one message to many callers is serialized once."""
+    return lambda response: response if isinstance(response, bytes) else serialize(response)
+
+
+def _refusing(error: DomainError) -> grpc.RpcMethodHandler:
+    """A handler that answers with the error. Of a stream of requests none is received before it is asked for."""
+
+    async def refuse(requests: Any, context: grpc.aio.ServicerContext) -> None:
+        await context.abort(error.code, str(error))
+
+    return grpc.stream_unary_rpc_method_handler(refuse)
+
+
+def _parsed(method: str, message: bytes, parse: Callable[[bytes], Any]) -> Any:
+    """The request. Raises TooLarge, InvalidRequest where the bytes are no message of its type."""
+    limit = REQUEST_BYTES_MAX if method in LARGE_REQUESTS else SMALL_REQUEST_BYTES
+    if len(message) > limit:
+        raise TooLarge(f"{method}: the request has {len(message)} bytes; at most {limit} are taken")
+    try:
+        return parse(message)
+    except DecodeError as error:
+        raise InvalidRequest(f"{method}: the request is no message of its type: {error}") from None
 
 
 async def start_server(
-    add_servicers: Callable[[grpc.aio.Server], None], host: str, port: int, callers: Callers
-) -> tuple[Any, int]:
-    """Start a server on host:port (0 chooses one). Returns it and its port. Raises OSError where the port is taken."""
-    server = grpc.aio.server(interceptors=[_Conventions(callers)], options=OPTIONS)
+    add_servicers: Callable[[grpc.aio.Server], None], host: str, port: int, callers: Callers,
+    concurrent_calls_max: int = CONCURRENT_CALLS_MAX,
+) -> tuple[Any, int]:  # fmt: skip
+    """Start a server on host:port (0 chooses one). Returns it and its port. Raises OSError where the port is taken.
+
+    concurrent_calls_max: more calls than that at once are answered with RESOURCE_EXHAUSTED.
+    """
+    server = grpc.aio.server(interceptors=[_Conventions(callers)], options=OPTIONS, maximum_concurrent_rpcs=concurrent_calls_max)
     add_servicers(server)
     try:
         credentials = server_credentials()

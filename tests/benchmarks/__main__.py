@@ -28,6 +28,7 @@ BENCHMARKS = {
     "step_time": "one_worker:step_time",
     "norm_statistics": "one_worker:norm_statistics",
     "numerics": "several_workers:numerics",
+    "kernels": "kernels:kernels",
     "pipelining": "several_workers:pipelining",
     "keeping": "keeping:keeping",
     "reshape": "reshape:reshape",

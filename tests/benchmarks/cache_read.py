@@ -12,6 +12,7 @@ import redis.utils
 import torch
 
 from frostline_contract.cache_identity import HEADER, CacheIdentity
+from frostline_contract.cache_tag import tags_of
 from frostline_controller.local.redis_process import RedisProcess, start_redis
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.layout import ValueLayout
@@ -29,7 +30,7 @@ GOAL = 1.5
 def cache_read(effort: Effort) -> Report:
     """Batches of 32 values by each way."""
     codec = make_codec("none", VALUE_SHAPE, torch.float32)
-    layout = ValueLayout(codec)
+    layout = ValueLayout(codec, tags_of("a secret of the benchmark"))
     keys = [CacheIdentity("benchmark", "d", "train", 6).key(sample, 0) for sample in range(BATCH)]
     with tempfile.TemporaryDirectory() as folder:
         server = start_redis(Path(folder), 256 << 20)
@@ -52,7 +53,7 @@ def cache_read(effort: Effort) -> Report:
         f"{BATCH} values of {layout.value_bytes / 1e6:.2f} MB (a ViT-B/16 boundary activation) from one real Redis over "
         "loopback: our client, which receives into preallocated rows, against redis-py's `get` for each key. *wire*: what "
         "arrives is dropped. *in place*: redis-py's bytes are copied into the batch row, as a trainer needs them; ours lie "
-        f"there. *checked*: ours verifies header and checksum as well. redis-py {redis.__version__}, "
+        f"there. *checked*: ours verifies header and signature as well. redis-py {redis.__version__}, "
         f"{'with and without hiredis' if redis.utils.HIREDIS_AVAILABLE else 'its Python parser (hiredis is not installed)'}.",
         [row for name in libraries for row in _rows(name, seconds, processor, gigabytes)],
     )

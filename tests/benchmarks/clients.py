@@ -1,85 +1,133 @@
 """Simulated workers for the controller benchmark, many in one process: `python -m tests.benchmarks.clients RUN_DIR FIRST COUNT`.
 
-Each has a channel of its own, registers, watches its stream and sends a heartbeat a second, as a worker does. Commands come on
-standard input, one JSON line each, and each is answered by one JSON line:
+Each has a connection of its own, registers, watches its stream and sends a heartbeat a second, as a worker does and with what
+a worker says. Commands come on standard input, one JSON line each, and each is answered by one JSON line:
 the command's "do" names a method of Clients, its other fields are that method's arguments. Moments are CLOCK_MONOTONIC seconds,
 which all processes of a machine share.
 """
 
 import asyncio
 import json
+import random
 import sys
 import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from frostline_contract.job import job_digest, load_job
+from frostline_controller.hangs import PHASE_ORDER
 from frostline_proto.v1 import control_pb2 as pb
-from frostline_proto.v1 import control_pb2_grpc, plan_pb2
+from frostline_proto.v1 import plan_pb2
 from frostline_rpc.auth import WORKER, Tokens
-from frostline_rpc.channel import OPTIONS
+from tests.benchmarks.wire import Connection, open_connection
 
-NUM_UNITS = 14
+NUM_UNITS = 200
 INTERVAL_STEPS = 8
 WAIT_SECONDS = 120.0
+CALL_SECONDS, ANSWER_SECONDS = 60.0, 5.0
+JOIN_AT_ONCE = 25
+"""Of each process: pods of one scale-up come at about the same time."""
+TIMED_PHASES = PHASE_ORDER[11:21]
+LINK = plan_pb2.LinkProfile(
+    latency_seconds=1e-4, bandwidth_bytes_per_second=1e9, reduce_latency_seconds=3e-4, reduce_bandwidth_bytes_per_second=5e8
+)
+CACHE = plan_pb2.CacheProfile(fetch_seconds_per_sample=1e-4, fill_seconds_per_sample=1e-4, hit_fraction=0.9)
 
 
 class Simulated:
     """One worker's side of the protocol."""
 
+    _connection: Connection
+
     def __init__(self, address: str, token: str, digest: str, ordinal: int) -> None:
         self.worker_id, self.ordinal, self._digest = f"uid-{ordinal}/bench", ordinal, digest
-        self._metadata = [("authorization", f"Bearer {token}")]
-        self._channel = grpc.aio.insecure_channel(address, OPTIONS)
-        self._stub = control_pb2_grpc.ControlStub(self._channel)
-        self.plan: plan_pb2.Plan | None = None
+        self._address, self._token = address, token
+        self._noise = random.Random(ordinal)
+        self.plans: dict[int, plan_pb2.Plan] = {}
+        self.ready: set[int] = set()
         self.generation: plan_pb2.GenerationId | None = None
         self.decided: dict[int, float] = {}
         self.heartbeat_seconds: list[float] = []
         self.step = 0
+        self._unanswered: deque[float] = deque()
+
+    async def call(self, method: str, request: Any) -> bytes:
+        return await self._connection.unary(method, request.SerializeToString(), CALL_SECONDS)
 
     async def join(self) -> None:
-        unit = plan_pb2.UnitProfile(
-            forward_seconds=0.002, backward_seconds=0.004, parameter_bytes=4000, optimizer_bytes=8000, activation_bytes=1000,
-            output_bytes=1000,
-        )  # fmt: skip
+        """Connect and register, with measurements of its own: no two workers measure the same."""
+        self._connection = await open_connection(self._address, self._token)
+        units = [
+            plan_pb2.UnitProfile(
+                forward_seconds=self._noise.uniform(0.0018, 0.0022), backward_seconds=self._noise.uniform(0.0036, 0.0044),
+                parameter_bytes=4000, optimizer_bytes=8000, activation_bytes=1000, output_bytes=1000,
+            )
+            for _ in range(NUM_UNITS)
+        ]  # fmt: skip
         request = pb.RegisterRequest(
             worker_id=self.worker_id, pod_name=f"trainer-{self.ordinal}", failure_domain=f"node-{self.ordinal // 8}",
             process_id=1, store_host="127.0.0.1", store_port=10_000, probe_digest="probe", probe_detail="simulated",
             job_digest=self._digest, num_units=NUM_UNITS, steps_per_epoch=16, train_samples=65_536, dataset_digest="data",
-            boundary_bytes_per_sample=100,
-            profile=plan_pb2.WorkerProfile(micro_batch_size=4, units=[unit] * NUM_UNITS, device="cpu"),
+            boundary_bytes_per_sample=100, profile=plan_pb2.WorkerProfile(micro_batch_size=4, units=units, device="cpu"),
         )  # fmt: skip
-        await self._stub.Register(request, timeout=WAIT_SECONDS, metadata=self._metadata)
+        await self.call("Register", request)
 
-    async def watch(self) -> None:
-        """Note when each message came, until the channel closes."""
-        async for message in self._stub.WatchPlan(pb.WatchPlanRequest(worker_id=self.worker_id), metadata=self._metadata):
-            kind = message.WhichOneof("message")
-            if kind == "decision":
-                self.decided.setdefault(message.decision.number, time.monotonic())
-            elif kind == "plan" and message.plan.start == "fresh":
-                self.plan = message.plan
+    def watch(self) -> "asyncio.Future[None]":
+        """Note when each message comes, until what is returned is done."""
+        request = pb.WatchPlanRequest(worker_id=self.worker_id).SerializeToString()
+        return self._connection.stream("WatchPlan", request, self._hear)
+
+    def _hear(self, data: bytes) -> None:
+        message = pb.WatchPlanResponse.FromString(data)
+        kind = message.WhichOneof("message")
+        if kind == "decision":
+            self.decided.setdefault(message.decision.number, time.monotonic())
+        elif kind == "plan":
+            self.plans[message.plan.generation.counter] = message.plan
+        elif kind == "ready":
+            self.ready.add(message.ready.generation.counter)
 
     async def beat(self) -> None:
-        """A heartbeat each second, each worker at its own moment of it."""
+        """A heartbeat each second, each worker at its own moment of it, over one stream after the other."""
         await asyncio.sleep(self.ordinal % 100 / 100)
+        call = None
         while True:
-            started = time.monotonic()
-            request = pb.HeartbeatRequest(worker_id=self.worker_id, generation=self.generation, step=self.step, phase="schedule",
-                                          step_parts={"schedule": 0.1, "exchange": 0.01, "vote": 0.001})  # fmt: skip
-            await self._stub.Heartbeat(request, timeout=WAIT_SECONDS, metadata=self._metadata)
-            ended = time.monotonic()
-            self.heartbeat_seconds.append(ended - started)
-            await asyncio.sleep(max(0.0, 1.0 - (ended - started)))
+            self._unanswered.append(time.monotonic())
+            if call is None or call.done.done():
+                call = self._connection.conversation("Heartbeats", self._heartbeat(), self._hear_answer)
+            else:
+                self._connection.more(call, self._heartbeat())
+            await asyncio.sleep(1.0)
+            if self._unanswered and time.monotonic() - self._unanswered[0] > ANSWER_SECONDS:
+                raise TimeoutError(f"a heartbeat of {self.worker_id} was not answered within {ANSWER_SECONDS:g} s")
 
-    async def enter(self) -> None:
-        assert self.plan is not None
-        self.generation = self.plan.generation
-        request = pb.ReadyRequest(worker_id=self.worker_id, generation=self.generation, ready=True, entered=True, seconds=0.1)
-        await self._stub.Ready(request, timeout=WAIT_SECONDS, metadata=self._metadata)
+    def _hear_answer(self, data: bytes) -> None:
+        assert pb.HeartbeatsResponse.FromString(data).heartbeat.known, f"{self.worker_id} was given up"
+        self.heartbeat_seconds.append(time.monotonic() - self._unanswered.popleft())
+
+    def _heartbeat(self) -> bytes:
+        inside = self.generation is not None
+        heartbeat = pb.HeartbeatRequest(
+            worker_id=self.worker_id, generation=self.generation, step=self.step, phase="schedule" if inside else "start",
+            phase_seconds=0.1, waiting_seconds=0.05, resident_bytes=2**30,
+            step_parts={"schedule": 0.1, "exchange": 0.01, "vote": 0.001} if inside else {},
+            phase_p99_seconds=dict.fromkeys(TIMED_PHASES, 0.1) if inside else {},
+            busy_seconds=self._noise.uniform(0.09, 0.11) if inside else 0.0, link=LINK if inside else None,
+            cache=CACHE if inside else None,
+        )  # fmt: skip
+        return pb.HeartbeatsRequest(heartbeat=heartbeat).SerializeToString()
+
+    async def prepare(self, plan: plan_pb2.Plan) -> None:
+        await self.call("Ready", pb.ReadyRequest(worker_id=self.worker_id, generation=plan.generation, ready=True, seconds=0.1))
+
+    async def enter(self, plan: plan_pb2.Plan, step: int = 0) -> None:
+        self.generation, self.step = plan.generation, step
+        request = pb.ReadyRequest(
+            worker_id=self.worker_id, generation=self.generation, ready=True, entered=True, step=step, seconds=0.1
+        )
+        await self.call("Ready", request)
 
     async def report(self, number: int) -> float:
         """Send an interval's statistics. Returns when that began."""
@@ -91,7 +139,7 @@ class Simulated:
         )  # fmt: skip
         request = pb.ReportStatisticsRequest(worker_id=self.worker_id, generation=self.generation, statistics=[statistics])
         started = time.monotonic()
-        await self._stub.ReportStatistics(request, timeout=WAIT_SECONDS, metadata=self._metadata)
+        await self.call("ReportStatistics", request)
         return started
 
 
@@ -100,25 +148,54 @@ class Clients:
 
     def __init__(self, workers: list[Simulated]) -> None:
         self.workers = workers
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Future[None]] = []
 
     async def start(self) -> dict[str, Any]:
-        for worker in self.workers:
-            await worker.join()
-            self._tasks += [asyncio.create_task(worker.watch()), asyncio.create_task(worker.beat())]
+        free = asyncio.Semaphore(JOIN_AT_ONCE)
+
+        async def join(worker: Simulated) -> None:
+            async with free:
+                await worker.join()
+            self._tasks += [worker.watch(), asyncio.ensure_future(worker.beat())]
+
+        await asyncio.gather(*map(join, self.workers))
         return {"joined": len(self.workers)}
 
     async def enter(self) -> dict[str, Any]:
         """Wait for the first plan, and run it from now on; those that it leaves out stay spares."""
-        await self._until(lambda: any(worker.plan is not None for worker in self.workers))
-        plan = next(worker.plan for worker in self.workers if worker.plan is not None)
+        plan = await self._next_plan("fresh")
         members = set(plan.placement.workers)
         inside = [worker for worker in self.workers if worker.worker_id in members]
-        await self._until(lambda: all(worker.plan is not None for worker in inside))
-        for worker in inside:
-            await worker.enter()
+        await asyncio.gather(*(worker.enter(plan) for worker in inside))
         return {"members": len(members), "pp_degree": plan.placement.pp_degree, "dp_degree": plan.placement.dp_degree,
                 "first": plan.placement.workers[0]}  # fmt: skip
+
+    async def prepare(self) -> dict[str, Any]:
+        """Wait for a plan that the members switch to, and prepare it. Returns when all had heard of it."""
+        plan = await self._next_plan("continue")
+        told = time.monotonic()
+        await asyncio.gather(*(worker.prepare(plan) for worker in self.workers))
+        return {"told": told, "bytes": plan.ByteSize()}
+
+    async def switch(self) -> dict[str, Any]:
+        """When all are ready a vote switches: all run the prepared plan from now on."""
+        plan = await self._next_plan("continue")
+        await self._until(lambda: all(plan.generation.counter in worker.ready for worker in self.workers))
+        await asyncio.gather(*(worker.enter(plan, plan.switch_from) for worker in self.workers))
+        return {"pp_degree": plan.placement.pp_degree, "dp_degree": plan.placement.dp_degree, "at": time.monotonic()}
+
+    async def _next_plan(self, start: str) -> plan_pb2.Plan:
+        """The plan of that kind of start, when all workers here have it."""
+        found: set[int] = set()
+
+        def heard() -> bool:
+            nonlocal found
+            known = [{number for number, plan in worker.plans.items() if plan.start == start} for worker in self.workers]
+            found = set.intersection(*known)
+            return bool(found)
+
+        await self._until(heard)
+        return self.workers[0].plans[max(found)]
 
     async def at(self, step: int) -> dict[str, Any]:
         for worker in self.workers:
@@ -140,12 +217,13 @@ class Clients:
             worker.heartbeat_seconds.clear()
         return {"seconds": seconds}
 
-    async def _until(self, true: Any) -> None:
+    async def _until(self, true: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
         while not true():
             for task in self._tasks:
                 if task.done():
                     task.result()
+                    raise RuntimeError("a worker's stream or heartbeats have ended")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not within {WAIT_SECONDS:g} s for {len(self.workers)} workers")
             await asyncio.sleep(0.01)
@@ -156,7 +234,8 @@ async def serve(run_dir: Path, first: int, count: int) -> None:
     address = (run_dir / "controller.address").read_text().strip()
     token = Tokens.read(run_dir / "tokens.json").by_role[WORKER]
     digest = job_digest(load_job(run_dir / "job.yaml"))
-    clients = Clients([Simulated(address, token, digest, ordinal) for ordinal in range(first, first + count)])
+    ordinals = range(first, first + count)
+    clients = Clients([Simulated(address, token, digest, ordinal) for ordinal in ordinals])
     while line := await asyncio.to_thread(sys.stdin.readline):
         command = json.loads(line)
         answer = await getattr(clients, command.pop("do"))(**command)

@@ -1,9 +1,11 @@
 """What a newcomer and a planned reshape cost the others, and how long a killed replica's place stays empty."""
 
 import statistics
+from collections.abc import Callable
 
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, ratios
-from tests.benchmarks.worlds import REPLICAS, Commit, Ours, Torchft, World
+from tests.benchmarks.peer_worlds import Torchft
+from tests.benchmarks.worlds import REPLICAS, Commit, Ours, World
 
 PAIRS = 5
 NEIGHBOURS = 10
@@ -13,29 +15,38 @@ FIRST_RESHAPE, RESHAPE_EVERY, RESHAPES = 60, 40, ((2, 2), (4, 1), (1, 4), (2, 2)
 
 def joining(effort: Effort) -> Report:
     """Seconds until four replicas train again, and what the steps around a change of the world take longer than others."""
-    seconds: dict[str, list[float]] = {"warm": [], "cold": [], "torchft": []}
+    worlds: dict[str, Callable[[], World]] = {
+        "warm": Ours,
+        "cold": lambda: Ours(cold=True),
+        "spare": lambda: Ours(cold=True, spares=1),
+        "torchft": Torchft,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in worlds}
     pauses: list[float] = []
     for pair in range(effort.pairs(PAIRS)):
-        for name in seconds if pair % 2 == 0 else reversed(seconds):
-            world: World = Torchft() if name == "torchft" else Ours(cold=name == "cold")
-            taken, paused = _one_join(world, pair)
+        for name in worlds if pair % 2 == 0 else reversed(worlds):
+            taken, paused = _one_join(worlds[name](), pair)
             seconds[name].append(taken)
             pauses += paused if name == "warm" else []
+        print(f"  pair {pair}: " + ", ".join(f"{name} {values[-1]:.2f} s" for name, values in seconds.items()), flush=True)
     reshapes = _planned(RESHAPES[: effort.pairs(len(RESHAPES))])
     medians = {f"{name} s": Spread.of(values).median for name, values in seconds.items()}
     back = "kill to four replicas"
+    against = Spread.of(ratios(seconds["torchft"], seconds["cold"]))
     return Report(
         "A replacement joins, and a planned reshape",
         "Four replicas of the digits model, one is killed and replaced; the clock runs until a step that all four have computed "
         "again is committed, while three train on. Warm: the worker process is killed and its pod forks another from its preload "
         "process. Cold: the whole pod is killed, and its successor starts interpreters and imports torch and transformers first. "
+        "Spare: the job keeps one worker more than it uses (`placement.spare_workers: 1`), which takes the killed one's place. "
         "torchft's replica is started again at once and is always cold. A pause is what the first step of a new shape takes "
         f"longer, from commit to commit, than the median of the {NEIGHBOURS} steps before and after it; a planned reshape is one "
         "that the job file asks for at a step.",
         [
             Row("digits, (1, 4)", f"{back}, warm", "s", Spread.of(seconds["warm"]), medians),
             Row("digits, (1, 4)", f"{back}, cold", "s", Spread.of(seconds["cold"])),
-            Row("digits, (1, 4)", f"torchft / ours, {back}, cold", "x", Spread.of(ratios(seconds["torchft"], seconds["cold"]))),
+            Row("digits, (1, 4)", f"{back}, one warm spare", "s", Spread.of(seconds["spare"])),
+            Row("digits, (1, 4)", f"torchft / ours, {back}, cold", "x", against, at_least=1.0),
             Row("digits, (1, 4)", "pause of the others at a join", "s", Spread.of(pauses)),
             Row("digits", "pause at a planned reshape", "s", Spread.of(reshapes)),
         ],
@@ -49,15 +60,16 @@ def _one_join(world: World, seed: int) -> tuple[float, list[float]]:
         killed = world.kill(seed)
         world.revive()
         shrunk = world.next_commit(killed)
-        full = world.wait(lambda: _full_again(world.commits(), shrunk.time), "four replicas again")
+        full = world.wait(lambda: _full_again(world.commits(), shrunk), "four replicas again")
         world.await_full(full.time)
         return full.time - killed, [pause(world.commits(), full)]
     finally:
         world.end()
 
 
-def _full_again(commits: list[Commit], after: float) -> Commit | None:
-    return next((one for one in commits if one.time > after and one.members == REPLICAS), None)
+def _full_again(commits: list[Commit], first: Commit) -> Commit | None:
+    """first: of the world that the killed replica is no part of. A warm spare is in it already."""
+    return next((one for one in commits if one.time >= first.time and one.members == REPLICAS), None)
 
 
 def _planned(shapes: tuple[tuple[int, int], ...]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Four data-parallel replicas of the digits model under three systems, each as processes that a benchmark may kill.
+"""Four data-parallel replicas of the digits model as processes that a benchmark may kill: ours; others are in peer_worlds.
 
 `commits` says who committed which step when; `kill` ends one replica's process as a preemption would.
 """
@@ -121,13 +121,14 @@ class Ours(World):
     """`frostline run` of the digits job, the shape pinned; changes: further fields of the job.
 
     cold: a pod has a preload process of its own, as on a cluster, and a killed replica loses it with its pod.
+    spares: workers beside the four that are kept warm; training counts as started when they are there.
     """
 
     name = "frostline"
 
-    def __init__(self, pp_degree: int = 1, dp_degree: int = 4, cold: bool = False, **changes: Any) -> None:
+    def __init__(self, pp_degree: int = 1, dp_degree: int = 4, cold: bool = False, spares: int = 0, **changes: Any) -> None:
         super().__init__()
-        self._cold = cold
+        self._cold, self._spares = cold, spares
         self._env |= {"FROSTLINE_PRELOAD": "pods"} if cold else {}
         self._pinned, self._changes = {"pp_degree": pp_degree, "dp_degree": dp_degree}, changes
 
@@ -137,13 +138,18 @@ class Ours(World):
         job["training"].update(steps=ENDLESS_STEPS, device="cpu")
         job["freeze"] = {**job.get("freeze", {}), "interval_steps": ENDLESS_STEPS // 2}
         job["evaluation"] = {"every_intervals": 0, "test_at_end": False}
-        job["placement"] = {"workers": REPLICAS, "planner": "optimal", **self._pinned}
+        job["placement"] = {"workers": REPLICAS, "spare_workers": self._spares, "planner": "optimal", **self._pinned}
         job["controller"] = {"heartbeat_seconds": 0.2}
         for section, fields in self._changes.items():
             job[section] = {**job.get(section, {}), **fields} if isinstance(fields, dict) else fields
         (self.folder / "job.yaml").write_text(yaml.safe_dump(job))
         self._run(sys.executable, "-m", "frostline_controller.cli", "run", "-f", str(self.folder / "job.yaml"),
                   "--out", str(self.run_dir), "--quiet")  # fmt: skip
+
+    def start(self) -> None:
+        super().start()
+        if self._spares:
+            self.wait(lambda: len(self._workers()) == REPLICAS + self._spares, "spare workers")
 
     @property
     def run_dir(self) -> Path:
@@ -171,74 +177,15 @@ class Ours(World):
 
     def victim(self) -> int:
         """A worker that is a member, and not always the same."""
+        members = [worker for worker in self._workers() if worker["global_rank"] is not None]
+        return random.Random(len(self.commits())).choice(members)["process_id"]
+
+    def _workers(self) -> list[dict[str, Any]]:
         status = subprocess.run(
             [sys.executable, "-m", "frostline_controller.cli", "status", str(self.run_dir), "--json"],
             env=self._env, capture_output=True, check=True, cwd=ROOT,
         )  # fmt: skip
-        members = [worker for worker in json.loads(status.stdout)["workers"] if worker["global_rank"] is not None]
-        return random.Random(len(self.commits())).choice(members)["process_id"]
-
-
-class Torchrun(World):
-    """All processes start again from the last checkpoint, written every `every` steps."""
-
-    name = "torchrun"
-
-    def __init__(self, every: int = 10) -> None:
-        super().__init__()
-        self._every = every
-
-    def _launch(self) -> None:
-        # Without the variable a restarted env:// rendezvous waits for a store that has gone.
-        self._run(str(Path(sys.executable).with_name("torchrun")), "--standalone", f"--nproc-per-node={REPLICAS}",
-                  "--max-restarts=1000", "--monitor-interval=0.1", "-m", "tests.benchmarks.peers.torchrun_worker",
-                  str(self.folder), str(self._every), TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")  # fmt: skip
-
-    def commits(self) -> list[Commit]:
-        """Of replica 0. Steps since the checkpoint are done again after a kill and are commits like any other."""
-        lines = [line for line in self._lines("steps.jsonl") if line["replica"] == 0]
-        return [Commit(line["step"], line["time"], line["members"], str(line["process_id"])) for line in lines]
-
-    def victim(self) -> int:
-        return [line["process_id"] for line in self._lines("steps.jsonl") if line["replica"] == 2][-1]
-
-
-class Torchft(World):
-    """Survivors form a new group at the next quorum; the replica that was killed is started again by us."""
-
-    name = "torchft"
-
-    def _launch(self) -> None:
-        address = self.folder / "lighthouse"
-        self._run(sys.executable, "-m", "tests.benchmarks.peers.lighthouse", str(address))
-        self._address = self.wait(lambda: address.exists() and address.read_text(), "lighthouse")
-        self._replicas = [self._replica(number) for number in range(REPLICAS)]
-
-    def _replica(self, number: int) -> subprocess.Popen[bytes]:
-        module = "tests.benchmarks.peers.torchft_worker"
-        return self._run(sys.executable, "-m", module, str(self.folder), str(number), self._address)
-
-    def commits(self) -> list[Commit]:
-        """A step is committed when all replicas that are never killed have it."""
-        by_step: dict[int, list[dict[str, Any]]] = {}
-        for line in self._lines("steps.jsonl"):
-            by_step.setdefault(line["step"], []).append(line)
-        return [
-            Commit(step, max(line["time"] for line in lines), lines[0]["members"], str(lines[0]["members"]))
-            for step, lines in sorted(by_step.items())
-            if {0, 1, 3} <= {line["replica"] for line in lines}
-        ]
-
-    def victim(self) -> int:
-        return self._replicas[2].pid
-
-    def kill(self, seed: int) -> float:
-        killed = super().kill(seed)
-        self._replicas[2].wait()
-        return killed
-
-    def revive(self) -> None:
-        self._replicas[2] = self._replica(2)
+        return [worker for worker in json.loads(status.stdout)["workers"] if worker["state"] != "gone"]
 
 
 def _children(process_id: int) -> list[int]:

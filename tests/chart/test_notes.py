@@ -43,6 +43,8 @@ def test_every_command_is_there_as_one_line_of_kubectl(copied: Path, name: str) 
 def test_pods_are_counted_by_workers_a_pod(copied: Path) -> None:
     text = notes(copied, "placement.workers=9", "placement.workers_per_pod=4")
     assert "9 worker(s) in 3 pod(s)" in text
+    text = notes(copied, "placement.workers=9", "placement.workers_per_pod=4", "placement.spare_workers=4")
+    assert "9 worker(s) and 4 spare in 4 pod(s)" in text and "--replicas=4" in text
 
 
 def test_where_checkpoints_are_and_what_uninstall_does(copied: Path) -> None:

@@ -15,6 +15,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "everything": EVERYTHING,
     "external-redis": (
         'cache.addresses=["redis.example.com:6379"]',
+        'kubernetes.cache_secret="shared"',
         'kubernetes.storage={"access_mode":"ReadWriteOnce","node":"n"}',
     ),
 }

@@ -1,11 +1,18 @@
 """Each value that changes what is rendered, and that it changes nothing else that matters."""
 
 import json
+import os
+import socket
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
+from frostline_controller.local.redis_process import find_redis_server
 from tests.chart.rendering import EVERYTHING, Release, environment, render
+from tests.integration.scripted_worker import wait_for
 
 TRAINER = ("StatefulSet", "digits-trainer")
 CONTROLLER = ("Deployment", "digits-controller")
@@ -36,7 +43,7 @@ def changed(*settings: str) -> tuple[set[str], set[str]]:
         ),
         (['kubernetes.storage.claim="mine"'], set(), {"PersistentVolumeClaim digits-storage"}),
         (
-            ['cache.addresses=["redis.example.com:6380"]'],
+            ['cache.addresses=["redis.example.com:6380"]', "cache.trusted=true"],
             set(),
             {"StatefulSet digits-redis", "ServiceAccount digits-redis", "NetworkPolicy digits-redis", "Service digits-redis",
              "Service digits-redis-0"},
@@ -179,8 +186,65 @@ def test_secrets_go_where_they_are_needed_and_nowhere_else() -> None:
     }
     assert environment(found.container(*TRAINER))["HF_TOKEN"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
     assert environment(found.container(*TRAINER))["FROSTLINE_TLS_DIR"] == "/etc/frostline/tls"
-    args = found.container("StatefulSet", "digits-redis")["args"]
-    assert args[args.index("--requirepass") + 1] == "$(FROSTLINE_REDIS_PASSWORD)"
+    redis = found.container("StatefulSet", "digits-redis")
+    assert redis["args"][redis["args"].index("--protected-mode") + 1] == "yes"
+    assert "requirepass" not in " ".join(redis["args"])
+
+
+@pytest.mark.parametrize("password", ["simple", "with \"quotes\" and \\ and 'others'", "$(HOME) `id` $PATH é\t#"])
+def test_redis_learns_its_password_in_no_argument(password: str) -> None:
+    """The container's own command, with a real shell and a real Redis."""
+    container = render('kubernetes.redis.password_secret="pw"').container("StatefulSet", "digits-redis")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    args = [{"6379": str(port), "$(FROSTLINE_HOST)": "127.0.0.1"}.get(word, word) for word in container["args"]]
+    path = os.pathsep.join((str(find_redis_server().parent), os.environ["PATH"]))
+    server = subprocess.Popen([*container["command"], *args], env={"PATH": path, "FROSTLINE_REDIS_PASSWORD": password},
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # fmt: skip
+    try:
+        client = redis.Redis(port=port, password=password)
+        wait_for(lambda: _answers(client), "Redis takes its password")
+        with pytest.raises(redis.AuthenticationError):
+            redis.Redis(port=port).ping()
+        shown = Path(f"/proc/{server.pid}/cmdline").read_bytes() + Path(f"/proc/{server.pid}/environ").read_bytes()
+        assert password.encode() not in shown
+    finally:
+        server.terminate()
+        assert server.wait(10) == 0, "the shell does not stand between the kubelet and Redis"
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+def test_variables_come_from_secrets_and_none_of_them_lies_in_the_job() -> None:
+    key = '{"WANDB_API_KEY":{"secret":"wandb","key":"api-key"}}'
+    found = render(f"kubernetes.trainer.secret_env={key}", 'kubernetes.trainer.env_from_secrets=["more"]',
+                   'kubernetes.trainer.env={"COLOUR":"by accident a secret"}')  # fmt: skip
+    container = found.container(*TRAINER)
+    assert environment(container)["WANDB_API_KEY"] == {"secretKeyRef": {"name": "wandb", "key": "api-key"}}
+    assert container["envFrom"] == [{"secretRef": {"name": "more"}}]
+    assert environment(container)["COLOUR"] == "by accident a secret"
+    assert "by accident" not in found.get("ConfigMap", "digits-job")["data"]["job.yaml"]
+    assert "envFrom" not in found.container(*CONTROLLER)
+
+
+def test_a_shared_cache_is_signed_with_a_secret() -> None:
+    found = render('cache.addresses=["redis:6379"]', 'kubernetes.cache_secret="shared"')
+    wanted = {"secretKeyRef": {"name": "shared", "key": "secret"}}
+    assert environment(found.container(*TRAINER))["FROSTLINE_CACHE_SECRET"] == wanted
+    assert "FROSTLINE_CACHE_SECRET" not in environment(found.container(*CONTROLLER))
+    assert "FROSTLINE_CACHE_SECRET" not in environment(render().container(*TRAINER))
+
+
+def test_an_image_may_be_pinned_by_tag_and_digest() -> None:
+    digest = "sha256:" + "ab" * 32
+    assert render(f'kubernetes.redis.image.digest="{digest}"').container("StatefulSet", "digits-redis")["image"] == (
+        f"docker.io/library/redis:7.2.11-alpine@{digest}"
+    )
 
 
 def _secrets(found: Release, kind: str, name: str) -> set[str]:
@@ -191,7 +255,7 @@ def _secrets(found: Release, kind: str, name: str) -> set[str]:
 
 
 def test_external_redis() -> None:
-    found = render('cache.addresses=["a.example.com:6380","[fd00::1]:6379"]')
+    found = render('cache.addresses=["a.example.com:6380","[fd00::1]:6379"]', "cache.trusted=true")
     args = found.container("Deployment", "digits-cache-server")["args"]
     assert args[args.index("--shards") + 1] == "a.example.com:6380,[fd00::1]:6379"
     rules = json.dumps(found.get("NetworkPolicy", "digits-trainer")["spec"]["egress"])

@@ -1,18 +1,11 @@
 """What end-to-end tests share: one warm preload process for all runs, and the runs that several tests look at."""
 
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.runs import Ended, Workshop
-
-WARM_SECONDS = 120.0
+from tests.e2e.runs import Ended, Workshop, warm_preload
 
 RESHAPES = {
     1: [],
@@ -30,17 +23,8 @@ RESHAPES = {
 @pytest.fixture(scope="session")
 def preload() -> Iterator[str]:
     """The socket of a preload process: torch and transformers are imported once for all runs of the session."""
-    with tempfile.TemporaryDirectory(prefix="frostline-e2e-") as folder:
-        socket = Path(folder) / "preload.sock"
-        process = subprocess.Popen([sys.executable, "-m", "frostline_trainer.preload", str(socket)])
-        deadline = time.monotonic() + WARM_SECONDS
-        while not socket.exists():
-            assert process.poll() is None, "the preload process ended"
-            assert time.monotonic() < deadline, f"the preload process was not ready within {WARM_SECONDS:g} s"
-            time.sleep(0.05)
-        yield str(socket)
-        process.terminate()
-        assert process.wait(10) == 0
+    with warm_preload() as socket:
+        yield socket
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import psutil
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+WARM_SECONDS = 120.0
 RUN_SECONDS = 240.0
 """Far above what a run here takes on two busy cores; a run that hangs is a failure and not a wait."""
 
@@ -149,8 +151,14 @@ class Running:
     ) -> None:
         self.folder = folder
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as this object
+
+        def in_the_child() -> None:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup, which a run respects
+            if before_it_starts is not None:
+                before_it_starts()
+
         self.process = subprocess.Popen(
-            argv, env=env, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, preexec_fn=before_it_starts
+            argv, env=env, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, preexec_fn=in_the_child
         )
 
     @property
@@ -199,6 +207,23 @@ class Running:
         return self._said.read().decode(errors="replace")
 
 
+@contextmanager
+def warm_preload(inside: Sequence[str] = (), **more_env: str) -> Iterator[str]:
+    """A preload process that several runs share; gives its socket. inside: a command that runs the rest of its words."""
+    with tempfile.TemporaryDirectory(prefix="frostline-e2e-") as folder:
+        socket = Path(folder) / "preload.sock"
+        words = [*inside, sys.executable, "-m", "frostline_trainer.preload", str(socket)]
+        process = subprocess.Popen(words, env={**os.environ, **more_env})
+        deadline = time.monotonic() + WARM_SECONDS
+        while not socket.exists():
+            assert process.poll() is None, "the preload process ended"
+            assert time.monotonic() < deadline, f"the preload process was not ready within {WARM_SECONDS:g} s"
+            time.sleep(0.05)
+        yield str(socket)
+        process.terminate()
+        assert process.wait(10) == 0
+
+
 class Workshop:
     """Starts runs that share one preload process."""
 
@@ -213,16 +238,19 @@ class Workshop:
         *arguments: str,
         before_it_starts: Callable[[], None] | None = None,
         report: bool = False,
+        inside: Sequence[str] = (),
+        frostline: Sequence[str] = FROSTLINE,
         **more_env: str,
     ) -> Running:
         """`frostline run` of the tiny digits job with changes, in `folder`.
 
         before_it_starts: carried out in the new process. report: whether report.html is drawn, a fifth of so short a run.
+        inside: a command that runs the rest of its words. frostline: another way to start the command.
         """
         job = folder.with_suffix(".yaml")
         job.write_text(yaml.safe_dump(merged(TINY_DIGITS, changes or {}), sort_keys=False))
         words = ["run", "-f", str(job), "--out", str(folder), *([] if report else ["--no-report"]), *arguments]
-        return self._start(folder, *words, before=before_it_starts, **more_env)
+        return self._start(folder, *words, command=(*inside, *frostline), before=before_it_starts, **more_env)
 
     def run(self, folder: Path, changes: dict[str, Any] | None = None, *arguments: str, report: bool = False) -> Ended:
         return self.start(folder, changes, *arguments, report=report).end()
@@ -248,6 +276,13 @@ class Workshop:
                 running.process.kill()
                 running.process.wait()
 
-    def _start(self, folder: Path, *arguments: str, before: Callable[[], None] | None = None, **more_env: str) -> Running:
-        self.started.append(Running(folder, [*FROSTLINE, *arguments], {**self.env, **more_env}, before))
+    def _start(
+        self,
+        folder: Path,
+        *arguments: str,
+        command: Sequence[str] = FROSTLINE,
+        before: Callable[[], None] | None = None,
+        **more_env: str,
+    ) -> Running:
+        self.started.append(Running(folder, [*command, *arguments], {**self.env, **more_env}, before))
         return self.started[-1]

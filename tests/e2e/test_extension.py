@@ -43,7 +43,7 @@ def test_a_job_of_the_users_own_parts_trains(trained: Ended) -> None:
     assert policies == {"loss_plateau"}
     assert any("loss_plateau: the loss" in decision["reason"] for decision in trained.decisions)
     schedules = {line["placement"]["schedule"] for line in trained.lines("plans.jsonl") if line["kind"] == "plan"}
-    assert "last_in_first_out" in schedules
+    assert "eager_1f1b" in schedules
     assert trained.records[0]["pp_degree"] == 2
 
 
@@ -57,7 +57,7 @@ def test_it_is_planned_for_and_unknown_without_the_package(installed: str, works
     deep = ("--set", "placement.pp_degree=2")
     planned = workshop.command("plan", "-f", str(EXAMPLE / "stripes.yaml"), *deep, PYTHONPATH=installed)
     assert planned.returncode == 0, planned.stderr
-    assert "last_in_first_out" in planned.stdout
+    assert "eager_1f1b" in planned.stdout
     unknown = workshop.run(tmp_path / "run", {"data": {"source": "stripes", "augmentation": {"mode": "off", "shift_pixels": 0}}})
     assert unknown.code == 2, unknown.story()
     assert "data.source is 'stripes'; known: " in unknown.output

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.runs import Ended, Workshop
+from tests.e2e.runs import Ended, Workshop, json_lines
 from tests.integration.scripted_worker import wait_for
 
 HURTS = {
@@ -106,6 +106,28 @@ def test_preemptions_cost_no_step(one_worker: Ended, workshop: Workshop, tmp_pat
     assert len(told) == 4
     assert told[1] == "planned: kill_worker of trainer-1 at step 22 in exchange"
     assert len(ended.events("failure")) >= 2, ended.lines("events.jsonl")
+
+
+def test_a_spare_worker_takes_a_lost_pods_place_at_once(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
+    """No step is computed by fewer workers, and the pod's replacement is the next spare."""
+    placement = {"workers": 2, "spare_workers": 1, "pp_degree": 1, "dp_degree": 2}
+    # Who is the spare is a matter of who came first: two of three are slow, so that a member is, and the third has time to come.
+    faults = [{"kind": "slow", "step": 20, "worker": worker, "seconds": 3.0} for worker in (0, 1)]
+    running = workshop.start(tmp_path / "run", {"placement": placement, "faults": faults})
+    running.wait_for_step(18)
+    running.wait_until(lambda: len(running.children("frostline_trainer.agent")) == 3, "three pods")
+    plans = [line for line in json_lines(running.folder / "plans.jsonl") if line["kind"] == "plan"]
+    pod = plans[-1]["placement"]["workers"][1].partition("/")[0]
+    (agent,) = [one for one in running.children("frostline_trainer.agent") if one.environ()["FROSTLINE_POD_UID"] == pod]
+    agent.kill()  # its worker goes with its connection to the preload process
+    ended = running.end()
+    assert ended.digest == one_worker.digest, ended.story()
+    assert ended.numerics == one_worker.numerics
+    assert ended.shapes == [(1, 2)], "nobody waited for the replacement"
+    (answer,) = [index for index, plan in enumerate(ended.plans) if plan["start"] == "survivors"]
+    before, after = (set(ended.plans[index]["placement"]["workers"]) for index in (answer - 1, answer))
+    assert (len(before), len(after), len(before & after)) == (2, 2, 1), "the spare is the second"
+    assert not ended.events("join"), "the replacement is the next spare"
 
 
 def test_a_node_that_was_cut_off_publishes_nothing_and_is_not_taken_back(

@@ -1,7 +1,7 @@
 """A Dockerfile without a container engine: its instructions, followed in an ordinary folder.
 
-Understood is what ours say: FROM, WORKDIR, COPY, RUN, ENV, USER, CMD. Absolute paths of COPY and RUN lie under the stage's
-folder; `python` is the interpreter that the tests run with, since a base image cannot be had here.
+Understood is what ours say: ARG before FROM, FROM, WORKDIR, COPY, RUN, ENV, USER, CMD. Absolute paths of COPY and RUN lie under
+the stage's folder; `python` is the interpreter that the tests run with, since a base image cannot be had here.
 """
 
 import json
@@ -27,10 +27,18 @@ class Instruction:
 
 
 def read_instructions(file: Path) -> list[Instruction]:
-    """Comments and empty lines are left out."""
+    """Comments and empty lines are left out; an ARG's default stands where it is named."""
     text = re.sub(r"\\\n", " ", file.read_text(encoding="utf-8"))
     lines = [line.strip() for line in text.splitlines()]
-    return [Instruction(*_split(line)) for line in lines if line and not line.startswith("#")]
+    read = [Instruction(*_split(line)) for line in lines if line and not line.startswith("#")]
+    defaults = dict(one.text.split("=", 1) for one in read if one.name == "ARG")
+    return [
+        Instruction(
+            one.name, re.sub(r"\$\{(\w+)\}", lambda named: defaults[named[1]], one.text) if one.name == "FROM" else one.text
+        )
+        for one in read
+        if one.name != "ARG"
+    ]
 
 
 @dataclass
@@ -118,6 +126,8 @@ class Build:
             python.symlink_to(Path(sys._base_executable))  # type: ignore[attr-defined]
         command = PATHS.sub(lambda found: f"{stage.root}/{found[1]}", text)
         env = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "HOME": str(self._folder), **stage.environment}
+        if "compileall" in text:  # of the standard library, which here is not the image's own
+            env["PYTHONPYCACHEPREFIX"] = str(stage.root / "compiled")
         env |= {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.lower().endswith("_proxy")}
         done = subprocess.run(["sh", "-ec", command], cwd=stage.place("."), env=env, capture_output=True, text=True, check=False)
         if done.returncode:

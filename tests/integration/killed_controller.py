@@ -1,12 +1,14 @@
 """A controller that is killed right after a durable write, before anybody hears of it: `python killed_controller.py WHAT ...`.
 
-WHAT says which write: "prepared" (the first one with a prepared plan), "decision" (the first one with a decision) or "claimed"
-(the result is claimed on the epoch object, and result.json not written yet).
+WHAT says which write: "prepared" (the first one with a prepared plan), "decision" (the first one with a decision), "forced" (the
+first one with a freeze by command), "unforced" (the same, right before it) or "claimed" (the result is claimed on the epoch
+object, and result.json not written yet).
 """
 
 import os
 import signal
 import sys
+from collections.abc import Mapping
 
 from frostline_controller import __main__ as program
 from frostline_controller import epochs
@@ -19,10 +21,13 @@ class KilledAfterWriting(DurableStore):
 
     what = ""
 
-    def write(self, old: DurableState, new: DurableState) -> None:
-        super().write(old, new)
-        happened = {"prepared": new.prepared is not None, "decision": len(new.decisions) > len(old.decisions)}
-        if happened[self.what]:
+    def write(self, old: DurableState, new: DurableState, remove: Mapping[str, str] | None = None) -> None:
+        forced = new.forced_freeze_point >= 0
+        if self.what == "unforced" and forced:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().write(old, new, remove)
+        happened = {"prepared": new.prepared is not None, "decision": len(new.decisions) > len(old.decisions), "forced": forced}
+        if happened.get(self.what):
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -56,17 +56,15 @@ def make_run(folder: Path, **sections: dict[str, Any]) -> Path:
     return folder
 
 
-def start_controller(run_dir: Path, *extra: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """The real controller process; returns when it listens."""
+def start_controller(run_dir: Path, *extra: str, env: dict[str, str] | None = None, module: str = "frostline_controller",
+                     script: str = "") -> subprocess.Popen[bytes]:  # fmt: skip
+    """The real controller process; returns when it listens. module, or script (a file of this folder): another that runs it."""
     address = run_dir / "controller.address"
     address.unlink(missing_ok=True)
+    program = [str(Path(__file__).with_name(script))] if script else ["-m", module]
     with open(run_dir / "controller.log", "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "frostline_controller", "--run-dir", str(run_dir), *extra],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **(env or {})},
-        )
+        words = [sys.executable, *program, "--run-dir", str(run_dir), *extra]
+        process = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, **(env or {})})
     try:
         wait_for(lambda: address.exists() or process.poll() is not None, "the controller listens", START_SECONDS)
     except AssertionError:
@@ -124,9 +122,9 @@ class ScriptedWorker:
         self.run_dir, self.ordinal, self.probe = run_dir, ordinal, probe
         self.worker_id = f"{uid or f'uid-{ordinal}'}/{os.urandom(3).hex()}"
         self.token = token or Tokens.read(run_dir / "tokens.json").by_role[WORKER]
-        self.job_digest = job_digest(load_job(run_dir / "job.yaml"))
+        self.job_digest, self.weights = job_digest(load_job(run_dir / "job.yaml")), "weights"
         self.messages: queue.Queue[pb.WatchPlanResponse] = queue.Queue()
-        self.node = node or f"node-{ordinal}"
+        self.node, self.store_port = node or f"node-{ordinal}", 10000 + ordinal
         self.generation: plan_pb2.GenerationId | None = None
         self.step = 0
         self.phase = "forward"
@@ -155,9 +153,9 @@ class ScriptedWorker:
         return self.stub.Register(
             pb.RegisterRequest(
                 worker_id=self.worker_id, pod_name=f"trainer-{self.ordinal}", failure_domain=self.node,
-                process_id=os.getpid(), store_host="127.0.0.1", store_port=10000 + self.ordinal, probe_digest=self.probe,
+                process_id=os.getpid(), store_host="127.0.0.1", store_port=self.store_port, probe_digest=self.probe,
                 probe_detail="scripted", job_digest=self.job_digest, num_units=NUM_UNITS, steps_per_epoch=16, train_samples=512,
-                dataset_digest="data", generation=self.generation, boundary_bytes_per_sample=100,
+                dataset_digest="data", weights_digest=self.weights, generation=self.generation, boundary_bytes_per_sample=100,
                 profile=plan_pb2.WorkerProfile(micro_batch_size=4, units=[unit] * NUM_UNITS, device="cpu"),
             ),
             timeout=5,

@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.plan import Plan
-from tests.integration.scripted_worker import Operator, ScriptedWorker, make_run, start_controller, stop
+from tests.integration.faulty_controller import PLANTED
+from tests.integration.scripted_worker import Operator, ScriptedWorker, make_run, start_controller, stop, wait_for
 
 
 class World:
-    """A run with its controller process and scripted workers."""
+    """A run with its controller process and scripted workers. script: runs the controller with faults planted."""
 
-    def __init__(self, folder: Path, **sections: object) -> None:
+    def __init__(self, folder: Path, script: str = "", **sections: object) -> None:
         self.folder = make_run(folder / "run", **sections)
-        self.controller = start_controller(self.folder)
+        self.controller = start_controller(self.folder, script=script)
         self.workers: list[ScriptedWorker] = []
         self.operator = Operator(self.folder)
 
@@ -60,6 +61,14 @@ class World:
         self.operator.close()
         self.controller = start_controller(self.folder)
         self.operator = Operator(self.folder)
+
+    def plant(self, place: str, times: int = 1, delay: float = 0.0, fails: bool = True) -> None:
+        """Writes of a controller that runs by faulty_controller.py meet this from now on."""
+        (self.folder / PLANTED).write_text(json.dumps({place: (times, delay, fails)}))
+
+    def met(self, place: str) -> None:
+        """Wait until everything planted at a place has been met."""
+        wait_for(lambda: json.loads((self.folder / PLANTED).read_text())[place][0] == 0, f"{place} fails")
 
     def lines(self, name: str) -> list[dict]:
         return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]

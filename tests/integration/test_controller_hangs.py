@@ -95,6 +95,24 @@ def test_a_deadlocked_member_is_asked_for_its_stacks_and_excluded(started: Calla
     assert gone[stuck.worker_id] == "gone"
 
 
+def test_exclusions_at_one_step_are_charged_to_the_retry_budget(started: Callable[..., tuple[World, Plan]]) -> None:
+    run, plan = started(2, fruitless_recoveries_max=1)
+    first, second = run.members(plan)
+    first.stand("schedule")
+    second.stand("exchange", waiting=True)
+    second.next("fence")
+    second.recover(plan, 20, UNITS, fenced=True, error="")
+    second.stands = None
+    alone = second.next_plan("survivors")
+    second.enter(alone, 20)
+    second.stand("schedule")
+    assert second.next("fence").generation.counter == alone.generation.counter
+    joiner = run.join(1)[0]
+    reason = joiner.next("end").reason
+    assert "1 recoveries in a row without one step beyond step 20; first error: " in reason
+    assert f"worker trainer-{first.ordinal} hangs in schedule" in reason
+
+
 def test_a_frozen_member_is_excluded_although_it_says_nothing_any_more(started: Callable[..., tuple[World, Plan]]) -> None:
     run, plan = started(3)
     frozen, *others = run.members(plan)

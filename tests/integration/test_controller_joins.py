@@ -31,6 +31,17 @@ def test_waits_below_min_workers_and_a_joiner_completes_the_survivors(world: Cal
     wait_for(lambda: run.operator.status().message == "", "it waits no more")
 
 
+def test_a_worker_whose_store_has_died_tells_another_port_and_plans_name_it(world: Callable[..., World]) -> None:
+    run = world(placement={"workers": 2}, controller=QUICK)
+    plan = started(run, 2)
+    first, second = run.members(plan)
+    first.store_port = 20000
+    first.register()
+    run.kill(second)
+    first.recover(plan, 20, UNITS)
+    assert first.next_plan("survivors").store_port == 20000
+
+
 def test_a_joiner_that_gives_up_disturbs_only_the_plan_that_names_it(world: Callable[..., World]) -> None:
     run = world(placement={"workers": 2}, controller={**QUICK, "start_timeout_seconds": 0.3, "join_settle_seconds": 0.0})
     plan = started(run, 1)
@@ -90,7 +101,7 @@ class TestJoins:
 
     def test_several_at_once_cost_one_reshape(self, world: Callable[..., World]) -> None:
         settle = {"join_settle_seconds": 0.8, "join_pause_seconds": 0.0, "start_timeout_seconds": 0.3}
-        run = world(placement={"workers": 4}, controller={**QUICK, **settle})
+        run = world(placement={"workers": 5}, controller={**QUICK, **settle})  # one never comes
         started(run, 1)
         for _ in range(3):
             run.join(1)
@@ -103,6 +114,17 @@ class TestJoins:
             worker.enter(plan, 22)
         time.sleep(1.5)
         assert [line["start"] for line in plan_lines(run)] == ["fresh", "continue"]
+
+    def test_the_last_that_the_run_waits_for_is_taken_in_at_once(self, world: Callable[..., World]) -> None:
+        settle = {"join_settle_seconds": 60.0, "join_pause_seconds": 0.0, "start_timeout_seconds": 0.3}
+        run = world(placement={"workers": 3}, controller={**QUICK, **settle})
+        started(run, 1)
+        run.join(1)
+        time.sleep(1.0)
+        assert len(plan_lines(run)) == 1, "another may come"
+        run.join(1)
+        plan = run.workers[0].next_plan("continue")
+        assert set(plan.placement.workers) == {worker.worker_id for worker in run.workers}
 
     def test_churn_is_taken_in_no_oftener_than_the_pause_allows(self, world: Callable[..., World]) -> None:
         patience = {"join_settle_seconds": 0.0, "join_pause_seconds": 2.0, "start_timeout_seconds": 0.3}

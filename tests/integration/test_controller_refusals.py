@@ -81,6 +81,17 @@ def test_other_probe_job_and_data_are_refused_by_name(run) -> None:
     other.channel.close()
 
 
+def test_other_initial_weights_are_refused_with_both_digests_and_a_remedy(run) -> None:
+    folder, _ = run
+    other = ScriptedWorker(folder, 8)
+    other.weights = "of another model"
+    code, text = code_of(other.register)
+    assert code == grpc.StatusCode.FAILED_PRECONDITION
+    assert "initial weights are 'of another m', this run's are 'weights'" in text
+    assert "install the same versions" in text
+    other.channel.close()
+
+
 def test_calls_of_an_unregistered_worker(run) -> None:
     folder, _ = run
     unknown = ScriptedWorker(folder, 9)
@@ -114,3 +125,16 @@ def test_occupied_port_is_said_in_one_line(run, tmp_path: Path) -> None:
     from frostline_controller.__main__ import main
 
     assert main(["--run-dir", str(other), "--port", port]) == 2
+
+
+def test_only_rank_0_of_the_running_generation_tells_how_the_run_ended(run) -> None:
+    folder, workers = run
+    spare = ScriptedWorker(folder, 10).join()
+    outcome = pb.RunOutcome(status="completed", digest="f" * 64, steps=64)
+    for teller in (spare, workers[1]):
+        code, text = code_of(lambda teller=teller: teller.records(generation=workers[0].generation, outcome=outcome))
+        assert code == grpc.StatusCode.FAILED_PRECONDITION
+        assert text == f"worker {teller.worker_id!r} told the end of generation 1.1, which its rank 0 tells while it runs"
+    spare.close()
+    assert Operator(folder).status().state == "running"
+    assert not (folder / "result.json").exists()

@@ -6,7 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from frostline_contract.plan import Decision
+from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.convert import to_record
+from frostline_trainer.control.mailbox import Mailbox
 from tests.integration.scripted_worker import start_controller, statistics, stop, wait_for
 from tests.integration.scripted_world import World, world
 
@@ -21,7 +23,8 @@ def guarded(number: int, loss: float, **fields: int) -> object:
     return message
 
 
-def test_a_request_outlives_the_rollback_that_comes_before_it(world: Callable[..., World]) -> None:
+def frozen_at_1(world: Callable[..., World]) -> World:
+    """A guarded run whose decision 1 has frozen one unit, with the workers at step 17."""
     rails = {"warmup_fraction": 0.0, "off": ["cooldown", "patience", "min_active", "absolute", "rearm", "unfreeze"]}
     run = world(freeze={"policy": {"name": "manual", "points": {1: 1}}, "interval_steps": 8, "rails": rails})
     run.start()
@@ -29,9 +32,41 @@ def test_a_request_outlives_the_rollback_that_comes_before_it(world: Callable[..
     run.workers[0].report(guarded(1, 1.0))
     frozen = to_record(run.workers[1].next("decision"), Decision)
     assert (frozen.kind, frozen.freeze_point) == ("freeze", 1), frozen.reason
+    run.at(17)
+    return run
+
+
+def test_a_rollback_after_a_void_one_is_decided_and_found_by_the_workers(world: Callable[..., World]) -> None:
+    run = frozen_at_1(world)
+    mailbox = Mailbox(run.workers[1].worker_id)
+    run.workers[0].report(guarded(2, 9.0, freeze_point=1))
+    mailbox.put_decision(first := to_record(run.workers[1].next("decision"), Decision))
+    assert (first.kind, first.number, first.lineage, first.decided_in) == ("rollback", 2, 1, 0)
+    late = pb.RunEvent(kind="decision_void", step=18, reason="did not come in time", detail={"number": "2"})
+    run.workers[0].records(events=[late])
+
+    def decided() -> list[tuple[int, int, str, bool]]:
+        found = [line for line in run.lines("plans.jsonl") if line["kind"] == "decision"]
+        return [(line["number"], line["lineage"], line["decision_kind"], line["void"]) for line in found]
+
+    so_far = [(1, 0, "freeze", False), (2, 1, "rollback", False), (2, 1, "rollback", True)]
+    wait_for(lambda: decided() == so_far, "the rollback is void")
+    run.at(25)
+    run.workers[0].report(guarded(3, 9.0, freeze_point=1))
+    mailbox.put_decision(second := to_record(run.workers[1].next("decision"), Decision))
+    assert (second.kind, second.number, second.lineage, second.decided_in) == ("rollback", 3, 2, 0), second.reason
+    assert mailbox.decision(0, 3) == second, "the workers, in lineage 0 still, have what decision 3 is"
+    run.workers[0].report(guarded(2, 1.0, lineage=2))
+    following = to_record(run.workers[1].next("decision"), Decision)
+    assert (following.number, following.lineage, following.decided_in) == (2, 2, 2)
+    wait_for(lambda: len(decided()) == 5, "all is written")
+    assert decided() == [*so_far, (3, 2, "rollback", False), (2, 2, "keep", False)], "each was decided once"
+
+
+def test_a_request_outlives_the_rollback_that_comes_before_it(world: Callable[..., World]) -> None:
+    run = frozen_at_1(world)
     assert run.operator.command("unfreeze") == "everything learns again from the next decision on"
     wait_for(lambda: [e for e in run.lines("events.jsonl") if e["kind"] == "command"], "the command is taken")
-    run.at(17)
     run.workers[0].report(guarded(2, 9.0, freeze_point=1))
     back = to_record(run.workers[1].next("decision"), Decision)
     assert (back.kind, back.lineage, back.rollback_to_step) == ("rollback", 1, 10), back.reason

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from frostline_contract.annotations import COMMAND
 from frostline_contract.plan import Decision
 from frostline_controller.cluster.local_backend import LocalBackend
 from frostline_controller.state.durable import DurableStore
@@ -222,6 +223,7 @@ def test_other_numerics_are_taken_only_where_the_user_says_so_and_are_recorded(p
     stop(run.controller)
     run.controller = start_controller(run.folder, "--resume", "--accept-numerics")
     newcomer = ScriptedWorker(run.folder, 8, probe="another probe")
+    newcomer.weights = "other weights"
     newcomer.register()
 
     def told() -> list[str]:
@@ -229,5 +231,24 @@ def test_other_numerics_are_taken_only_where_the_user_says_so_and_are_recorded(p
 
     wait_for(told, "it is recorded")
     assert len(told()) == 1
-    assert "probe probe (scripted) -> another prob (scripted)" in told()[0]
+    assert "probe probe (scripted) -> another prob (scripted), initial weights weights -> other weight" in told()[0]
     newcomer.channel.close()
+
+
+@pytest.mark.parametrize("dies_after", ["unforced", "forced"])
+def test_an_annotated_command_is_carried_out_once_whoever_dies_of_it(pair: Callable[..., Pair], dies_after: str) -> None:
+    run = pair(dies_after=dies_after, step=3)
+    backend = LocalBackend(run.folder / "cluster")
+    backend.patch_annotations({COMMAND: "freeze 2"}, {})
+    assert run.controller.wait(10) == -9
+    assert (COMMAND in backend.read().annotations) == (dies_after == "unforced"), "it goes with the patch that makes it durable"
+    run.replace_controller()
+    run.return_workers()
+    run.workers[0].report(statistics(1))
+    decided = to_record(run.workers[1].next("decision"), Decision)
+    assert (decided.kind, decided.freeze_point) == ("freeze", 2)
+    assert COMMAND not in backend.read().annotations
+    run.workers[0].report(statistics(2, freeze_point=2))
+    wait_for(lambda: len(run.decided()) == 2, "decision 2 is written")
+    deciders = [line["policy"] for line in run.lines("plans.jsonl") if line["kind"] == "decision"]
+    assert deciders == ["operator", "manual"], "it was carried out once"

@@ -12,10 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from frostline_contract.durable_files import replace_durably
 from frostline_contract.job import load_job
+from frostline_controller.cluster import local_backend, service_process
+from frostline_controller.cluster.child import python_module
 from frostline_controller.cluster.local_backend import LocalBackend
 from frostline_controller.cluster.local_cluster import LocalCluster
-from frostline_controller.cluster.service_process import controller_service
+from frostline_controller.cluster.service_process import Service, controller_service
 from tests.integration.scripted_worker import make_run, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -188,6 +191,108 @@ def test_killed_controller_is_started_again_with_a_new_incarnation(tmp_path: Pat
     finally:
         cluster.stop(1.0)
     assert cluster.process_id("controller") is None
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services are started again at once."""
+    monkeypatch.setattr(service_process, "RESTART_SECONDS_MAX", 0.02)
+
+
+def services_of(folder: Path, *services: Service) -> LocalCluster:
+    """Nothing but these services."""
+    return LocalCluster(folder, load_job(folder / "job.yaml"), services, env={"FROSTLINE_PRELOAD": "pods"})
+
+
+def saying(text: str, code: int) -> tuple[str, ...]:
+    return (sys.executable, "-S", "-c", f"print({text!r}); raise SystemExit({code})")
+
+
+def test_a_service_that_cannot_start_is_given_up_by_name(tmp_path: Path, hasty: None) -> None:
+    made = services_of(make_run(tmp_path / "run"), Service("controller", saying("no such module", 1)))
+    made.start()
+    try:
+        failure = wait_for(lambda: made.failure, "the failure")
+        assert (failure.code, failure.user_mistake, failure.leaves_no_result) == (1, False, True)
+        assert failure.message.startswith("controller ended with code 1 8 times in a row and is given up:\n")
+        assert "no such module" in failure.message
+        notes = made.notes()
+        assert [note.split(" times")[0] for note in notes] == [f"controller ended with code 1, {often}" for often in range(2, 8)]
+        assert made.notes() == [], "each is told once"
+        log = made.run_dir / "logs" / "controller.log"
+        assert log.read_text().count("no such module") == 8
+    finally:
+        made.stop(1.0)
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_a_cache_server_that_cannot_start_ends_nothing(code: int, tmp_path: Path, hasty: None) -> None:
+    argv = saying("no cache", code)
+    made = services_of(make_run(tmp_path / "run"), Service("cache-server", argv, needed=False))
+    made.start()
+    try:
+        log = made.run_dir / "logs" / "cache-server.log"
+        often = 10 if code == 1 else 1
+        wait_for(lambda: log.exists() and log.read_text().count("no cache") >= often, f"{often} starts")
+        said = wait_for(made.notes, "a word about it")
+        assert made.failure is None and made.error is None
+        assert said[0].startswith(f"cache-server ended with code {code}")
+        assert ("the run goes on without it" in said[0]) == (code == 2)
+    finally:
+        made.stop(1.0)
+
+
+def test_what_a_full_disk_kept_from_being_done_is_done_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(tmp_path / "run")
+    full = [True]
+
+    def replace(path: Path, text: str) -> None:
+        if full[0] and path.name == "statefulset.json":
+            raise OSError(28, "No space left on device")
+        replace_durably(path, text)
+
+    monkeypatch.setattr(local_backend, "replace_durably", lambda path, text: replace_durably(path, text))
+    made = LocalCluster(folder, load_job(folder / "job.yaml"), env={**ENV, "FROSTLINE_SCRIPT": "wait"})
+    made.backend.scale(1)
+    monkeypatch.setattr(local_backend, "replace_durably", replace)
+    made.start()
+    try:
+        wait_for(lambda: workers(made, "trainer-0"), "a worker, which nobody could write down")
+        assert wait_for(made.notes, "a word about it") == ["trying again until this works: [Errno 28] No space left on device"]
+        assert pods(made) == {}
+        full[0] = False
+        wait_for(lambda: list(pods(made)) == ["trainer-0"], "the pod is written down")
+        assert made.error is None
+        assert len(workers(made, "trainer-0")) == 1, "it was started once"
+    finally:
+        made.stop(1.0)
+
+
+def test_children_work_in_the_run_directory_and_import_nothing_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, here = make_run(tmp_path / "run"), tmp_path / "here"
+    (here / "library").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    for place in (here, folder):
+        (place / "grpc.py").write_text("raise ImportError('a file of the working directory')")
+    (here / "library" / "named_by_user.py").write_text(
+        "import grpc, os, subprocess, sys\nprint(os.getcwd(), __file__, flush=True)\n"
+        "subprocess.run([sys.executable, '-c', 'import grpc; print(\"and its child\")'], check=True)\n"
+    )
+    made = LocalCluster(
+        folder,
+        load_job(folder / "job.yaml"),
+        [Service("child", python_module("named_by_user"))],
+        env={"FROSTLINE_PRELOAD": "pods", "PYTHONPATH": f"library{os.pathsep}"},
+    )
+    made.start()
+    try:
+        log = folder / "logs" / "child.log"
+        text = wait_for(
+            lambda: log.exists() and "and its child" in log.read_text() and log.read_text(), "the child's words", 30.0
+        )
+        assert text.splitlines() == [f"{folder} {here}/library/named_by_user.py", "and its child"]
+    finally:
+        made.stop(1.0)
 
 
 def test_nothing_survives_a_killed_cluster(tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
 """A run has one result: it is claimed on the epoch object before anybody is told (PROTOCOLS 5)."""
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pytest
 
+from frostline_contract.plan import GenerationId
+from frostline_controller.cluster.local_backend import LocalBackend
 from frostline_controller.epochs import current_epoch, raise_epoch
+from frostline_controller.state.durable import DurableStore
 from frostline_proto.v1 import control_pb2 as pb
-from tests.integration.scripted_worker import ScriptedWorker, make_run, start_controller, stop, wait_for
+from tests.integration.scripted_worker import Operator, ScriptedWorker, make_run, start_controller, stop, wait_for
 from tests.integration.scripted_world import World, world
 from tests.integration.test_controller_restart import start_killed_controller
 
@@ -17,6 +22,15 @@ __all__ = ["world"]
 
 def outcome(digest: str, status: str = "completed") -> pb.RunOutcome:
     return pb.RunOutcome(status=status, digest=digest * 64, final={"loss": 0.1 + 0.2}, steps=64)
+
+
+def hand_in(worker: ScriptedWorker, digest: str, status: str = "completed") -> bool:
+    """True where the outcome was acknowledged."""
+    try:
+        worker.records(outcome=outcome(digest, status))
+    except grpc.RpcError:
+        return False
+    return True
 
 
 def result(folder: Path) -> dict:
@@ -31,7 +45,7 @@ def test_a_result_that_was_claimed_and_not_written_is_the_one_that_the_successor
     plan = worker.next_plan("fresh")
     for one in (worker, other):
         one.enter(plan, 0)
-    worker.records(outcome=outcome("a"))
+    hand_in(worker, "a")
     assert first.wait(10) == -9
     assert not (folder / "result.json").exists()
     second = start_controller(folder)
@@ -50,12 +64,44 @@ def test_a_result_that_was_claimed_and_not_written_is_the_one_that_the_successor
             one.close()
 
 
+@pytest.mark.parametrize("plan_of_a_new_epoch", [False, True], ids=["in its epoch", "with a plan that never began"])
+@pytest.mark.parametrize("extra", [(), ("--resume",)], ids=["restarted", "resumed"])
+def test_a_result_that_was_claimed_is_written_though_nobody_is_left(
+    tmp_path: Path, extra: tuple[str, ...], plan_of_a_new_epoch: bool
+) -> None:
+    folder = make_run(tmp_path / "run")
+    first = start_killed_controller(folder, "claimed")
+    workers = [ScriptedWorker(folder, ordinal).join() for ordinal in range(2)]
+    plan = workers[0].next_plan("fresh")
+    for worker in workers:
+        worker.enter(plan, 0)
+    hand_in(workers[0], "a")
+    assert first.wait(10) == -9
+    for worker in workers:
+        worker.close()
+    if plan_of_a_new_epoch:
+        store = DurableStore(LocalBackend(folder / "cluster"))
+        found, _ = store.take_over()
+        late = plan.model_copy(update={"run_epoch": 1, "generation": GenerationId(incarnation=found.incarnation, counter=2)})
+        store.write(found, found.model_copy(update={"current": late, "counter": 2}))
+    second = start_controller(folder, *extra)
+    operator = Operator(folder)
+    try:
+        wait_for(lambda: operator.status().state == "completed", "the run has ended")
+        assert (result(folder)["status"], result(folder)["digest"]) == ("completed", "a" * 64)
+        events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+        assert [event["kind"] for event in events].count("end") == 1
+    finally:
+        operator.close()
+        stop(second)
+
+
 def test_a_controller_whose_epoch_is_over_publishes_no_result(world: Callable[..., World]) -> None:
     run = world()
     plan = run.start()
     elsewhere = plan.model_copy(update={"run_epoch": 1, "generation": plan.generation.model_copy(update={"incarnation": 9})})
     raise_epoch(run.folder / "checkpoints", elsewhere)
-    run.workers[0].records(outcome=outcome("a"))
+    assert not hand_in(run.workers[0], "a")
     assert run.controller.wait(10) == 4, "another one leads"
     assert not (run.folder / "result.json").exists()
     assert current_epoch(run.folder / "checkpoints").result is None
@@ -102,13 +148,17 @@ def test_a_place_that_cannot_be_written_keeps_no_failure_from_being_told(
     run.start()
     root.mkdir()
     (root / "epochs").write_text("a file where the folder should be")
-    run.workers[0].records(outcome=outcome("a", status))
+    handing_in = threading.Thread(target=hand_in, args=(run.workers[0], "a", status))
+    handing_in.start()
     if told:
+        handing_in.join()
         assert run.workers[0].next("end", 60.0)
         assert result(run.folder)["status"] == "failed"
         return
     log = run.folder / "controller.log"
     wait_for(lambda: "the state cannot be written, trying again" in log.read_text(), "it says so", seconds=60.0)
     assert not (run.folder / "result.json").exists()
+    assert handing_in.is_alive(), "what no place has taken is not acknowledged"
     (root / "epochs").unlink()
+    handing_in.join()
     assert "completed" in run.workers[0].next("end", 60.0).reason

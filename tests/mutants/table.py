@@ -147,4 +147,59 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         EXACT,
     ),
+    Mutant(
+        "misaligned-operand",
+        "a slice goes into a kernel wherever it lies",
+        (
+            Edit(
+                TRAINER + "engine/alignment.py",
+                "return tensor if is_aligned(tensor) else tensor.clone(memory_format=torch.contiguous_format)",
+                "return tensor",
+            ),
+        ),
+        ("tests/integration/test_alignment.py",),
+    ),
+    Mutant(
+        "skipped-place-check",
+        "nobody asks whether a sample's bits depend on its place in a tile",
+        (
+            Edit(
+                TRAINER + "setup.py",
+                "context.place_dependence = find_place_dependence(context)",
+                'context.place_dependence = ""',
+            ),
+        ),
+        ("tests/unit/trainer/test_tile_check.py",),
+    ),
+    Mutant(
+        "lineage-minus-one",
+        "a worker files a rollback under the lineage before the one that it opens, as if no earlier one had come too late",
+        (
+            Edit(
+                TRAINER + "control/mailbox.py",
+                "        self.decisions[decision.decided_in, decision.number] = decision\n",
+                '        lineage = decision.lineage - 1 if decision.kind == "rollback" else decision.lineage\n'
+                "        self.decisions[lineage, decision.number] = decision\n",
+            ),
+        ),
+        ("tests/unit/trainer/test_engine_notices.py",),
+    ),
+    Mutant(
+        "reader-without-cut",
+        "a reader of metrics.jsonl applies a lineage's cut to the lines above it only",
+        (
+            Edit(
+                "controller/frostline_controller/api.py",
+                '        return list(split_records(read_jsonl(self.directory / "metrics.jsonl")).surviving)\n',
+                "        kept: dict[int, dict[str, Any]] = {}\n"
+                '        for entry in read_jsonl(self.directory / "metrics.jsonl"):\n'
+                '            if "starts_at_step" in entry:\n'
+                '                kept = {step: one for step, one in kept.items() if step <= entry["starts_at_step"]}\n'
+                "            else:\n"
+                '                kept[entry["step"]] = entry\n'
+                "        return [kept[step] for step in sorted(kept)]\n",
+            ),
+        ),
+        ("tests/unit/test_contract_lineage.py",),
+    ),
 )

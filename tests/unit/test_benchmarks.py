@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tests.benchmarks.__main__ import BENCHMARKS, DOCS, keep
+from tests.benchmarks.goodput import kill_of
 from tests.benchmarks.measuring import Report, Row, Spread, interleave, ratios, rounded
 from tests.benchmarks.picture import picture
+from tests.benchmarks.worlds import Commit
 from tests.benchmarks.writing import goal, number, verdict, write_pages
 
 
@@ -112,3 +114,21 @@ def test_committed_page_follows_from_the_committed_figures(tmp_path: Path) -> No
     for fresh in write_pages(document, tmp_path):
         committed = DOCS / fresh.relative_to(tmp_path)
         assert committed.read_text() == fresh.read_text(), f"{committed.name} is not what benchmarks.json gives"
+
+
+def commits_at(rate: float, until: float, step: int = 0, start: float = 0.0) -> list[Commit]:
+    """Steps of a constant rate from `start` to `until`, after `step`."""
+    return [Commit(step + one, start + one / rate, 4, "w") for one in range(1, int(rate * (until - start)) + 1)]
+
+
+def test_what_a_kill_costs_is_the_standstill_however_the_machine_drifts() -> None:
+    before, after = commits_at(10.0, 60.0), commits_at(10.0, 120.0, 600, 66.0)  # six of sixty seconds
+    kill = kill_of([*before, *after], 60.0, 60.0)
+    assert (kill.share, kill.rate, kill.pace) == pytest.approx((90.0, 10.0, 1.0), rel=0.01)
+    slower = commits_at(5.0, 120.0, 600, 60.0)  # lastingly: no standstill, and the last row says so
+    assert kill_of([*before, *slower], 60.0, 60.0).pace == pytest.approx(0.5, rel=0.01)
+
+
+def test_steps_that_a_checkpoint_takes_back_count_once() -> None:
+    before, after = commits_at(10.0, 60.0), commits_at(10.0, 120.0, 550, 60.0)  # at once, but fifty steps back
+    assert kill_of([*before, *after], 60.0, 60.0).share == pytest.approx(100 * 550 / 600, rel=0.01)

@@ -223,7 +223,9 @@ def test_cases_follow_from_their_seeds_and_a_fifth_aims_at_a_loss() -> None:
     cases = [draw_case(seed) for seed in range(1, 201)]
     assert cases == [draw_case(seed) for seed in range(1, 201)]
     assert sum(case.aim == "lost" for case in cases) >= 50
-    assert {fault.kind for case in cases for fault in case.faults} == set(Fault.model_fields["kind"].annotation.__args__)
+    # A bit that flips is found where copies are compared, and a recovery before that may spread it: e2e test_wrong_bits.
+    known = set(Fault.model_fields["kind"].annotation.__args__) - {"flip"}
+    assert {fault.kind for case in cases for fault in case.faults} == known
     names = [case.name for case in fixed_cases()]
     assert len(names) == len(set(names))
     assert set(SUBSET) <= set(names)

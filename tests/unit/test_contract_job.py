@@ -71,6 +71,12 @@ BAD_INPUT = [
         ["faults=[{kind: late_commit, step: 1, phase: vote}]"],
         ["phase is 'vote' for late_commit, which has a place of its own; leave phase out"],
     ),
+    ("spare workers", ["placement.spare_workers=-1"], ["placement.spare_workers is -1", "greater than or equal to 0"]),
+    (
+        "a fault's pod beyond the spare ones",
+        ["placement.spare_workers=1", "faults=[{kind: stop, step: 1, worker: 5}]"],
+        ["faults.0.worker is 5; the job's pods are 0 to 4"],
+    ),
     ("a fault's pod", ["faults=[{kind: stop, step: 1, worker: 4}]"], ["faults.0.worker is 4; the job's pods are 0 to 3"]),
 ]
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from frostline_rpc.auth import CONTROLLER, WORKER, authorise
+from frostline_proto.v1 import cache_pb2, control_pb2
+from frostline_rpc.auth import CONTROLLER, WORKER, Caller, authorise, check_speaker
 from frostline_rpc.errors import PermissionDenied, Unauthenticated, Unavailable
-from frostline_rpc.projected import Caller, ProjectedTokens
+from frostline_rpc.projected import Bearer, ProjectedTokens
 
 AUDIENCE, NAMESPACE = "frostline/team/digits", "team"
 ROLES = {"digits-trainer": WORKER, "digits-controller": CONTROLLER}
@@ -43,9 +44,14 @@ def token_of(key: Any, account: str = "digits-trainer", key_id: str = "one", alg
     return jwt.encode({k: v for k, v in known.items() if v is not None}, key, algorithm=algorithm, headers={"kid": key_id})
 
 
+async def role_of(callers: ProjectedTokens, token: str) -> str | None:
+    caller = await callers.identify(token)
+    return caller.role if caller is not None else None
+
+
 def role(token: str, fetch: Callable[[], dict[str, Any]], **options: Any) -> str | None:
     async def ask() -> str | None:
-        return await ProjectedTokens(AUDIENCE, NAMESPACE, ROLES, fetch, **options).role_of(token)
+        return await role_of(ProjectedTokens(AUDIENCE, NAMESPACE, ROLES, fetch, **options), token)
 
     return asyncio.run(ask())
 
@@ -68,6 +74,8 @@ def test_service_accounts_have_their_roles(key: rsa.RSAPrivateKey) -> None:
         {"sub": "digits-trainer"},
         {"kubernetes.io": {}},
         {"kubernetes.io": {"pod": {"name": "digits-trainer-0"}}},
+        {"kubernetes.io": "pod"},
+        {"kubernetes.io": {"pod": ["digits-trainer-0", "u-0"]}},
         {"nbf": time.time() + 86400},
     ],
 )
@@ -98,12 +106,12 @@ def test_keys_are_fetched_when_a_new_one_is_met_and_not_for_every_wrong_token(
 
     async def play() -> None:
         callers = ProjectedTokens(AUDIENCE, NAMESPACE, ROLES, fetch)
-        assert await callers.role_of(token_of(key)) == WORKER
+        assert await role_of(callers, token_of(key)) == WORKER
         published.update(jwks(("one", key), ("two", other_key)))
-        assert await callers.role_of(token_of(other_key, key_id="two")) is None
+        assert await role_of(callers, token_of(other_key, key_id="two")) is None
         assert len(fetched) == 1, "a second fetch came at once"
         monkeypatch.setattr("frostline_rpc.projected.FETCH_SECONDS_MIN", 0.0)
-        assert await callers.role_of(token_of(other_key, key_id="two")) == WORKER
+        assert await role_of(callers, token_of(other_key, key_id="two")) == WORKER
         assert len(fetched) == 2
 
     asyncio.run(play())
@@ -123,17 +131,17 @@ def test_a_token_that_runs_out_is_nobodys_though_it_was_known(key: rsa.RSAPrivat
     async def play() -> list[str | None]:
         callers = ProjectedTokens(AUDIENCE, NAMESPACE, ROLES, lambda: jwks(("one", key)), now=lambda: now[0])
         token = token_of(key)
-        before = await callers.role_of(token)
+        before = await role_of(callers, token)
         now[0] += 700
-        return [before, await callers.role_of(token)]
+        return [before, await role_of(callers, token)]
 
     assert asyncio.run(play()) == [WORKER, None]
 
 
 def test_whoever_is_not_confirmed_is_nobody(key: rsa.RSAPrivateKey) -> None:
-    asked: list[Caller] = []
+    asked: list[Bearer] = []
 
-    async def confirm(caller: Caller, token: str) -> bool:
+    async def confirm(caller: Bearer, token: str) -> bool:
         asked.append(caller)
         return caller.pod_uid == "u-1"
 
@@ -146,10 +154,29 @@ def test_whoever_is_not_confirmed_is_nobody(key: rsa.RSAPrivateKey) -> None:
 def test_a_trainer_may_not_steer_and_a_stranger_may_nothing(key: rsa.RSAPrivateKey) -> None:
     async def call(method: str, token: str) -> str:
         callers = ProjectedTokens(AUDIENCE, NAMESPACE, ROLES, lambda: jwks(("one", key)))
-        return await authorise(callers, method, {"authorization": f"Bearer {token}"} if token else {})
+        return (await authorise(callers, method, {"authorization": f"Bearer {token}"} if token else {})).role
 
     assert asyncio.run(call("Heartbeat", token_of(key))) == WORKER
     with pytest.raises(PermissionDenied, match="role worker may not call it"):
         asyncio.run(call("Command", token_of(key)))
     with pytest.raises(Unauthenticated):
         asyncio.run(call("Heartbeat", ""))
+
+
+def test_a_token_of_another_family_than_its_key_is_nobody(key: rsa.RSAPrivateKey) -> None:
+    signer = ec.generate_private_key(ec.SECP256R1())
+    assert role(token_of(signer, algorithm="ES256"), lambda: jwks(("one", key))) is None
+
+
+def test_a_worker_speaks_for_workers_of_its_own_pod_only(key: rsa.RSAPrivateKey) -> None:
+    callers = ProjectedTokens(AUDIENCE, NAMESPACE, ROLES, lambda: jwks(("one", key)))
+    caller = asyncio.run(callers.identify(token_of(key)))
+    assert caller == Caller(WORKER, "u-0")
+    for request in (control_pb2.HeartbeatRequest(worker_id="u-0/ab12"), cache_pb2.LeaseRequest(holder="u-0/ab12")):
+        check_speaker(caller, "Heartbeat", request)
+    check_speaker(caller, "DescribeJob", control_pb2.DescribeJobRequest())
+    check_speaker(Caller(WORKER), "Heartbeat", control_pb2.HeartbeatRequest(worker_id="u-1/ab12"))
+    with pytest.raises(PermissionDenied, match="worker_id is 'u-1/ab12', the caller's token is of pod 'u-0'"):
+        check_speaker(caller, "Heartbeat", control_pb2.HeartbeatRequest(worker_id="u-1/ab12"))
+    with pytest.raises(PermissionDenied, match="holder is 'u-1/ab12'"):
+        check_speaker(caller, "Lease", cache_pb2.LeaseRequest(holder="u-1/ab12"))

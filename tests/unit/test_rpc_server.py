@@ -15,7 +15,13 @@ from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Tokens
 from frostline_rpc.channel import error_text, open_channel
 from frostline_rpc.errors import DomainError, InvalidRequest, NotLeading, Refused, StaleGeneration
-from frostline_rpc.server import MESSAGE_BYTES_MAX, start_server
+from frostline_rpc.server import (
+    CONCURRENT_CALLS_MAX,
+    MESSAGE_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    SMALL_REQUEST_BYTES,
+    start_server,
+)
 
 FAULTS: dict[str, Exception] = {
     "stale": StaleGeneration("generation 1.2 is over; the newest is 1.3"),
@@ -42,6 +48,10 @@ class Servicer(control_pb2_grpc.ControlServicer):
             raise FAULTS[request.worker_id]
         return control_pb2.HeartbeatResponse(durable_step=request.step, known=True)
 
+    async def Heartbeats(self, requests: Any, context: Any) -> Any:
+        async for request in requests:
+            yield control_pb2.HeartbeatsResponse(heartbeat=await self.Heartbeat(request.heartbeat, context))
+
     async def Leave(self, request: Any, context: Any) -> control_pb2.LeaveResponse:
         self.leaves += 1
         raise NotLeading("another controller leads")
@@ -51,6 +61,8 @@ class Servicer(control_pb2_grpc.ControlServicer):
 
     async def WatchPlan(self, request: Any, context: Any) -> Any:
         yield control_pb2.WatchPlanResponse(end=control_pb2.EndNotice(reason="first"))
+        if request.worker_id == "waits":
+            await asyncio.sleep(60)
         if request.worker_id == "stale":
             raise FAULTS["stale"]
         yield control_pb2.WatchPlanResponse(end=control_pb2.EndNotice(reason="second"))
@@ -59,8 +71,8 @@ class Servicer(control_pb2_grpc.ControlServicer):
 class Running:
     """A server in a thread with an event loop of its own."""
 
-    def __init__(self) -> None:
-        self.servicer = Servicer()
+    def __init__(self, concurrent_calls_max: int = CONCURRENT_CALLS_MAX) -> None:
+        self.servicer, self._calls_max = Servicer(), concurrent_calls_max
         self.tokens = Tokens.create()
         self.port = 0
         self._loop = asyncio.new_event_loop()
@@ -72,7 +84,8 @@ class Running:
 
     def start(self) -> None:
         add = control_pb2_grpc.add_ControlServicer_to_server
-        self.server, self.port = self.on_loop(start_server(lambda s: add(self.servicer, s), "127.0.0.1", self.port, self.tokens))
+        starting = start_server(lambda s: add(self.servicer, s), "127.0.0.1", self.port, self.tokens, self._calls_max)
+        self.server, self.port = self.on_loop(starting)
 
     def stop(self) -> None:
         self.on_loop(self.server.stop(0))
@@ -180,17 +193,47 @@ def test_unavailable_is_retried_on_idempotent_calls_only(running: Running, stub:
     assert running.servicer.leaves == 1
 
 
-def test_oversized_messages_are_refused_both_ways(running: Running, stub: control_pb2_grpc.ControlStub) -> None:
+def sent(running: Running, method: str, body: bytes, token: str) -> grpc.RpcError:
+    """How the server refuses these bytes."""
     options = [("grpc.max_send_message_length", -1)]
-    metadata = [("authorization", f"Bearer {running.tokens.by_role[WORKER]}")]
-    with grpc.insecure_channel(f"127.0.0.1:{running.port}", options) as channel, pytest.raises(grpc.RpcError) as large:
-        request = heartbeat("w" * (MESSAGE_BYTES_MAX + 1))
-        control_pb2_grpc.ControlStub(channel).Heartbeat(request, timeout=20, metadata=metadata)
-    assert large.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    with grpc.insecure_channel(f"127.0.0.1:{running.port}", options) as channel, pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(f"/frostline.v1.Control/{method}")(body, timeout=20, metadata=[("authorization", f"Bearer {token}")])
+    return caught.value
+
+
+@pytest.mark.parametrize(("method", "limit"), [("Heartbeat", SMALL_REQUEST_BYTES), ("Register", REQUEST_BYTES_MAX)])
+def test_oversized_requests_are_refused(running: Running, method: str, limit: int) -> None:
+    token = running.tokens.by_role[WORKER]
+    body = heartbeat("w" * limit).SerializeToString()
+    assert sent(running, method, body, token).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert running.servicer.heartbeats == 0
+
+
+def test_oversized_answers_are_refused(stub: control_pb2_grpc.ControlStub) -> None:
     with pytest.raises(grpc.RpcError) as answer:
         stub.Status(control_pb2.StatusRequest(), timeout=20)
     assert answer.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_what_a_stranger_sends_is_not_received(running: Running) -> None:
+    """It is told so before a byte of its message was asked for: a stranger's messages must not fill the server's memory."""
+    refusal = sent(running, "Heartbeat", b"x" * (4 * REQUEST_BYTES_MAX), "wrong")
+    assert refusal.code() is grpc.StatusCode.UNAUTHENTICATED, "a message of this size would have been refused for its size"
+
+
+def test_calls_at_once_are_bounded() -> None:
+    running = Running(concurrent_calls_max=2)
+    running.start()
+    with open_channel(f"127.0.0.1:{running.port}", running.tokens.by_role[WORKER]) as channel:
+        stub = control_pb2_grpc.ControlStub(channel)
+        waiting = [stub.WatchPlan(control_pb2.WatchPlanRequest(worker_id="waits")) for _ in range(2)]
+        assert [next(stream).end.reason for stream in waiting] == ["first"] * 2
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Heartbeat(heartbeat(), timeout=5)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for stream in waiting:
+            stream.cancel()
+    running.stop()
 
 
 def test_garbage_does_not_stop_the_server(running: Running, stub: control_pb2_grpc.ControlStub) -> None:
@@ -200,7 +243,7 @@ def test_garbage_does_not_stop_the_server(running: Running, stub: control_pb2_gr
     with grpc.insecure_channel(f"127.0.0.1:{running.port}") as channel, pytest.raises(grpc.RpcError) as caught:
         call = channel.unary_unary("/frostline.v1.Control/Heartbeat")
         call(b"\xff\xff\xff", timeout=5, metadata=[("authorization", f"Bearer {running.tokens.by_role[WORKER]}")])
-    assert caught.value.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert stub.Heartbeat(heartbeat(), timeout=5).known
 
 
@@ -234,5 +277,36 @@ def test_tokens_are_private_and_read_back(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert Tokens.read(path) == tokens
     assert len(set(tokens.by_role.values())) == 3
-    assert {asyncio.run(tokens.role_of(token)) for token in tokens.by_role.values()} == {WORKER, OPERATOR, CONTROLLER}
-    assert asyncio.run(tokens.role_of("")) is None
+    assert {asyncio.run(tokens.identify(token)).role for token in tokens.by_role.values()} == {WORKER, OPERATOR, CONTROLLER}
+    assert asyncio.run(tokens.identify("")) is None
+
+
+@pytest.mark.parametrize("token", ["ü" * 32, "\ud800", "\x00"])
+def test_a_token_that_is_no_ascii_is_nobodys(token: str) -> None:
+    assert asyncio.run(Tokens.create().identify(token)) is None
+
+
+def talk(stub: control_pb2_grpc.ControlStub, *worker_ids: str, **fields: Any) -> list[int]:
+    """The durable steps that a stream of heartbeats is answered with."""
+    requests = [control_pb2.HeartbeatsRequest(heartbeat=heartbeat(one, step)) for step, one in enumerate(worker_ids)]
+    return [answer.heartbeat.durable_step for answer in stub.Heartbeats(iter(requests), timeout=5, **fields)]
+
+
+def test_each_message_of_a_conversation_is_answered(stub: control_pb2_grpc.ControlStub) -> None:
+    assert talk(stub, "w", "w", "w") == [0, 1, 2]
+
+
+@pytest.mark.parametrize("role", [None, OPERATOR, CONTROLLER])
+def test_a_conversation_is_for_those_who_may_call_it(running: Running, role: str | None) -> None:
+    metadata = [("authorization", f"Bearer {running.tokens.by_role[role]}")] if role else []
+    with grpc.insecure_channel(f"127.0.0.1:{running.port}") as channel, pytest.raises(grpc.RpcError) as caught:
+        talk(control_pb2_grpc.ControlStub(channel), "w", metadata=metadata)
+    assert caught.value.code() is (grpc.StatusCode.PERMISSION_DENIED if role else grpc.StatusCode.UNAUTHENTICATED)
+    assert running.servicer.heartbeats == 0
+
+
+def test_a_domain_error_ends_a_conversation(running: Running, stub: control_pb2_grpc.ControlStub) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        talk(stub, "w", "stale", "w")
+    assert caught.value.code() is grpc.StatusCode.ABORTED
+    assert running.servicer.heartbeats == 2

@@ -19,12 +19,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from http.server import HTTPServer
 from pathlib import Path
 
+from frostline_contract.scratch_folder import ScratchFolder
 from frostline_trainer.pod_health import serve_pod_health
 
 DONE, CRASH_LOOP, USER_MISTAKE, REFUSED = 0, 1, 2, 3
@@ -67,9 +67,9 @@ class Agent:
         self._socket = env.get("FROSTLINE_PRELOAD", "")
         self._health_port = int(env.get("FROSTLINE_HEALTH_PORT", "0"))
         self._health: HTTPServer | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None  # only where it is used: it outlives a SIGKILL
+        self._folder: ScratchFolder | None = None  # only where it is used
         if not self._socket or self._health_port:
-            self._folder = tempfile.TemporaryDirectory(prefix="frostline-")
+            self._folder = ScratchFolder()
 
     def run(self) -> int:
         wake, wake_end = socket.socketpair()
@@ -135,7 +135,7 @@ class Agent:
         nonce = secrets.token_hex(4)
         env = {**self._env, "FROSTLINE_LOCAL_RANK": str(slot.local_rank), "FROSTLINE_WORKER_NONCE": nonce}
         if self._folder is not None:
-            slot.joined = Path(self._folder.name) / f"joined-{nonce}"
+            slot.joined = self._folder.path / f"joined-{nonce}"
             env["FROSTLINE_JOINED"] = str(slot.joined)
         connection.sendall(json.dumps({"env": env, "log": self._log}).encode() + b"\n")
         slot.connection, slot.received, slot.started, slot.process_id = connection, b"", now, 0
@@ -201,8 +201,8 @@ class Agent:
     def _start_preload(self) -> None:
         """A preload process of the pod's own, in the agent's process group."""
         assert self._folder is not None
-        self._socket = str(Path(self._folder.name) / "preload.sock")
-        self._preload = subprocess.Popen([sys.executable, "-m", "frostline_trainer.preload", self._socket], env=self._env)
+        self._socket = str(self._folder.path / "preload.sock")
+        self._preload = subprocess.Popen([sys.executable, "-P", "-m", "frostline_trainer.preload", self._socket], env=self._env)
 
     def _serve_health(self) -> None:
         if self._health_port:
@@ -224,7 +224,7 @@ class Agent:
             self._preload.terminate()
             self._preload.wait()
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.close()
 
 
 def say(text: str) -> None:

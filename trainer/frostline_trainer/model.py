@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from frostline_contract.job import Job
 from frostline_contract.seeds import seed_of
 from frostline_trainer.data.sizes import DataSizes
+from frostline_trainer.engine.alignment import align_weights
 from frostline_trainer.families.base import CutModel, Unit
 from frostline_trainer.families.checkpoints import quiet
 from frostline_trainer.families.registry import family_named
@@ -40,6 +41,7 @@ def build_cut_model(job: Job, sizes: DataSizes, *, pretrained: bool = True) -> C
     with seeded_cpu(seed_of("model", job.seed)):
         model = family.model(config, job.task.kind, section)
     cast_weights(model, WEIGHT_TYPES[job.training.precision])
+    align_weights(model)
     model.train()
     cut = family.cut(model, job.task.kind)
     if job.model.untie_on_freeze and cut.tied is not None:

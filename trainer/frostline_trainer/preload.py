@@ -26,7 +26,6 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-MODELS = ("vit.modeling_vit", "bert.modeling_bert", "gpt2.modeling_gpt2", "llama.modeling_llama")
 WORKER_MODULE = "frostline_trainer.worker"
 PR_SET_PDEATHSIG = 1
 REQUEST_BYTES_MAX = 1 << 20
@@ -36,19 +35,21 @@ TOLD = frozenset({0, 2, 3})
 
 
 def warm_up() -> None:
-    """Import what every worker needs. FROSTLINE_WORKER_MODULE names another worker, which brings its own imports."""
+    """Import what the workers of the run in FROSTLINE_RUN_DIR need, of any run where that is not set.
+
+    FROSTLINE_WORKER_MODULE names another worker, which brings its own imports.
+    """
+    gc.disable()  # a tenth of the time would go into looking for garbage among hundreds of thousands of objects that stay
     module = os.environ.get("FROSTLINE_WORKER_MODULE", WORKER_MODULE)
     if module == WORKER_MODULE:
         import torch
 
         torch.set_num_threads(1)
-        for model in MODELS:
-            importlib.import_module(f"transformers.models.{model}")
-        importlib.import_module("sklearn.datasets")
+        importlib.import_module("frostline_trainer.warming").import_for(os.environ.get("FROSTLINE_RUN_DIR", ""))
     importlib.import_module(module)
     departure()
-    gc.collect()
     gc.freeze()  # the shared pages stay shared, and a collection in a worker stays cheap
+    gc.enable()
 
 
 @dataclass

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from frostline_contract.seeds import seed_of
 from frostline_trainer.engine.optimizer import fused_adamw
+from frostline_trainer.kernels import kernel_settings
 
 
 def run_probe(width: int, tokens: int, micro_batch_size: int, dtype: torch.dtype, device: torch.device) -> tuple[str, str]:
@@ -29,8 +30,10 @@ def run_probe(width: int, tokens: int, micro_batch_size: int, dtype: torch.dtype
     attended = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
     functional.gelu(layers["out"](attended)).float().square().mean().backward()
     optimizer.step()
-    digest = hashlib.sha256(f"{torch.__version__.split('+')[0]}|{torch.get_num_threads()}".encode())
+    settings = kernel_settings()
+    digest = hashlib.sha256(f"{torch.__version__.split('+')[0]}|{torch.get_num_threads()}|{settings}".encode())
     for tensor in [attended, x.grad, *layers.parameters()]:
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return digest.hexdigest(), f"torch {torch.__version__}, {where}, {torch.get_num_threads()} thread(s)"
+    cpu = f"{torch.get_num_threads()} thread(s), {torch.backends.cpu.get_cpu_capability()}, {settings}"
+    return digest.hexdigest(), f"torch {torch.__version__}, {where}, {cpu}"

@@ -1,7 +1,7 @@
 """Measured cost of each unit at the job's micro-batch size, for the planner (DESIGN 7)."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -10,6 +10,19 @@ from frostline_trainer.engine.context import RunContext
 
 REPETITIONS_MIN, REPETITIONS_MAX, SECONDS_ENOUGH = 3, 30, 0.1
 """A unit is timed until either limit is reached: small ones take many turns, of which the fastest counts."""
+
+
+def worker_profile(context: RunContext, known: Sequence[WorkerProfile]) -> WorkerProfile:
+    """The run's profile of this kind of device, with this worker's memory; measured where the run has none.
+
+    known: the run's, one a kind of device. The planner takes workers of one kind for equally fast, whatever each of them measured
+    while it shared its machine with others: a joiner's own measurement would only keep it from joining.
+    """
+    device, size = _device_name(context), context.micro_batch_size
+    for one in known:
+        if (one.device, one.micro_batch_size, len(one.units)) == (device, size, context.num_units):
+            return one.model_copy(update={"memory_bytes": _memory(context)})
+    return profile_units(context)
 
 
 def profile_units(context: RunContext) -> WorkerProfile:
@@ -22,7 +35,7 @@ def profile_units(context: RunContext) -> WorkerProfile:
     measured: dict[tuple, UnitProfile] = {}
     profiles, hidden = [], None
     for index, unit in enumerate(context.cut.units):
-        unit.to(context.device).train().requires_grad_(True)
+        unit.train().requires_grad_(True)
         last = index == context.num_units - 1
         kind = (type(unit), index == 0, last, tuple(p.shape for p in unit.parameters()))
         if kind not in measured:

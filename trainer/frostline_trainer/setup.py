@@ -1,5 +1,8 @@
 """From a job to a RunContext: data, model cut into units, numerics of this process."""
 
+import hashlib
+import logging
+
 import torch
 
 from frostline_contract.job import Job
@@ -10,6 +13,9 @@ from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
 from frostline_trainer.probe import run_probe
 from frostline_trainer.tasks import task_for
+from frostline_trainer.tile_check import find_address_dependence, find_place_dependence, may_use_cache, measure_sample_tiles
+
+log = logging.getLogger(__name__)
 
 
 def build_context(job: Job, device: torch.device | None = None) -> RunContext:
@@ -22,6 +28,8 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
     data = load_data(job)
     family = family_named(job.model.family)
     cut = build_cut_model(job, data.sizes)
+    for unit in cut.units:
+        unit.to(device)
     hidden_shape = family.hidden_shape(cut.model.config, data.sizes)
     context = RunContext(
         job=job,
@@ -38,7 +46,23 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
     context.probe_digest, context.probe_detail = run_probe(
         width, tokens, job.training.micro_batch_size, COMPUTE_TYPES[job.training.precision], device
     )
+    check_tiles(context)
     return context
+
+
+def check_tiles(context: RunContext) -> None:
+    """Find out whether a sample's bits depend on its place in a tile, and on addresses; it becomes a part of the probe."""
+    if not may_use_cache(context.job):
+        return
+    if moved := find_address_dependence(context):
+        log.warning("%s: set MKL_CBWR=AUTO,STRICT; every operand is kept aligned meanwhile", moved)
+        context.probe_detail += f"; {moved}"
+    context.place_dependence = find_place_dependence(context)
+    if context.place_dependence:
+        context.sample_tile_cost = measure_sample_tiles(context)
+        context.probe_digest = hashlib.sha256(f"{context.probe_digest}|{context.place_dependence}".encode()).hexdigest()
+        context.probe_detail += f"; {context.place_dependence}"
+        log.warning("%s; one sample at a time costs %.2f x", context.place_dependence, context.sample_tile_cost)
 
 
 def choose_device(job: Job, local_rank: int) -> torch.device:

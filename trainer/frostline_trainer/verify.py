@@ -12,17 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from frostline_contract.job import Job, load_job
+from frostline_contract.jsonl import read_jsonl
 from frostline_contract.learning_rate import learning_rate
-from frostline_contract.plan import GenerationId, Placement, Plan, StateTag
+from frostline_contract.lineage import split_records
+from frostline_contract.plan import MICRO_BATCH, GenerationId, Placement, Plan, PrefixTile, StateTag
 from frostline_contract.statistics import StepRecord
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.checkpoints.reading import complete_checkpoints, load_unit
 from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.digests import world_digest
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import lone_groups
 from frostline_trainer.engine.unit_state import import_unit
 from frostline_trainer.engine.vote import Ballot, hold_vote
-from frostline_trainer.life.finishing import world_digest
 from frostline_trainer.setup import build_context
 from frostline_trainer.training.run_state import RunState
 
@@ -33,15 +35,15 @@ COMPARED = ("loss", "gradient_norm", "learning_rate", "unit_gradient_norms", "fr
 
 
 def surviving_records(run_dir: Path) -> dict[int, StepRecord]:
-    """The records of the surviving lineage by step: a lineage's start cuts what earlier ones recorded above it."""
-    records: dict[int, StepRecord] = {}
-    for line in (run_dir / "metrics.jsonl").read_text().splitlines():
-        entry = json.loads(line)
-        if "starts_at_step" in entry:
-            records = {step: record for step, record in records.items() if step <= entry["starts_at_step"]}
-        else:
-            records[entry["step"]] = StepRecord.model_validate(entry)
-    return records
+    """The records by step, without those that a rollback or a restore took back."""
+    lines = split_records(read_jsonl(run_dir / "metrics.jsonl")).surviving
+    return {line["step"]: StepRecord.model_validate(line) for line in lines}
+
+
+def recorded_prefix_tile(run_dir: Path) -> PrefixTile:
+    """How many samples the run's frozen prefix computed together: each of its plans says the same."""
+    plans = [line for line in read_jsonl(run_dir / "plans.jsonl") if line["kind"] == "plan"]
+    return plans[-1].get("prefix_tile", MICRO_BATCH) if plans else MICRO_BATCH
 
 
 class Replayer:
@@ -53,11 +55,14 @@ class Replayer:
         self.run_dir, self.job = run_dir, job
         self.context: RunContext = build_context(job)
         self.records = surviving_records(run_dir)
+        if not self.records:
+            raise ValueError(f"{run_dir / 'metrics.jsonl'} holds no step yet; verify a run that has trained")
         self.total_steps = job.total_steps(self.context.order(1).steps_per_epoch)
-        root = Path(job.checkpoint.uri) if job.checkpoint.uri else run_dir / "checkpoints"
+        root = job.checkpoint_root(run_dir)
         self.checkpoints = complete_checkpoints(root)
         codec = make_codec(job.cache.codec, self.context.hidden_shape, self.context.dtype)
         self.round_trip = None if codec.name == "none" else codec.round_trip
+        self.prefix_tile = recorded_prefix_tile(run_dir)
         self.state = RunState()
 
     def run(self, steps: list[int]) -> Iterator[tuple[int, list[str]]]:
@@ -84,7 +89,7 @@ class Replayer:
             self.context.moments.clear()
             for index, unit in enumerate(self.context.cut.units):
                 import_unit(index, unit, self.context.moments, load_unit(folder, manifest, index))
-            self.state = RunState.model_validate(manifest["state"])
+            self.state = RunState.model_validate(manifest.get("state"))
         return self._generation(self.state.freeze_point)
 
     def _is_of_this_history(self, manifest: dict) -> bool:
@@ -102,8 +107,9 @@ class Replayer:
             workers=("verify",),
         )
         plan = Plan(
-            generation=VERIFYING, lineage=self.state.lineage, start="fresh", freeze_point=freeze_point, placement=placement
-        )
+            generation=VERIFYING, lineage=self.state.lineage, start="fresh", freeze_point=freeze_point, placement=placement,
+            prefix_tile=self.prefix_tile,
+        )  # fmt: skip
         chain = tuple(self.state.codec_chain)
         return Generation(
             context, plan, 0, lone_groups(), freeze_point, lambda name: None, chain, self.round_trip, self.state.data_origin

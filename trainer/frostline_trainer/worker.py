@@ -11,7 +11,9 @@ import threading
 import traceback
 
 from frostline_contract.job import Job, parse_job, read_yaml
+from frostline_contract.statistics import WorkerProfile
 from frostline_proto.v1 import control_pb2
+from frostline_rpc.convert import to_record
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.line import ControllerLine, Refused
 from frostline_trainer.control.mailbox import Mailbox
@@ -34,7 +36,7 @@ def main() -> int:
     )
     worker = None
     try:
-        worker = Worker(identity, ask_for_job(identity))
+        worker = Worker(identity, *ask_for_job(identity))
         _leave_when_told(worker)
         return worker.run()
     except Refused as refusal:
@@ -50,14 +52,18 @@ def main() -> int:
         return EXIT_FAULT
 
 
-def ask_for_job(identity: Identity) -> Job:
-    """The run's job as its controller has it. Raises Refused, or TimeoutError where no controller answers."""
+def ask_for_job(identity: Identity) -> tuple[Job, list[WorkerProfile]]:
+    """The run's job as its controller has it, and what the run has measured by kind of device.
+
+    Raises Refused, or TimeoutError where no controller answers.
+    """
     line = ControllerLine(identity.controller, identity.token)
     try:
-        text = line.call("DescribeJob", control_pb2.DescribeJobRequest(), JOB_PATIENCE_SECONDS).job
+        answer = line.call("DescribeJob", control_pb2.DescribeJobRequest(), JOB_PATIENCE_SECONDS)
     finally:
         line.stop()
-    return parse_job(read_yaml(text), "the controller's job")
+    job = parse_job(read_yaml(answer.job), "the controller's job")
+    return job, [to_record(profile, WorkerProfile) for profile in answer.profiles]
 
 
 def _leave_when_told(worker: Worker) -> None:

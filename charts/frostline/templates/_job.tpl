@@ -4,6 +4,10 @@
 {{- define "frostline.job" -}}
 {{- $job := deepCopy (omit .Values "global") -}}
 {{- $_ := set $job "name" .Release.Name -}}
+{{- /* Variables of pods are nothing that the run follows: what people put there stays out of the ConfigMap and the run directory. */ -}}
+{{- range $role := list "controller" "trainer" "cache_server" "redis" -}}
+{{- $_ := set (index $job.kubernetes $role) "env" dict -}}
+{{- end -}}
 {{- if kindIs "bool" $job.data.augmentation.mode -}}
 {{- $_ := set $job.data.augmentation "mode" "off" -}}
 {{- end -}}

@@ -25,7 +25,21 @@
 {{- if hasPrefix "FROSTLINE_" $name }}
 - kubernetes.{{ $role }}.env.{{ $name }} is {{ $value | quote }}: variables that begin with FROSTLINE_ are the chart's; remove it
 {{- end }}
+{{- if regexMatch "(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$" $name }}
+- kubernetes.{{ $role }}.env.{{ $name }} is by its name a secret: put it into a Secret and name that in kubernetes.{{ $role }}.secret_env
 {{- end }}
+{{- if hasKey (index $pods $role).secret_env $name }}
+- kubernetes.{{ $role }}: {{ $name }} is in env and in secret_env; remove one of them
+{{- end }}
+{{- end }}
+{{- range $name, $from := (index $pods $role).secret_env }}
+{{- if hasPrefix "FROSTLINE_" $name }}
+- kubernetes.{{ $role }}.secret_env.{{ $name }}: variables that begin with FROSTLINE_ are the chart's; remove it
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and .Values.cache.addresses .Values.elastic.cache (ne .Values.cache.use "never") (not .Values.cache.trusted) (not $pods.cache_secret) }}
+- cache.addresses is {{ join ", " .Values.cache.addresses }}: others may write there, and no secret signs this run's values; set kubernetes.cache_secret, or cache.trusted: true
 {{- end }}
 {{- $lease := $pods.lease -}}
 {{- if not (and (lt (float64 $lease.retry_seconds) (float64 $lease.renew_seconds)) (lt (float64 $lease.renew_seconds) (float64 $lease.duration_seconds))) }}

@@ -42,7 +42,7 @@
 - placement.dp_degree is {{ $dp }} and training.reduction_leaves is {{ $leaves }}: raise reduction_leaves (and, where needed, lower micro_batch_size)
 {{- end }}
 {{- $per := int64 $placement.workers_per_pod -}}
-{{- $pods := div (sub (add $workers $per) 1) $per -}}
+{{- $pods := div (sub (add $workers (int64 $placement.spare_workers) $per) 1) $per -}}
 {{- range $index, $fault := .Values.faults }}
 {{- if has $fault.kind (list "kill_node" "cut_node" "kill_redis" "kill_cache_server") }}
 - faults.{{ $index }}.kind is {{ $fault.kind }}: a cluster breaks by itself; planned faults of nodes and of services are for frostline run, remove it

@@ -58,6 +58,13 @@ securityContext:
   readOnlyRootFilesystem: true
   capabilities:
     drop: [ALL]
+{{- with .pods.env_from_secrets }}
+envFrom:
+  {{- range . }}
+  - secretRef:
+      name: {{ . }}
+  {{- end }}
+{{- end }}
 {{- $requests := merge (dict) .pods.requests (.requests | default dict) }}
 {{- $limits := merge (dict) .pods.limits (.limits | default dict) }}
 {{- if or $requests $limits }}
@@ -103,9 +110,31 @@ resources:
 - name: FROSTLINE_TLS_DIR
   value: /etc/frostline/tls
 {{- end }}
+{{- include "frostline.env-given" . }}
+{{- end }}
+
+{{/* Variables that the user gives. */}}
+{{- define "frostline.env-given" -}}
 {{- range $name, $value := .pods.env }}
 - name: {{ $name }}
   value: {{ $value | quote }}
+{{- end }}
+{{- range $name, $from := .pods.secret_env }}
+- name: {{ $name }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ $from.secret }}
+      key: {{ $from.key | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "frostline.cache-secret" -}}
+{{- with .Values.kubernetes.cache_secret }}
+- name: FROSTLINE_CACHE_SECRET
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: secret
 {{- end }}
 {{- end }}
 

@@ -1,11 +1,13 @@
 """The arguments of `frostline`: every subcommand with its help and examples."""
 
 import argparse
+import math
 from collections.abc import Callable
 
 from frostline_controller.cli import exit_codes
 
 ARMS = ("static", "freezing", "elastic", "freeze", "pipeline", "replicas", "cache")
+COUNT_MAX, DEVICES_MAX, SEEDS_MAX = 2**31 - 1, 65536, 10_000
 EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code:<4}{text}" for code, text in exit_codes.MEANING.items())
 
 
@@ -32,9 +34,12 @@ def seeds(text: str) -> list[int]:
     chosen: list[int] = []
     for part in text.split(","):
         low, dash, high = part.partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()) or (dash and int(high) < int(low)):
+        bounds = [_number(word) for word in ((low, high) if dash else (low, low))]
+        if bounds[0] is None or bounds[1] is None or bounds[1] < bounds[0]:
             raise argparse.ArgumentTypeError(f"{text!r} is no list of seeds; write 0-9 or 0,3,7-9")
-        chosen += range(int(low), int(high or low) + 1)
+        if len(chosen) + bounds[1] - bounds[0] >= SEEDS_MAX:
+            raise argparse.ArgumentTypeError(f"{text!r} are more than {SEEDS_MAX} seeds; name fewer")
+        chosen += range(bounds[0], bounds[1] + 1)
     return list(dict.fromkeys(chosen))
 
 
@@ -49,21 +54,54 @@ def arms(text: str) -> list[str]:
 
 def step_list(text: str) -> str:
     """Step numbers, comma-separated, passed on as they are. Raises argparse.ArgumentTypeError."""
-    if not all(part.isdigit() and int(part) > 0 for part in text.split(",")):
+    if not all(_number(part) for part in text.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of steps; write 10,20,30")
     return text
 
 
 def positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return int(text)
+    """A count from 1 to COUNT_MAX. Raises argparse.ArgumentTypeError."""
+    number = _number(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0{_up_to(text)}")
+    return number
 
 
 def natural(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
-    return int(text)
+    """A count from 0 to COUNT_MAX. Raises argparse.ArgumentTypeError."""
+    number = _number(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number{_up_to(text)}")
+    return number
+
+
+def devices(text: str) -> int:
+    """A number of devices. Raises argparse.ArgumentTypeError."""
+    number = positive(text)
+    if number > DEVICES_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than the {DEVICES_MAX} devices that can be planned for")
+    return number
+
+
+def speed(text: str) -> float:
+    """A positive finite number. Raises argparse.ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no finite number above 0")
+    return value
+
+
+def _number(text: str) -> int | None:
+    """A whole number from 0 to COUNT_MAX; None for anything else."""
+    digits = text.isascii() and text.isdigit() and len(text) <= 10
+    return int(text) if digits and int(text) <= COUNT_MAX else None
+
+
+def _up_to(text: str) -> str:
+    return f" and at most {COUNT_MAX}" if text.isdigit() else ""
 
 
 def _add(commands: argparse._SubParsersAction, name: str, place: str, text: str, examples: str) -> argparse.ArgumentParser:
@@ -107,6 +145,9 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     resume.add_argument(
         "--accept-numerics", action="store_true", help="go on although this machine or software computes other bits; recorded"
     )
+    resume.add_argument(
+        "--from-scratch", action="store_true", help="train again from step 0 where no checkpoint of the run is left"
+    )
     _ending_arguments(resume)
 
 
@@ -125,13 +166,13 @@ def _add_plan(commands: argparse._SubParsersAction) -> None:
     )  # fmt: skip
     _job_arguments(plan)
     plan.add_argument("--json", action="store_true", help="machine-readable")
-    plan.add_argument("--devices", type=positive, nargs="+", metavar="N", help="numbers of devices to plan for")
+    plan.add_argument("--devices", type=devices, nargs="+", metavar="N", help="numbers of devices to plan for")
     plan.add_argument("--freeze-point", type=natural, default=0, metavar="N", help="plan as if units 0 to N-1 were frozen")
     plan.add_argument(
         "--profile", metavar="FILE", help="measured unit and link times (a run's profile.json) instead of analytic ones"
     )
     plan.add_argument("--hardware", choices=("cpu", "gpu"), help="what analytic times assume (default: gpu with --devices)")
-    plan.add_argument("--teraflops", type=float, metavar="X", help="sustained 10^12 FLOP/s of a device, for analytic times")
+    plan.add_argument("--teraflops", type=speed, metavar="X", help="sustained 10^12 FLOP/s of a device, for analytic times")
 
 
 def _add_compare(commands: argparse._SubParsersAction) -> None:

@@ -1,13 +1,16 @@
 """`frostline compare`: arms side by side, interleaved, with tables and pictures of time, metric and loss."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
+from frostline_contract.durable_files import make_folder_durably
 from frostline_contract.job import Job, JobError, load_job
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.compare_report import Comparison, write_comparison
 from frostline_controller.cli.errors import UserMistake
 from frostline_controller.cli.run_folder import RUNS
+from frostline_controller.cli.terminal import open_terminal
 from frostline_controller.cli.trials import (
     ARM_PARTS,
     Outcome,
@@ -26,11 +29,15 @@ def compare(arguments: argparse.Namespace) -> int:
     except JobError as error:
         raise UserMistake(str(error)) from None
     out = Path(arguments.out) if arguments.out else RUNS / f"compare-{job.name}"
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        make_folder_durably(out)
+    except OSError as error:
+        raise UserMistake(f"{out}: cannot be made ({error.strerror}); give another --out") from None
+    say = open_terminal(quiet=True).say  # goes on where nobody reads it any more
     arms = list(dict.fromkeys(name_of(arm) for arm in arguments.arms))
     trials = accuracy_trials(job, arms, arguments.seeds, arguments.accuracy_workers, out)
-    accuracy = _run_all("accuracy", trials, arguments)
-    times, micro_batch_seconds = _times(job, arms, out, arguments)
+    accuracy = _run_all("accuracy", trials, arguments, say)
+    times, micro_batch_seconds = _times(job, arms, out, arguments, say)
     comparison = Comparison(
         job_name=job.name,
         arms=tuple(arms),
@@ -39,7 +46,7 @@ def compare(arguments: argparse.Namespace) -> int:
         times=tuple(times),
         micro_batch_seconds=micro_batch_seconds,
     )
-    print(write_comparison(comparison, out))
+    say(str(write_comparison(comparison, out)))
     return exit_codes.DONE
 
 
@@ -77,31 +84,33 @@ def _numerics_arm(job: Job, arm: str) -> str:
     return "freezing" if "freeze" in ARM_PARTS[arm] else "static"
 
 
-def _times(job: Job, arms: list[str], out: Path, arguments: argparse.Namespace) -> tuple[list[Outcome], dict[int, float]]:
+def _times(
+    job: Job, arms: list[str], out: Path, arguments: argparse.Namespace, say: Callable[[str], None]
+) -> tuple[list[Outcome], dict[int, float]]:
     seeds = arguments.seeds[: arguments.time_seeds]
     if not seeds:
         return [], {}
     size, measured = arguments.static_micro_batch or job.training.micro_batch_size, {}
     if "static" in arms and arguments.static_micro_batch is None:
-        print("measuring the static arm's best micro-batch size", flush=True)
+        say("measuring the static arm's best micro-batch size")
         size, measured = best_static_micro_batch(
             job, arguments.file, arguments.overrides, out / "calibration", job.placement.workers
         )
     trials = time_trials(job, arms, seeds, out, size)
-    return _run_all("time", trials, arguments), measured
+    return _run_all("time", trials, arguments, say), measured
 
 
-def _run_all(purpose: str, trials: list[Trial], arguments: argparse.Namespace) -> list[Outcome]:
+def _run_all(purpose: str, trials: list[Trial], arguments: argparse.Namespace, say: Callable[[str], None]) -> list[Outcome]:
     outcomes = []
     for number, trial in enumerate(trials, start=1):
         place = f"{purpose} {number}/{len(trials)}  {trial.arm}-{trial.seed}"
-        print(f"{place}  in {trial.folder}", flush=True)
+        say(f"{place}  in {trial.folder}")
 
         def tell(step: int, place: str = place) -> None:
-            print(f"{place}  step {step}", flush=True)
+            say(f"{place}  step {step}")
 
         outcome = run_trial(trial, arguments.file, arguments.overrides, tell)
         outcomes.append(outcome)
         final = "  ".join(f"{name} {value:.4f}" for name, value in outcome.final.items())
-        print(f"{place}  {outcome.wall_seconds:.1f} s  {final}", flush=True)
+        say(f"{place}  {outcome.wall_seconds:.1f} s  {final}")
     return outcomes

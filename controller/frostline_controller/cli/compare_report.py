@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from frostline_contract.durable_files import replace_durably
 from frostline_controller.cli.compare_statistics import PairedDifference, paired_difference
-from frostline_controller.cli.run_folder import replace_text
 from frostline_controller.cli.trials import Outcome
 
 SCHEMA_VERSION = 1
@@ -66,10 +66,10 @@ class Comparison:
 
 def write_comparison(comparison: Comparison, out: Path) -> str:
     """Write the three kinds of result into `out`; returns the Markdown."""
-    replace_text(out / "comparison.json", json.dumps(as_json(comparison), indent=1, allow_nan=False) + "\n")
+    replace_durably(out / "comparison.json", json.dumps(as_json(comparison), indent=1, allow_nan=False) + "\n")
     pictures = _write_pictures(comparison, out)
     text = as_markdown(comparison, pictures)
-    replace_text(out / "comparison.md", text)
+    replace_durably(out / "comparison.md", text)
     return text
 
 

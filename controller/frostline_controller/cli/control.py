@@ -7,6 +7,7 @@ import grpc
 
 from frostline_controller.cli.errors import CommandError, NoRun, UserMistake
 from frostline_controller.cli.run_folder import finished_status
+from frostline_controller.cli.run_lock import owner
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.auth import OPERATOR, Tokens
 from frostline_rpc.channel import error_text, open_channel
@@ -61,6 +62,8 @@ class ControlClient:
 
 def _advice(folder: Path) -> str:
     status = finished_status(folder)
+    if found := owner(folder):
+        return f"`frostline` ({found}) still runs it: its controller is starting, or stands still; wait, or stop that process"
     if status in ("", "drained"):
         return f"start it again with `frostline resume {folder}`"
     return f"the run has ended ({status})"

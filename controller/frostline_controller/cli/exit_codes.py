@@ -19,7 +19,8 @@ CRASH_LOOP = 5
 """The run was stopped because it failed at the same step over and over; the message has the first error's traceback."""
 
 INTERRUPTED = 130
-"""Ctrl-C twice: everything was stopped at once; the last checkpoint is what `frostline resume` starts from."""
+"""Ctrl-C twice, or a stop that no controller answered: everything was stopped at once; `frostline resume` starts from the last
+checkpoint."""
 
 MEANING = {
     DONE: "done",

@@ -165,6 +165,8 @@ def _measured_profile(path: str) -> MeasuredProfile:
         return MeasuredProfile.model_validate_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserMistake(f"--profile {path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise UserMistake(f"--profile {path}: is no UTF-8 text; give a run's profile.json") from None
     except ValidationError as error:
         first = error.errors()[0]
         raise UserMistake(f"--profile {path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -6,11 +6,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from frostline_contract.jsonl import JsonlTail
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.errors import CommandError
 from frostline_controller.cli.status import from_response
 from frostline_controller.report.data import Event, read_json, read_yaml
-from frostline_controller.report.jsonl import JsonlTail
 from frostline_controller.report.metrics import main_metric
 
 log = logging.getLogger(__name__)

@@ -1,30 +1,34 @@
 """`frostline run` and `frostline resume`: start everything on this machine, show it, end it in every case."""
 
 import argparse
-import signal
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
+from frostline_contract.cache_sharing import unsigned_refusal
 from frostline_contract.job import Job, JobError, load_job
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.errors import CommandError, NoRun, UserMistake
+from frostline_controller.cli.interrupts import Interrupts, interrupts
+from frostline_controller.cli.output import complain
 from frostline_controller.cli.progress import Progress, ProgressReader
 from frostline_controller.cli.resuming import resumed_job
 from frostline_controller.cli.run_folder import (
     find_run_folder,
     finished_status,
+    give_back,
     new_run_folder,
     read_job,
     write_run_folder,
 )
+from frostline_controller.cli.run_lock import owned
+from frostline_controller.cli.starting_checks import check_can_write_checkpoints, check_resumable, how_to_go_on
 from frostline_controller.cli.status import save_status
 from frostline_controller.cli.terminal import Terminal, open_terminal
+from frostline_controller.deciding import replayed_decisions, with_recorded_tile
+from frostline_controller.report.data import is_run_directory
 
 if TYPE_CHECKING:
     from frostline_controller.cli.services import LocalServices
@@ -34,6 +38,8 @@ POLL_SECONDS = 0.5
 ENDED = ("completed", "drained", "failed", "cancelled")
 LEAVE_SECONDS = 10.0
 """How long processes may take to exit by themselves after the result is stored."""
+ANSWER_SECONDS = 20.0
+"""How long a stop waits for a controller that answers: longer than a new one takes to start."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,10 +52,22 @@ def run(arguments: argparse.Namespace) -> int:
     replay = Path(arguments.replay).resolve() if arguments.replay else None
     if replay is not None and not (replay / "plans.jsonl").exists():
         raise UserMistake(f"--replay {replay}: holds no plans.jsonl; give the directory of a run that has trained")
+    replayed_decisions(job, replay)
+    if replay is not None:
+        job = with_recorded_tile(job, replay)
+    _check_cache(job, None)
     folder = new_run_folder(job.name, arguments.out)
-    facts = {"job_file": str(Path(arguments.file).resolve()), "started_at": time.time(), "replay": str(replay or "")}
-    write_run_folder(folder, job, facts)
-    return watch(folder, job, replay=replay, resume=(), quiet=arguments.quiet, report=not arguments.no_report)
+    with owned(folder):
+        if is_run_directory(folder):  # by somebody who was here in the same moment
+            raise UserMistake(f"{folder} holds another run; give another --out")
+        try:
+            check_can_write_checkpoints(job.checkpoint_root(folder))
+        except UserMistake:
+            give_back(folder)
+            raise
+        facts = {"job_file": str(Path(arguments.file).resolve()), "started_at": time.time(), "replay": str(replay or "")}
+        write_run_folder(folder, job, facts)
+        return watch(folder, job, replay=replay, resume=(), quiet=arguments.quiet, report=not arguments.no_report)
 
 
 def resume(arguments: argparse.Namespace) -> int:
@@ -58,16 +76,34 @@ def resume(arguments: argparse.Namespace) -> int:
     status = finished_status(folder)
     if status == "completed":
         raise UserMistake(f"{folder} has completed; there is nothing to go on with")
-    with closing(ControlClient(folder)) as client:
-        if _answers(client):
-            raise UserMistake(f"{folder} is running; see it with `frostline status {folder} --watch`")
-    said = ("--resume", *(["--accept-numerics"] if arguments.accept_numerics else []))
-    job = resumed_job(read_job(folder), arguments.overrides, arguments.workers)
-    replay = _replay_of(folder)
-    write_run_folder(folder, job, {**_facts(folder), "resumed_at": time.time()})
-    # The earlier ending is over; what it said is in events.jsonl.
-    (folder / "result.json").unlink(missing_ok=True)
-    return watch(folder, job, replay=replay, resume=said, quiet=arguments.quiet, report=not arguments.no_report)
+    with owned(folder):
+        # An owner of another machine or version may hold no lock that we see.
+        with closing(ControlClient(folder)) as client:
+            if _answers(client):
+                raise UserMistake(f"{folder} is running; see it with `frostline status {folder} --watch`")
+        said = ("--resume", *(["--accept-numerics"] if arguments.accept_numerics else []))
+        kept = read_job(folder)
+        check_resumable(folder, kept, arguments.from_scratch)
+        job = resumed_job(kept, arguments.overrides, arguments.workers)
+        _check_cache(job, folder)
+        replay, facts = _replay_of(folder), _facts(folder)
+        check_can_write_checkpoints(job.checkpoint_root(folder))
+        write_run_folder(folder, job, {**facts, "resumed_at": time.time()})
+        # The earlier ending is over; what it said is in events.jsonl.
+        (folder / "result.json").unlink(missing_ok=True)
+        return watch(folder, job, replay=replay, resume=said, quiet=arguments.quiet, report=not arguments.no_report)
+
+
+def _check_cache(job: Job, folder: Path | None) -> None:
+    """Raises UserMistake where the job names servers of others and nothing signs what is stored there."""
+    if not job.elastic.cache or job.cache.use == "never":
+        return
+    try:
+        refusal = unsigned_refusal(job.cache, folder)
+    except ValueError as error:
+        raise UserMistake(str(error)) from None
+    if refusal is not None:
+        raise UserMistake(refusal)
 
 
 def watch(folder: Path, job: Job, replay: Path | None, resume: tuple[str, ...], quiet: bool, report: bool) -> int:
@@ -78,69 +114,56 @@ def watch(folder: Path, job: Job, replay: Path | None, resume: tuple[str, ...], 
     """
     from frostline_controller.cli.services import LocalServices
 
-    terminal = open_terminal(quiet)
-    if not quiet:
-        terminal.say(f"run directory {folder}")
     services = LocalServices(folder, job, replay=replay, resume=resume)
     failure: ClusterFailure | None = None
-    with closing(ControlClient(folder)) as client, _interrupts() as interrupts:
+    with closing(ControlClient(folder)) as client, interrupts() as asked:
+        terminal = open_terminal(quiet)
+        if not quiet:
+            terminal.say(f"run directory {folder}")
         reader = ProgressReader(folder, client, skip_events=bool(resume))
         try:
             services.start()
-            failure = _follow(services, reader, client, terminal, interrupts)
+            failure = _follow(services, reader, client, terminal, asked)
         finally:
-            if reader.last_status is not None:
-                save_status(folder, reader.last_status, time.time())
-            # Somebody who has asked twice does not want to wait for graceful ends.
-            services.stop(grace_seconds=0.5 if interrupts.count > 1 else 5.0)
+            # First of all nothing of ours runs any more. Somebody who has asked twice does not want to wait for graceful ends.
+            services.stop(grace_seconds=0.5 if asked.count > 1 else 5.0)
             terminal.close()
-    return _finish(folder, interrupts.count > 1, report, failure)
-
-
-class _Interrupts:
-    """How often the user asked to stop (Ctrl-C or SIGTERM)."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def note(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-
-
-@contextmanager
-def _interrupts() -> Iterator[_Interrupts]:
-    interrupts = _Interrupts()
-    before = {number: signal.signal(number, interrupts.note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield interrupts
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+            if reader.last_status is not None:
+                with suppress(OSError):
+                    save_status(folder, reader.last_status, time.time())
+    return _finish(folder, job, asked.count > 1, report, failure, terminal)
 
 
 def _follow(
-    services: "LocalServices", reader: ProgressReader, client: ControlClient, terminal: Terminal, interrupts: _Interrupts
+    services: "LocalServices", reader: ProgressReader, client: ControlClient, terminal: Terminal, asked: Interrupts
 ) -> "ClusterFailure | None":
     """Show progress until the run has ended and its processes have left, or the user has asked twice to stop.
 
     Returns what did not stay up, if anything: a run that cannot go on ends by its result, or here where it leaves none.
     """
     told_to_drain = False
+    asked_at: float | None = None
     ended_at: float | None = None
     failed_at: float | None = None
-    while interrupts.count < 2:
+    while asked.count < 2:
         progress = reader.poll()
         terminal.show(progress)
+        for note in services.notes():
+            terminal.say(note)
         services.advance()
-        if interrupts.count == 1 and not told_to_drain:
+        if asked.count == 1 and not told_to_drain:
+            asked_at = asked_at or time.monotonic()
             told_to_drain = _drain(client, terminal, progress)
+            if not told_to_drain and time.monotonic() - asked_at > ANSWER_SECONDS:
+                terminal.say(f"no controller has answered for {ANSWER_SECONDS:g} s; stopping at once")
+                asked.count += 1
         if progress.state in ENDED:
             ended_at = ended_at or time.monotonic()
             if services.all_left() or time.monotonic() - ended_at > LEAVE_SECONDS:
                 return services.failure()
         elif services.failure() is not None:
             failed_at = failed_at or time.monotonic()
-            if time.monotonic() - failed_at > LEAVE_SECONDS:
+            if services.failure().leaves_no_result or time.monotonic() - failed_at > LEAVE_SECONDS:
                 return services.failure()
         time.sleep(0.1 if ended_at else POLL_SECONDS)
     return None
@@ -161,8 +184,8 @@ def _drain(client: ControlClient, terminal: Terminal, progress: Progress) -> boo
     return True
 
 
-def _finish(folder: Path, at_once: bool, report: bool, failure: "ClusterFailure | None") -> int:
-    """Write the report, say how it ended, and return the exit status."""
+def _finish(folder: Path, job: Job, at_once: bool, report: bool, failure: "ClusterFailure | None", terminal: Terminal) -> int:
+    """Write the report, say how it ended, and return the exit status. A picture that cannot be drawn changes no status."""
     from frostline_controller.report.build import build_report
     from frostline_controller.report.data import read_run
     from frostline_controller.report.tensorboard import summary_line, write_tensorboard
@@ -172,20 +195,23 @@ def _finish(folder: Path, at_once: bool, report: bool, failure: "ClusterFailure 
     # Who has asked twice wants to be rid of us, unless the run was faster and has ended as it should.
     at_once = at_once and not status
     if run_data.records and not at_once:
-        write_tensorboard(folder)
-        if report:
-            print(f"report {build_report(folder)}")
+        try:
+            write_tensorboard(folder)
+            if report:
+                terminal.say(f"report {build_report(folder)}")
+        except OSError as error:
+            complain(f"the report could not be written ({error}); `frostline report {folder}` does it at any time")
     if status == "completed":
-        print(summary_line(run_data))
+        terminal.say(summary_line(run_data))
         return exit_codes.DONE
     if status in ("failed", "cancelled") or failure is not None:
         message = str(run_data.result.get("message", "")) or (failure.message if failure else "")
-        print(f"frostline: {summary_line(run_data)}: {message}\nlogs: {folder / 'logs'}", file=sys.stderr)
+        complain(f"{summary_line(run_data)}: {message}\nlogs: {folder / 'logs'}")
         mistake = run_data.result.get("user_mistake") or (failure is not None and failure.user_mistake)
         if run_data.result.get("crash_loop"):
             return exit_codes.CRASH_LOOP
         return exit_codes.USER_MISTAKE if mistake else exit_codes.FAILED
-    print(f"stopped; go on with: frostline resume {folder}")
+    terminal.say(f"stopped; go on with: {how_to_go_on(folder, job)}")
     return exit_codes.INTERRUPTED if at_once else exit_codes.DRAINED
 
 

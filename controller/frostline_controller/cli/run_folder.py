@@ -1,12 +1,14 @@
 """Where a run lives: choosing, making and finding run directories."""
 
+import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from frostline_contract.durable_files import make_folder_durably, replace_durably, sync_folder
 from frostline_contract.job import Job, JobError, dump_job, load_job
 from frostline_controller.cli.errors import UserMistake
+from frostline_controller.cli.run_lock import LOCK_FILE
 from frostline_controller.report.data import is_run_directory, read_json
 
 RUNS = Path("runs")
@@ -20,16 +22,22 @@ def new_run_folder(job_name: str, out: str | None) -> Path:
         folder = Path(out)
         if is_run_directory(folder):
             raise UserMistake(f"{folder} holds another run; go on with it by `frostline resume {folder}`, or give another --out")
-        if folder.is_dir() and any(folder.iterdir()):
+        if _holds_something(folder):
             raise UserMistake(f"{folder} is not empty and holds no run; give an empty or new folder with --out")
-        _make(folder)
+        _make(folder, exist_ok=True)
         return folder.resolve()
     for number in range(1, 10_000):
         folder = RUNS / (job_name if number == 1 else f"{job_name}-{number}")
-        if not folder.exists():
-            _make(folder)
+        if not folder.exists() and _make(folder, exist_ok=False):
             return folder.resolve()
     raise UserMistake(f"{RUNS}/{job_name}-2 to -9999 all exist; remove some or give --out")
+
+
+def give_back(folder: Path) -> None:
+    """Take away a new run's folder in which nothing has been started, as far as there is nothing else in it."""
+    with contextlib.suppress(OSError):
+        (folder / LOCK_FILE).unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def find_run_folder(given: str | None) -> Path:
@@ -49,8 +57,8 @@ def find_run_folder(given: str | None) -> Path:
 
 def write_run_folder(folder: Path, job: Job, facts: dict[str, Any]) -> None:
     """Write the resolved job and run.json (what the command line knew), both whole or not at all."""
-    replace_text(folder / "job.yaml", dump_job(job))
-    replace_text(folder / "run.json", json.dumps({"version": SCHEMA_VERSION, **facts}, indent=1) + "\n")
+    replace_durably(folder / "job.yaml", dump_job(job))
+    replace_durably(folder / "run.json", json.dumps({"version": SCHEMA_VERSION, **facts}, indent=1) + "\n")
 
 
 def read_job(folder: Path) -> Job:
@@ -66,15 +74,26 @@ def finished_status(folder: Path) -> str:
     return str(read_json(folder / "result.json").get("status", ""))
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write a file by atomic replacement."""
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
-
-
-def _make(folder: Path) -> None:
+def _make(folder: Path, exist_ok: bool) -> bool:
+    """False where somebody else has made it in the same moment."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserMistake(f"{folder}: cannot be made ({error.strerror}); give another --out") from None
+        make_folder_durably(folder.parent)
+        folder.mkdir(exist_ok=exist_ok)
+        sync_folder(folder.parent)
+    except FileExistsError:
+        if exist_ok or not folder.is_dir():
+            raise UserMistake(f"{folder}: is no directory; give another --out") from None
+        return False
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserMistake(f"{folder}: cannot be made ({reason}); give another --out") from None
+    return True
+
+
+def _holds_something(folder: Path) -> bool:
+    """Anything but the lock of a start that was refused."""
+    try:
+        return folder.is_dir() and any(entry.name != LOCK_FILE for entry in folder.iterdir())
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserMistake(f"{folder}: cannot be read ({reason}); give another --out") from None

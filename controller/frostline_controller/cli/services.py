@@ -1,9 +1,11 @@
 """The processes of a local run: Redis shards, and the local cluster with controller, cache server and trainer pods."""
 
 import logging
-import os
+import secrets
 from pathlib import Path
 
+from frostline_contract.cache_tag import SECRET_FILE, read_secret
+from frostline_contract.durable_files import PRIVATE, make_folder_durably, replace_durably
 from frostline_contract.job import Job
 from frostline_controller.cli.errors import CommandError
 from frostline_controller.cluster.local_cluster import ClusterFailure, LocalCluster
@@ -31,7 +33,7 @@ class LocalServices:
     def start(self) -> None:
         """Start it all; returns while the processes are still starting. Raises ValueError where there is no redis-server."""
         logs = self._folder / "logs"
-        logs.mkdir(exist_ok=True)
+        make_folder_durably(logs)
         self._log_to(logs / "cluster.log")
         for stale in ("controller.address", "cache.address"):
             (self._folder / stale).unlink(missing_ok=True)
@@ -60,24 +62,32 @@ class LocalServices:
                 shard.stop()
                 try:
                     self._shards[number] = self._start_shard(number, shard.port, shard.password)
-                except RedisUnavailable as error:
+                except (RedisUnavailable, OSError) as error:
                     log.warning("shard %d does not start again, trying again: %s", number, error)
 
     def all_left(self) -> bool:
         """True where no trainer pod runs."""
         return self._cluster is None or self._cluster.pods_running() == 0
 
+    def notes(self) -> list[str]:
+        """What a user should know and has not been told yet."""
+        return self._cluster.notes() if self._cluster is not None else []
+
     def failure(self) -> ClusterFailure | None:
         """What does not stay up, or None. Raises CommandError where the local cluster itself has broken."""
         assert self._cluster is not None
         if self._cluster.error is not None:
-            raise CommandError(f"the local cluster broke: {self._cluster.error!r}; see {self._folder / 'logs' / 'cluster.log'}")
+            error = self._cluster.error
+            raise CommandError(
+                f"the local cluster broke: {str(error) or repr(error)}; see {self._folder / 'logs' / 'cluster.log'}"
+            )
         return self._cluster.failure
 
     def _start_cache(self) -> list[Service]:
         """Redis shards and the cache server, where the job wants a cache: its own Redis, or the servers that it names."""
         if not self._job.elastic.cache or self._job.cache.use == "never":
             return []
+        self._keep_secret()
         memory = self._job.cache.memory_bytes
         if self._job.cache.addresses:
             return [cache_service(self._folder, list(self._job.cache.addresses), memory)]
@@ -86,8 +96,14 @@ class LocalServices:
             # Listed one by one, so that the first ones are stopped where a later one does not start.
             self._shards.append(self._start_shard(number, 0, password))
             password = self._shards[-1].password
-        _write_private(self._folder / PASSWORD_FILE, password or "")
+        replace_durably(self._folder / PASSWORD_FILE, password or "", PRIVATE)
         return [cache_service(self._folder, [shard.address for shard in self._shards], memory, password or "")]
+
+    def _keep_secret(self) -> None:
+        """Workers find the secret that signs cached values in the run's folder. Servers of others: only one that was given."""
+        own = secrets.token_urlsafe(32) if not self._job.cache.addresses else ""
+        if secret := read_secret(self._folder) or own:
+            replace_durably(self._folder / SECRET_FILE, secret, PRIVATE)
 
     def _start_shard(self, number: int, port: int, password: str | None) -> RedisProcess:
         folder = self._folder / "redis" / f"shard-{number}"
@@ -99,15 +115,15 @@ class LocalServices:
 
     def _log_to(self, path: Path) -> None:
         """The local cluster's log lines go to a file; the terminal is for the run's progress."""
-        self._log_handler = logging.FileHandler(path)
+        self._log_handler = _LogFile(path)
         self._log_handler.setFormatter(logging.Formatter("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"))
         root = logging.getLogger()
         root.addHandler(self._log_handler)
         root.setLevel(logging.INFO)
 
 
-def _write_private(path: Path, text: str) -> None:
-    """Write a new file that only its user can read."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-        file.write(text)
+class _LogFile(logging.FileHandler):
+    """A log that cannot be written (a full disk) is no reason to fill the terminal."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        return

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from frostline_contract.durable_files import replace_durably
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.errors import NoRun
-from frostline_controller.cli.run_folder import replace_text
 from frostline_controller.report.data import RunData, read_json, read_run
 from frostline_controller.report.metrics import main_first, main_metric
 from frostline_controller.report.tables import duration
@@ -36,6 +36,8 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
         "lineage": response.lineage,
         "run_epoch": response.run_epoch,
         "uncovered_units": list(response.uncovered_units),
+        "prefix_tile": response.prefix_tile,
+        "prefix_tile_reason": response.prefix_tile_reason,
         "generation": f"{response.generation.incarnation}.{response.generation.counter}",
         "freeze_point": response.freeze_point,
         "num_units": response.num_units,
@@ -101,7 +103,7 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
 
 def save_status(folder: Path, status: dict[str, Any], saved_at: float) -> None:
     """Keep the last status seen, so that a finished run can still say who its workers were. saved_at: Unix seconds."""
-    replace_text(folder / "status.json", json.dumps({"version": 1, "saved_at": saved_at, **status}) + "\n")
+    replace_durably(folder / "status.json", json.dumps({"version": 1, "saved_at": saved_at, **status}) + "\n")
 
 
 def status_text(status: dict[str, Any]) -> str:
@@ -120,6 +122,8 @@ def status_text(status: dict[str, Any]) -> str:
     lines += [", ".join(known)] if known else []
     if uncovered := status.get("uncovered_units"):
         lines.append(f"one node's end would take units {', '.join(map(str, uncovered))}: nobody on another node keeps a copy")
+    if reason := status.get("prefix_tile_reason"):
+        lines.append(f"frozen layers compute one {status['prefix_tile'].replace('_', '-')} at a time: {reason}")
     if status["workers"]:
         lines.append(f"{'worker':<34}{'process':>9}  {'state':<9}{'stages':<8}{'dp':<4}{'units+kept':<12}{'heartbeat':<11}phase")
     for worker in status["workers"]:
@@ -157,7 +161,7 @@ def _empty(run: RunData) -> dict[str, Any]:
         })  # fmt: skip
     return {
         "name": run.name, "state": "", "step": 0, "total_steps": training.get("steps") or 0, "epoch": 0.0, "lineage": 0,
-        "run_epoch": 0, "uncovered_units": [],
+        "run_epoch": 0, "uncovered_units": [], "prefix_tile": "", "prefix_tile_reason": "",
         "generation": "", "freeze_point": 0, "num_units": run.num_units, "shape": _shape(placement), "loss": None, "metrics": {},
         "samples_per_second": 0.0, "cache_hit_fraction": 0.0, "seconds_left": None, "message": "",
         "controller": {"incarnation": 0, "resident_bytes": 0}, "workers": workers,

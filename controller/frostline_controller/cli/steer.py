@@ -57,7 +57,7 @@ def verify(arguments: argparse.Namespace) -> int:
     """Compute chosen steps again in one process (the trainer's verifier, which needs torch) and pass its verdict on."""
     folder = find_run_folder(arguments.dir)
     steps = ["--steps", arguments.steps] if arguments.steps else []
-    return subprocess.run([sys.executable, "-m", "frostline_trainer.verify", str(folder), *steps], check=False).returncode
+    return subprocess.run([sys.executable, "-P", "-m", "frostline_trainer.verify", str(folder), *steps], check=False).returncode
 
 
 def job(arguments: argparse.Namespace) -> int:

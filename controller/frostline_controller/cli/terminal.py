@@ -1,9 +1,12 @@
 """Live progress: a panel that redraws itself on a terminal, plain lines anywhere else."""
 
+import os
 import sys
 import time
+from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from frostline_controller.cli.output import silence
 from frostline_controller.cli.progress import Progress
 from frostline_controller.report.data import Event
 from frostline_controller.report.tables import duration
@@ -30,10 +33,37 @@ class Terminal(Protocol):
 
 def open_terminal(quiet: bool, out: IO[str] | None = None) -> Terminal:
     """The live panel where `out` (standard output) is a terminal, plain lines otherwise; with `quiet` only what is said."""
-    stream = out or sys.stdout
+    stream = out or sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (for the process's life)
     if quiet:
-        return PlainTerminal(stream, only_said=True)
-    return LiveTerminal() if stream.isatty() else PlainTerminal(stream)
+        return LastingTerminal(PlainTerminal(stream, only_said=True), stream)
+    return LastingTerminal(LiveTerminal() if stream.isatty() else PlainTerminal(stream), stream)
+
+
+class LastingTerminal:
+    """Shows through another terminal until that cannot be written any more (a closed pipe, a full disk, a session that is over):
+    from then on nothing is shown, and the run goes on."""
+
+    def __init__(self, terminal: Terminal, stream: IO[str]) -> None:
+        self._terminal: Terminal | None = terminal
+        self._stream = stream
+
+    def show(self, progress: Progress) -> None:
+        self._try(lambda terminal: terminal.show(progress))
+
+    def say(self, text: str) -> None:
+        self._try(lambda terminal: terminal.say(text))
+
+    def close(self) -> None:
+        self._try(lambda terminal: terminal.close())
+
+    def _try(self, act: Callable[[Terminal], None]) -> None:
+        if self._terminal is None:
+            return
+        try:
+            act(self._terminal)
+        except OSError:
+            self._terminal = None
+            silence(self._stream)
 
 
 class PlainTerminal:
@@ -75,13 +105,14 @@ class LiveTerminal:
     def __init__(self, console: Any = None) -> None:
         from rich.live import Live
 
-        self._live = Live(console=console, refresh_per_second=4, transient=False)
+        # Drawn when told to, in the caller's thread: a terminal that is gone must be noticed there.
+        self._live = Live(console=console, auto_refresh=False, transient=False)
         self._events: list[Event] = []
-        self._live.start()
 
     def show(self, progress: Progress) -> None:
+        self._live.start()
         self._events = [*self._events, *progress.new_events][-6:]
-        self._live.update(panel(progress, self._events))
+        self._live.update(panel(progress, self._events), refresh=True)
 
     def say(self, text: str) -> None:
         self._live.console.print(text, markup=False, highlight=False)

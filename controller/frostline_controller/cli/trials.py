@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from frostline_contract.job import Job
+from frostline_contract.jsonl import JsonlTail
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import CommandError
 from frostline_controller.cli.run_folder import finished_status
 from frostline_controller.report.data import is_run_directory, read_run
-from frostline_controller.report.jsonl import JsonlTail
 
 TELL_SECONDS = 20.0
 """How often a long run's progress is told."""
@@ -82,7 +82,18 @@ def run_trial(trial: Trial, job_file: str, overrides: list[str], tell: Callable[
             # Half of a run tells no time; it is made again from the start.
             shutil.rmtree(trial.folder)
         settings = [item for value in [*overrides, *trial.settings()] for item in ("--set", value)]
-        command = [sys.executable, "-m", "frostline_controller.cli", "run", "-f", job_file, "--out", str(trial.folder), "--quiet"]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "frostline_controller.cli",
+            "run",
+            "-f",
+            job_file,
+            "--out",
+            str(trial.folder),
+            "--quiet",
+        ]
         process = subprocess.Popen([*command, "--workers", str(trial.workers), *settings])
         code = _await(process, trial.folder, tell)
         if code != exit_codes.DONE:

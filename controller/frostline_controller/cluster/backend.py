@@ -1,6 +1,7 @@
 """All that the controller asks of a cluster: the same few verbs for Kubernetes and for the laptop."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 RUNNING, PENDING, SUCCEEDED, FAILED = "Running", "Pending", "Succeeded", "Failed"
@@ -34,6 +35,11 @@ class ClusterState:
     spec_replicas: int = 0
     resource_version: int = 0
     pods: list[PodInfo] = field(default_factory=list)
+
+    @cached_property
+    def uids(self) -> frozenset[str]:
+        """Of the pods that there are."""
+        return frozenset(pod.uid for pod in self.pods)
 
 
 class ClusterBackend(Protocol):

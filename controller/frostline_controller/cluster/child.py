@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -27,13 +27,29 @@ def _death_signal() -> Callable[[], None] | None:
 DIE_WITH_PARENT = _death_signal()
 
 
-def start_child(argv: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, its output appended to `log`. Call it from a thread that lives as long."""
+def python_module(name: str) -> tuple[str, ...]:
+    """The command that runs a module of ours. -P: no file of the working directory can stand for a library."""
+    return (sys.executable, "-P", "-m", name)
+
+
+def child_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """An environment for Python processes that work in another directory, and for their own children: what a user has named by
+    a relative path stays what it is, and the working directory is no place to import from."""
+    safe = {**env, "PYTHONSAFEPATH": "1"}
+    if env.get("PYTHONPATH"):
+        safe["PYTHONPATH"] = os.pathsep.join(os.path.abspath(one) for one in env["PYTHONPATH"].split(os.pathsep) if one)
+    return safe
+
+
+def start_child(argv: list[str], env: dict[str, str], log: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own, in `folder`, its output appended to `log`. Call it from a thread that lives as
+    long. Raises OSError."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as output:
         return subprocess.Popen(
             argv,
             env=env,
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -7,10 +7,10 @@ fixed ones are refused by name, and the run goes on either way.
 import threading
 from pathlib import Path
 
+from frostline_contract.durable_files import replace_durably
 from frostline_contract.job import Job, JobError, dump_job, load_job, parse_job, read_yaml
 from frostline_contract.job.change import take_changes
 from frostline_controller.cluster.kubernetes_api import Api
-from frostline_controller.cluster.local_backend import replace_durably
 from frostline_controller.cluster.object_cache import ObjectCache
 
 JOB_KEY = "job.yaml"

@@ -1,8 +1,9 @@
 """Who leads: a Lease that the chart has rendered, held by renewing it (PROTOCOLS 5).
 
 Another's Lease has run out when it has not changed for its duration by OUR monotonic clock since we first saw it so; the times in
-it, by other machines' clocks, are never compared. Our own is counted from before the request that renewed it last. What a leader
-may still write when its time is over is fenced by the incarnation in the durable state, not by this.
+it, by other machines' clocks, are never compared. The clock goes on while the machine is suspended, since others' do. Our own is
+counted from before the request that renewed it last. What a leader may still write when its time is over is fenced by the
+incarnation in the durable state, and not appended to the run's files (`may_write`), whatever this says a moment later.
 """
 
 import datetime
@@ -38,11 +39,18 @@ class LeaseTimes:
             )
 
 
+def seconds_awake_or_not() -> float:
+    """A monotonic clock that goes on while the machine is suspended, where there is one: a virtual machine that was stopped for a
+    minute knows at once that its Lease has run out."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
 class LeaderLease:
     """identity: of this process (pod UID and a nonce). on_lost: called, from a thread, when this process must stop acting."""
 
     def __init__(self, api: Api, namespace: str, name: str, identity: str, times: LeaseTimes, on_lost: Callable[[], None],
-                 clock: Callable[[], float] = time.monotonic) -> None:  # fmt: skip
+                 clock: Callable[[], float] = seconds_awake_or_not) -> None:  # fmt: skip
         self._api, self._path = api, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
         self._identity, self._times, self._on_lost, self._clock = identity, times, on_lost, clock
         self._seen: tuple[str, float] = ("", 0.0)

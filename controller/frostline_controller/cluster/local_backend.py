@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from frostline_contract.durable_files import replace_durably
 from frostline_controller.cluster.backend import ClusterState, Conflict, PodInfo
 
 EMPTY: dict[str, Any] = {
@@ -83,9 +84,22 @@ class LocalBackend:
         if stamp is None:
             return EMPTY
         if stamp != self._seen:
-            self._object = json.loads(self._file.read_text(encoding="utf-8"))
+            self._object = self._parse()
             self._seen = stamp
         return self._object
+
+    def _parse(self) -> dict[str, Any]:
+        """The object in the file. Raises ValueError where it is damaged: it was complete whenever it was written."""
+        try:
+            found: dict[str, Any] = json.loads(self._file.read_bytes())
+            if not all(isinstance(value, str) for value in found["metadata"]["annotations"].values()):
+                raise TypeError("an annotation is no text")
+            int(found["metadata"]["resource_version"]), int(found["spec"]["replicas"]), len(found["spec"]["deletions"])
+            for pod in found["status"]["pods"]:
+                PodInfo(**pod)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{self._file}: is damaged ({error!r}); restore it from a copy: the run's state is in it") from None
+        return found
 
     def _stamp(self) -> tuple[int, int, int] | None:
         """Differs whenever the file was replaced; None before there is one."""
@@ -98,7 +112,7 @@ class LocalBackend:
     def change(self, edit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Apply `edit` to the object under the lock, durably. An exception of `edit` leaves everything as it was."""
         with self._locked():
-            found = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else json.loads(json.dumps(EMPTY))
+            found = self._parse() if self._file.exists() else json.loads(json.dumps(EMPTY))
             edit(found)
             found["metadata"]["resource_version"] += 1
             replace_durably(self._file, json.dumps(found))
@@ -109,19 +123,3 @@ class LocalBackend:
         with open(self._folder / "statefulset.lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-
-def replace_durably(path: Path, text: str) -> None:
-    """Replace a file's content atomically; it is on disk when this returns."""
-    path = Path(path)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(fresh, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -9,23 +9,23 @@ replaced on `node-<k>-<n>`. The processes of a node that was cut off live on, as
 
 import logging
 import os
-import shutil
 import signal
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
+from frostline_contract.annotations import STATE
 from frostline_contract.job import Job
-from frostline_controller.cluster.backend import FAILED, SUCCEEDED
-from frostline_controller.cluster.child import last_lines
+from frostline_contract.scratch_folder import ScratchFolder
+from frostline_controller.cluster.backend import SUCCEEDED
+from frostline_controller.cluster.child import child_environment, last_lines, python_module
 from frostline_controller.cluster.local_backend import LocalBackend
 from frostline_controller.cluster.pod import USER_MISTAKE, Pod
-from frostline_controller.cluster.service_process import Service, ServiceProcess
+from frostline_controller.cluster.service_process import QUICK_ENDS_MAX, Service, ServiceProcess
 from frostline_rpc.auth import WORKER, Tokens
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,14 @@ GRACE_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class ClusterFailure:
-    """Why the cluster cannot do what is asked: a service or pod that does not stay up. code: its exit code."""
+    """Why the cluster cannot do what is asked: a service or pod that does not stay up. code: its exit code.
+
+    leaves_no_result: nobody is left who would write how the run ended.
+    """
 
     message: str
     code: int
+    leaves_no_result: bool = False
 
     @property
     def user_mistake(self) -> bool:
@@ -71,13 +75,20 @@ class LocalCluster:
         self.backend = LocalBackend(self.run_dir / "cluster")
         self._logs = self.run_dir / "logs"
         threads = str(job.training.threads)
-        self._env = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **(env or {})}
-        self._sockets = Path(tempfile.mkdtemp(prefix="frostline-"))  # a UNIX socket's path must be short
+        self._env = child_environment({
+            **os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **(env or {}),
+        })  # fmt: skip
+        self._sockets = ScratchFolder()
         shared = self._env.get("FROSTLINE_PRELOAD", "")
-        self._preload = "" if shared == PRELOAD_IN_PODS else shared or str(self._sockets / "preload.sock")
-        preload = Service("preload", (sys.executable, "-m", "frostline_trainer.preload", self._preload))
+        if shared == PRELOAD_IN_PODS:
+            self._preload = ""
+        else:
+            self._preload = os.path.abspath(shared) if shared else str(self._sockets.path / "preload.sock")
+        preload = Service("preload", (*python_module("frostline_trainer.preload"), self._preload),
+                          env={"FROSTLINE_RUN_DIR": str(self.run_dir)})  # fmt: skip
         wanted = (*services, *(() if shared else (preload,)))
-        self._services = [ServiceProcess(service, self._env, self._logs) for service in wanted]
+        self._notes: SimpleQueue[str] = SimpleQueue()
+        self._services = [ServiceProcess(one, self._env, self._logs, self.run_dir, self._notes.put) for one in wanted]
         self._breakable = {"kill_cache_server": self._kill_cache_server, **(breakable or {})}
         self._pods: dict[str, Pod] = {}
         self._orphans: list[Pod] = []
@@ -98,7 +109,7 @@ class LocalCluster:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
-        shutil.rmtree(self._sockets, ignore_errors=True)
+        self._sockets.close()
 
     def process_id(self, name: str) -> int | None:
         """Of a service or of a pod's agent; None while it is not running."""
@@ -108,13 +119,28 @@ class LocalCluster:
         pod = self._pods.get(name)
         return pod.process_id if pod else None
 
+    def notes(self) -> list[str]:
+        """What a user should know and has not been told yet."""
+        return [self._notes.get_nowait() for _ in range(self._notes.qsize())]
+
     def pods_running(self) -> int:
         return sum(pod.process_id is not None for pod in list(self._pods.values()))
 
     def _run(self) -> None:
         try:
+            trouble = ""
             while not self._stopping.is_set():
-                self._round()
+                try:
+                    self._round()
+                    trouble = ""
+                except OSError as error:
+                    # A full disk, say: whatever it was doing is done in a later round. Without its directory there is no run.
+                    if not self.run_dir.exists():
+                        raise
+                    if trouble != str(error):
+                        trouble = str(error)
+                        log.warning("the local cluster tries again error=%s", error)
+                        self._notes.put(f"trying again until this works: {error}")
                 self._stopping.wait(POLL_SECONDS)
         except BaseException as error:
             self.error = error
@@ -125,22 +151,33 @@ class LocalCluster:
     def _round(self) -> None:
         for service in self._services:
             service.advance()
-            if service.final_code not in (None, 0) and self.failure is None:
-                text = f"{service.service.name} ended with code {service.final_code}:\n{last_lines(service.log)}"
-                self.failure = ClusterFailure(text, service.final_code or 0)
+            if service.service.needed and service.final_code not in (None, 0) and self.failure is None:
+                often = f" {QUICK_ENDS_MAX} times in a row and is given up" if service.given_up else ""
+                text = f"{service.service.name} ended with code {service.final_code}{often}:\n{last_lines(service.log)}"
+                code = 1 if service.given_up else service.final_code or 0
+                self.failure = ClusterFailure(text, code, leaves_no_result=True)
         found = self.backend.read_object()
         self._take_deletions(found["spec"]["deletions"])
         self._take_breakages(found["spec"].get("breakages", []))
         self._match(found["spec"]["replicas"])
+        trains = found["metadata"]["annotations"].get(STATE) in ("running", "draining")
         for pod in list(self._pods.values()):
-            pod.advance()
+            pod.advance(keep_trying=trains)
             if pod.gone:
                 del self._pods[pod.name]
-            elif (pod.crash_looping or (pod.phase == FAILED and pod.exit_code)) and self.failure is None:
-                text = f"{pod.name} ended with code {pod.exit_code}:\n{last_lines(pod.log)}"
-                self.failure = ClusterFailure(text, pod.exit_code or 1)
+        self._judge_pods(trains)
         self._orphans = [pod for pod in self._orphans if pod.outlives()]
         self._write_status()
+
+    def _judge_pods(self, trains: bool) -> None:
+        """Whether the run cannot go on for its pods. One that fails is the run's failure before it trains, as a mistake in the
+        job is; afterwards it is tried again, and the run fails where too few others are left."""
+        lost = [pod for pod in self._pods.values() if (pod.crash_looping if trains else pod.failed)]
+        placement = self._job.placement
+        needed = -(-placement.min_workers // placement.workers_per_pod) if trains else len(self._pods)
+        if lost and len(self._pods) - len(lost) < needed and self.failure is None:
+            text = f"{lost[0].name} ended with code {lost[0].exit_code}:\n{last_lines(lost[0].log)}"
+            self.failure = ClusterFailure(text, lost[0].exit_code or 1)
 
     def _take_deletions(self, deletions: list[dict[str, object]]) -> None:
         if not deletions:
@@ -156,6 +193,8 @@ class LocalCluster:
         """Planned faults of nodes and services."""
         if not breakages:
             return
+        # First forgotten, then done: a fault happens once, also where this round fails half-way.
+        self.backend.change(lambda found: found["spec"].update(breakages=found["spec"]["breakages"][len(breakages) :]))
         for breakage in breakages:
             kind, pod = str(breakage["kind"]), self._pods.get(str(breakage["pod"]))
             log.warning("breakage kind=%s pod=%s", kind, breakage["pod"])
@@ -163,7 +202,6 @@ class LocalCluster:
                 self._breakable[kind]()
             elif pod is not None:
                 self._lose_node(pod.ordinal // self._job.placement.pods_per_node, kind, float(breakage["seconds"]))  # type: ignore[arg-type]
-        self.backend.change(lambda found: found["spec"].update(breakages=found["spec"]["breakages"][len(breakages) :]))
 
     def _lose_node(self, number: int, kind: str, seconds: float) -> None:
         """All its pods die at once; or they are replaced while their processes live on, cut off for so long."""
@@ -198,7 +236,7 @@ class LocalCluster:
         for ordinal in range(replicas):
             name = f"{POD_PREFIX}-{ordinal}"
             if name not in self._pods:
-                self._pods[name] = Pod(name, self._node_of(ordinal), self._pod_env(), self._logs, cuts)
+                self._pods[name] = Pod(name, self._node_of(ordinal), self._pod_env(), self._logs, cuts, self.run_dir)
 
     def _pod_env(self) -> dict[str, str]:
         return {

@@ -2,16 +2,15 @@
 
 import logging
 import subprocess
-import sys
 import time
 import uuid
 from dataclasses import asdict
 from pathlib import Path
 from signal import SIGTERM
 
+from frostline_contract.durable_files import replace_durably
 from frostline_controller.cluster.backend import FAILED, PENDING, RUNNING, SUCCEEDED, PodInfo
-from frostline_controller.cluster.child import kill_group, signal_child, start_child, strike_group
-from frostline_controller.cluster.local_backend import replace_durably
+from frostline_controller.cluster.child import kill_group, python_module, signal_child, start_child, strike_group
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +26,11 @@ RESTARTS_MAX = 6
 class Pod:
     """The kubelet's view of one pod. All calls come from the cluster's one thread."""
 
-    def __init__(self, name: str, node: str, env: dict[str, str], logs: Path, cuts: Path) -> None:
-        """cuts: folder of the files that say which pods are cut off from the services, by uid, and until when."""
+    def __init__(self, name: str, node: str, env: dict[str, str], logs: Path, cuts: Path, folder: Path) -> None:
+        """folder: what its processes work in. cuts: folder of the files that say which pods are cut off from the services, by
+        uid, and until when."""
         self.name, self.node, self.uid = name, node, str(uuid.uuid4())
-        self._cut = cuts / self.uid
+        self._cut, self._folder = cuts / self.uid, folder
         self._env = {
             **env,
             "FROSTLINE_POD_NAME": name,
@@ -67,8 +67,13 @@ class Pod:
     def crash_looping(self) -> bool:
         return self._restarts >= RESTARTS_MAX
 
-    def advance(self) -> None:
-        """Start what should run, note what has ended, kill what has had its grace."""
+    @property
+    def failed(self) -> bool:
+        """It does not stay up by itself: a mistake, a refusal, or ends one after the other."""
+        return self.phase == FAILED and bool(self.exit_code)
+
+    def advance(self, keep_trying: bool = False) -> None:
+        """Start what should run, note what has ended, kill what has had its grace. keep_trying: start what has failed, too."""
         now = time.monotonic()
         if self._process is not None and self._process.poll() is not None:
             self._note_end(self._process.returncode, now)
@@ -78,8 +83,9 @@ class Pod:
                 kill_group(self._process)
                 self._note_end(self._process.returncode, now)
             return
-        if self._process is None and self.phase in (PENDING, SUCCEEDED) and now >= self._next_start:
-            self._process = start_child([sys.executable, "-m", "frostline_trainer.agent"], self._env, self.log)
+        due = self.phase in (PENDING, SUCCEEDED) or (keep_trying and self.phase == FAILED)
+        if self._process is None and due and now >= self._next_start:
+            self._process = start_child([*python_module("frostline_trainer.agent")], self._env, self.log, self._folder)
             self._started, self._started_at = now, time.time()
             self.phase = RUNNING
             log.info("pod started pod=%s uid=%s process=%s", self.name, self.uid, self._process.pid)
@@ -121,12 +127,12 @@ class Pod:
         if self._kill_at is not None:
             self.phase = SUCCEEDED if code == 0 else FAILED
             return
-        if code in (0, USER_MISTAKE, REFUSED):
-            self.phase = SUCCEEDED if code == 0 else FAILED
-            self._next_start = now + RESTART_SECONDS_AFTER_SUCCESS
+        if code == 0:
+            self.phase, self._next_start = SUCCEEDED, now + RESTART_SECONDS_AFTER_SUCCESS
             log.info("pod ended pod=%s code=%s", self.name, code)
             return
         self._restarts = 0 if now - self._started > HEALTHY_SECONDS else self._restarts + 1
         wait = min(RESTART_SECONDS_MAX, RESTART_SECONDS_FIRST * 2 ** max(0, self._restarts - 1))
-        self._next_start, self.phase = now + wait, PENDING if not self.crash_looping else FAILED
+        stays_down = self.crash_looping or code in (USER_MISTAKE, REFUSED)
+        self._next_start, self.phase = now + wait, FAILED if stays_down else PENDING
         log.warning("agent ended pod=%s code=%s restart_in=%.1f", self.name, code, wait)

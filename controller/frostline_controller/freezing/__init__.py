@@ -1,9 +1,8 @@
 """Freezing: policies propose, rails limit, the guard takes back; `decide` is what the controller calls."""
 
-from frostline_controller.freezing.decide import check_freezing, decide, surviving_inputs
+from frostline_controller.freezing.decide import check_freezing, decide
 from frostline_controller.freezing.explain import event_kind, explain
-from frostline_controller.freezing.guard import steps_to_keep
-from frostline_controller.freezing.history import surviving, surviving_decisions
+from frostline_controller.freezing.history import surviving_decisions
 from frostline_controller.freezing.inputs import FreezeInputs, Proposal
 from frostline_controller.freezing.registry import Policy, policy_names
 
@@ -16,8 +15,5 @@ __all__ = [
     "event_kind",
     "explain",
     "policy_names",
-    "steps_to_keep",
-    "surviving",
     "surviving_decisions",
-    "surviving_inputs",
 ]

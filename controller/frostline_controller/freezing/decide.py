@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from frostline_contract.plan import Decision
 from frostline_controller.freezing.guard import breach
-from frostline_controller.freezing.history import Change, surviving
+from frostline_controller.freezing.history import Change
 from frostline_controller.freezing.inputs import FreezeInputs, known_at
 from frostline_controller.freezing.rails import apply_rails, rails_off
 from frostline_controller.freezing.registry import OPERATOR, find_policy
@@ -17,15 +17,14 @@ from frostline_controller.freezing.registry import OPERATOR, find_policy
 def decide(inputs: FreezeInputs) -> Decision:
     """The decision on the newest interval of `inputs.statistics`.
 
-    It has the interval's number, and the key of `history` (lineage, number, kind == "rollback"): a rollback carries the
-    lineage that it opens, in which intervals and their numbers come again. Decisions that were made later than this one, or
-    are this one, are not looked at. A rollback goes before everything else, an operator's request included: the caller
-    keeps a request until a decision of another kind has taken it.
+    It has the interval's number; a rollback carries the lineage that it opens, in which intervals and their numbers come again.
+    Decisions that were made later than this one, or are this one, are not looked at. A rollback goes before everything else, an
+    operator's request included: the caller keeps a request until a decision of another kind has taken it.
     Raises ValueError for a policy or rail that does not exist, points outside the model, guard readings that do not pair,
     and an interval that ends too late for its decision to take effect.
     """
     check_freezing(inputs)
-    inputs = surviving_inputs(inputs)
+    inputs = replace(inputs, decisions=known_at(inputs.deciding_lineage, inputs.newest.number, inputs.decisions))
     number = inputs.newest.number
     if inputs.effective_step > inputs.calendar.total_steps:
         raise ValueError(
@@ -47,13 +46,6 @@ def decide(inputs: FreezeInputs) -> Decision:
     return _decision(inputs, clip.freeze_point, "; ".join(filter(None, notes)), policy.name)
 
 
-def surviving_inputs(inputs: FreezeInputs) -> FreezeInputs:
-    """The inputs with what had been decided before the newest interval's decision, and only the statistics that survive."""
-    newest = max(inputs.statistics, key=lambda entry: (entry.lineage, entry.number))
-    known = known_at(newest, inputs.decisions)
-    return replace(inputs, statistics=surviving(inputs.statistics, known), decisions=known)
-
-
 def check_freezing(inputs: FreezeInputs) -> None:
     """Raise ValueError for mistakes in the job's freeze section; worth calling before the run starts."""
     rails_off(inputs.freeze.rails)
@@ -70,7 +62,7 @@ def check_freezing(inputs: FreezeInputs) -> None:
 
 
 def _decision(inputs: FreezeInputs, freeze_point: int, reason: str, policy: str) -> Decision:
-    """A keep, freeze or unfreeze in the newest interval's own lineage."""
+    """A keep, freeze or unfreeze in the lineage that the run is in."""
     kind = "keep"
     if freeze_point != inputs.current:
         kind = "freeze" if freeze_point > inputs.current else "unfreeze"
@@ -79,7 +71,8 @@ def _decision(inputs: FreezeInputs, freeze_point: int, reason: str, policy: str)
         interval=inputs.newest.number,
         effective_step=inputs.effective_step,
         freeze_point=freeze_point,
-        lineage=inputs.newest.lineage,
+        lineage=inputs.deciding_lineage,
+        decided_in=inputs.deciding_lineage,
         kind=kind,
         reason=reason,
         policy=policy,
@@ -88,7 +81,7 @@ def _decision(inputs: FreezeInputs, freeze_point: int, reason: str, policy: str)
 
 def _rollback(inputs: FreezeInputs, condemned: Change, finding: str, policy: str) -> Decision:
     """Back to the checkpoint that every freeze writes at the last step before it takes effect, in a lineage of its own."""
-    lineages = [inputs.highest_lineage, inputs.newest.lineage, *(decision.lineage for decision in inputs.decisions)]
+    lineages = [inputs.highest_lineage, inputs.deciding_lineage, *(decision.lineage for decision in inputs.decisions)]
     step = condemned.effective_step - 1
     taken_back = f"freeze {condemned.number} ({condemned.before} -> {condemned.after}) is taken back to step {step}"
     return Decision(
@@ -97,6 +90,7 @@ def _rollback(inputs: FreezeInputs, condemned: Change, finding: str, policy: str
         effective_step=inputs.effective_step,
         freeze_point=condemned.before,
         lineage=1 + max(lineages),
+        decided_in=inputs.deciding_lineage,
         kind="rollback",
         reason=f"guard: {finding}; {taken_back}, freeze point {condemned.after} and deeper are quarantined",
         policy=policy,

@@ -9,11 +9,11 @@ confirmed after that; a rollback takes weights, optimizer, cursor and freeze poi
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from frostline_contract.plan import Decision
 from frostline_contract.statistics import GuardReading, IntervalStatistics
-from frostline_controller.freezing.history import Change, changes, surviving, surviving_decisions
+from frostline_controller.freezing.history import Change, changes, surviving_decisions
 from frostline_controller.freezing.inputs import FreezeInputs, blocks_frozen, freeze_point_of
 from frostline_controller.freezing.student_t import t_quantile
 
@@ -111,23 +111,6 @@ def breach(inputs: FreezeInputs) -> tuple[Change | None, str]:
             return freeze.change, result.text
         findings.append(f"freeze {freeze.change.number} holds: {result.text}")
     return None, "; ".join(findings)
-
-
-def steps_to_keep(inputs: FreezeInputs) -> tuple[int, ...]:
-    """Checkpointed steps that a rollback may still need, oldest first; checkpoint retention must spare them.
-
-    They are effective_step - 1 of every freeze that is watched, or decided and not yet seen in the statistics, and the
-    step of a rollback whose lineage has not reported yet.
-    """
-    inputs = replace(inputs, statistics=surviving(inputs.statistics, inputs.decisions))
-    if not inputs.statistics:
-        return ()
-    steps = {freeze.change.effective_step - 1 for freeze in watched_freezes(inputs)}
-    for place, decision in surviving_decisions(inputs.decisions, inputs.calendar).items():
-        if place >= inputs.newest.number and not decision.void:
-            steps |= {decision.effective_step - 1} if decision.kind == "freeze" else set()
-            steps |= {decision.rollback_to_step} if decision.kind == "rollback" else set()
-    return tuple(sorted(steps))
 
 
 def quarantined_from(decisions: Sequence[Decision]) -> int | None:

@@ -1,10 +1,9 @@
-"""Which statistics and decisions survive, and which changes they show.
+"""Which decisions of other lineages still count, and which changes of the freeze point statistics show.
 
-Keys. Within a lineage decision k reads interval k, so (lineage, number) names a decision. A rollback opens a lineage and
-belongs to none: it is numbered after the interval that it read, in the lineage that it ends, and carries the lineage that
-it opens, where a later decision may have the same number. So the key is (lineage, number, kind == "rollback"), there is at
-most one rollback a lineage, and numbers rise strictly between two rollbacks, not across one. In the lineage that it opens
-a rollback stands where the decision stood that it takes back (`position`).
+(decided_in, number) names a decision: in a lineage decision k reads interval k. A rollback is decided in the lineage that it ends
+and carries the lineage that it opens, in which intervals and their numbers come again; so numbers rise strictly between two
+rollbacks, not across one. In the lineage that it opens a rollback stands where the decision stood that it takes back
+(`position`).
 """
 
 from collections.abc import Sequence
@@ -26,25 +25,6 @@ class Change:
     after: int
 
 
-def surviving(statistics: Sequence[IntervalStatistics], decisions: Sequence[Decision]) -> tuple[IntervalStatistics, ...]:
-    """The statistics of the surviving lineage, in order of interval number.
-
-    A rollback to step c cuts those of older lineages that end after c. A newer lineage that was opened otherwise (a restore
-    from a checkpoint) shows by its first interval: older lineages' intervals from that number on were computed again.
-    """
-    rollbacks = [decision for decision in decisions if decision.kind == "rollback" and not decision.void]
-    first_of_lineage: dict[int, int] = {}
-    for entry in statistics:
-        first_of_lineage[entry.lineage] = min(entry.number, first_of_lineage.get(entry.lineage, entry.number))
-
-    def survives(entry: IntervalStatistics) -> bool:
-        rolled_back = any(cut.lineage > entry.lineage and entry.last_step > cut.rollback_to_step for cut in rollbacks)
-        redone = any(lineage > entry.lineage and entry.number >= first for lineage, first in first_of_lineage.items())
-        return not rolled_back and not redone
-
-    return tuple(sorted(filter(survives, statistics), key=lambda entry: entry.number))
-
-
 def position(decision: Decision, calendar: DecisionCalendar) -> int:
     """The number under which a decision stands in its lineage: its own, or for a rollback that of the decision in force
     at the first step that is computed again. A void rollback changed nothing and keeps its number."""
@@ -60,7 +40,7 @@ def surviving_decisions(decisions: Sequence[Decision], calendar: DecisionCalenda
     that it took back. Decisions of a lineage that a restore opened replace those of older ones from their first number on.
     Where a decision is recorded again, as void, the newer record counts.
     """
-    newest_records = {(decision.lineage, decision.number, decision.kind == "rollback"): decision for decision in decisions}
+    newest_records = {(decision.decided_in, decision.number): decision for decision in decisions}
     kept: list[Decision] = []
     lineage = 0
     for decision in newest_records.values():

@@ -32,12 +32,13 @@ class FreezeInputs:
     """Everything that a decision is a function of.
 
     num_units: embedding (unit 0), blocks (units 1 .. num_units - 2) and head (the last unit).
-    statistics: interval statistics, oldest first; lineages may be mixed until `decide` keeps the surviving ones.
+    statistics: the interval statistics that survive, one an interval, oldest first.
     decisions: all decisions known, oldest first, void ones and those of older lineages included (quarantine needs them).
     tied: the head shares the embedding's matrix. untie_on_freeze: it is trained untied.
     replayed: for the policy `replay`, the decisions of the other run. requested: a freeze point that an operator asked for
     by command, to be decided now; None where nobody did. highest_lineage: highest lineage in any durable plan, started
-    or not; a rollback opens the next one.
+    or not; a rollback opens the next one. lineage: the one that the run is in, in which workers adopt what is decided now: a
+    restore may have begun it after the newest interval.
     Raises ValueError where the numbers of units disagree.
     """
 
@@ -53,6 +54,7 @@ class FreezeInputs:
     replayed: tuple[Decision, ...] = ()
     requested: int | None = None
     highest_lineage: int = 0
+    lineage: int = 0
 
     def __post_init__(self) -> None:
         if self.num_units < 3:
@@ -74,7 +76,7 @@ class FreezeInputs:
         decisions: Sequence[Decision],
         tied: bool = False,
     ) -> "FreezeInputs":
-        """The inputs that belong to a job; `replayed`, `requested` and `highest_lineage` are added with `dataclasses.replace`."""
+        """The inputs that belong to a job; `replayed`, `requested` and both lineages are added with `dataclasses.replace`."""
         return cls(
             num_units=num_units,
             statistics=tuple(statistics),
@@ -99,6 +101,11 @@ class FreezeInputs:
         return self.statistics[-1]
 
     @property
+    def deciding_lineage(self) -> int:
+        """The lineage in which the newest interval is decided."""
+        return max(self.lineage, self.newest.lineage)
+
+    @property
     def current(self) -> int:
         """The freeze point in force at the newest interval's last step, as the workers report it."""
         return self.newest.freeze_point
@@ -111,24 +118,12 @@ class FreezeInputs:
     def up_to(self, number: int) -> "FreezeInputs":
         """The inputs as they were when interval `number` was decided: for policies and rails that look at earlier proposals."""
         kept = tuple(entry for entry in self.statistics if entry.number <= number)
-        return replace(self, statistics=kept, decisions=known_at(kept[-1], self.decisions), requested=None)
+        return replace(self, statistics=kept, decisions=known_at(kept[-1].lineage, number, self.decisions), requested=None)
 
 
-def known_at(newest: IntervalStatistics, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
-    """The decisions that had been made before the one on `newest`.
-
-    Those of older lineages, those of its own lineage on earlier intervals, and the rollback that opened it. A void
-    rollback carries the lineage that it would have opened, and is known from the interval after its own.
-    """
-
-    def known(decision: Decision) -> bool:
-        if decision.kind == "rollback" and not decision.void:
-            return decision.lineage <= newest.lineage
-        if decision.kind == "rollback" or decision.lineage == newest.lineage:
-            return decision.number < newest.number
-        return decision.lineage < newest.lineage
-
-    return tuple(decision for decision in decisions if known(decision))
+def known_at(lineage: int, number: int, decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+    """The decisions that had been made before decision `number` of `lineage`: older lineages' and earlier numbers'."""
+    return tuple(decision for decision in decisions if (decision.decided_in, decision.number) < (lineage, number))
 
 
 def blocks_frozen(freeze_point: int) -> int:

@@ -128,12 +128,18 @@ def _configuration(folder: Path, memory_bytes: int, port: int, password: str, lo
             "databases 1",
             "tcp-keepalive 60",
             "loglevel warning",
-            f'dir "{folder}"',
-            f'logfile "{log}"',
-            f'requirepass "{password}"',
+            f"dir {_quoted(str(folder))}",
+            f"logfile {_quoted(str(log))}",
+            f"requirepass {_quoted(password)}",
             "",
         ]
     )
+
+
+def _quoted(text: str) -> str:
+    """A value of redis.conf, whatever letters it has: a name with a line break must not become a directive."""
+    plain = {ord("\\"): "\\\\", ord('"'): '\\"', **{code: f"\\x{code:02x}" for code in (*range(32), 127)}}
+    return f'"{text.translate(plain)}"'
 
 
 def _free_port() -> int:

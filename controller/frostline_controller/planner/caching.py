@@ -15,7 +15,7 @@ def cache_verdict(inputs: PlanInputs) -> tuple[bool, str]:
     if not inputs.elastic.cache:
         return False, "no cache: elastic.cache is off"
     if not inputs.cache_available:
-        return False, "no cache: no server is reachable or the augmentation mode forbids it"
+        return False, f"no cache: {inputs.uncacheable or 'no server is reachable'}"
     if inputs.cache_use == "never":
         return False, "no cache: cache.use is never"
     fetch, fill, _ = cache_seconds(inputs)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from frostline_contract.plan import Placement
+from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import exchange_bytes_factor, gradient_buffers, micro_batch_counts, tree_pieces
 
@@ -127,15 +128,18 @@ class CostModel:
         return total
 
 
+def predicted_cache_seconds(boundary_bytes: int, link: LinkProfile = LinkProfile()) -> float:  # noqa: B008  immutable
+    """Seconds to move one sample's activation to or from the cache, before anything was measured."""
+    return link.latency_seconds / 8 + boundary_bytes / min(1e9, link.bandwidth_bytes_per_second)
+
+
 def cache_seconds(inputs: PlanInputs) -> tuple[float, float, float]:
     """(fetch seconds, fill seconds, hit fraction), a sample, that a step with a warm cache is planned with.
 
     Unmeasured traffic is predicted from the boundary's bytes: a direct read moves about 1 GB/s with its share of the
     computing cores, and never more than the link. A cache that has not been filled yet is judged by its warm state.
     """
-    predicted = inputs.link.latency_seconds / 8 + inputs.boundary_bytes_per_sample / min(
-        1e9, inputs.link.bandwidth_bytes_per_second
-    )
+    predicted = predicted_cache_seconds(inputs.boundary_bytes_per_sample, inputs.link)
     measured = inputs.cache
     fetch = measured.fetch_seconds_per_sample if measured and measured.fetch_seconds_per_sample > 0 else predicted
     fill = measured.fill_seconds_per_sample if measured and measured.fill_seconds_per_sample > 0 else predicted

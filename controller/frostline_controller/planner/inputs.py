@@ -41,7 +41,7 @@ class PlanInputs:
     samples_per_step: the global batch at one replica's width. train_samples: size of the training split, 0 where unknown.
     boundary_bytes_per_sample: one sample's hidden activation. exact_numerics: gradients are summed over the fixed tree.
     optimizer_seconds_per_byte: an optimizer step's time for a byte of trainable weights. base_bytes: memory of a worker
-    that holds no unit (interpreter, libraries). cache_use: the job's cache.use.
+    that holds no unit (interpreter, libraries). cache_use: the job's cache.use. uncacheable: why nothing may be cached, or empty.
     """
 
     units: tuple[UnitProfile, ...]
@@ -54,6 +54,7 @@ class PlanInputs:
     cache: CacheProfile | None = None
     cache_available: bool = False
     cache_use: Literal["auto", "always", "never"] = "auto"
+    uncacheable: str = ""
     tied: bool = False
     elastic: ElasticSection = field(default_factory=ElasticSection)
     placement: PlacementSection = field(default_factory=PlacementSection)

@@ -41,7 +41,7 @@ def _is_settled(failure: Failure, worker: str) -> bool:
     report = failure.reports.get(worker)
     if report is None:
         return False
-    return all(plan.generation <= report.heard for plan in _plans(failure) if worker in plan.participants)
+    return all(plan.generation <= report.heard for plan in _plans(failure) if worker in plan.places)
 
 
 def _is_stopped(failure: Failure, plan: Plan) -> bool:

@@ -3,6 +3,7 @@
 States are compared by their tags, never by step numbers alone: two generations may have voted on the same step.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -102,12 +103,13 @@ def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldUnit, ...]:
     if _ran_lately(failure, report):
         return report.held
     current = failure.current
-    given = current.start_tag if report.worker_id in current.participants else None
+    given = current.start_tag if report.worker_id in current.places else None
+    named = current.held_by(report.worker_id)
     return tuple(
         # What it was given is that state and no more: its older gradients are of a step that others may have voted on since.
-        one if report.worker_id in current.holders_of(one.unit) else replace(one, prepared=False)
+        one if one.unit in named else replace(one, prepared=False)
         for one in report.held
-        if report.worker_id in current.holders_of(one.unit) or (given is not None and one.state == given)
+        if one.unit in named or (given is not None and one.state == given)
     )
 
 
@@ -139,7 +141,7 @@ def lineage_at(failure: Failure, state: StateTag) -> int:
 def _sources(failure: Failure) -> Iterator[Source]:
     """Reports whose state counts, by worker."""
     for _, report in sorted(failure.reports.items()):
-        units = {one.unit: one for one in counted(failure, report) if one.state is not None and one.unit < failure.num_units}
+        units = {one.unit: one for one in counted(failure, report) if one.state is not None and 0 <= one.unit < failure.num_units}
         if units:
             yield Source(report, units)
 
@@ -152,7 +154,12 @@ def _candidates(sources: list[Source], votes: Votes) -> list[StateTag]:
 
 
 def _holders(num_units: int, sources: list[Source], state: StateTag, votes: Votes) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(source.worker_id for source in sources if source.has(unit, state, votes)) for unit in range(num_units))
+    holders: list[list[str]] = [[] for _ in range(num_units)]
+    for source in sources:
+        for unit in source.units:
+            if source.has(unit, state, votes):
+                holders[unit].append(source.worker_id)
+    return tuple(map(tuple, holders))
 
 
 def _state_source(sources: list[Source], holders: tuple[tuple[str, ...], ...], state: StateTag) -> str:
@@ -160,9 +167,9 @@ def _state_source(sources: list[Source], holders: tuple[tuple[str, ...], ...], s
 
     def preference(source: Source) -> tuple[bool, int, str]:
         settled = all(one.state == state for one in source.units.values())
-        return (not settled, -sum(source.worker_id in workers for workers in holders), source.worker_id)
+        return (not settled, -giving[source.worker_id], source.worker_id)
 
-    giving = {worker for workers in holders for worker in workers}
+    giving = Counter(worker for workers in holders for worker in workers)
     return min((source for source in sources if source.worker_id in giving), key=preference).worker_id
 
 

@@ -1,10 +1,10 @@
 """Builds report.html: one file with everything in it, readable years later without a network."""
 
 import json
-import os
 from html import escape
 from pathlib import Path
 
+from frostline_contract.durable_files import replace_durably
 from frostline_controller.report import tables
 from frostline_controller.report.data import RunData, read_run
 from frostline_controller.report.occupancy import occupancy
@@ -22,9 +22,7 @@ def build_report(run_dir: str | Path) -> Path:
     """
     run = read_run(run_dir)
     target = Path(run_dir) / "report.html"
-    draft = target.with_suffix(".html.new")
-    draft.write_text(page(run), encoding="utf-8")
-    os.replace(draft, target)
+    replace_durably(target, page(run))
     return target
 
 
@@ -59,12 +57,13 @@ def page(run: RunData) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<title>{title}</title><style>{CSS}</style></head><body>"
     )
-    # "</" would end the script element early if an event's reason held it.
-    data = json.dumps(occupancy(run), separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+    # Any "<" of an event's reason could end the script element early ("</script>") or keep it from ending ("<!--<script>").
+    data = json.dumps(occupancy(run), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     scripts = (
         f'<script type="application/json" id="occupancy-data">{data}</script><script>{JAVASCRIPT}</script>' if run.records else ""
     )
-    return head + "\n".join(part for part in body if part) + scripts + "</body></html>\n"
+    text = head + "\n".join(part for part in body if part) + scripts + "</body></html>\n"
+    return text.encode("utf-8", "replace").decode()  # half a surrogate pair, which a JSON line may hold, is no text
 
 
 def _header(run: RunData) -> str:

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel
 
+from frostline_contract.jsonl import read_jsonl
+from frostline_contract.lineage import Cuts, split_records
 from frostline_contract.plan import Decision, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
-from frostline_controller.report.jsonl import read_jsonl
 from frostline_controller.report.metrics import main_first, main_metric
 
 Contract = TypeVar("Contract", bound=BaseModel)
@@ -106,15 +107,15 @@ def read_run(run_dir: str | Path) -> RunData:
     folder = Path(run_dir)
     if not is_run_directory(folder):
         raise ValueError(f"{folder} is no run directory: it has neither job.yaml nor metrics.jsonl")
-    survivors, lost, starts = cut_lineages(list(read_jsonl(folder / "metrics.jsonl")))
+    records = split_records(read_jsonl(folder / "metrics.jsonl"))
     plans, decisions = _read_plans(folder / "plans.jsonl")
     return RunData(
         run_dir=folder,
         job=read_yaml(folder / "job.yaml"),
-        records=survivors,
-        lost_records=lost,
-        lineage_starts=starts,
-        statistics=_surviving_statistics(folder / "statistics.jsonl", starts),
+        records=tuple(contract(StepRecord, line) for line in records.surviving),
+        lost_records=tuple(contract(StepRecord, line) for line in records.undone),
+        lineage_starts=tuple((start.lineage, start.starts_at_step) for start in records.cuts.starts),
+        statistics=_surviving_statistics(folder / "statistics.jsonl", records.cuts),
         plans=plans,
         decisions=decisions,
         events=tuple(Event.parse(line) for line in read_jsonl(folder / "events.jsonl")),
@@ -137,45 +138,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def cut_lineages(
-    lines: list[dict[str, Any]],
-) -> tuple[tuple[StepRecord, ...], tuple[StepRecord, ...], tuple[tuple[int, int], ...]]:
-    """Split the lines of metrics.jsonl into the surviving records, the lost ones, and the (lineage, step) of each cut.
-
-    A line {"lineage": L, "starts_at_step": c} drops every record of an earlier lineage above step c (PROTOCOLS 4), wherever
-    the line stands in the file: late records of an old lineage may follow it. A second record of one (lineage, step) is
-    the same record and is ignored.
-    """
-    starts = tuple((int(line["lineage"]), int(line["starts_at_step"])) for line in lines if "starts_at_step" in line)
-    by_key: dict[tuple[int, int], StepRecord] = {}
-    for line in lines:
-        if "starts_at_step" not in line:
-            record = contract(StepRecord, line)
-            by_key.setdefault((record.lineage, record.step), record)
-    survivors = [record for record in by_key.values() if _survives(record.lineage, record.step, starts)]
-    lost = [record for record in by_key.values() if not _survives(record.lineage, record.step, starts)]
-    by_step = sorted(survivors, key=lambda record: record.step)
-    return tuple(by_step), tuple(sorted(lost, key=lambda record: (record.lineage, record.step))), starts
-
-
 def contract(record_type: type[Contract], values: dict[str, Any]) -> Contract:
     """A contract record from a line; keys that this version does not know are left out."""
     return record_type.model_validate({key: value for key, value in values.items() if key in record_type.model_fields})
 
 
-def _survives(lineage: int, step: int, starts: tuple[tuple[int, int], ...]) -> bool:
-    return all(lineage >= newer or step <= start for newer, start in starts)
-
-
-def _surviving_statistics(path: Path, starts: tuple[tuple[int, int], ...]) -> tuple[IntervalStatistics, ...]:
-    by_number: dict[int, IntervalStatistics] = {}
-    for line in read_jsonl(path):
-        if "starts_at_step" in line:
-            continue
-        statistics = contract(IntervalStatistics, line)
-        if _survives(statistics.lineage, statistics.last_step, starts):
-            by_number[statistics.number] = statistics
-    return tuple(by_number[number] for number in sorted(by_number))
+def _surviving_statistics(path: Path, cuts: Cuts) -> tuple[IntervalStatistics, ...]:
+    found = [contract(IntervalStatistics, line) for line in read_jsonl(path)]
+    kept = {one.number: one for one in found if cuts.survives(one.lineage, one.last_step)}
+    return tuple(kept[number] for number in sorted(kept))
 
 
 def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]:
@@ -202,6 +173,11 @@ def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping; {} where it does not exist."""
-    value = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """A YAML file that holds a mapping; {} where it does not exist. Raises ValueError where it is damaged."""
+    if not path.exists():
+        return {}
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{path}: no YAML ({' '.join(str(error).split())}); restore it") from None
     return value if isinstance(value, dict) else {}

@@ -80,8 +80,9 @@ def decisions_table(run: RunData) -> str:
 
 
 def settings_text(run: RunData) -> str:
-    """The resolved job file as YAML, escaped."""
-    return escape(yaml.safe_dump(run.job, sort_keys=False, allow_unicode=True))
+    """The resolved job file as YAML, escaped. Without `kubernetes`, which says nothing of the training."""
+    settings = {name: section for name, section in run.job.items() if name != "kubernetes"}
+    return escape(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
 
 
 def table(head: list[str], rows: list[list[Any]]) -> str:

@@ -3,6 +3,7 @@
 import logging
 
 from frostline_contract.job.cluster import ScheduledReshape
+from frostline_contract.lineage import ROLLBACK
 from frostline_contract.plan import Placement
 from frostline_controller.planning import Choice
 from frostline_controller.service.choosing import Choosing
@@ -33,10 +34,12 @@ class Joins:
         self._first = now if self._first is None else self._first
         self._newest = now
 
-    def due_at(self) -> float:
-        """When a reshape that only takes in joiners may be tried."""
+    def due_at(self, complete: bool) -> float:
+        """When a reshape that only takes in joiners may be tried. complete: all that the run wants are there, so nobody is waited
+        for."""
         first = self._newest if self._first is None else self._first
-        settled = min(self._newest + self.settle_seconds, first + self.SETTLES_MAX * self.settle_seconds)
+        settle_seconds = 0.0 if complete else self.settle_seconds
+        settled = min(self._newest + settle_seconds, first + self.SETTLES_MAX * settle_seconds)
         return max(settled, self._tried + self.pause_seconds)
 
     def tried(self, now: float) -> None:
@@ -50,6 +53,7 @@ class Adapting:
     def __init__(self, run: Run, choosing: Choosing, reshaping: Reshaping) -> None:
         self._run, self._choosing, self._reshaping = run, choosing, reshaping
         self.wish = ""
+        self._wishes = 0
         self._cause = "reshape"
         self._deferred_to = 0
         self._patient = False
@@ -68,6 +72,7 @@ class Adapting:
         if not self.wish or cause != "reshape":
             self._cause = cause
         self.wish = wish
+        self._wishes += 1
         self._deferred_to = 0
 
     async def advance(self) -> None:
@@ -76,7 +81,7 @@ class Adapting:
         await self._take_scheduled()
         if not self.wish or self._reshaping.busy or run.current is None or run.step < self._deferred_to:
             return
-        if run.awaited() or self._rollback_pending() or (self._patient and run.clock() < self._joins.due_at()):
+        if run.awaited() or self._rollback_pending() or (self._patient and self._is_early()):
             return
         not_before = run.state.pinned.from_step if run.state.pinned else 0
         freeze_point, _, first, until = self._reshaping.window(not_before)
@@ -86,18 +91,29 @@ class Adapting:
         if until < max(first, run.step + MARGIN_STEPS):
             self._deferred_to = until + 1
             return
+        answering = self._wishes
         choice = await self._choice(freeze_point, first)
         if choice is None or not choice.pays:
             if choice is not None:
                 log.info("no reshape wish=%r reason=%r", self.wish, choice.reason)
-            self.wish = ""
+            self._answered(answering)
             return
-        wish, self.wish = self.wish, ""
-        choice = Choice(choice.placement, True, f"{wish}; {choice.reason}")
+        choice = Choice(choice.placement, True, f"{self.wish}; {choice.reason}")
         if not await self._reshaping.prepare(choice, not_before, self._cause):
-            self.wish, self._deferred_to = wish, until + 1
+            self._deferred_to = until + 1
             return
+        self._answered(answering)
         self._joins.tried(run.clock())
+
+    def _answered(self, wishes: int) -> None:
+        """The planner has answered; what was asked for while it was asked, or while its plan was written, is still to be."""
+        if self._wishes == wishes:
+            self.wish = ""
+
+    def _is_early(self) -> bool:
+        """Whether more workers may join soon."""
+        complete = len(self._run.available()) >= self._choosing.wanted_workers()
+        return self._run.clock() < self._joins.due_at(complete)
 
     async def _choice(self, freeze_point: int, step: int) -> Choice | None:
         """The planner's answer; what must happen (a command, a member that leaves, reshape_every_freeze) pays in any case."""
@@ -142,7 +158,7 @@ class Adapting:
     def _rollback_pending(self) -> bool:
         """Between a rollback's decision and the first record of the lineage that it opens, nothing can switch."""
         start = self._run.state.lineages[-1]
-        return start.kind == "rollback" and self._run.records.lineage < start.lineage
+        return start.kind == ROLLBACK and self._run.records.lineage < start.lineage
 
 
 def _degrees(placement: Placement) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from frostline_contract.plan import Decision
 from frostline_controller.membership import Worker
 from frostline_controller.service.recovery import fence_message
 from frostline_controller.service.run import Run
+from frostline_controller.service.streams import Announcement
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message
@@ -14,7 +15,7 @@ RECENT_DECISIONS = 4
 
 def welcome(
     run: Run, worker: Worker, ready_announced: bool, draining: str, end: str, fences: list[pb.WatchPlanResponse]
-) -> list[pb.WatchPlanResponse]:
+) -> list[Announcement]:
     """Everything that is in force, for a worker whose stream has just opened.
 
     fences: of a failure that is being answered. A worker of a generation that is over and that no plan continues is fenced too:
@@ -22,11 +23,11 @@ def welcome(
     """
     if end:
         return [pb.WatchPlanResponse(end=pb.EndNotice(reason=end))]
-    messages = []
+    messages: list[Announcement] = []
     current = run.current
-    if current is not None:
+    if current is not None and not run.untold:
         over = worker.generation is not None and worker.generation < current.generation
-        if over and worker.worker_id not in current.participants:
+        if over and worker.worker_id not in current.places:
             messages.append(fence_message(worker.generation, f"generation {current.generation} has taken its place"))
         messages.append(run.plan_message(current))
     messages += [decision_message(decision) for decision in run.state.decisions[-RECENT_DECISIONS:]]
@@ -38,7 +39,7 @@ def welcome(
             messages.append(pb.WatchPlanResponse(ready=pb.ReadyNotice(generation=generation)))
     if draining:
         messages.append(pb.WatchPlanResponse(drain=pb.DrainNotice(reason=draining)))
-    return messages + fences
+    return [*messages, *fences]
 
 
 def decision_message(decision: Decision) -> pb.WatchPlanResponse:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from frostline_contract.plan import Placement
+from frostline_controller.kept_profile import KeptProfile
 from frostline_controller.membership import Worker
 from frostline_controller.planning import Choice, Situation, choose_placement, reference_profile
 from frostline_controller.service.run import Run
@@ -30,9 +31,11 @@ class Choosing:
         return limit
 
     def wanted_workers(self) -> int:
-        """Workers that the run waits for: its limit; with objective "cost" those of the pods that it holds, if fewer."""
-        held = self._run.state.replicas * self._run.job.placement.workers_per_pod
-        return min(self.limit_workers(), held) if self._for_cost and held > 0 else self.limit_workers()
+        """Workers that the run waits for, spare ones not counted: its limit; with objective "cost" those of the pods that it
+        holds, if fewer."""
+        section, replicas = self._run.job.placement, self._run.state.replicas
+        held = max(1, replicas * section.workers_per_pod - section.spare_workers)
+        return min(self.limit_workers(), held) if self._for_cost and replicas > 0 else self.limit_workers()
 
     def domains(self, workers: Iterable[str]) -> dict[str, str]:
         """Failure domain by worker; empty where the job wants no buddies."""
@@ -59,8 +62,9 @@ class Choosing:
             steps_left=max(0, run.total_steps - step),
             reshape_seconds=run.reshape_seconds,
             boundary_bytes_per_sample=run.identity.boundary_bytes_per_sample,
-            cacheable=run.identity.cacheable,
-            cache_reachable=bool(run.cache_address()),
+            uncacheable=run.identity.uncacheable,
+            prefix_cost=run.identity.prefix_cost,
+            cache_reachable=bool(run.cache_address()) and not run.cache_off,
             parallel_slots=run.parallel_slots,
             train_samples=run.identity.train_samples,
             tied=run.identity.tied,
@@ -80,7 +84,7 @@ class Choosing:
         if self._for_cost:
             ordered = [worker for worker in workers if worker.worker_id not in going] or workers
         else:
-            members = set(current.workers) if current is not None else set()
+            members = current.global_ranks.keys() if current is not None else set()
             ordered = sorted(workers, key=lambda worker: (worker.worker_id in going, worker.worker_id not in members))
         return tuple(ordered[: self.limit_workers()])
 
@@ -109,7 +113,7 @@ class Choosing:
     def _expected(self, there: tuple[Worker, ...]) -> list[Worker]:
         """Workers in pods that the run may have and does not hold. They add no measurement: their profile is the median one."""
         profile = reference_profile(there, one_machine=self._run.parallel_slots is not None)
-        alike = replace(there[0], profile=profile, link=None, cache=None)
+        alike = replace(there[0], profile=KeptProfile.of(profile), link=None, cache=None)
         return [
             replace(alike, worker_id=f"expected/{number}", pod_name=f"expected-{number}", failure_domain=f"expected-{number}")
             for number in range(len(there), self.limit_workers())

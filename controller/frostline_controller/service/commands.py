@@ -1,10 +1,10 @@
 """What people ask for: commands by RPC or by annotation; suspend and resume by a scale request as well."""
 
-import asyncio
 import logging
+from dataclasses import dataclass
 
 from frostline_contract.annotations import COMMAND
-from frostline_controller.cluster.backend import Conflict
+from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.service.adapting import Adapting
 from frostline_controller.service.ending import Ending
@@ -18,33 +18,44 @@ from frostline_rpc.errors import InvalidRequest, Refused
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A command that waits. by: who asked. annotation: the text that it came by, empty where it came by a call."""
+
+    request: pb.CommandRequest
+    by: str = "command"
+    annotation: str = ""
+
+
 class Commands:
     """Each command is checked when it arrives, carried out by the reconciler, and answered by an event."""
 
     def __init__(self, run: Run, sizing: Sizing, adapting: Adapting, entering: Entering, ending: Ending) -> None:
         self._run, self._sizing, self._adapting, self._entering, self._ending = run, sizing, adapting, entering, ending
-        self._queue: list[pb.CommandRequest] = []
+        self._queue: list[Asked] = []
+        self._read_from: ClusterState | None = None
 
     def accept(self, request: pb.CommandRequest) -> str:
         """Check and queue. Returns what will happen; raises InvalidRequest or Refused."""
+        answer = self._answer(request)
+        self._queue.append(Asked(request))
+        self._run.wake.set()
+        return answer
+
+    def _answer(self, request: pb.CommandRequest) -> str:
         run = self._run
         units = run.identity.num_units if run.identity else 0
         kind = request.kind
         if kind == "resume":
             if run.state.state not in ("suspended", "failed", "cancelled"):
                 raise Refused(f"resume: the run is {run.state.state}; only a suspended, failed or cancelled run resumes")
-            answer = "resuming from the newest checkpoint"
-        elif kind in ("freeze", "unfreeze", "suspend", "cancel", "checkpoint", "reshape", "resize"):
+            return "resuming from the newest checkpoint"
+        if kind in ("freeze", "unfreeze", "suspend", "cancel", "checkpoint", "reshape", "resize"):
             if run.ended:
                 raise Refused(f"{kind}: the run is {run.state.state}; resume it first")
-            answer = self._check(request, units)
-        else:
-            raise InvalidRequest(
-                f"kind is {kind!r}; known are freeze, unfreeze, suspend, resume, resize, checkpoint, cancel, reshape"
-            )
-        self._queue.append(request)
-        run.wake.set()
-        return answer
+            return self._check(request, units)
+        known = "freeze, unfreeze, suspend, resume, resize, checkpoint, cancel, reshape"
+        raise InvalidRequest(f"kind is {kind!r}; known are {known}")
 
     def _check(self, request: pb.CommandRequest, units: int) -> str:
         run, kind = self._run, request.kind
@@ -77,15 +88,20 @@ class Commands:
         )
 
     async def advance(self) -> None:
-        """Carry out what was asked for."""
+        """Carry out what was asked for. A command leaves the queue when it has been: where a write fails, it is tried again."""
         await self._take_annotation()
-        if (asked := await self._sizing.take_requests()) is not None:
-            await self._carry_out(pb.CommandRequest(kind=asked[0]), asked[1])
+        if (size := await self._sizing.take_requests()) is not None and not any(asked.by == size.by for asked in self._queue):
+            self._queue.append(Asked(pb.CommandRequest(kind=size.kind, workers=size.workers), size.by))
         while self._queue:
-            request = self._queue.pop(0)
-            await self._carry_out(request)
+            asked = self._queue[0]
+            with self._run.removing(COMMAND, asked.annotation):
+                await self._carry_out(asked.request, asked.by)
+                await self._run.remove_annotation()
+            del self._queue[0]
+            if asked.annotation:
+                self._read_from = self._run.cluster
 
-    async def _carry_out(self, request: pb.CommandRequest, by: str = "command") -> None:
+    async def _carry_out(self, request: pb.CommandRequest, by: str) -> None:
         run, kind = self._run, request.kind
         log.info("command kind=%s step=%s", kind, run.step)
         reason = f"{kind} by {by}"
@@ -100,7 +116,7 @@ class Commands:
         elif kind == "checkpoint":
             run.streams.send_all(pb.WatchPlanResponse(checkpoint=pb.CheckpointNotice(reason=reason)))
         elif kind == "resize":
-            await self._sizing.request_workers(request.workers, reason)
+            await self._sizing.request_workers(request.workers, reason if by == "command" else by)
             return
         elif kind == "suspend":
             await self._ending.drain(reason)
@@ -122,20 +138,22 @@ class Commands:
         log.info("resuming reason=%r", reason)
 
     async def _take_annotation(self) -> None:
-        """`kubectl annotate`: the command is removed when it is taken."""
+        """`kubectl annotate`: the command is removed by the patch that makes its effect durable, so that it is carried out once
+        whichever controller dies meanwhile."""
         run = self._run
         text = run.cluster.annotations.get(COMMAND)
-        if not text:
+        if not text or run.cluster is self._read_from or any(asked.annotation for asked in self._queue):
             return
-        try:
-            await asyncio.to_thread(run.backend.patch_annotations, {COMMAND: None}, {COMMAND: text})
-        except Conflict:
-            return  # it was changed meanwhile: read again at the next round
         kind, _, number = text.strip().partition(" ")
         request = pb.CommandRequest(kind=kind)
         try:
             if number and kind in ("freeze", "resize"):
                 setattr(request, "freeze_point" if kind == "freeze" else "workers", int(number))
-            self.accept(request)
+            self._answer(request)
         except (ValueError, InvalidRequest, Refused) as error:
+            with run.removing(COMMAND, text):
+                await run.remove_annotation()
+            self._read_from = run.cluster
             await run.event("command", f"refused: {error}")
+            return
+        self._queue.append(Asked(request, annotation=text))

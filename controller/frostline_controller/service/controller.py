@@ -7,6 +7,7 @@ from pathlib import Path
 
 from frostline_contract.plan import Decision
 from frostline_controller.membership import GONE, LEAVING, Worker
+from frostline_controller.planning import check_shapes
 from frostline_controller.service.adapting import Adapting
 from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.commands import Commands
@@ -14,19 +15,24 @@ from frostline_controller.service.ending import Ending
 from frostline_controller.service.entering import Entering
 from frostline_controller.service.following import Following, Offers
 from frostline_controller.service.freezing import Deciding
-from frostline_controller.service.profiling import ProfileFile
+from frostline_controller.service.profiling import HandedOut, ProfileFile
 from frostline_controller.service.publishing import Publishing
 from frostline_controller.service.reshaping import Reshaping, plan_line
 from frostline_controller.service.run import Run
 from frostline_controller.service.sizing import Sizing
+from frostline_controller.service.start_failures import StartFailures
 from frostline_controller.service.watching import Watching
 from frostline_proto.v1 import control_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 CLUSTER_READ_SECONDS = 0.5
-COALESCE_SECONDS = 0.005
-"""Least time between two rounds, so that a thousand heartbeats a second do not become as many rounds."""
+COALESCE_SECONDS, COALESCE_SECONDS_MAX = 0.005, 0.05
+"""Least time between two rounds, so that a thousand messages a second do not become as many rounds."""
+FLUSH_SECONDS = 0.1
+"""A decision is on its way to all before the planner, in a thread, takes its share of the processor; waited for no longer."""
+ROUNDS_SHARE = 0.25
+"""Of the event loop's time at most so much goes to rounds that messages ask for: the rest answers workers."""
 ABSENT_SECONDS = 2.0
 """A longer time between two rounds means that this process stood still (a frozen node): it could hear nobody."""
 TICK_SECONDS = 0.25
@@ -51,13 +57,16 @@ class Controller:
         self.sizing = Sizing(run, self.choosing, self.adapting, self.reshaping)
         self.commands = Commands(run, self.sizing, self.adapting, self.entering, self.ending)
         self.watching = Watching(run, self.entering, self.adapting)
+        self.start_failures = StartFailures(run, self.entering, self.ending)
         self.profiling = ProfileFile(run)
+        self.handed_out = HandedOut(run)
         self.publishing = Publishing(run)
         self._stopped = False
         self._cluster_read_at = -1.0
         self._round_at = run.clock()
         self._departures: list[tuple[str, str, str]] = []
-        self._worker_events: list[pb.RunEvent] = []
+        self._own_events: list[pb.RunEvent] = []
+        self._decided = run.state.decisions[-1:]
 
     async def start(self) -> None:
         """Take over what was found: complete plans.jsonl, say when the run began, ask for pods. After a failure: again."""
@@ -68,15 +77,10 @@ class Controller:
         await self.deciding.restore()
         if not run.ended:
             self.note_identity()
+        if await self.ending.take_over():
+            return
         if run.current is not None:
-            written = {
-                (line["generation"]["incarnation"], line["generation"]["counter"])
-                for line in run.plans.lines()
-                if line["kind"] == "plan"
-            }
-            generation = run.current.generation
-            if (generation.incarnation, generation.counter) not in written:
-                await run.plans.append([plan_line(run.current, run.current.start_step + 1)])
+            await run.plans.append([plan_line(run.current, run.current.start_step + 1)])
         await self.entering.start()
         await self.sizing.start_pods()
         log.info("controller leads incarnation=%s state=%s generation=%s", run.state.incarnation, run.state.state,
@@ -86,14 +90,17 @@ class Controller:
         """Run until `stop`. Raises Conflict where another controller has taken over."""
         while not self._stopped:
             self.run.wake.clear()
+            began = time.thread_time()
             try:
                 await self._round()
+                await self.run.events.flush()
             except OSError as error:
                 log.error("the state cannot be written, trying again error=%s", error)
                 await asyncio.sleep(TICK_SECONDS)
             except ValueError as error:  # what the job asks for cannot be done: the text says what and why
                 self.ending.fail(str(error), user_mistake=True)
-            await asyncio.sleep(COALESCE_SECONDS)
+            pause = (time.thread_time() - began) / ROUNDS_SHARE
+            await asyncio.sleep(min(max(pause, COALESCE_SECONDS), COALESCE_SECONDS_MAX))
             try:
                 async with asyncio.timeout(TICK_SECONDS):
                     await self.run.wake.wait()
@@ -107,42 +114,52 @@ class Controller:
 
     def note_departure(self, worker_id: str, why: str, kind: str) -> None:
         """A worker wants to go (kind "leaving"), its process has ended (kind "ended"), or it is out of reach (kind "gone")."""
-        self._departures.append((worker_id, why, kind))
+        if (worker_id, why, kind) not in self._departures:
+            self._departures.append((worker_id, why, kind))
         self.run.wake.set()
 
-    def note_worker_event(self, event: pb.RunEvent) -> None:
+    def note_event(self, event: pb.RunEvent) -> None:
+        """Something happened here, in a call; the reconciler writes it."""
+        self._own_events.append(event)
+        self.run.wake.set()
+
+    async def take_worker_event(self, event: pb.RunEvent) -> None:
+        """Durable when this returns, so that it may be acknowledged. Raises OSError."""
         if event.kind == "hang":  # it becomes a part of the verdict's event
             self.watching.note_stack(event)
-            self.run.wake.set()
-            return
-        self._worker_events.append(event)
-        if event.kind == "decision_void":
+        elif await self.run.worker_event(event) and event.kind == "decision_void":
             self.deciding.note_void(event)
         self.run.wake.set()
 
     def note_identity(self) -> None:
-        """The first worker has said what the run is: a wrong policy or rail ends it now, not at the first decision."""
+        """The first worker has said what the run is: a wrong policy, rail or shape ends it now, not when it is first used."""
         try:
+            if self.run.identity is not None and self.run.current is None:
+                check_shapes(self.run.job, self.run.identity.num_units)
             self.deciding.check()
         except ValueError as error:
             self.ending.fail(str(error), user_mistake=True)
 
-    def accept_numerics(self, probe_digest: str, probe_detail: str) -> None:
-        """The user has said that bits may change here (resume --accept-numerics): the newcomer's probe is the run's now."""
+    def accept_numerics(self, request: pb.RegisterRequest) -> None:
+        """The user has said that bits may change here (resume --accept-numerics): the newcomer's probe and initial weights are
+        the run's now."""
         run = self.run
         assert run.identity is not None
         was = run.identity
-        run.identity = was.model_copy(update={"probe_digest": probe_digest, "probe_detail": probe_detail})
+        names = ("probe_digest", "probe_detail", "place_dependence", "weights_digest")
+        run.identity = now = was.model_copy(update={name: getattr(request, name) for name in names})
         run.accept_numerics = False
-        before, after = f"{was.probe_digest[:12]} ({was.probe_detail})", f"{probe_digest[:12]} ({probe_detail})"
+        before, after = (f"{one.probe_digest[:12]} ({one.probe_detail})" for one in (was, now))
         reason = f"numerics changed and accepted: probe {before} -> {after}"
-        self.note_worker_event(pb.RunEvent(kind="command", step=run.step, lineage=run.state.lineage, reason=reason))
+        if was.weights_digest and now.weights_digest != was.weights_digest:
+            reason += f", initial weights {was.weights_digest[:12]} -> {now.weights_digest[:12]}"
+        self.note_event(pb.RunEvent(kind="command", step=run.step, lineage=run.state.lineage, reason=reason))
 
     async def note_joined(self, worker: Worker) -> None:
         """A worker registered that was not there before."""
         run = self.run
         log.info("worker joined worker=%s pod=%s node=%s", worker.worker_id, worker.pod_name, worker.failure_domain)
-        if run.current is not None and worker.worker_id not in run.current.placement.workers:
+        if run.current is not None and worker.worker_id not in run.current.placement.global_ranks:
             self.adapting.note_joined(f"{worker.pod_name} joined")
         run.wake.set()
 
@@ -154,7 +171,8 @@ class Controller:
         self._round_at = now
         await self._observe(now)
         await self._take_departures(now)
-        await self._tell_worker_events()
+        await self._tell_own_events()
+        await self.start_failures.advance()
         if self.entering.crash_loop:
             self.ending.fail(self.entering.crash_loop, crash_loop=True)
         if await self.ending.settle(now):
@@ -162,8 +180,11 @@ class Controller:
             return
         await self.commands.advance()
         await self.following.advance()
-        if await self.deciding.advance():
-            self.adapting.ask(f"decision {run.state.decisions[-1].number}")
+        await self.deciding.advance()
+        if (newest := run.state.decisions[-1:]) != self._decided:
+            self._decided = newest
+            await run.streams.flushed(FLUSH_SECONDS)
+            self.adapting.ask(f"decision {newest[0].number}" if newest else "a decision was taken back")
         await self.watching.advance(now)
         if await self.entering.advance(now):
             self._forget_preparation()
@@ -174,6 +195,7 @@ class Controller:
             await self.sizing.advance()
         if self.entering.just_entered:
             await self._settle_leavers()
+            self.entering.just_entered = False
         await run.faults.advance(run)
         await self.publishing.advance(now)
 
@@ -187,45 +209,52 @@ class Controller:
         await self.profiling.advance()
         if not run.cluster.pods:
             return
-        uids = {pod.uid for pod in run.cluster.pods}
         for worker in run.members:
-            if worker.presence != GONE and worker.pod_uid not in uids and now - worker.registered_at > 2 * CLUSTER_READ_SECONDS:
+            if (
+                worker.presence != GONE
+                and worker.pod_uid not in run.cluster.uids
+                and now - worker.registered_at > 2 * CLUSTER_READ_SECONDS
+            ):
                 self._departures.append((worker.worker_id, f"pod {worker.pod_name} is gone", "gone"))
 
     async def _take_departures(self, now: float) -> None:
         run = self.run
         for worker in run.overdue(now):
             silence = f"no heartbeat for {run.members.dead_after_seconds:g} s"
-            self._departures.append((worker.worker_id, silence, "gone"))
-        members = set(run.current.placement.workers) if run.current else set()
+            self.note_departure(worker.worker_id, silence, "gone")
+        members = run.current.placement.global_ranks if run.current else {}
         for worker in run.members:  # a spare or leaver whose stream has closed: nobody waits for it, so it is given up early
             if worker.presence != GONE and worker.worker_id not in members and not run.members.reachable(worker.worker_id, now):
-                self._departures.append((worker.worker_id, "its connection has closed", "gone"))
-        departures, self._departures = self._departures, []
-        for worker_id, why, kind in departures:
-            worker = run.members.get(worker_id)
-            if worker is None or (worker.presence == GONE and kind != "ended"):
-                continue
-            member = run.current is not None and worker_id in run.current.placement.workers
-            if kind != "leaving":
-                if not run.members.remove(worker_id, why):
-                    continue
-                log.warning("worker gone worker=%s pod=%s step=%s reason=%r", worker_id, worker.pod_name, worker.step, why)
-                if not member:
-                    self.adapting.ask(f"{worker.pod_name} is gone", "leave", patient=True)
-                continue
-            worker.presence, worker.on_notice = LEAVING, True
-            log.info("worker wants to leave worker=%s pod=%s reason=%r", worker_id, worker.pod_name, why)
-            if not member or run.ended:
-                self._release_leavers(set(run.current.placement.workers) if run.current else set())
-            elif self.entering.recovery is None:
-                await self._let_go(worker, why)
-        run.members.forget_old(set(run.current.placement.workers) if run.current else set())
+                self.note_departure(worker.worker_id, "its connection has closed", "gone")
+        while self._departures:
+            await self._take_departure(*self._departures[0])
+            del self._departures[0]
+        run.members.forget_old(run.current.placement.global_ranks.keys() if run.current else set())
 
-    async def _tell_worker_events(self) -> None:
-        events, self._worker_events = self._worker_events, []
-        for event in events:
-            await self.run.worker_event(event)
+    async def _take_departure(self, worker_id: str, why: str, kind: str) -> None:
+        run = self.run
+        worker = run.members.get(worker_id)
+        if worker is None or (worker.presence == GONE and kind != "ended"):
+            return
+        member = run.current is not None and worker_id in run.current.placement.global_ranks
+        if kind != "leaving":
+            if not run.members.remove(worker_id, why):
+                return
+            log.warning("worker gone worker=%s pod=%s step=%s reason=%r", worker_id, worker.pod_name, worker.step, why)
+            if not member:
+                self.adapting.ask(f"{worker.pod_name} is gone", "leave", patient=True)
+            return
+        worker.presence, worker.on_notice = LEAVING, True
+        log.info("worker wants to leave worker=%s pod=%s reason=%r", worker_id, worker.pod_name, why)
+        if not member or run.ended:
+            self._release_leavers(set(run.current.placement.workers) if run.current else set())
+        elif self.entering.recovery is None:
+            await self._let_go(worker, why)
+
+    async def _tell_own_events(self) -> None:
+        while self._own_events:
+            await self.run.worker_event(self._own_events[0])
+            del self._own_events[0]
 
     async def _let_go(self, worker: Worker, why: str) -> None:
         """A member wants to leave: the others go on without it, or, where they are too few, all stop at a checkpoint."""

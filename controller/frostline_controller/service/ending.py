@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from frostline_controller.cluster.local_backend import replace_durably
+from frostline_contract.durable_files import replace_durably
 from frostline_controller.epochs import claim_result, current_epoch, reopen
 from frostline_controller.service.run import Run
 from frostline_proto.v1 import control_pb2 as pb
@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 RESULT_VERSION = 1
 EXIT_WAIT_SECONDS = 5.0
 """How long workers may take to exit after EndNotice before their pods are taken away."""
+
+MESSAGE_CHARACTERS = 2000
+"""Of an outcome's message in the durable state; result.json has all of it."""
 
 STATES = {"completed": "completed", "drained": "suspended", "failed": "failed", "cancelled": "cancelled"}
 
@@ -36,17 +39,44 @@ class Ending:
         self.end_reason = f"the run is {run.state.state}" if run.ended else ""
         self._told_at: float | None = None
         self._scaled = False
+        self._claimed: pb.RunOutcome | None = None
+        self._stands = asyncio.Event()
+        self._event_told = False
+
+    async def take_over(self) -> bool:
+        """A result that a predecessor claimed is the run's, whoever is left of it: `settle` writes what is missing. True where it
+        stands and the run has not ended by it yet."""
+        if self._run.ended:
+            return False
+        found = await asyncio.to_thread(current_epoch, self._root)
+        if found.result is None or found.run_epoch > self._run_epoch():
+            return False
+        self.outcome = self._claimed = ParseDict(dict(found.result), pb.RunOutcome())
+        self._stands.set()
+        self._event_told = self._run.events.holds("end", self.outcome.steps, self._run.state.lineage)
+        log.warning("the result of a predecessor stands status=%s step=%s", self.outcome.status, self.outcome.steps)
+        return True
 
     async def reopen(self) -> None:
-        """The run resumes: forget how it ended."""
-        await asyncio.to_thread(reopen, self._root, self._run_epoch())
-        self.outcome, self._told_at = None, None
+        """The run resumes: forget how it ended. A plan whose run epoch never began is no reason not to."""
+        begun = await asyncio.to_thread(current_epoch, self._root)
+        await asyncio.to_thread(reopen, self._root, min(self._run_epoch(), begun.run_epoch))
+        self._stands.set()
+        self._stands = asyncio.Event()
+        self.outcome, self._told_at, self._claimed, self._event_told = None, None, None, False
         self.draining, self.cancelled, self.end_reason, self._scaled = "", False, "", False
 
     def note_outcome(self, outcome: pb.RunOutcome) -> None:
         """The first outcome counts."""
         if self.outcome is None and not self._run.ended:
             self.outcome = outcome
+
+    async def take_outcome(self, outcome: pb.RunOutcome) -> None:
+        """A worker hands in the outcome; a result stands when this returns, so that it may be acknowledged."""
+        self.note_outcome(outcome)
+        self._run.wake.set()
+        if not self._run.ended:
+            await self._stands.wait()
 
     def fail(self, message: str, user_mistake: bool = False, crash_loop: bool = False) -> None:
         """The run cannot succeed: the user's mistake, a crash loop, results that differ."""
@@ -57,12 +87,13 @@ class Ending:
     async def drain(self, reason: str, cancelled: bool = False) -> None:
         """Ask all members for a checkpoint at a step boundary; without members the run just stops where it is."""
         run = self._run
-        self.cancelled = self.cancelled or cancelled
+        if run.ended:
+            return
+        await run.commit(state="draining", message=reason)
+        self.cancelled, self.draining = self.cancelled or cancelled, reason
         if run.current is None or not any(run.members.is_alive(worker) for worker in run.current.placement.workers):
             self.note_outcome(pb.RunOutcome(status="drained", message=reason, steps=run.step))
             return
-        self.draining = reason
-        await run.commit(state="draining", message=reason)
         self._tell_drain()
         log.info("draining step=%s reason=%r", run.step, reason)
 
@@ -80,8 +111,8 @@ class Ending:
             self._told_at = now
         alive = [worker for worker in run.members if worker.presence != "gone" and worker.watching]
         if not self._scaled and (not alive or now - self._told_at > EXIT_WAIT_SECONDS):
-            self._scaled = True
             await run.scale(0)
+            self._scaled = True
         return True
 
     def _tell_drain(self) -> None:
@@ -90,16 +121,20 @@ class Ending:
         self._run.streams.send_all(pb.WatchPlanResponse(drain=pb.DrainNotice(reason=self.draining)))
 
     async def _end(self, outcome: pb.RunOutcome) -> None:
+        """Each part is done once, however often one of them fails."""
         run = self._run
-        outcome = await asyncio.to_thread(self._claim, outcome)
+        self._claimed = outcome = self._claimed or await asyncio.to_thread(self._claim, outcome)
+        self._stands.set()
         status = "cancelled" if self.cancelled and outcome.status == "drained" else outcome.status
         state = STATES.get(status, "failed")
         self.end_reason = outcome.message or f"the run is {state}"
-        await run.event("end", f"{status}: {outcome.message}" if outcome.message else status, step=outcome.steps)
+        if not self._event_told:
+            self._event_told = True
+            await run.event("end", f"{status}: {outcome.message}" if outcome.message else status, step=outcome.steps)
         if run.current is not None:
             await run.plans.append([{"kind": "plan_end", "generation": str(run.current.generation), "last_step": outcome.steps}])
         await asyncio.to_thread(replace_durably, run.folder / "result.json", json.dumps(self._result(outcome, status), indent=2))
-        await run.commit(state=state, message=outcome.message, prepared=None)
+        await run.commit(state=state, message=outcome.message[:MESSAGE_CHARACTERS], prepared=None)
         run.message = outcome.message
         self.draining = ""
         run.streams.send_all(pb.WatchPlanResponse(end=pb.EndNotice(reason=self.end_reason)))
@@ -137,7 +172,8 @@ class Ending:
             "precision": job.training.precision, "numerics": job.training.numerics, "batch": job.training.batch,
             "total_steps": run.total_steps, "freeze_policy": job.freeze.policy.name if job.elastic.freeze else "none",
             "workers": job.placement.workers, "dataset_digest": known.dataset_digest if known else "",
-            "probe_digest": known.probe_digest if known else "", "probe_detail": known.probe_detail if known else "",
+            "weights_digest": known.weights_digest if known else "", "probe_digest": known.probe_digest if known else "",
+            "probe_detail": known.probe_detail if known else "",
         }  # fmt: skip
         return {
             "version": RESULT_VERSION,

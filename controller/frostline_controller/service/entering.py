@@ -1,8 +1,7 @@
 """Plans that are entered without a vote: the first one, the one after a resume, and the answer to a failure (PROTOCOLS 4).
 
-A failure is answered at once: everybody who may run the generation, or the one that is prepared, is fenced and says what it
-holds; as soon as the reports allow it, one plan brings all units to one step, from the survivors where their state is whole,
-else from the newest checkpoint. A sign of failure while members still enter that plan is a failure of that plan.
+A failure is answered at once: everybody who may run the generation, or a prepared one, is fenced and reports what it holds; then
+one plan brings all units to one step, from survivors or a checkpoint. A failure while members enter that plan is that plan's.
 """
 
 import asyncio
@@ -10,6 +9,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from frostline_contract.lineage import ROLLBACK
 from frostline_contract.plan import Plan
 from frostline_controller.membership import LEAVING, Worker
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
@@ -71,8 +71,8 @@ class Entering:
             return
         heard = generation_of(request.generation)
         prepared = run.state.prepared
-        member = worker_id in plan.placement.workers
-        if self._failing is None and prepared is not None and not member and worker_id in prepared.participants:
+        member = worker_id in plan.placement.global_ranks
+        if self._failing is None and prepared is not None and not member and worker_id in prepared.places:
             if not request.HasField("ran") or not plan.generation <= generation_of(request.ran):
                 # A joiner or spare that cannot prepare the next plan: the running generation does not need it.
                 self._reshaping.withdraw(f"{self._name(worker_id)} gave it up: {last_line(request.error) or 'no reason given'}")
@@ -118,7 +118,8 @@ class Entering:
 
     async def advance(self, now: float) -> bool:
         run = self._run
-        self.just_entered = False
+        await self._starting.announce()
+        await self._delete_excluded()
         if run.current is None or self.resuming:
             await self._start(now)
             return run.current is None or self.resuming
@@ -147,6 +148,7 @@ class Entering:
             plan = await self._starting.from_checkpoint(workers, "resume" if self.resuming else "first plan")
             self.resuming = False
             self._entry = Entry(run.started, now, plan.reason, failed=False)
+            await self._starting.announce()
         else:
             run.message = f"waiting for workers: {len(workers)} of {self._choosing.wanted_workers()} are there"
 
@@ -182,11 +184,17 @@ class Entering:
         if self.recovery is recovery:
             self.recovery = None
         self._to_delete |= recovery.excluded
+        await self._starting.announce()
+        if recovery.distrusted_from:
+            who = {"workers": sorted(recovery.excluded)}
+            await run.event("wrong_bits", plan.reason, step=max(plan.start_step, 0), detail=who)
         await self._delete_excluded()
 
     async def _make_plan(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery) -> Plan:
         cause = recovery.cause(self._run, failure)
         facts = {**facts_line(failure, found), "reason": cause}
+        if recovery.distrusted_from:
+            return await self._go_back_before(recovery, workers, cause, facts)
         if isinstance(found, GoOn) and await self._starting.newer_checkpoint(failure, found) is not None:
             found = GoBack((), f"survivors hold nothing newer than step {found.state.step}")
         if isinstance(found, GoOn):
@@ -195,11 +203,19 @@ class Entering:
         epoch = isinstance(found, NewEpoch)
         return await self._starting.from_checkpoint(workers, cause, found.reason, facts, epoch)
 
+    async def _go_back_before(self, recovery: Recovery, workers: list[Worker], cause: str, facts: dict[str, object]) -> Plan:
+        """From the newest checkpoint of before the first wrong step, in a run epoch of its own: nothing later counts any more."""
+        run, first = self._run, recovery.distrusted_from
+        if recovery.cache_wrong:
+            run.cache_off = f"the cache is off, a cached value was wrong: {cause}"
+        why = f"what was computed from step {first} on is not to be trusted{'; the cache is off' if recovery.cache_wrong else ''}"
+        return await self._starting.from_checkpoint(workers, cause, why, facts, epoch=True, distrusted_from=first)
+
     def _charge(self, recovery: Recovery, failure: Failure, step: int) -> None:
         """Each failure is charged to the retry budget once, when it is clear who has ended of it."""
         if not recovery.charged:
             recovery.charged = True
-            rollbacks = sum(start.kind == "rollback" for start in self._run.state.lineages)
+            rollbacks = sum(start.kind == ROLLBACK for start in self._run.state.lineages)
             self._run.retries = self._run.retries.charged(step, rollbacks, *recovery.of_its_own(self._run, failure))
 
     def _usable(self, failure: Failure, now: float) -> list[Worker]:
@@ -275,20 +291,20 @@ class Entering:
     async def _delete_excluded(self) -> None:
         """The new generation fences; the kill follows (PROTOCOLS 7)."""
         run = self._run
-        for worker_id, reason in self._to_delete.items():
+        for worker_id, reason in list(self._to_delete.items()):
             worker = run.members.get(worker_id)
             run.members.remove(worker_id, reason)
             uid = worker_id.rpartition("/")[0]
             for pod in [pod for pod in run.cluster.pods if worker is not None and pod.uid == uid]:
                 await asyncio.to_thread(run.backend.delete_pod, pod.name, 0.0)
-        self._to_delete = {}
+            del self._to_delete[worker_id]
 
     def _watch_members(self) -> None:
         """A member that is gone is a failure of the generation, whoever notices it; so is one that waits for an answer."""
         run, plan = self._run, self._run.current
         assert plan is not None
         settled = run.clock() - run.started > run.members.dead_after_seconds
-        pods = {pod.uid for pod in run.cluster.pods}
+        pods = run.cluster.uids
         for worker_id in plan.placement.workers:
             worker = run.members.get(worker_id)
             lost = worker is None and (settled or (bool(pods) and worker_id.rpartition("/")[0] not in pods))

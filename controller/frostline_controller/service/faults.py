@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from frostline_contract.durable_files import create_durably
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import DEFAULT_PHASE, FAULTS_OF_A_WORKER, Fault
 from frostline_controller.cluster.backend import RUNNING, PodInfo
 from frostline_controller.membership import GONE
-from frostline_rpc.claims import create_durably
 
 if TYPE_CHECKING:
     from frostline_controller.service.run import Run
@@ -107,10 +107,10 @@ class PlannedFaults:
             self._untold -= {line["index"] for line in run.events.all() if line["kind"] == "fault"}
         happened = {int(name) for name in os.listdir(self._folder) if name.isdigit()} if self._folder.is_dir() else set()
         for index in sorted(happened & self._untold):
-            self._untold.remove(index)
             said = json.loads((self._folder / str(index)).read_text(encoding="utf-8"))
             whom = f" of {', '.join(said['pods'])}" if said["pods"] else ""
             text = f"planned: {said['kind']}{whom} at step {said['step']} in {said['phase']}"
+            self._untold.remove(index)
             await run.event("fault", text, step=said["step"], index=index)
 
 

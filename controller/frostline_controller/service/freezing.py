@@ -3,11 +3,11 @@
 import asyncio
 import logging
 
+from frostline_contract.lineage import ROLLBACK, LineageStart
 from frostline_contract.plan import Decision
 from frostline_controller.deciding import check_job, decision_line, due_statistics, next_decision
 from frostline_controller.service.announce import decision_message
 from frostline_controller.service.run import Run
-from frostline_controller.state.durable import LineageStart
 from frostline_proto.v1 import control_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -20,6 +20,7 @@ class Deciding:
         self._run = run
         self._replayed = replayed
         self._given_up: dict[tuple[int, int], str] = {}
+        self._written: tuple[Decision, ...] | None = None
 
     def check(self) -> None:
         """Raise ValueError for mistakes in the job's freeze section; called once the run's identity is known."""
@@ -28,33 +29,23 @@ class Deciding:
             check_job(run.job, run.identity, run.calendar, self._replayed)
 
     async def restore(self) -> None:
-        """Take up what a predecessor heard, and write to plans.jsonl what it made durable and could not write there any more."""
+        """Take up what a predecessor heard, and write what it could not any more."""
         for line in self._run.events.all():
             if line["kind"] == "decision_void":
                 self._given_up[line["lineage"], int(line["detail"]["number"])] = line["reason"]
-        written = {
-            (line["lineage"], line["number"], line["decision_kind"] == "rollback", line["void"])
-            for line in self._run.plans.lines()
-            if line["kind"] == "decision"
-        }
-        missing = [
-            decision
-            for decision in self._run.state.decisions
-            if (decision.lineage, decision.number, decision.kind == "rollback", decision.void) not in written
-        ]
-        await self._run.plans.append([decision_line(decision) for decision in missing])
+        await self._write_history()
 
     def note_void(self, event: pb.RunEvent) -> None:
         """The workers gave a decision up: it came too late, or has not come yet."""
         self._given_up[event.lineage, int(event.detail["number"])] = event.reason
 
-    async def advance(self) -> bool:
-        """Take every decision that is due. True where one was taken."""
+    async def advance(self) -> None:
+        """Take every decision that is due."""
         run = self._run
+        await self._write_history()
         await self._mark_voids()
         if run.calendar is None or run.identity is None or run.current is None or run.ended:
-            return False
-        taken = False
+            return
         while (statistics := due_statistics(run.statistics.all, run.state, run.calendar)) is not None:
             if run.calendar.effective_step(statistics[-1].number) > run.total_steps:
                 break
@@ -63,17 +54,14 @@ class Deciding:
             )
             if self._is_taken(decision):
                 # A decision is taken once; to take it again and again would help nobody.
-                log.error("decision %s of lineage %s is due again, and it is taken already", decision.number, decision.lineage)
+                log.error("decision %s of lineage %s is due again, and it is taken already", decision.number, decision.decided_in)
                 break
             await self._bind(decision)
             await self._mark_voids()
-            taken = True
         await self._tell_effects()
-        return taken
 
     def _is_taken(self, decision: Decision) -> bool:
-        key = (decision.lineage, decision.number, decision.kind == "rollback")
-        return any((d.lineage, d.number, d.kind == "rollback") == key for d in self._run.state.decisions)
+        return any(_key(one) == _key(decision) for one in self._run.state.decisions)
 
     async def _bind(self, decision: Decision) -> None:
         """Durable, then heard."""
@@ -82,7 +70,7 @@ class Deciding:
         if decision.kind != "rollback":
             changes["forced_freeze_point"] = -1  # an operator's request waits until a decision of its own kind has taken it
         else:
-            start = LineageStart(lineage=decision.lineage, starts_at_step=decision.rollback_to_step, kind="rollback")
+            start = LineageStart(lineage=decision.lineage, starts_at_step=decision.rollback_to_step, kind=ROLLBACK)
             changes |= {
                 "lineage": decision.lineage,
                 "max_lineage": max(run.state.max_lineage, decision.lineage),
@@ -90,26 +78,34 @@ class Deciding:
             }
         await run.commit(**changes)
         run.streams.send_all(decision_message(decision))
-        await run.plans.append([decision_line(decision)])
+        await self._write_history()
         log.info(
             "decision number=%s kind=%s freeze_point=%s effective_step=%s lineage=%s reason=%r",
             decision.number, decision.kind, decision.freeze_point, decision.effective_step, decision.lineage, decision.reason,
         )  # fmt: skip
-        if decision.kind == "rollback":
-            await run.event("guard", decision.reason, step=decision.effective_step - 1, freeze_point=decision.freeze_point)
+
+    async def _write_history(self) -> None:
+        """Bring plans.jsonl up to the durable state, whatever could not be written before. What a restore took back is void."""
+        run = self._run
+        decisions, written = run.state.decisions, run.plans.decisions
+        if decisions is self._written:
+            return
+        durable = {_key(decision) for decision in decisions}
+        undone = [
+            {**line, "void": True}
+            for key, line in written.items()
+            if line["decision_kind"] == "rollback" and not line["void"] and key not in durable
+        ]
+        fresh = [one for one in decisions if _key(one) not in written or written[_key(one)]["void"] != one.void]
+        await run.plans.append([*(decision_line(one) for one in fresh), *undone])
+        self._written = decisions
 
     async def _mark_voids(self) -> None:
         """Decisions that the workers gave up are void, also those that are taken only now."""
         for decision in self._run.state.decisions:
-            reason = self._given_up.get((self._decided_in(decision), decision.number))
+            reason = self._given_up.get((decision.decided_in, decision.number))
             if reason is not None and not decision.void:
                 await self._void(decision, reason)
-
-    def _decided_in(self, decision: Decision) -> int:
-        """The lineage whose interval a decision read: a rollback carries the one that it opens."""
-        if decision.kind != "rollback":
-            return decision.lineage
-        return max((start.lineage for start in self._run.state.lineages if start.lineage < decision.lineage), default=0)
 
     async def _void(self, decision: Decision, reason: str) -> None:
         run = self._run
@@ -119,12 +115,16 @@ class Deciding:
             lineages = tuple(start for start in run.state.lineages if start.lineage != void.lineage)
             changes |= {"lineages": lineages, "lineage": max(start.lineage for start in lineages)}
         await run.commit(**changes)
-        await run.plans.append([decision_line(void)])
+        await self._write_history()
         log.warning("decision void number=%s lineage=%s reason=%r", void.number, void.lineage, reason)
 
     async def _tell_effects(self) -> None:
-        """An event for each change of the freeze point, once it is in force."""
+        """An event for each rollback, and for each change of the freeze point once it is in force."""
         run = self._run
+        for decision in run.state.decisions:
+            at = decision.effective_step - 1
+            if decision.kind == "rollback" and not decision.void and not run.events.holds("guard", at, decision.lineage):
+                await run.event("guard", decision.reason, step=at, lineage=decision.lineage, freeze_point=decision.freeze_point)
         for decision in run.surviving():
             changed = decision.kind in ("freeze", "unfreeze") and not decision.void
             if not changed or decision.effective_step > run.step + 1:
@@ -137,3 +137,7 @@ class Deciding:
                     lineage=decision.lineage,
                     freeze_point=decision.freeze_point,
                 )
+
+
+def _key(decision: Decision) -> tuple[int, int]:
+    return decision.decided_in, decision.number

@@ -8,8 +8,10 @@ from frostline_controller.cluster.backend import Conflict
 from frostline_controller.service.controller import Controller
 from frostline_controller.service.run import Run
 from frostline_controller.service.servicer import add_control
+from frostline_controller.state.journal import all_written
 from frostline_rpc.auth import Callers
-from frostline_rpc.server import start_server
+from frostline_rpc.errors import NotLeading
+from frostline_rpc.server import CONCURRENT_CALLS_MAX, start_server
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +23,8 @@ async def lead(controller: Controller, callers: Callers, host: str, port: int, s
     Returns True where it was told to stop, False where another controller has taken over. Raises OSError where the port is taken.
     """
     run = controller.run
-    server, bound = await start_server(lambda server: add_control(server, controller), host, port, callers)
+    calls_max = max(CONCURRENT_CALLS_MAX, 4 * run.job.placement.workers)
+    server, bound = await start_server(lambda server: add_control(server, controller), host, port, callers, calls_max)
     await on_serving(bound)
     reconciling = asyncio.create_task(controller.serve())
     stopping = asyncio.create_task(stop.wait())
@@ -34,10 +37,11 @@ async def lead(controller: Controller, callers: Callers, host: str, port: int, s
         await reconciling
     else:
         error = reconciling.exception()
-        if not isinstance(error, Conflict):
+        if not isinstance(error, Conflict | NotLeading):
             raise error or AssertionError("the reconciler ended by itself")
         log.error("another controller leads, leaving error=%s", error)
     stopping.cancel()
+    await all_written()
     run.close()
     return told
 

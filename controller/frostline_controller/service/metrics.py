@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from frostline_controller.service.run import Run
-from frostline_controller.service.status import status_of
+from frostline_controller.service.status import status_of, workers_by_state
 from frostline_proto.v1 import control_pb2 as pb
 
 LEADING_TEXT = "1 while this controller leads, else 0."
@@ -17,8 +17,9 @@ WORKER_STATES = ("member", "spare", "joining", "leaving", "gone")
 class RunMetrics:
     """A collector over one moment of the run."""
 
-    def __init__(self, status: pb.StatusResponse, step_seconds: float, events: Counter[str]) -> None:
-        self._status, self._step_seconds, self._events = status, step_seconds, Counter(events)
+    def __init__(self, status: pb.StatusResponse, workers: Counter[str], step_seconds: float, events: Counter[str]) -> None:
+        self._status, self._workers = status, workers
+        self._step_seconds, self._events = step_seconds, Counter(events)
 
     def collect(self) -> Iterator[Metric]:
         status = self._status
@@ -37,9 +38,8 @@ class RunMetrics:
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"frostline_{name}", text, value)
         workers = GaugeMetricFamily("frostline_workers", "Workers by state.", labels=["state"])
-        count = Counter(worker.state for worker in status.workers)
         for state in WORKER_STATES:
-            workers.add_metric([state], count[state])
+            workers.add_metric([state], self._workers[state])
         yield workers
         for name, text, kind in (
             ("recoveries", "Failures that the run has recovered from.", "failure"),
@@ -60,5 +60,7 @@ def standby_text() -> bytes:
 def metrics_text(run: Run) -> bytes:
     """In Prometheus' text format. Call it in the event loop: it reads what the reconciler changes."""
     registry = CollectorRegistry()
-    registry.register(RunMetrics(status_of(run), run.step_seconds(), run.events.counts))
+    registry.register(
+        RunMetrics(status_of(run, with_workers=False), workers_by_state(run), run.step_seconds(), run.events.counts)
+    )
     return generate_latest(registry)

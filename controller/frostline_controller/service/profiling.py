@@ -1,11 +1,38 @@
-"""profile.json: what the run's workers measured, for `frostline plan --profile`."""
+"""What the run's workers measured: handed to those that join later, and kept in profile.json for `frostline plan --profile`."""
 
 import asyncio
 
-from frostline_controller.cluster.local_backend import replace_durably
+from frostline_contract.durable_files import replace_durably
+from frostline_contract.statistics import WorkerProfile
 from frostline_controller.measured import MeasuredProfile
+from frostline_controller.membership import Worker
 from frostline_controller.planning import measured_link, reference_profile
 from frostline_controller.service.run import Run
+
+
+class HandedOut:
+    """The run's profile of each kind of device, settled when it is first asked for after the first plan.
+
+    A worker that joins later registers with it and measures nothing: among like workers the planner takes one for all, and what
+    a joiner measures beside members that train on the same machine would be the worse for it.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._known: dict[str, WorkerProfile] = {}
+
+    def profiles(self) -> list[WorkerProfile]:
+        """None before the first plan: the workers that it is made for measure, all of them."""
+        run = self._run
+        if run.current is None:
+            return []
+        measured: dict[str, list[Worker]] = {}
+        for worker in run.members.available():
+            if worker.profile.seconds.size and worker.profile.device not in self._known:
+                measured.setdefault(worker.profile.device, []).append(worker)
+        for device, workers in measured.items():
+            self._known[device] = reference_profile(tuple(workers), run.parallel_slots is not None)
+        return list(self._known.values())
 
 
 class ProfileFile:

@@ -1,13 +1,15 @@
 """Records and statistics of stable steps: durable first, acknowledged then, each once (PROTOCOLS 6)."""
 
+import asyncio
 import math
 import struct
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
+from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.statistics import IntervalStatistics, StepRecord
-from frostline_controller.state.durable import LineageStart
-from frostline_controller.state.journal import Journal
+from frostline_controller.state.journal import Journal, uncancelled
 
 COMPARED_RECORDS = 4096
 """How many of the newest records are kept for the comparison with a step that is done again."""
@@ -20,16 +22,19 @@ class ResultsDiffer(Exception):
 class RecordLog:
     """metrics.jsonl: one line a step, unique by (lineage, step), with a line of its own where a lineage starts."""
 
-    def __init__(self, path: Path) -> None:
-        self._journal = Journal(path)
+    def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
+        self._journal = Journal(path, may_write)
+        self._order = asyncio.Lock()
         self._complete: dict[int, int] = {}
         self._beyond: dict[int, set[int]] = {}
         self._losses: OrderedDict[tuple[int, str], float] = OrderedDict()
+        self._distrusting: set[int] = set()
         self.lineage = 0
         self.latest: StepRecord | None = None
         for line in self._journal.lines():
             if "starts_at_step" in line:
                 self._start(line["lineage"], line["starts_at_step"])
+                self._distrust(LineageStart(**line))
             else:
                 self._note(StepRecord.model_validate(line))
 
@@ -43,31 +48,44 @@ class RecordLog:
     async def take(self, records: list[StepRecord], lineages: tuple[LineageStart, ...], exact: bool) -> list[StepRecord]:
         """Append those that are new and not undone; they are durable when this returns, in step order.
 
-        Of a lineage that a restore ended only steps up to the restored one are taken. Raises ResultsDiffer.
+        Of a lineage that a restore ended only steps up to the restored one are taken. One call after the other, each to its end
+        even where its caller is cancelled: nothing counts as held that is not on disk. Raises ResultsDiffer, OSError.
         """
-        lines, fresh, opened = [], [], self.lineage
+        return await uncancelled(self._take(records, lineages, exact))
+
+    async def _take(self, records: list[StepRecord], lineages: tuple[LineageStart, ...], exact: bool) -> list[StepRecord]:
+        async with self._order:
+            return await self._take_in_turn(records, lineages, exact)
+
+    async def _take_in_turn(self, records: list[StepRecord], lineages: tuple[LineageStart, ...], exact: bool) -> list[StepRecord]:
+        for start in lineages:
+            self._distrust(start)
+        lines, opened, restores = [], self.lineage, Cuts(lineages).restores()
+        fresh: dict[tuple[int, int], StepRecord] = {}
         for record in sorted(records, key=lambda record: (record.lineage, record.step)):
-            if self._holds(record) or _undone(record, lineages):
+            known = (record.lineage, record.step) in fresh or self._holds(record)
+            if known or not restores.survives(record.lineage, record.step):
                 continue
             if exact:
                 self._compare(record)
-            lines += [start.model_dump(exclude={"kind"}) for start in lineages if opened < start.lineage <= record.lineage]
+            lines += [_lineage_line(start) for start in lineages if opened < start.lineage <= record.lineage]
             opened = max(opened, record.lineage)
             lines.append(record.model_dump())
-            self._beyond.setdefault(record.lineage, set()).add(record.step)
-            fresh.append(record)
-        try:
-            await self._journal.append(lines)
-        except OSError:
-            for record in fresh:
-                self._beyond[record.lineage].discard(record.step)
-            raise
+            fresh[record.lineage, record.step] = record
+        await self._journal.append(lines)
         for start in lineages:
             if start.lineage <= opened:
                 self._start(start.lineage, start.starts_at_step)
-        for record in fresh:
+        for record in fresh.values():
             self._note(record)
-        return fresh
+        return list(fresh.values())
+
+    def _distrust(self, start: LineageStart) -> None:
+        """Steps that are done again since their results were wrong are not compared with those; looked at once a lineage."""
+        if start.distrusts and start.lineage not in self._distrusting:
+            self._distrusting.add(start.lineage)
+            for key in [key for key in self._losses if key[0] > start.starts_at_step]:
+                del self._losses[key]
 
     def _start(self, lineage: int, step: int) -> None:
         self.lineage = max(self.lineage, lineage)
@@ -104,9 +122,11 @@ class RecordLog:
 class StatisticsLog:
     """statistics.jsonl: one line an interval, unique by (lineage, number); all of it is kept, since policies fold over it."""
 
-    def __init__(self, path: Path) -> None:
-        self._journal = Journal(path)
+    def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
+        self._journal = Journal(path, may_write)
+        self._order = asyncio.Lock()
         self._known: dict[tuple[int, int], IntervalStatistics] = {}
+        self._reached: dict[tuple[int, int], int] = {}
         for line in self._journal.lines():
             self._keep(IntervalStatistics.model_validate(line))
 
@@ -118,28 +138,31 @@ class StatisticsLog:
         return list(self._known.values())
 
     async def take(self, statistics: list[IntervalStatistics]) -> None:
-        """Append those that are new; they are durable when this returns."""
-        fresh = {(one.lineage, one.number): one for one in statistics if (one.lineage, one.number) not in self._known}
-        await self._journal.append([one.model_dump() for one in fresh.values()])
-        for one in fresh.values():
-            self._keep(one)
+        """Append those that are new; they are durable when this returns, and written whoever is cancelled. Raises OSError."""
+        await uncancelled(self._take(statistics))
+
+    async def _take(self, statistics: list[IntervalStatistics]) -> None:
+        async with self._order:
+            fresh = {(one.lineage, one.number): one for one in statistics if (one.lineage, one.number) not in self._known}
+            await self._journal.append([one.model_dump() for one in fresh.values()])
+            for one in fresh.values():
+                self._keep(one)
 
     def durable_interval(self, lineage: int, first: int) -> int:
         """Statistics of a lineage up to this interval are on disk; `first` is the interval before its first own one."""
-        number = first
+        number = self._reached.get((lineage, first), first)  # each heartbeat asks, and intervals only ever become more
         while (lineage, number + 1) in self._known:
             number += 1
+        self._reached[lineage, first] = number
         return number
 
     def _keep(self, one: IntervalStatistics) -> None:
         self._known[(one.lineage, one.number)] = one
 
 
-def _undone(record: StepRecord, lineages: tuple[LineageStart, ...]) -> bool:
-    """A late record of a world that a restore has replaced. What a rollback undid did happen and is taken."""
-    return any(
-        start.kind == "restore" and start.lineage > record.lineage and record.step > start.starts_at_step for start in lineages
-    )
+def _lineage_line(start: LineageStart) -> dict[str, object]:
+    """As metrics.jsonl has it: a lineage that distrusts what it cuts off says so."""
+    return start.model_dump(include={"lineage", "starts_at_step", *(("distrusts",) if start.distrusts else ())})
 
 
 def _bits(value: float) -> bytes:

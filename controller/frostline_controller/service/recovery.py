@@ -4,8 +4,10 @@ Gathers; `recovery.answer` decides.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
+from frostline_contract.lineage import LineageStart
 from frostline_contract.plan import GenerationId, SeenVote, StateTag
 from frostline_controller.membership import GONE
 from frostline_controller.recovery.answer import answer
@@ -28,7 +30,8 @@ MARKS_OF_A_PEER = ("gloo/transport", "Connection closed by peer", "Connection re
 class Recovery:
     """since: of the first sign, by the run's clock. reason: that sign. of: the generation that failed.
 
-    asked: when the fence was sent, by worker. excluded: workers that were judged to hang, whatever they still say.
+    asked: when the fence was sent, by worker. excluded: workers that were judged to hang, or whose bits are wrong, whatever they
+    still say. distrusted_from: the first step whose result is not to be used; 0: all may be. cache_wrong: the cache is why.
     """
 
     since: float
@@ -39,6 +42,8 @@ class Recovery:
     asked: dict[str, float] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
     charged: bool = False
+    distrusted_from: int = 0
+    cache_wrong: bool = False
 
     def take(self, request: pb.ReportRecoveryRequest) -> None:
         """A report; a later one of the same worker replaces it."""
@@ -46,11 +51,16 @@ class Recovery:
         self.reports[report.worker_id] = report
         if request.error and not request.fenced:
             self.errors.setdefault(report.worker_id, request.error)
+        if request.distrusted_from:
+            self.distrusted_from = min(self.distrusted_from or request.distrusted_from, request.distrusted_from)
+            self.cache_wrong |= request.cache_distrusted
+            self.excluded |= dict.fromkeys(request.distrusted_workers, last_line(request.error))
 
     def fence(self, run: Run, now: float) -> None:
         """Tell all that may run n or n + 1, and hold its state, to stop and to say what they hold."""
         plans = [plan for plan in (run.current, run.state.prepared) if plan is not None]
         newest = max(plan.generation for plan in plans)
+        fenced = []
         for worker_id in sorted({worker for plan in plans for worker in plan.participants}):
             report = self.reports.get(worker_id)
             if worker_id in self.asked or (report is not None and newest <= report.heard):
@@ -58,7 +68,9 @@ class Recovery:
             worker = run.members.get(worker_id)
             if worker is not None and worker.watching:
                 self.asked[worker_id] = now
-                run.streams.send(worker_id, fence_message(newest, self.reason))
+                fenced.append(worker_id)
+        if fenced:
+            run.streams.send_to(fenced, fence_message(newest, self.reason))
 
     def failure(self, run: Run, now: float, doubted_too: bool = False) -> Failure:
         """The facts as they are now. doubted_too: workers that may come back count as silent already."""
@@ -70,7 +82,7 @@ class Recovery:
         return Failure(
             current=run.current,
             prepared=run.state.prepared,
-            reports=dict(self.reports),
+            reports={worker: without_distrusted(report, run.state.lineages) for worker, report in self.reports.items()},
             ended=frozenset(ended),
             silent=frozenset(silent),
             num_units=run.identity.num_units,
@@ -102,7 +114,7 @@ class Recovery:
             return True
         worker = run.members.get(worker_id)
         if worker is None:
-            in_cluster = not run.cluster.pods or worker_id.rpartition("/")[0] in {pod.uid for pod in run.cluster.pods}
+            in_cluster = not run.cluster.pods or worker_id.rpartition("/")[0] in run.cluster.uids
             patience = min(RETURN_SECONDS if doubted_too else math.inf, run.members.dead_after_seconds)
             return not in_cluster or now - run.started > patience
         if worker.presence == GONE:
@@ -142,16 +154,20 @@ class Recovery:
         return next(own, next(iter(self.errors.items()), None))
 
     def of_its_own(self, run: Run, failure: Failure) -> tuple[bool, str]:
-        """Whether the run itself made this failure, and its traceback: an error, or a crash in a pod that stays.
+        """Whether the run itself made this failure, and its traceback: an error, a hang, or a crash in a pod that stays.
+
+        Hangs count since what is done again at the same place may hang there for ever, or be too slow for its deadline.
 
         A peer's end makes errors in everybody's collectives: with an end or a silence about, those say nothing.
         """
-        pods = {pod.uid for pod in run.cluster.pods}
+        pods = run.cluster.uids
         crashed = any(not run.members.was_taken(worker_id, pods) for worker_id in failure.ended)
         unexplained = bool(self.errors) and not failure.ended and not failure.silent
         told = [run.members.error_of(worker_id) for worker_id in sorted(failure.ended)]
+        told += [reason for _, reason in sorted(self.excluded.items())]
         first = self.first_error()
-        return crashed or unexplained, next((text for text in (*told, first[1] if first else "") if text), "")
+        text = next((text for text in (*told, first[1] if first else "") if text), "")
+        return crashed or unexplained or bool(self.excluded), text
 
 
 def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
@@ -166,6 +182,24 @@ def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
         seen=tuple(to_record(one, SeenVote) for one in request.seen),
         switched=frozenset(generation_of(fate.generation) for fate in request.fates if fate.switched),
         dead=frozenset(generation_of(fate.generation) for fate in request.fates if not fate.switched),
+    )
+
+
+def without_distrusted(report: SurvivorReport, lineages: Iterable[LineageStart]) -> SurvivorReport:
+    """The report as if its holder had nothing of what a later lineage distrusts."""
+
+    def trusted(state: StateTag | None, steps_ahead: int) -> bool:
+        return state is not None and not any(
+            start.distrusts and state.lineage < start.lineage and state.step + steps_ahead > start.starts_at_step
+            for start in lineages
+        )
+
+    return replace(
+        report,
+        held=tuple(
+            replace(one, state=one.state if trusted(one.state, 0) else None, prepared=one.prepared and trusted(one.state, 1))
+            for one in report.held
+        ),
     )
 
 

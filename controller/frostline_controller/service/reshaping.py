@@ -4,6 +4,7 @@ At most one plan is prepared at a time. Whether it was switched to is decided by
 learns it from Ready(entered) and from heartbeats, and withdraws what comes too late.
 """
 
+import asyncio
 import logging
 from dataclasses import dataclass, field
 
@@ -33,7 +34,7 @@ class Preparation:
     taken_back: by worker the step that it had committed then, by its own word: the next vote may still count it as ready.
 
     announced: ReadyNotice was sent, so that a vote may switch; true as well after a restart, since a predecessor may have.
-    told: this controller has sent it. cause: kind of the event that the switch becomes.
+    told: this controller has sent it. sent: so it has the plan. cause: kind of the event that the switch becomes.
     """
 
     since: float
@@ -43,6 +44,7 @@ class Preparation:
     entered_heard: float | None = None
     announced: bool = False
     told: bool = False
+    sent: bool = False
     withdrawn: str = ""
     cause: str = "reshape"
 
@@ -102,26 +104,34 @@ class Reshaping:
             return False
         store = run.members.get(choice.placement.workers[0])
         assert store is not None, choice.placement.workers[0]
-        plan = run.stamped(switching_plan(
-            next_generation(run.state), base, run.state.lineage, choice.placement, store,
+        plan = run.stamped(await asyncio.to_thread(
+            switching_plan, next_generation(run.state), base, run.state.lineage, choice.placement, store,
             (freeze_point, number), (first, until), self._choosing.domains(choice.placement.workers), choice.reason,
         ))  # fmt: skip
         await run.commit(prepared=plan, counter=plan.generation.counter)
         self.preparation = Preparation(since=run.clock(), cause=cause)
-        await run.faults.at("planned", run)
-        run.streams.send_all(run.plan_message(plan))
-        await run.faults.at("announced", run)
+        run.wake.set()  # `advance` sends it
         log.info(
             "plan prepared generation=%s shape=%sx%s freeze_point=%s switch=%s..%s reason=%r",
             plan.generation, plan.placement.pp_degree, plan.placement.dp_degree, freeze_point, first, until, plan.reason,
         )  # fmt: skip
         return True
 
+    async def _send_plan(self, plan: Plan, preparation: Preparation) -> None:
+        """It is durable: everybody hears of it, again where that was not written down."""
+        run = self._run
+        await run.faults.at("planned", run)
+        run.streams.send_all(run.plan_message(plan))
+        preparation.sent = True
+        await run.faults.at("announced", run)
+
     async def advance(self, now: float) -> Plan | None:
         """Move the prepared plan on. Returns the plan that training has switched to, once, else None."""
         run, plan, preparation = self._run, self._run.state.prepared, self.preparation
         if plan is None or preparation is None:
             return None
+        if not preparation.sent:
+            await self._send_plan(plan, preparation)
         if (step := self._switched_at(plan, preparation, now)) is not None:
             return await self._switched(plan, preparation, step, now)
         if preparation.entered_heard is not None:
@@ -165,8 +175,8 @@ class Reshaping:
         preparation.announced = preparation.told = True
         notice = pb.ReadyNotice(generation=to_message(plan.generation, plan_pb2.GenerationId))
         assert plan.base is not None and self._run.current is not None
-        for worker_id in {*self._run.current.placement.workers, *plan.participants}:
-            self._run.streams.send(worker_id, pb.WatchPlanResponse(ready=notice))
+        voters = {*self._run.current.placement.workers, *plan.participants}
+        self._run.streams.send_to(voters, pb.WatchPlanResponse(ready=notice))
         log.info("plan ready generation=%s seconds=%.3f", plan.generation, self._run.clock() - preparation.since)
 
     def _switched_at(self, plan: Plan, preparation: Preparation, now: float) -> int | None:

@@ -1,32 +1,34 @@
 """One run as the controller holds it: job, durable state, members, logs. The parts of the service share it."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.job import Job, job_revision
-from frostline_contract.plan import Decision, Plan
+from frostline_contract.job import Job, job_revision, section_digests
+from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState
 from frostline_controller.history import in_force, surviving_decisions
 from frostline_controller.membership import GONE, Membership, Worker
-from frostline_controller.service.events import EventLog
+from frostline_controller.service.events import KINDS, EventLog, event_line
 from frostline_controller.service.faults import PlannedFaults
+from frostline_controller.service.plan_log import PlanLog
 from frostline_controller.service.records import RecordLog, StatisticsLog
 from frostline_controller.service.streams import Streams
-from frostline_controller.state.durable import DurableState, DurableStore, with_decisions
-from frostline_controller.state.journal import Journal
+from frostline_controller.state.durable import ENDED, DurableState, DurableStore, with_decisions
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message
 
 log = logging.getLogger(__name__)
 
-ENDED = ("completed", "failed", "cancelled", "suspended")
+WARNINGS = frozenset(("failure", "hang", "checkpoint_failed", "decision_void", "cannot_start", "wrong_bits"))
+"""Kinds of events that somebody may have to do something about."""
 OUTSIDE = frozenset(("start", "spare", "recovery", "reshape", "finish", "publish", "done"))
 """Phases in which a worker computes in no generation, or only what others do not wait for."""
 
@@ -35,6 +37,9 @@ class Run:
     """Shared context. Only the reconciler's task calls `commit`, so of two changes none is lost.
 
     cache_address: host:port of a cache server that leaves no address in the run's folder; empty: none.
+    untold: lines of plans.jsonl about the current plan while it is durable and nobody may hear of it yet.
+    may_write: raises where this controller leads no more; asked before each write to the run's files.
+    trouble: what somebody has to see to while the run goes on, for the status; empty: nothing.
     entered: members that have entered the current generation, with the step of the switch and how long it took.
     """
 
@@ -49,19 +54,21 @@ class Run:
         clock: Callable[[], float] = time.monotonic,
         parallel_slots: int | None = None,
         cache_address: str = "",
+        may_write: Callable[[], None] = lambda: None,
     ) -> None:
         self.parallel_slots, self._cache_address = parallel_slots, cache_address
         self.job, self.job_revision = job, job_revision(job)
         self.folder, self.backend, self.clock = Path(folder), backend, clock
         self._store = store
-        self.state = state
+        # Durable with whatever is written next, as identity and retries are.
+        self.state = state.model_copy(update={"job_digests": section_digests(job)})
         self.cluster = cluster
         self.members = Membership(job.controller.dead_after_seconds, job.controller.heartbeat_seconds)
         self.streams = Streams()
-        self.records = RecordLog(self.folder / "metrics.jsonl")
-        self.statistics = StatisticsLog(self.folder / "statistics.jsonl")
-        self.plans = Journal(self.folder / "plans.jsonl")
-        self.events = EventLog(self.folder / "events.jsonl")
+        self.records = RecordLog(self.folder / "metrics.jsonl", may_write)
+        self.statistics = StatisticsLog(self.folder / "statistics.jsonl", may_write)
+        self.plans = PlanLog(self.folder / "plans.jsonl", may_write)
+        self.events = EventLog(self.folder / "events.jsonl", may_write)
         self.faults = PlannedFaults(job, self.folder)
         self.wake = asyncio.Event()
         self.identity = state.identity
@@ -72,9 +79,13 @@ class Run:
         self.started = self.clock()
         self._progress = (self.step, self.started)
         self.message = state.message
+        self.trouble = ""
         self.accept_numerics = False
-        self.retries = state.retries
-        self._worker_events: set[tuple[str, int, int]] = set()
+        self.retries, self.cache_off = state.retries, state.cache_off
+        self._removing: dict[str, str] = {}
+        self.untold: list[dict[str, object]] = []
+        self._plan_messages: dict[GenerationId, tuple[Plan, tuple[Decision, ...], bytes]] = {}
+        self._surviving: tuple[object, object, object, list[Decision]] | None = None
 
     @property
     def current(self) -> Plan | None:
@@ -94,8 +105,9 @@ class Run:
         return plan.job_revision not in ("", self.job_revision)
 
     def stamped(self, plan: Plan) -> Plan:
-        """A plan as it is written: with the job that its members are to follow."""
-        return plan.model_copy(update={"job_revision": self.job_revision})
+        """A plan as it is written: with the job that its members are to follow, and the run's prefix tile."""
+        tile = self.identity.prefix_tile if self.identity is not None else plan.prefix_tile
+        return plan.model_copy(update={"job_revision": self.job_revision, "prefix_tile": tile})
 
     def cache_address(self) -> str:
         """host:port of the cache server: where one has been started for this run, else what we were told; empty: none."""
@@ -111,11 +123,26 @@ class Run:
     async def commit(self, **changes: Any) -> None:
         """Change the durable state: written and tested before it is true here. Raises Conflict where another leads.
 
-        identity and retries become durable with whatever is written next.
+        identity, retries and cache_off become durable with whatever is written next.
         """
-        fresh = self.state.model_copy(update={"identity": self.identity, "retries": self.retries, **changes})
-        await asyncio.to_thread(self._store.write, self.state, fresh)
-        self.state = fresh
+        own = {"identity": self.identity, "retries": self.retries, "cache_off": self.cache_off}
+        fresh = self.state.model_copy(update={**own, **changes})
+        await asyncio.to_thread(self._store.write, self.state, fresh, self._removing)
+        self.state, self._removing = fresh, {}
+
+    @contextlib.contextmanager
+    def removing(self, annotation: str, text: str) -> Iterator[None]:
+        """The next commit in here removes an annotation where it still says `text`: what it asked for is durable then."""
+        self._removing = {annotation: text} if text else {}
+        try:
+            yield
+        finally:
+            self._removing = {}
+
+    async def remove_annotation(self) -> None:
+        """Where no commit has done it: what was asked for needs no state."""
+        if self._removing:
+            await self.commit()
 
     async def scale(self, pods: int) -> None:
         """Write spec.replicas. A successor finishes it, and takes no half-done write for a person's request."""
@@ -131,7 +158,11 @@ class Run:
     def surviving(self) -> list[Decision]:
         if self.calendar is None:
             return []
-        return surviving_decisions(self.state.decisions, self.state.lineages, self.calendar)
+        decisions, lineages, known = self.state.decisions, self.state.lineages, self._surviving
+        if known is None or known[0] is not decisions or known[1] is not lineages or known[2] is not self.calendar:
+            found = surviving_decisions(decisions, lineages, self.calendar)
+            self._surviving = known = (decisions, lineages, self.calendar, found)
+        return known[3]
 
     def freeze_point(self) -> int:
         """In force at the step that is being computed."""
@@ -159,7 +190,7 @@ class Run:
         if self.step != self._progress[0]:
             self._progress = (self.step, now)
         moving = now - self._progress[1] < self.members.dead_after_seconds
-        members = set(self.current.placement.workers) if self.current else set()
+        members = self.current.placement.global_ranks if self.current else {}
         return [worker for worker in self.members.overdue(now) if not (moving and worker.worker_id in members)]
 
     def available(self) -> list[Worker]:
@@ -178,11 +209,12 @@ class Run:
         if self.current is None:
             return []
         current, prepared = self.current, self.state.prepared
-        named = {*current.participants, *(prepared.participants if prepared is not None else ())}
+        ahead = prepared.places if prepared is not None else {}
         return [
             worker
             for worker in self.members
-            if worker.worker_id not in named
+            if worker.worker_id not in current.places
+            and worker.worker_id not in ahead
             and worker.presence != GONE
             and worker.phase not in OUTSIDE
             and worker.generation is not None
@@ -197,13 +229,44 @@ class Run:
         predicted = self.current.placement.predicted_step_seconds if self.current else 0.0
         return predicted or 1.0
 
-    def plan_message(self, plan: Plan) -> pb.WatchPlanResponse:
-        return pb.WatchPlanResponse(plan=to_message(with_decisions(plan, self.state.decisions), plan_pb2.Plan))
+    def plan_message(self, plan: Plan) -> bytes:
+        """The plan as all workers get it, serialized: anew only where the plan, or a decision that it carries, is."""
+        decisions = self.state.decisions
+        known = self._plan_messages.get(plan.generation)
+        if known is not None and known[0] is plan and known[1] is decisions:
+            return known[2]
+        wire = to_message(with_decisions(plan, decisions), plan_pb2.Plan)
+        message = pb.WatchPlanResponse(plan=wire).SerializeToString()
+        live = {one.generation for one in (self.current, self.state.prepared) if one is not None}
+        self._plan_messages = {name: kept for name, kept in self._plan_messages.items() if name in live}
+        self._plan_messages[plan.generation] = (plan, decisions, message)
+        return message
 
     async def event(self, kind: str, reason: str, seconds: float = 0.0, **fields: Any) -> None:
-        """Write an event of the run, stamped with generation, freeze point and shape, and tell the cluster."""
+        """Write an event of the run, and tell the cluster. Never fails: what cannot be written now is written later."""
+        line = self._event_line(kind, reason, seconds, **fields)
+        await self.events.keep(line)
+        await self._tell_cluster(line)
+
+    async def worker_event(self, event: pb.RunEvent) -> bool:
+        """Write an event that a worker tells of until it is acknowledged, once. True where it is new. Raises OSError.
+
+        One of a kind that this controller does not know, of a newer worker, is logged.
+        """
+        if event.kind not in KINDS:
+            log.warning("event of an unknown kind=%r step=%s reason=%r", event.kind, event.step, event.reason)
+            return False
+        detail = {"detail": dict(event.detail)} if event.detail else {}
+        line = self._event_line(event.kind, event.reason, event.seconds, step=event.step, lineage=event.lineage, **detail)
+        if not await self.events.add_once(line):
+            return False
+        await self._tell_cluster(line)
+        return True
+
+    def _event_line(self, kind: str, reason: str, seconds: float, **fields: Any) -> dict[str, Any]:
+        """Stamped with generation, freeze point and shape."""
         plan = self.current
-        line = {
+        values = {
             "step": self.step,
             "lineage": self.state.lineage,
             "generation": str(plan.generation) if plan else "",
@@ -214,20 +277,17 @@ class Run:
             "reason": reason,
             **fields,
         }
-        await self.events.add(kind, self.state.started_at, seconds if math.isfinite(seconds) else 0.0, **line)
-        log.info("event kind=%s step=%s generation=%s reason=%r", kind, line["step"], line["generation"], reason)
-        severity = "Warning" if kind in ("failure", "hang", "checkpoint_failed", "decision_void") else "Normal"
-        await asyncio.to_thread(self.backend.emit_event, severity, kind.title().replace("_", ""), reason)
+        return event_line(kind, self.state.started_at, seconds if math.isfinite(seconds) else 0.0, **values)
 
-    async def worker_event(self, event: pb.RunEvent) -> bool:
-        """Write an event that a worker told of, once. True where it is new."""
-        key = (event.kind, event.step, event.lineage)
-        if key in self._worker_events or self.events.holds(*key):
-            return False
-        self._worker_events.add(key)
-        detail = {"detail": dict(event.detail)} if event.detail else {}
-        await self.event(event.kind, event.reason, event.seconds, step=event.step, lineage=event.lineage, **detail)
-        return True
+    async def _tell_cluster(self, line: dict[str, Any]) -> None:
+        """An Event is no state: one that the cluster does not take is logged."""
+        kind, reason = line["kind"], line["reason"]
+        log.info("event kind=%s step=%s generation=%s reason=%r", kind, line["step"], line["generation"], reason)
+        severity = "Warning" if kind in WARNINGS else "Normal"
+        try:
+            await asyncio.to_thread(self.backend.emit_event, severity, kind.title().replace("_", ""), reason)
+        except OSError as error:
+            log.warning("the cluster has not taken an event kind=%s error=%s", kind, error)
 
     def close(self) -> None:
         for part in (self.records, self.statistics, self.plans, self.events):

@@ -6,38 +6,43 @@ from typing import Any
 
 import grpc
 
-from frostline_contract.job import dump_job, job_digest
+from frostline_contract.job import dump_job
 from frostline_contract.plan import GenerationId
-from frostline_contract.statistics import CacheProfile, IntervalStatistics, LinkProfile, StepRecord, WorkerProfile
+from frostline_contract.statistics import IntervalStatistics, StepRecord
+from frostline_controller.kept_profile import KeptProfile
 from frostline_controller.membership import GONE, Worker
+from frostline_controller.service.admission import Admission
 from frostline_controller.service.announce import welcome
 from frostline_controller.service.controller import Controller
 from frostline_controller.service.records import ResultsDiffer
 from frostline_controller.service.status import status_of
-from frostline_controller.state.durable import RunIdentity
+from frostline_controller.service.streams import Announcement
 from frostline_proto.v1 import control_pb2 as pb
-from frostline_proto.v1 import control_pb2_grpc
-from frostline_rpc.convert import to_record
+from frostline_proto.v1 import control_pb2_grpc, plan_pb2
+from frostline_rpc.convert import to_message, to_record
 from frostline_rpc.errors import InvalidRequest, Refused, StaleGeneration
 
 log = logging.getLogger(__name__)
+
+HEARTBEATS_SECONDS = 60.0
+"""How long a stream of heartbeats lasts: its caller's token is looked at when it opens, and may run out."""
 
 
 class ControlServicer(control_pb2_grpc.ControlServicer):
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._run = controller.run
-        self._job_digest = job_digest(controller.run.job)
+        self._admission = Admission(controller)
 
     async def DescribeJob(self, request: pb.DescribeJobRequest, context: Any) -> pb.DescribeJobResponse:
-        return pb.DescribeJobResponse(job=dump_job(self._run.job))
+        profiles = [to_message(profile, plan_pb2.WorkerProfile) for profile in self._controller.handed_out.profiles()]
+        return pb.DescribeJobResponse(job=dump_job(self._run.job), profiles=profiles)
 
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
         run = self._run
         if not request.worker_id or "/" not in request.worker_id:
             raise InvalidRequest(f"worker_id is {request.worker_id!r}; it must be '<pod uid>/<process nonce>'")
-        await self._check_place(request.worker_id)
-        self._check_identity(request)
+        await self._admission.check(request)
         now = run.clock()
         worker = Worker(
             worker_id=request.worker_id,
@@ -46,7 +51,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             process_id=request.process_id,
             store_host=request.store_host,
             store_port=request.store_port,
-            profile=to_record(request.profile, WorkerProfile),
+            profile=KeptProfile.of_message(request.profile),
             registered_at=now,
             last_heard=now,
             unwatched_since=now,
@@ -65,84 +70,45 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             cache_address=run.cache_address(),
         )
 
-    async def _check_place(self, worker_id: str) -> None:
-        """A process that has ended does not come back, and one whose pod was taken away is not wanted. Raises Refused."""
-        run = self._run
-        if run.members.has_ended(worker_id):
-            raise Refused(f"worker {worker_id!r} has ended; a new process registers under an id of its own")
-        uid = worker_id.rpartition("/")[0]
-        if run.cluster.pods and uid not in {pod.uid for pod in run.cluster.pods}:
-            await run.reread()  # the pod may be milliseconds old
-            if run.cluster.pods and uid not in {pod.uid for pod in run.cluster.pods}:
-                raise Refused(f"pod {uid!r} is no longer part of the run: another has taken its place, or it was handed back")
-
-    def _check_identity(self, request: pb.RegisterRequest) -> None:
-        """A worker must be of this job, and in exact numerics compute the same bits (PROTOCOLS 1). Raises Refused."""
-        run = self._run
-        if request.job_digest != self._job_digest:
-            raise Refused(
-                f"job digest is {request.job_digest[:12]!r}, this run's is {self._job_digest[:12]!r}; "
-                "start the worker with the run's job.yaml"
-            )
-        known = run.identity
-        if known is None:
-            if request.num_units < 1 or request.steps_per_epoch < 1:
-                raise InvalidRequest(
-                    f"num_units is {request.num_units} and steps_per_epoch {request.steps_per_epoch}; both must be positive"
-                )
-            run.adopt_identity(
-                RunIdentity(
-                    probe_digest=request.probe_digest, probe_detail=request.probe_detail, num_units=request.num_units,
-                    steps_per_epoch=request.steps_per_epoch, train_samples=request.train_samples,
-                    dataset_digest=request.dataset_digest, unit_names=tuple(request.unit_names),
-                    boundary_bytes_per_sample=request.boundary_bytes_per_sample, cacheable=request.cacheable,
-                    cache_refusal=request.cache_refusal, tied=request.tied,
-                )
-            )  # fmt: skip
-            self._controller.note_identity()
-            return
-        for name in ("num_units", "steps_per_epoch", "dataset_digest"):
-            if getattr(request, name) != getattr(known, name):
-                raise Refused(
-                    f"{name} is {getattr(request, name)!r}, this run's is {getattr(known, name)!r}; it reads other data or code"
-                )
-        if run.job.training.numerics == "exact" and request.probe_digest != known.probe_digest:
-            if run.accept_numerics:
-                self._controller.accept_numerics(request.probe_digest, request.probe_detail)
-                return
-            raise Refused(
-                f"probe digest is {request.probe_digest[:12]} ({request.probe_detail}), this run's is {known.probe_digest[:12]} "
-                f"({known.probe_detail}); it computes other bits: use a like machine, or resume with --accept-numerics"
-            )
-
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
+        return self._take_heartbeat(request)
+
+    async def Heartbeats(
+        self, requests: AsyncIterator[pb.HeartbeatsRequest], context: Any
+    ) -> AsyncIterator[pb.HeartbeatsResponse]:
+        ends_at = self._run.clock() + HEARTBEATS_SECONDS
+        async for request in requests:
+            yield pb.HeartbeatsResponse(heartbeat=self._take_heartbeat(request.heartbeat))
+            if self._run.clock() > ends_at:
+                return
+
+    def _take_heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        """Facts only, and no record is made of what most heartbeats do not change: a thousand a second come here."""
         run = self._run
         worker = run.members.get(request.worker_id)
         if worker is None or worker.presence == GONE:
             return pb.HeartbeatResponse(known=False)
         worker.last_heard = run.clock()
-        if request.HasField("generation"):
-            generation = _generation(request.generation)
-            if generation != worker.generation:
-                worker.generation = generation
-                run.wake.set()
+        if request.HasField("generation") and not _is(request.generation, worker.generation):
+            worker.generation = self._same_generation(request.generation)
+            run.wake.set()
         if request.step != worker.step:
             worker.step = request.step
             if run.current is not None and request.worker_id == run.current.placement.workers[0]:
                 run.wake.set()
         worker.phase, worker.phase_seconds, worker.waiting_seconds = request.phase, request.phase_seconds, request.waiting_seconds
         worker.phase_told_at = run.clock()
-        worker.phase_p99, worker.busy_seconds = dict(request.phase_p99_seconds), request.busy_seconds
+        worker.phase_p99, worker.busy_seconds = request.phase_p99_seconds, request.busy_seconds
         worker.resident_bytes = request.resident_bytes
         worker.uncovered_units = tuple(request.uncovered_units)
         if request.phase == "recovery":
             run.wake.set()
         if request.HasField("cache"):
-            worker.cache = to_record(request.cache, CacheProfile)
+            worker.cache = request.cache
         if request.HasField("link"):
-            worker.link = to_record(request.link, LinkProfile)
+            worker.link = request.link
         if request.step_parts:
-            worker.step_parts = dict(request.step_parts)
+            worker.step_parts = request.step_parts
         lineage = run.records.lineage
         return pb.HeartbeatResponse(
             known=True,
@@ -169,6 +135,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         run = self._run
         self._known(request.worker_id)
         self._check_generation(request.generation, "records")
+        if request.HasField("outcome"):
+            self._check_outcome(request.worker_id, _generation(request.generation))
         records = [to_record(one, StepRecord) for one in request.records]
         try:
             await run.records.take(records, run.state.lineages, run.job.training.numerics == "exact")
@@ -176,16 +144,16 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             log.error("results differ error=%s", error)
             self._controller.ending.fail(str(error))
         for event in request.events:
-            self._controller.note_worker_event(event)
+            await self._controller.take_worker_event(event)
         if request.HasField("outcome"):
-            self._controller.ending.note_outcome(request.outcome)
+            await self._controller.ending.take_outcome(request.outcome)
         run.wake.set()
         lineage = run.records.lineage
         return pb.ReportRecordsResponse(
             durable_step=run.records.durable_step(lineage, run.state.starts_at(lineage)), durable_lineage=lineage
         )
 
-    async def WatchPlan(self, request: pb.WatchPlanRequest, context: Any) -> AsyncIterator[pb.WatchPlanResponse]:
+    async def WatchPlan(self, request: pb.WatchPlanRequest, context: Any) -> AsyncIterator[Announcement]:
         run, controller = self._run, self._controller
         worker = self._known(request.worker_id)
         queue = run.streams.open(request.worker_id)
@@ -238,9 +206,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         controller = self._controller
         if request.error:
             log.error("worker failed worker=%s error=%r", request.worker_id, request.error)
+        mistake = request.user_mistake  # also of a worker that could not even register
         if request.ended:
-            self._run.members.end(request.worker_id, "" if request.user_mistake else request.error)
-        if request.user_mistake:  # also of a worker that could not even register
+            self._run.members.end(request.worker_id, "" if mistake else request.error)
+        if mistake and controller.start_failures.has_run:
+            controller.start_failures.note(request.worker_id, request.error or request.reason)
+        elif mistake:
             controller.ending.fail(request.error or request.reason, user_mistake=True)
         controller.note_departure(request.worker_id, request.reason or "it ended", "ended" if request.ended else "leaving")
         return pb.LeaveResponse()
@@ -270,11 +241,27 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 "drop what belongs to a lineage that ended and follow the newest plan"
             )
 
+    def _same_generation(self, message: Any) -> GenerationId:
+        """The running plan's own object where it is that one: a thousand workers' are then compared by identity."""
+        current = self._run.current
+        return current.generation if current is not None and _is(message, current.generation) else _generation(message)
+
+    def _check_outcome(self, worker_id: str, generation: GenerationId) -> None:
+        """The end of a run is told by rank 0 of the generation that runs, or that all are entering. Raises Refused."""
+        plans = [plan for plan in (self._run.current, self._run.state.prepared) if plan is not None]
+        if not any(plan.generation == generation and plan.placement.workers[0] == worker_id for plan in plans):
+            raise Refused(f"worker {worker_id!r} told the end of generation {generation}, which its rank 0 tells while it runs")
+
     def _durable_interval(self) -> int:
         run = self._run
         lineage = run.state.lineage
         first = run.state.starts_at(lineage) // run.calendar.interval_steps if run.calendar else 0
         return run.statistics.durable_interval(lineage, first)
+
+
+def _is(message: Any, generation: GenerationId | None) -> bool:
+    """Whether the message names this generation; asked of every heartbeat."""
+    return generation is not None and message.counter == generation.counter and message.incarnation == generation.incarnation
 
 
 def _generation(message: Any) -> GenerationId:

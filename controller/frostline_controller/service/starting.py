@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from frostline_contract.lineage import RESTORE, LineageStart
 from frostline_contract.plan import Decision, GenerationId, Plan
-from frostline_controller.checkpoints import newest_checkpoint
-from frostline_controller.deciding import decision_line
+from frostline_controller.checkpoints import newest_before, newest_checkpoint
 from frostline_controller.epochs import current_epoch, raise_epoch
 from frostline_controller.history import in_force, surviving_decisions, without_pending_rollbacks
 from frostline_controller.membership import Worker
@@ -21,28 +21,27 @@ from frostline_controller.recovery.target import lineage_at
 from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.reshaping import CONTINUED_KEPT, plan_end_line, plan_line
 from frostline_controller.service.run import Run
-from frostline_controller.state.durable import LineageStart, next_generation
+from frostline_controller.state.durable import next_generation
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class History:
-    """Decisions and lineages under which a plan starts. lines: decisions that became void with it, for plans.jsonl."""
+    """Decisions and lineages under which a plan starts."""
 
     decisions: tuple[Decision, ...]
     lineages: tuple[LineageStart, ...]
-    lines: list[dict[str, object]]
 
     def without_unstarted(self, reached: int, started: int) -> Self:
         """Without lineages above `reached` that a plan was to begin and no record is of: nobody ran that plan."""
-        lineages = tuple(s for s in self.lineages if s.kind != "restore" or not max(reached, started) < s.lineage)
+        lineages = tuple(s for s in self.lineages if s.kind != RESTORE or not max(reached, started) < s.lineage)
         return replace(self, lineages=lineages)
 
     def until(self, lineage: int) -> Self:
         """As it was before any later lineage was decided."""
         kept = tuple(start for start in self.lineages if start.lineage <= lineage)
-        return replace(self, decisions=tuple(d for d in self.decisions if d.lineage <= lineage), lineages=kept, lines=[])
+        return replace(self, decisions=tuple(d for d in self.decisions if d.lineage <= lineage), lineages=kept)
 
 
 class Starting:
@@ -58,35 +57,38 @@ class Starting:
             await asyncio.to_thread(raise_epoch, self._root, current)
 
     async def from_checkpoint(
-        self, workers: list[Worker], reason: str, why_back: str = "", facts: dict[str, object] | None = None, epoch: bool = False
-    ) -> Plan:
+        self, workers: list[Worker], reason: str, why_back: str = "", facts: dict[str, object] | None = None, epoch: bool = False,
+        distrusted_from: int = 0,
+    ) -> Plan:  # fmt: skip
         """One plan for all `workers` that fit, from the newest complete checkpoint or from the initial weights.
 
         why_back: for a failure, why nothing newer is left. epoch: a world may run on unseen, so its run epoch ends here.
+        distrusted_from: checkpoints of this step and later ones do not count, nor does anything else of them.
         """
         run = self._run
         assert run.identity is not None
-        found = await asyncio.to_thread(newest_checkpoint, self._root)
+        before = (distrusted_from, run.state.lineages)
+        found = await asyncio.to_thread(newest_before, self._root, *before) if distrusted_from else (
+            await asyncio.to_thread(newest_checkpoint, self._root)
+        )  # fmt: skip
         base = run.current
         step = found.step if found else 0
         lineage = 0 if base is None and found is None else run.state.max_lineage + 1
-        history = self._branch(lineage, step, found.lineage if found else 0) if lineage else self._history()
+        reached = found.lineage if found else 0
+        history = self._branch(lineage, step, reached, distrusts=bool(distrusted_from)) if lineage else self._history()
         decision = self._decision(history, step)
         choice = await self._choosing.choose(workers, decision.freeze_point if decision else 0, None, step)
         store = run.members.get(choice.placement.workers[0])
         assert store is not None
         told = base.run_epoch if base is not None else (await asyncio.to_thread(current_epoch, self._root)).run_epoch
         back = f"{reason}: back to step {step}: {why_back}" if why_back else reason
-        plan = run.stamped(entry_plan(
-            next_generation(run.state), base.generation if base else None, lineage, choice.placement, store, decision,
+        plan = run.stamped(await asyncio.to_thread(
+            entry_plan, next_generation(run.state), base.generation if base else None, lineage, choice.placement, store, decision,
             (found.path, found.step) if found else None, self._choosing.domains(choice.placement.workers), told + epoch,
             f"{back}; {choice.reason}",
         ))  # fmt: skip
-        await self._commit(plan, history)
-        if epoch:
-            await asyncio.to_thread(raise_epoch, self._root, plan)
         ends = [plan_end_line(base.generation, run.step_of(base))] if base else []
-        await self._announce(plan, [*history.lines, *ends], facts)
+        await self._commit(plan, history, ends, facts)
         return plan
 
     async def newer_checkpoint(self, failure: Failure, found: GoOn) -> int | None:
@@ -118,32 +120,31 @@ class Starting:
         store = run.members.get(choice.placement.workers[0])
         assert store is not None
         branch = f", where lineage {lineage} begins" if lineage != lineage_at(failure, found.state) else ""
-        plan = run.stamped(survivors_plan(
-            next_generation(run.state), base, found, lineage, choice.placement, store,
+        plan = run.stamped(await asyncio.to_thread(
+            survivors_plan, next_generation(run.state), base, found, lineage, choice.placement, store,
             (freeze_point, decision.number if decision else 0), self._choosing.domains(choice.placement.workers),
             f"{reason}: all units at step {found.state.step} from survivors{branch}; {choice.reason}",
         ))  # fmt: skip
-        ended_at = run.step_of(base)
-        await self._commit(plan, history)
-        await self._announce(plan, [*history.lines, *self._ends(failure, found, ended_at)], facts)
+        await self._commit(plan, history, self._ends(failure, found, run.step_of(base)), facts)
         return plan
 
     def _history(self) -> History:
-        return History(self._run.state.decisions, self._run.state.lineages, [])
+        return History(self._run.state.decisions, self._run.state.lineages)
 
-    def _branch(self, lineage: int, step: int, reached: int) -> History:
+    def _branch(self, lineage: int, step: int, reached: int, distrusts: bool = False) -> History:
         """A new lineage that starts at `step`, from a state of lineage `reached`."""
         state = self._run.state
-        decisions, lineages, void = without_pending_rollbacks(state.decisions, state.lineages, reached)
-        start = LineageStart(lineage=lineage, starts_at_step=step, kind="restore")
-        return History(decisions, (*lineages, start), [decision_line(decision) for decision in void])
+        decisions, lineages = without_pending_rollbacks(state.decisions, state.lineages, reached, step)
+        start = LineageStart(lineage=lineage, starts_at_step=step, kind=RESTORE, distrusts=distrusts)
+        return History(decisions, (*lineages, start))
 
     def _decision(self, history: History, step: int) -> Decision | None:
         """The decision in force at the step after `step`, in the newest lineage."""
         assert self._run.calendar is not None
         return in_force(surviving_decisions(history.decisions, history.lineages, self._run.calendar), step + 1)
 
-    async def _commit(self, plan: Plan, history: History) -> None:
+    async def _commit(self, plan: Plan, history: History, ends: list[dict[str, object]], facts: dict[str, object] | None) -> None:
+        """Make the plan durable; `announce` tells of it. ends: lines of the generations that it ends."""
         run, placement = self._run, plan.placement
         continued = (*run.state.continued, *(old.generation for old in (run.current, run.state.prepared) if old is not None))
         await run.commit(
@@ -155,15 +156,24 @@ class Starting:
             start_pp_degree=run.state.start_pp_degree or placement.pp_degree,
             start_dp_degree=run.state.start_dp_degree or placement.dp_degree,
         )  # fmt: skip
-
-    async def _announce(self, plan: Plan, ends: list[dict[str, object]], facts: dict[str, object] | None) -> None:
-        """Written to the history, then told to everyone."""
-        run = self._run
-        line = plan_line(plan, plan.start_step + 1)
-        await run.plans.append([*ends, {**line, "answers": facts} if facts else line])
         run.message, run.entered = "", {}
+        line = plan_line(plan, plan.start_step + 1)
+        run.untold = [*ends, {**line, "answers": facts} if facts else line]
+
+    async def announce(self) -> None:
+        """Tell everybody of the newest plan: its run epoch begins, it is written to the history, then it is heard.
+
+        Called in each round until all that is done. Raises OSError.
+        """
+        run, plan = self._run, self._run.current
+        if not run.untold:
+            return
+        assert plan is not None
+        await self.finish_epoch()
+        await run.plans.append(run.untold)
         await run.faults.at("planned", run)
         run.streams.send_all(run.plan_message(plan))
+        run.untold = []
         await run.faults.at("announced", run)
         log.info(
             "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%sx%s reason=%r",

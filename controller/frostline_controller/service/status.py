@@ -1,6 +1,7 @@
 """Where the run stands, for people: the Status RPC and the progress annotation."""
 
 import json
+from collections import Counter
 from typing import Any
 
 import psutil
@@ -20,8 +21,8 @@ def run_state(run: Run) -> str:
     return run.state.state
 
 
-def status_of(run: Run) -> pb.StatusResponse:
-    """Every field of StatusResponse."""
+def status_of(run: Run, with_workers: bool = True) -> pb.StatusResponse:
+    """Every field of StatusResponse; the workers only where they are asked for."""
     plan, latest, identity = run.current, run.records.latest, run.identity
     now = run.clock()
     seen = (latest.cache_hits + latest.cache_misses) if latest else 0
@@ -32,18 +33,20 @@ def status_of(run: Run) -> pb.StatusResponse:
         total_steps=run.total_steps,
         freeze_point=run.freeze_point(),
         num_units=identity.num_units if identity else 0,
-        workers=[_worker_status(run, worker, now) for worker in _shown(run)],
+        workers=[_worker_status(run, worker, now) for worker in _shown(run)] if with_workers else [],
         loss=latest.loss if latest else 0.0,
         metrics=_metrics(run),
         samples_per_second=latest.samples_per_second if latest else 0.0,
         cache_hit_fraction=latest.cache_hits / seen if latest and seen else 0.0,
         seconds_left=_seconds_left(run),
-        message=run.message or run.state.message,
+        message=_message(run),
         lineage=run.state.lineage,
         epoch=run.step / identity.steps_per_epoch if identity and identity.steps_per_epoch else 0.0,
         incarnation=run.state.incarnation,
         resident_bytes=psutil.Process().memory_info().rss,
     )
+    if identity is not None:
+        response.prefix_tile, response.prefix_tile_reason = identity.prefix_tile, identity.prefix_tile_reason
     if plan is not None:
         response.run_epoch = plan.run_epoch
         response.uncovered_units.extend(_uncovered(run, plan))
@@ -63,9 +66,14 @@ def progress_text(run: Run) -> str:
         "freeze_point": run.freeze_point(),
         "shape": f"{plan.placement.pp_degree}x{plan.placement.dp_degree}" if plan else "",
         "loss": round(latest.loss, 6) if latest else None,
-        "message": run.message,
+        "message": _message(run),
     }
     return json.dumps(values)
+
+
+def _message(run: Run) -> str:
+    """What the run waits for or ended with, then what somebody has to see to."""
+    return "; ".join(text for text in (run.message or run.state.message, run.trouble, run.cache_off) if text)
 
 
 def _shown(run: Run) -> list[Worker]:
@@ -75,7 +83,7 @@ def _shown(run: Run) -> list[Worker]:
 
 def _worker_status(run: Run, worker: Worker, now: float) -> pb.WorkerStatus:
     placement = run.current.placement if run.current else None
-    member = placement is not None and worker.worker_id in placement.workers and worker.presence != GONE
+    member = _is_member(run, worker)
     status = pb.WorkerStatus(
         worker_id=worker.worker_id,
         pod_name=worker.pod_name,
@@ -92,7 +100,7 @@ def _worker_status(run: Run, worker: Worker, now: float) -> pb.WorkerStatus:
         slowness=worker.slowness,
     )
     if member and placement is not None:
-        global_rank = placement.workers.index(worker.worker_id)
+        global_rank = placement.global_ranks[worker.worker_id]
         status.global_rank = global_rank
         status.pp_rank = placement.shape.pp_rank(global_rank)
         status.dp_rank = placement.shape.dp_rank(global_rank)
@@ -100,6 +108,15 @@ def _worker_status(run: Run, worker: Worker, now: float) -> pb.WorkerStatus:
         status.units.extend(placement.units_of(worker.worker_id))
         status.keeps.extend(run.current.wards_of(worker.worker_id) if run.current else [])
     return status
+
+
+def workers_by_state(run: Run) -> Counter[str]:
+    """How many workers there are in each state, of those that `status_of` shows."""
+    return Counter(_state(run, worker, _is_member(run, worker)) for worker in _shown(run))
+
+
+def _is_member(run: Run, worker: Worker) -> bool:
+    return run.current is not None and worker.worker_id in run.current.placement.global_ranks and worker.presence != GONE
 
 
 def _uncovered(run: Run, plan: Plan) -> tuple[int, ...]:
@@ -121,7 +138,7 @@ def _state(run: Run, worker: Worker, member: bool) -> str:
     if member:
         return "member"
     prepared = run.state.prepared
-    joining = run.current is None or (prepared is not None and worker.worker_id in prepared.participants)
+    joining = run.current is None or (prepared is not None and worker.worker_id in prepared.places)
     return "joining" if joining else "spare"
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from frostline_contract.plan import GenerationId, Plan
-from frostline_controller.hangs import Progress, Verdict, judge
+from frostline_controller.hangs import IDLE, Progress, Verdict, judge
 from frostline_controller.membership import Worker
 from frostline_controller.planning import reference_profile
 from frostline_controller.service.adapting import Adapting
@@ -84,8 +84,8 @@ class Watching:
         await self._take_stuck_away()
         if not self._all_there(plan):
             return
-        members = self._members(plan, now)
-        self._judge(plan, members, now)
+        if not self._anybody_moves(plan, now):
+            self._judge(plan, self._members(plan, now), now)
         if now - self._slowness_at >= SLOWNESS_SECONDS:
             self._slowness_at = now
             await self._measure_slowness(run.current, now)
@@ -120,11 +120,25 @@ class Watching:
             self._entering.fail(f"worker {gone[0].pod_name} is gone: {gone[0].why_gone}")
         return not missing
 
+    def _anybody_moves(self, plan: Plan, now: float) -> bool:
+        """Whether `judge` would find at once that nobody hangs: asked first, since it is so in nearly every round of a run, and
+        what all members last said need not be gathered for it."""
+        ahead, silent_after = self._stack_lead_seconds, self.silent_after_seconds
+        return any(
+            worker.phase not in IDLE and now - worker.last_heard <= silent_after and worker.phase_seconds + ahead < silent_after
+            for worker_id in plan.placement.workers
+            if (worker := self._run.members.get(worker_id)) is not None
+        )
+
+    @property
+    def _stack_lead_seconds(self) -> float:
+        return min(STACK_LEAD_SECONDS, 0.1 * self._run.job.controller.hang_floor_seconds)
+
     def _judge(self, plan: Plan, members: list[Progress], now: float) -> None:
         floor, step_seconds = self._run.job.controller.hang_floor_seconds, plan.placement.predicted_step_seconds
         verdict = judge(members, floor, self.silent_after_seconds, step_seconds)
         if verdict is None:
-            ahead = min(STACK_LEAD_SECONDS, 0.1 * floor)
+            ahead = self._stack_lead_seconds
             older = [replace(member, phase_seconds=member.phase_seconds + ahead) for member in members]
             suspicion = judge(older, floor, self.silent_after_seconds, step_seconds)
             if suspicion is not None:

@@ -1,26 +1,31 @@
 """What a leading controller serves over HTTP: metrics, the run's status, result and report. Reading only; nothing here steers.
 
-/metrics  Prometheus' text    /status  JSON    /result  result.json    /report  report.html, made anew
+/metrics  Prometheus' text    /status  JSON    /result  result.json    /report  report.html, drawn anew where it is old
 
-A controller that waits for the Lease serves /metrics alone, which says so.
+Nobody is asked for a token: who reaches the port is the NetworkPolicy's matter (`kubernetes.network_policy.metrics_from`). So all
+of it is bounded: connections, their time, and drawings. A controller that waits for the Lease serves /metrics alone, and says so.
 """
 
 import asyncio
 import json
 import logging
-import subprocess
-import sys
+import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from frostline_controller.service.drawing import NotDrawn, Reports
 from frostline_controller.service.metrics import metrics_text, standby_text
 from frostline_controller.service.run import Run
 from frostline_controller.service.status import progress_text
 
 ANSWER_SECONDS = 5.0
-REPORT_SECONDS = 120.0
+CONNECTIONS_MAX = 16
+REQUEST_SECONDS = 10.0
+"""From a connection until its request must be there; and for each piece of the answer."""
 METRICS_TYPE = "text/plain; version=0.0.4"
 PATHS = ("/metrics", "/status", "/result", "/report")
 log = logging.getLogger(__name__)
@@ -49,7 +54,7 @@ class Pages:
 
     def __init__(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
         self._run, self._loop = run, loop
-        self._reporting = threading.Lock()
+        self._reports = Reports(run.folder)
 
     def page(self, path: str) -> tuple[str, bytes]:
         """Content type and content. Raises Refusal."""
@@ -60,8 +65,7 @@ class Pages:
         if path == "/result":
             return "application/json", self._file("result.json", "the run has not ended yet")
         if path == "/report":
-            self._make_report()
-            return "text/html; charset=utf-8", self._file("report.html", "no report was made")
+            return "text/html; charset=utf-8", self._report()
         raise Refusal(404, f"unknown path; known are {', '.join(PATHS)}")
 
     def _in_loop(self, read: Callable[[Run], Any]) -> Any:
@@ -80,16 +84,51 @@ class Pages:
             raise Refusal(404, absent)
         return file.read_bytes()
 
-    def _make_report(self) -> None:
-        """In a process of its own: drawing takes memory that a controller should not keep."""
-        with self._reporting:
-            command = [sys.executable, "-m", "frostline_controller.cli", "report", str(self._run.folder)]
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=REPORT_SECONDS, check=False)
-            except subprocess.TimeoutExpired:
-                raise Refusal(503, f"the report was not made within {REPORT_SECONDS:.0f} s") from None
-            if done.returncode:
-                raise Refusal(500, f"the report was not made: {done.stderr.strip()[-500:]}")
+    def _report(self) -> bytes:
+        try:
+            return self._reports.page()
+        except NotDrawn as missing:
+            raise Refusal(503 if missing.busy else 500, str(missing)) from None
+
+
+class _BoundedServer(ThreadingHTTPServer):
+    """At most CONNECTIONS_MAX connections, each given REQUEST_SECONDS for its request; who comes beyond that is hung up on."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._reading: dict[socket.socket, float] = {}
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        self._reading[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.has_asked(request)
+            self._slots.release()
+
+    def has_asked(self, request: socket.socket) -> None:
+        """Its request is there, or it is gone."""
+        self._reading.pop(request, None)
+
+    def service_actions(self) -> None:
+        """Called twice a second: whoever is still writing its request after REQUEST_SECONDS is cut off."""
+        now = time.monotonic()
+        for request, since in list(self._reading.items()):
+            if now - since > REQUEST_SECONDS:
+                with suppress(OSError):  # it has gone by itself
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle is nothing to log."""
 
 
 class WebServer:
@@ -100,7 +139,10 @@ class WebServer:
         this = self
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = REQUEST_SECONDS
+
             def do_GET(self) -> None:
+                this._server.has_asked(self.connection)
                 try:
                     kind, content = this._pages.page(self.path.partition("?")[0])
                     self._answer(200, kind, content)
@@ -117,7 +159,7 @@ class WebServer:
             def log_message(self, format: str, *arguments: object) -> None:
                 """Scrapes are nothing to log."""
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server = _BoundedServer((host, port), Handler)
         self.port = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, name="web", daemon=True).start()
 

@@ -7,27 +7,37 @@ FENCE, "<incarnation>.<counter>", so that of two controllers only the one that r
 import base64
 import json
 import zlib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS, STATE
-from frostline_contract.plan import Decision, Frozen, GenerationId, Plan
+from frostline_contract.job import Job, JobError, section_digests
+from frostline_contract.lineage import Cuts, LineageStart
+from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, Frozen, GenerationId, Plan, PrefixTile
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState, Conflict
 from frostline_controller.recovery.budget import RetryBudget
+from frostline_controller.state.decisions import pack_decisions, unpack_decisions
 
 STATE_BYTES_MAX = 200 * 1024
 """The API server takes 256 KiB of annotations in all (facts: kubernetes); the rest is left to others."""
+END_BYTES = 16 * 1024
+"""More for the state of a run that has ended: it can always be written that it has, and why."""
 
 
-class LineageStart(Frozen):
-    """A lineage and the committed step that it starts from. kind: "start", "restore" or "rollback"."""
-
-    lineage: int
-    starts_at_step: int
-    kind: str = "start"
+ENDED = ("completed", "failed", "cancelled", "suspended")
+"""States of a run that nothing goes on in until it is resumed."""
 
 
 class RunIdentity(Frozen):
-    """What the first worker said about the run; every other worker must say the same (PROTOCOLS 1, 8)."""
+    """What the first worker said about the run; every other worker must say the same (PROTOCOLS 1, 8).
+
+    place_dependence: what makes a sample's bits depend on its place in a tile, in words; empty: nothing. prefix_tile: how many
+    samples the frozen prefix computes together, chosen from that with prefix_tile_reason. sample_tile_cost: what one sample at a
+    time costs over whole micro-batches.
+    """
 
     probe_digest: str
     probe_detail: str
@@ -40,6 +50,25 @@ class RunIdentity(Frozen):
     cacheable: bool = False
     cache_refusal: str = ""
     tied: bool = False
+    weights_digest: str = ""
+    place_dependence: str = ""
+    prefix_tile: PrefixTile = MICRO_BATCH
+    prefix_tile_reason: str = ""
+    sample_tile_cost: float = 1.0
+
+    @property
+    def uncacheable(self) -> str:
+        """Why nothing may be cached in this run, and what to set; empty where it may."""
+        if not self.cacheable:
+            return self.cache_refusal or "the augmentation mode forbids it"
+        if self.place_dependence and self.prefix_tile == MICRO_BATCH:
+            return f"{self.place_dependence}, and frozen layers compute whole micro-batches (cache.prefix_tile)"
+        return ""
+
+    @property
+    def prefix_cost(self) -> float:
+        """What computing the frozen prefix costs over computing it in whole micro-batches."""
+        return max(1.0, self.sample_tile_cost) if self.prefix_tile == SAMPLE else 1.0
 
 
 class PinnedShape(Frozen):
@@ -63,7 +92,8 @@ class DurableState(Frozen):
     known to be done; -1 otherwise. requested_workers: a user's limit, 0 to suspend; -1: none.
     continued: generations that led to the current one, newest last: their members may still bring records of stable steps.
     start_pp_degree, start_dp_degree: the shape that the run began with; 0 before.
-    retries: failures of the run's own making without progress since.
+    retries: failures of the run's own making without progress since. cache_off: why the cache is used no more; empty: it may be.
+    job_digests: of the job that the run follows, by section; empty in a state that an older version has written.
     """
 
     incarnation: int = 0
@@ -88,6 +118,12 @@ class DurableState(Frozen):
     start_pp_degree: int = 0
     start_dp_degree: int = 0
     retries: RetryBudget = RetryBudget()
+    cache_off: str = ""
+    job_digests: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def cuts(self) -> Cuts:
+        return Cuts(self.lineages)
 
     @property
     def fence(self) -> str:
@@ -101,14 +137,16 @@ class DurableState(Frozen):
 def encode_state(state: DurableState) -> str:
     """Compressed JSON in base64. Plans are kept without their decisions, which the state holds once.
 
-    Raises ValueError above STATE_BYTES_MAX.
+    Raises ValueError above STATE_BYTES_MAX; for a run that has ended, above what others leave of the annotations.
     """
     raw = state.model_dump(mode="json", exclude_defaults=True)
+    if "decisions" in raw:
+        raw["decisions"] = pack_decisions(state.decisions)
     for name in ("current", "prepared"):
         if raw.get(name):
             raw[name].pop("decisions", None)
     text = base64.b64encode(zlib.compress(json.dumps(raw, separators=(",", ":")).encode(), 9)).decode()
-    if len(text) > STATE_BYTES_MAX:
+    if len(text) > STATE_BYTES_MAX + (END_BYTES if state.state in ENDED else 0):
         raise ValueError(
             f"the durable state is {len(text)} bytes, {STATE_BYTES_MAX} are allowed "
             f"({len(state.decisions)} decisions, {len(state.current.placement.workers) if state.current else 0} workers); "
@@ -118,11 +156,39 @@ def encode_state(state: DurableState) -> str:
 
 
 def decode_state(text: str) -> DurableState:
-    raw: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
-    state = DurableState.model_validate(raw)
+    """Raises ValueError for a text that is damaged."""
+    try:
+        raw: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+        raw["decisions"] = unpack_decisions(raw.get("decisions", ()))
+        state = DurableState.model_validate(raw)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, zlib.error) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"the run's durable state (annotation {PLAN}) is damaged ({reason}); restore it from a copy") from None
     return state.model_copy(
         update={name: with_decisions(getattr(state, name), state.decisions) for name in ("current", "prepared") if raw.get(name)}
     )
+
+
+def read_state(cluster: ClusterState) -> DurableState:
+    """The state as it stands; an empty one where nobody has led yet. Raises ValueError for a damaged one."""
+    text = cluster.annotations.get(PLAN)
+    return decode_state(text) if text else DurableState()
+
+
+def check_same_job(state: DurableState, job: Job, file: Path) -> None:
+    """Raise JobError where a fixed field of the job is not what the run was started with: the file was edited or torn.
+
+    A state without digests, or of a version with other fields, says nothing about it.
+    """
+    now = section_digests(job)
+    if state.job_digests.get("fields") != now["fields"]:
+        return
+    changed = [name for name, digest in now.items() if state.job_digests.get(name) != digest]
+    if changed:
+        raise JobError(
+            f"{file}: is not the job that the run was started with: fixed fields differ in {', '.join(changed)}; restore the "
+            "file, or start a new run"
+        )
 
 
 def with_decisions(plan: Plan, decisions: tuple[Decision, ...]) -> Plan:
@@ -140,15 +206,16 @@ class DurableStore:
         """Raise the incarnation (before anything else), and return what was found under it, and the cluster."""
         cluster = self._backend.read()
         found = cluster.annotations.get(FENCE)
-        text = cluster.annotations.get(PLAN)
-        state = decode_state(text) if text else DurableState()
-        incarnation = int(found.split(".")[0]) if found else 0
+        state = read_state(cluster)
+        incarnation = _incarnation_of(found) if found else 0
         raised = state.model_copy(update={"incarnation": incarnation + 1})
         self._backend.patch_annotations({FENCE: raised.fence, PLAN: encode_state(raised), STATE: raised.state}, {FENCE: found})
         return raised, cluster
 
-    def write(self, old: DurableState, new: DurableState) -> None:
+    def write(self, old: DurableState, new: DurableState, remove: Mapping[str, str] | None = None) -> None:
         """Replace `old` by `new`, in one patch with what people read of it. Raises Conflict where another leads.
+
+        remove: other annotations, by their text, that go in the same patch; one that says something else by now stays.
 
         What stands there may be of ours, by a write whose answer was lost: nobody else has our incarnation. Nobody has heard of
         it, so it is replaced.
@@ -159,13 +226,23 @@ class DurableStore:
             changes[STATE] = shown[STATE]
         if new.requested_workers != old.requested_workers:
             changes[REQUESTED_WORKERS] = shown[REQUESTED_WORKERS]
+        removed: dict[str, str | None] = dict.fromkeys(remove or {})
         try:
-            self._backend.patch_annotations(changes, {FENCE: old.fence})
+            self._backend.patch_annotations(changes | removed, {FENCE: old.fence, **(remove or {})})
         except Conflict:
+            if remove:
+                return self.write(old, new)
             found = self._backend.read().annotations.get(FENCE, "")
             if found == old.fence or found.partition(".")[0] != str(new.incarnation):
                 raise
             self._backend.patch_annotations(changes | shown, {FENCE: found})
+
+
+def _incarnation_of(fence: str) -> int:
+    incarnation, _, counter = fence.partition(".")
+    if not (incarnation.isdecimal() and counter.isdecimal()):
+        raise ValueError(f"annotation {FENCE} is {fence[:40]!r}, which is no generation such as 3.14; restore it from a copy")
+    return int(incarnation)
 
 
 def next_generation(state: DurableState) -> GenerationId:

@@ -3,16 +3,43 @@
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from frostline_contract.durable_files import make_folder_durably, sync_folder
+
+Result = TypeVar("Result")
+_UNDER_WAY: set[asyncio.Task[Any]] = set()
+
+
+async def uncancelled(work: Coroutine[Any, Any, Result]) -> Result:
+    """Await `work` in a task of its own, which goes on to its end where the caller is cancelled.
+
+    gRPC cancels a handler whose caller has gone or waits no longer: what it has begun to write is then still written, and what is
+    remembered of it still true.
+    """
+    task = asyncio.ensure_future(work)
+    _UNDER_WAY.add(task)
+    task.add_done_callback(_UNDER_WAY.discard)
+    return await asyncio.shield(task)
+
+
+async def all_written() -> None:
+    """Return when nothing is being written any more, on whoever's behalf."""
+    while _UNDER_WAY:
+        await asyncio.wait(set(_UNDER_WAY))
 
 
 class Journal:
-    """Appends lines to one file. One writer; `append` returns when the lines are durable."""
+    """Appends lines to one file. One writer; `append` returns when the lines are durable.
 
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
+    may_write: called before each write, in its thread; raises where this process must not write any more.
+    """
+
+    def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
+        self.path, self._may_write = Path(path), may_write
+        make_folder_durably(self.path.parent)
         self._cut_torn_line()
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115  (open for the journal's life)
         self._order = asyncio.Lock()
@@ -20,14 +47,22 @@ class Journal:
     def lines(self) -> Iterator[dict[str, Any]]:
         """What was written before, line by line, never the whole file in memory."""
         with open(self.path, encoding="utf-8") as file:
-            for line in file:
-                yield json.loads(line)
+            for number, line in enumerate(file, start=1):
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise ValueError(f"{self.path}, line {number}: is damaged ({error}); restore the file") from None
 
-    async def append(self, lines: list[dict[str, Any]]) -> None:
-        """Write and fsync, away from the event loop. Raises OSError (a full disk), then nobody was told anything."""
-        if not lines:
-            return
-        data = "".join(json.dumps(line, allow_nan=True) + "\n" for line in lines).encode()
+    async def append(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Write and fsync, away from the event loop. Raises OSError (a full disk), then nobody was told anything.
+
+        A caller that is cancelled changes nothing: lines that it has asked for are written before those that come later.
+        """
+        if lines:
+            data = "".join(json.dumps(line, allow_nan=True) + "\n" for line in lines).encode()
+            await uncancelled(self._append(data))
+
+    async def _append(self, data: bytes) -> None:
         async with self._order:
             await asyncio.to_thread(self._write, data)
 
@@ -35,6 +70,7 @@ class Journal:
         self._file.close()
 
     def _write(self, data: bytes) -> None:
+        self._may_write()
         start = os.fstat(self._file.fileno()).st_size
         try:
             written = 0
@@ -60,3 +96,5 @@ class Journal:
                 end = start
             if end != size:
                 file.truncate(end)
+                os.fsync(file.fileno())
+        sync_folder(self.path.parent)  # the file's own name

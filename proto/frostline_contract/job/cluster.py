@@ -2,9 +2,10 @@
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
-from frostline_contract.job.section import Section, fixed, live
+from frostline_contract.job.section import SECONDS_MAX, Section, fixed, live
+from frostline_contract.shard_address import parse_shard_address
 
 
 class PlacementSection(Section):
@@ -12,7 +13,10 @@ class PlacementSection(Section):
 
     workers: int = live(4, ge=1, le=65536, doc="Workers wanted (pods times GPUs a pod).")
     min_workers: int = live(1, ge=1, doc="Below this many the run waits, saying so.")
-    workers_per_pod: int = fixed(1, ge=1, doc="Workers an agent starts: one a GPU.")
+    spare_workers: int = live(
+        0, ge=0, le=65536, doc="Workers kept started beside those, outside the shape: one takes a lost worker's place at once."
+    )
+    workers_per_pod: int = fixed(1, ge=1, le=1024, doc="Workers an agent starts: one a GPU.")
     pp_degree: int | None = live(None, ge=1, doc="Pins the pipeline's depth for the whole run; null: the planner's choice.")
     dp_degree: int | None = live(None, ge=1, doc="Pins the number of replicas; null: the planner's choice.")
     initial_pp_degree: int | None = fixed(
@@ -35,6 +39,11 @@ class PlacementSection(Section):
     pods_per_node: int = fixed(1, ge=1, doc="Local cluster: pods that share a node, its failure domain.")
     failure_domain_label: str = fixed("kubernetes.io/hostname", doc="Node label whose values are failure domains.")
 
+    @property
+    def pods(self) -> int:
+        """Pods that the run wants: for its workers and its spare ones."""
+        return -(-(self.workers + self.spare_workers) // self.workers_per_pod)
+
     @model_validator(mode="after")
     def _consistent(self) -> "PlacementSection":
         if self.min_workers > self.workers:
@@ -49,32 +58,62 @@ class CacheSection(Section):
     use: Literal["auto", "always", "never"] = live("auto", doc="auto: where the measured fetch beats the measured recompute.")
     shards: int = live(1, ge=1, le=256, doc="Redis servers, one single-threaded process each.")
     addresses: tuple[str, ...] = live((), doc="host:port of external Redis servers; empty: started with the run.")
+    trusted: bool = live(
+        False, doc="With addresses: use them though no secret signs the values. Whoever writes there then decides results."
+    )
     memory_bytes: int = live(1 << 30, ge=1 << 20, doc="Memory of all shards together; admission follows from it.")
     codec: Literal["none", "bfloat16", "int8"] = fixed(
         "none", doc="none: the compute type's bytes. A lossy codec is part of the function."
     )
+    prefix_tile: Literal["auto", "micro_batch", "sample"] = fixed(
+        "auto",
+        doc="Samples that frozen layers compute together. micro_batch: as they are trained, and no cache on a machine whose kernels give a sample other bits at another place; sample: one, right on every machine; auto: micro_batch where the start-up check allows it, else whichever of the two costs less.",
+    )
     shadow_audit_fraction: float = live(0.01, ge=0.0, le=1.0, doc="Share of hits computed again and compared.")
     prefetch_steps: int = live(2, ge=0, le=64, doc="Steps whose samples are fetched ahead.")
 
+    @field_validator("addresses")
+    @classmethod
+    def _are_addresses(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for address in addresses:
+            parse_shard_address(address)
+        return addresses
+
 
 class ControllerSection(Section):
-    heartbeat_seconds: float = live(0.5, gt=0.0, doc="Interval of a worker's liveness and progress messages.")
-    dead_after_seconds: float = live(10.0, gt=0.0, doc="Silence after which a worker counts as gone.")
-    hang_floor_seconds: float = live(60.0, gt=0.0, doc="Least deadline of a phase; the deadline is max(floor, 5 x rolling p99).")
+    heartbeat_seconds: float = live(0.5, ge=0.01, le=SECONDS_MAX, doc="Interval of a worker's liveness and progress messages.")
+    dead_after_seconds: float = live(10.0, gt=0.0, le=SECONDS_MAX, doc="Silence after which a worker counts as gone.")
+    hang_floor_seconds: float = live(
+        60.0, gt=0.0, le=SECONDS_MAX, doc="Least deadline of a phase; the deadline is max(floor, 5 x rolling p99)."
+    )
     reshape_deadline_seconds: float = live(
-        120.0, gt=0.0, doc="A prepared reshape that no vote has switched by then is abandoned."
+        120.0, gt=0.0, le=SECONDS_MAX, doc="A prepared reshape that no vote has switched by then is abandoned."
     )
     start_timeout_seconds: float = live(
-        120.0, gt=0.0, doc="How long the first plan waits for all workers before it takes those there are."
+        120.0, gt=0.0, le=SECONDS_MAX, doc="How long the first plan waits for all workers before it takes those there are."
     )
     join_settle_seconds: float = live(
-        0.5, ge=0.0, doc="Workers that join within this time of each other are taken in by one reshape."
+        0.5,
+        ge=0.0,
+        le=SECONDS_MAX,
+        doc="Workers that join within this time of each other are taken in by one reshape; the last that is wanted, at once.",
     )
-    join_pause_seconds: float = live(5.0, ge=0.0, doc="Least time between two reshapes that only take in joiners.")
+    join_pause_seconds: float = live(
+        5.0, ge=0.0, le=SECONDS_MAX, doc="Least time between two reshapes that only take in joiners."
+    )
     fruitless_recoveries_max: int = live(
         5, ge=1, doc="Recoveries in a row without one committed step, after which the run stops with the first error."
     )
     log_level: Literal["debug", "info", "warning", "error"] = live("info", doc="Least level of the structured logs.")
+
+    @model_validator(mode="after")
+    def _hears_of_the_living(self) -> "ControllerSection":
+        if self.dead_after_seconds <= self.heartbeat_seconds:
+            raise ValueError(
+                f"dead_after_seconds {self.dead_after_seconds:g} is not above heartbeat_seconds {self.heartbeat_seconds:g}: every "
+                "worker would count as gone; raise dead_after_seconds"
+            )
+        return self
 
 
 class ScheduledReshape(Section):
@@ -87,7 +126,8 @@ class ScheduledReshape(Section):
     virtual_stages: int = fixed(1, ge=1, doc="Stages a rank.")
 
 
-FAULTS_OF_A_WORKER = ("kill_worker", "raise", "tear", "late_commit", "stop", "deadlock", "slow", "cut", "kill_in_checkpoint")
+FAULTS_OF_A_WORKER = ("kill_worker", "raise", "tear", "late_commit", "stop", "deadlock", "slow", "cut", "kill_in_checkpoint",
+                      "flip")  # fmt: skip
 """Carried out by the worker itself, at (step, phase)."""
 FAULTS_OF_A_POD = ("kill_pod", "kill_node", "cut_node", "leave")
 """Carried out through the cluster when the controller hears of the step."""
@@ -106,13 +146,13 @@ class Fault(Section):
     """A planned fault: what happens to whom, when. It happens once, also where the step is computed again."""
 
     kind: Literal[
-        "kill_worker", "raise", "tear", "late_commit", "stop", "deadlock", "slow", "cut", "kill_in_checkpoint",
+        "kill_worker", "raise", "tear", "late_commit", "stop", "deadlock", "slow", "cut", "kill_in_checkpoint", "flip",
         "kill_pod", "kill_node", "cut_node", "leave", "kill_redis", "kill_cache_server", "kill_controller",
     ] = fixed(
         doc="kill_worker: SIGKILL. raise: an error of the step. tear: an error inside the update. late_commit: an error after "
         "this worker's part of the vote, before it has seen the result. stop: SIGSTOP. deadlock: blocks with heartbeats going on. "
         "slow: every step takes `seconds` longer, for 20 steps. cut: no control message passes for `seconds`. "
-        "kill_in_checkpoint: SIGKILL in the middle of writing one. kill_pod, kill_node: the agent too, all pods of a node. "
+        "kill_in_checkpoint: SIGKILL in the middle of writing one. flip: a bit changes silently, see `what`. kill_pod, kill_node: the agent too, all pods of a node. "
         "cut_node: its pods are replaced while their processes live on, cut off from the controller for `seconds`. "
         "leave: a pod is deleted with grace. kill_redis, kill_cache_server, kill_controller: SIGKILL, and they come back."
     )  # fmt: skip
@@ -124,7 +164,12 @@ class Fault(Section):
         "vote, seen, commit, committed, between, decision, evaluate, freeze, checkpoint, rollback, reshape, recovery, finish or "
         "publish. For kill_controller: step, planned, announced or recovering. The other kinds have a place of their own.",
     )
-    seconds: float = fixed(5.0, gt=0.0, doc="How long, for slow, cut and cut_node.")
+    seconds: float = fixed(5.0, gt=0.0, le=SECONDS_MAX, doc="How long, for slow, cut and cut_node.")
+    what: Literal["weight", "moment", "cached_value"] = fixed(
+        "weight",
+        doc="For flip: one bit of a weight or of an optimizer moment, after the step's update; or one bit of every boundary "
+        "activation that the worker stores in the cache in that step, before it is signed or hashed.",
+    )
 
     @model_validator(mode="after")
     def _phase_exists(self) -> "Fault":

@@ -71,16 +71,16 @@ class DataSection(Section):
     guard_samples_max: int = fixed(1024, ge=1, doc="At most this many samples in the guard split.")
     max_samples: int | None = fixed(None, ge=1, doc="Use only this many samples (chosen by seed) of the training data.")
     sequence_length: int = fixed(
-        128, ge=4, doc="Text: tokens a sample; longer ones are cut (or windowed, for squad), shorter padded."
+        128, ge=4, le=2**20, doc="Text: tokens a sample; longer ones are cut (or windowed, for squad), shorter padded."
     )
     doc_stride: int = fixed(64, ge=1, doc="squad: overlap of the windows of a long context, in tokens.")
     image_size: int | None = fixed(
-        None, ge=4, doc="Images are resized to this many pixels square; null keeps the model config's."
+        None, ge=4, le=2**14, doc="Images are resized to this many pixels square; null keeps the model config's."
     )
     tokenizer: str | None = fixed(
         None, doc="Tokenizer directory or hub id; null: the model checkpoint's, or one trained on the data."
     )
-    vocabulary_size: int = fixed(2048, ge=64, doc="Size of a tokenizer trained on the data.")
+    vocabulary_size: int = fixed(2048, ge=64, le=2**24, doc="Size of a tokenizer trained on the data.")
     augmentation: AugmentationSection = fixed(AugmentationSection(), doc="How samples vary between epochs.")
 
 

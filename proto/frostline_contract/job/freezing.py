@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from frostline_contract.job.section import Section, fixed, live
+from frostline_contract.job.section import SECONDS_MAX, Section, fixed, live
 
 
 class PolicySection(Section):
@@ -66,7 +66,7 @@ class FreezeSection(Section):
 class DecisionsSection(Section):
     lag_steps: int = fixed(3, ge=3, doc="Steps from an interval's end to its decision's first step.")
     wait_seconds: float = live(
-        30.0, ge=0.0, doc="A step whose decision is late waits at most this long; then the decision is void."
+        30.0, ge=0.0, le=SECONDS_MAX, doc="A step whose decision is late waits at most this long; then the decision is void."
     )
 
 

@@ -1,5 +1,6 @@
 """What only a cluster has: the job file's `kubernetes` section, which the chart renders and a local run ignores."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -12,14 +13,22 @@ Quantity = QuantityText | Annotated[int, Field(ge=0)] | Annotated[float, Field(g
 
 GPU = "nvidia.com/gpu"
 OUR_VARIABLES = "FROSTLINE_"
+SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$"
+"""Of a variable that holds a secret: it belongs into a Secret, since `env` can be read in pods' specs and job files."""
 NAME = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$"
 """Of an existing object, or nothing."""
+EXISTING = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 OUR_MOUNTS = ("/frostline", "/tmp", "/dev", "/var/run", "/run", "/proc", "/sys", "/etc/frostline")
 
 
 class ImageSection(Section):
     repository: str = live("", doc="Image without its tag; empty: ghcr.io/frostline/<role>.")
     tag: str = live("", doc="Tag or, as sha256:..., digest; empty: the chart's appVersion.")
+    digest: str = live(
+        "",
+        pattern="^(sha256:[0-9a-f]{64})?$",
+        doc="Digest that the tag must have, sha256:...; empty: whatever the registry gives.",
+    )
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = live("IfNotPresent", doc="When a node asks the registry.")
 
 
@@ -33,6 +42,13 @@ class Toleration(Section):
     tolerationSeconds: int | None = live(None, ge=0, doc="With NoExecute: how long a pod stays; null: for ever.")
 
 
+class SecretKey(Section):
+    """One key of an existing Secret."""
+
+    secret: str = live(pattern=EXISTING, doc="The Secret's name.")
+    key: str = live(pattern=r"^[-._A-Za-z0-9]{1,253}$", doc="Its key.")
+
+
 class PodSection(Section):
     """Where pods of one role may run, and what they get."""
 
@@ -43,14 +59,24 @@ class PodSection(Section):
     tolerations: tuple[Toleration, ...] = live((), doc="Taints that it bears.")
     priority_class: str = live("", pattern=NAME, doc="Name of an existing PriorityClass; empty: the cluster's default.")
     env: dict[str, str] = live({}, doc="Further environment variables, e.g. NCCL_DEBUG. Those of FROSTLINE_ are the chart's.")
+    secret_env: dict[str, SecretKey] = live({}, doc="Variables from Secrets, e.g. WANDB_API_KEY: {secret: wandb, key: api-key}.")
+    env_from_secrets: tuple[str, ...] = live((), doc="Secrets whose every key becomes a variable.")
     annotations: dict[str, str] = live({}, doc="Further annotations of its pods.")
     labels: dict[str, str] = live({}, doc="Further labels of its pods.")
 
     @model_validator(mode="after")
     def _ours_are_ours(self) -> "PodSection":
-        for name in self.env:
+        for name in (*self.env, *self.secret_env):
             if name.startswith(OUR_VARIABLES):
                 raise ValueError(f"env holds {name}; variables that begin with {OUR_VARIABLES} are the chart's: remove it")
+        for name in self.env:
+            if re.search(SECRET_NAME, name):
+                raise ValueError(
+                    f"env holds {name}, by its name a secret: whoever may read pods or this file would read it; put it into a "
+                    f"Secret and name that in secret_env: {{{name}: {{secret: NAME, key: KEY}}}}"
+                )
+            if name in self.secret_env:
+                raise ValueError(f"{name} is in env and in secret_env; remove one of them")
         return self
 
 
@@ -201,6 +227,11 @@ class KubernetesSection(Section):
     storage: StorageSection = fixed(StorageSection(), doc="Checkpoints and records.")
     volumes: tuple[VolumeSection, ...] = fixed((), doc="Data and models.")
     hub_token_secret: str = fixed("", pattern=NAME, doc="Secret whose key `token` opens gated models and data sets; empty: none.")
+    cache_secret: str = fixed(
+        "",
+        pattern=NAME,
+        doc="Existing Secret whose key `secret` signs cached values; runs that share cache.addresses share it. Empty: the run's own.",
+    )
     image_pull_secrets: tuple[str, ...] = live((), doc="Secrets for private registries.")
     auth: AuthSection = live(AuthSection(), doc="Who may call.")
     lease: LeaseSection = live(LeaseSection(), doc="Leader election.")

@@ -3,7 +3,6 @@
 import difflib
 import hashlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +11,14 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from frostline_contract.job.model import Job
-
-
-class JobError(ValueError):
-    """A mistake in a job file; the text names each field, its value and what to do."""
-
-
-class _Yaml(yaml.SafeLoader):
-    """YAML 1.2's booleans: true and false only, so that `mode: off` and the key `off:` stay words."""
-
-
-_Yaml.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Yaml.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-
-
-def read_yaml(text: str) -> Any:
-    """Plain data from YAML text. Raises yaml.YAMLError."""
-    loader = _Yaml(text)
-    try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
+from frostline_contract.job.yaml_text import JobError, plain, read_yaml
 
 
 def load_job(path: str | Path, overrides: list[str] | None = None) -> Job:
     """Read a job file and apply `--set a.b=c` overrides.
 
-    Paths in it (model.path, data.path, data.test_path, data.tokenizer) become absolute, relative to the file's folder.
+    Paths in it (model.path, data.path, data.test_path, data.tokenizer, freeze.policy.replay_of) become absolute, relative to the
+    file's folder.
     Raises JobError.
     """
     file = Path(path)
@@ -49,8 +26,10 @@ def load_job(path: str | Path, overrides: list[str] | None = None) -> Job:
         raw = read_yaml(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise JobError(f"{file}: cannot be read ({error.strerror}); give a job file with -f") from error
-    except yaml.YAMLError as error:
-        raise JobError(f"{file}: no valid YAML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise JobError(f"{file}: is no UTF-8 text ({error.reason} at byte {error.start}); give a job file with -f") from None
+    except JobError as error:
+        raise JobError(f"{file}: {error}") from None
     if not isinstance(raw, dict):
         raise JobError(f"{file}: holds {type(raw).__name__}, expected a mapping with model, task, data and training")
     return parse_job(_absolute_paths(apply_overrides(raw, overrides or []), file.resolve().parent), str(file))
@@ -67,8 +46,8 @@ def parse_job(raw: dict[str, Any], origin: str = "job") -> Job:
 
 
 def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """Set `a.b=c` entries in a copy of `raw`; values are YAML. Raises JobError for a text without '='."""
-    result = json.loads(json.dumps(raw))
+    """Set `a.b=c` entries in a copy of `raw`; values are YAML. Raises JobError."""
+    result: dict[str, Any] = plain(raw)
     for text in overrides:
         path, equals, value = text.partition("=")
         if not equals or not path:
@@ -79,7 +58,10 @@ def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
                 raise JobError(f"--set {text!r}: {parent} is no section")
-        place[last] = read_yaml(value)
+        try:
+            place[last] = read_yaml(value)
+        except JobError as error:
+            raise JobError(f"--set {text!r}: {error}") from None
     return result
 
 
@@ -98,7 +80,24 @@ def job_revision(job: Job) -> str:
     return _digest(job.model_dump(mode="json"))[:16]
 
 
-def _digest(values: dict[str, Any]) -> str:
+def section_digests(job: Job) -> dict[str, str]:
+    """A digest of the fixed fields of each section, and of which fixed fields there are ("fields": another version of Frostline
+    may have others). 16 hexadecimal digits each."""
+    values = _fixed(job, job.model_dump(mode="json"))
+    return {"fields": _digest(_fixed_names(job))[:16], **{name: _digest(value)[:16] for name, value in values.items()}}
+
+
+def _fixed_names(section: BaseModel) -> dict[str, Any]:
+    """Of a section's fields those that never change, sections below it with theirs."""
+    inner = {name: getattr(section, name) for name in type(section).model_fields}
+    return {
+        name: _fixed_names(value) if isinstance(value, BaseModel) else None
+        for name, value in inner.items()
+        if isinstance(value, BaseModel) or not is_live(type(section).model_fields[name])
+    }
+
+
+def _digest(values: Any) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -121,8 +120,12 @@ def _fixed(section: BaseModel, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    for section, field in (("model", "path"), ("data", "path"), ("data", "test_path"), ("data", "tokenizer")):
-        place = raw.get(section)
+    for *sections, field in (
+        ("model", "path"), ("data", "path"), ("data", "test_path"), ("data", "tokenizer"), ("freeze", "policy", "replay_of"),
+    ):  # fmt: skip
+        place: Any = raw
+        for section in sections:
+            place = place.get(section) if isinstance(place, dict) else None
         value = place.get(field) if isinstance(place, dict) else None
         if isinstance(value, str) and (field != "tokenizer" or (folder / value).exists()):
             place[field] = str((folder / value).resolve())

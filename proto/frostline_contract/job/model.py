@@ -1,5 +1,7 @@
 """The whole job file."""
 
+from pathlib import Path
+
 from pydantic import model_validator
 
 from frostline_contract.job.cluster import (
@@ -48,15 +50,25 @@ class Job(Section):
             )
         if self.training.precision == "mixed_bfloat16" and self.training.device == "cpu":
             raise ValueError("training.precision is mixed_bfloat16 and training.device is cpu; use bfloat16 or float32 on a CPU")
-        pods = -(-self.placement.workers // self.placement.workers_per_pod)
+        pods = self.placement.pods
         for index, fault in enumerate(self.faults):
             if fault.worker >= pods and fault.kind not in FAULTS_OF_A_SERVICE:
                 raise ValueError(f"faults.{index}.worker is {fault.worker}; the job's pods are 0 to {pods - 1}")
+        for index, reshape in enumerate(self.reshapes):
+            if reshape.dp_degree > self.training.reduction_leaves:
+                raise ValueError(
+                    f"reshapes.{index}.dp_degree {reshape.dp_degree} exceeds training.reduction_leaves "
+                    f"{self.training.reduction_leaves}; raise reduction_leaves or lower dp_degree"
+                )
         return self
 
     def interval_steps(self, steps_per_epoch: int) -> int:
         """Steps an interval: the job's number, or one epoch, but always longer than the decision lag."""
         return self.freeze.interval_steps or max(steps_per_epoch, self.decisions.lag_steps + 1)
+
+    def checkpoint_root(self, run_dir: Path) -> Path:
+        """The folder of the run's checkpoints: the same wherever the commands are typed."""
+        return Path(run_dir).absolute() / (self.checkpoint.uri or "checkpoints")
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """The run's length in steps."""

@@ -4,11 +4,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+SECONDS_MAX = 1e7
+"""The longest time that a field takes: four months. Beyond it clocks and timeouts of the system no longer count."""
+
 
 class Section(BaseModel):
     """A part of the job file: unknown keys are refused, values are checked, nothing changes after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 def fixed(default: Any = ..., *, doc: str, **limits: Any) -> Any:

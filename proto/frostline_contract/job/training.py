@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from frostline_contract.job.section import Section, fixed, live
 
@@ -26,9 +26,11 @@ class ScheduleSection(Section):
 class TrainingSection(Section):
     """The numerics of a step. Everything here fixes bits; nothing here says who computes them."""
 
-    epochs: float | None = fixed(None, gt=0.0, doc="Passes over the training data; give this or steps.")
-    steps: int | None = fixed(None, ge=1, doc="Global batches; give this or epochs.")
-    batch_size: int = fixed(64, ge=1, doc="Samples a step: the global batch, or each replica's with batch: per_replica.")
+    epochs: float | None = fixed(None, gt=0.0, le=1e6, doc="Passes over the training data; give this or steps.")
+    steps: int | None = fixed(None, ge=1, le=10**9, doc="Global batches; give this or epochs.")
+    batch_size: int = fixed(
+        64, ge=1, le=2**31, doc="Samples a step: the global batch, or each replica's with batch: per_replica."
+    )
     micro_batch_size: int = fixed(8, ge=1, doc="Samples a micro-batch; `frostline plan` advises on it.")
     reduction_leaves: int = fixed(
         8, ge=1, le=1024, doc="Leaves of the summation tree, a power of two: the largest dp_degree that the run can reach."
@@ -47,7 +49,7 @@ class TrainingSection(Section):
     numerics: Literal["exact", "fast"] = fixed(
         "exact", doc="exact: placement changes no bit (PROTOCOLS 1). fast: the library's all-reduce, equal to rounding."
     )
-    threads: int = fixed(1, ge=1, doc="CPU threads a worker; part of the numerics.")
+    threads: int = fixed(1, ge=1, le=1024, doc="CPU threads a worker; part of the numerics.")
     device: Literal["auto", "cpu", "cuda"] = fixed("auto", doc="auto: cuda where there is one.")
     refused_steps_max: int = fixed(10, ge=0, doc="Steps refused for non-finite values before the run stops.")
 
@@ -84,4 +86,12 @@ class CheckpointSection(Section):
     keep_last: int = live(
         2, ge=1, doc="Complete checkpoints kept (2 at least), beside the best one and those the guard may roll back to."
     )
-    uri: str | None = fixed(None, doc="Where checkpoints go; null: checkpoints/ in the run's folder.")
+    uri: str | None = fixed(None, doc="Path of the folder for checkpoints, relative to the run's folder; null: checkpoints.")
+
+    @field_validator("uri")
+    @classmethod
+    def _is_a_path(cls, uri: str | None) -> str | None:
+        scheme, separator, _ = (uri or "").partition("://")
+        if separator and scheme.isalnum():
+            raise ValueError("is no path; checkpoints go to a folder of a file system: mount it and give its path")
+        return uri

@@ -8,7 +8,8 @@ import pytest
 import torch
 from cache_stack import CacheStack, identity, wait_until
 
-from frostline_contract.cache_identity import HEADER, admitted, shard_of
+from frostline_contract.cache_identity import HEADER, admitted, pack_header, shard_of
+from frostline_contract.cache_tag import Checksums
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 
 
@@ -68,6 +69,24 @@ def test_values_above_a_mebibyte_travel_in_chunks_over_both_shards(stack: CacheS
     assert torch.equal(out[[0, 2]], rows)
     stack.redis(shard_of(keys[2], 2)).delete(keys[2])
     assert cache.read([5, 6], [0] * 2, out[:2]) == [False, True]
+
+
+def test_values_of_somebody_without_the_secret_are_misses(stack: CacheStack) -> None:
+    """Who can write to the Redis, but does not know the secret: own numbers with a header made right, and values moved."""
+    cache = stack.connect()
+    name = identity("poison")
+    stack.ready(cache, name)
+    rows = rows_of([1, 2, 3])
+    store(cache, [1, 2, 3], rows)
+    keys = {sample: name.key(sample, 0) for sample in (1, 2, 3)}
+    shards = {sample: stack.redis(shard_of(key, 2)) for sample, key in keys.items()}
+    scaled = (rows[0] * 1.01).numpy().tobytes()
+    shards[1].set(keys[1], pack_header("float32", (8, 16), scaled, keys[1], Checksums()) + scaled)
+    shards[2].set(keys[2], shards[3].get(keys[3]))
+    out = torch.empty(3, 8, 16)
+    assert cache.read([1, 2, 3], [0] * 3, out) == [False, False, True]
+    assert torch.equal(out[2], rows[2])
+    assert cache.take_counts().corrupt == 2
 
 
 def test_damaged_values_are_misses_and_are_healed_by_a_fill(stack: CacheStack) -> None:

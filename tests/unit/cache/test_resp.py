@@ -145,3 +145,27 @@ def test_a_reply_cut_off_and_one_that_trickles_both_end(connection: Connection) 
     with pytest.raises(ConnectionFault, match="time is over"):
         trickle.get_many([b"k"], [[memoryview(bytearray(100_000))]], time.monotonic() + 0.5)
     assert time.monotonic() - started < 0.5 + 0.3 + 0.3
+
+
+def test_a_name_that_no_server_resolves_costs_one_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver whose servers are silent keeps its caller for half a minute."""
+    system = socket.getaddrinfo
+
+    def silent(host: str, *arguments: object, **options: object) -> object:
+        if host == "silent.example":
+            if options.get("flags") == socket.AI_NUMERICHOST:
+                raise socket.gaierror("a name")
+            time.sleep(5.0)
+        return system(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    started = time.monotonic()
+    with pytest.raises(ConnectionFault, match=r"not resolved within 0\.2 s"):
+        Connection("silent.example", 6379, None, 0, 0.2)
+    assert time.monotonic() - started < 2.0
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70 + ".invalid", "\udcff"])
+def test_a_name_that_is_nobodys_is_a_fault_of_the_connection(host: str) -> None:
+    with pytest.raises(ConnectionFault):
+        Connection(host, 6379, None, 0, 2.0)

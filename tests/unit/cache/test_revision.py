@@ -2,7 +2,9 @@
 
 import torch
 
+from frostline_contract.job import parse_job
 from frostline_trainer.cache.revision import prefix_revision
+from frostline_trainer.training.caching import preprocessing_of
 
 
 def states() -> list[dict[str, torch.Tensor]]:
@@ -48,3 +50,13 @@ def test_every_part_counts() -> None:
         revision(probe_digest="abd"),
     ]
     assert len({revision(), *variants}) == len(variants) + 1
+
+
+def test_a_seed_counts_where_it_draws_how_samples_look() -> None:
+    values = {"model": {"family": "vit"}, "task": {"kind": "image_classification"}, "data": {"source": "digits"},
+              "training": {"steps": 8}}  # fmt: skip
+    plain = [preprocessing_of(parse_job({**values, "seed": seed})) for seed in (1, 2)]
+    assert plain[0] == plain[1]
+    varied = {"source": "digits", "augmentation": {"mode": "k-variants", "variants": 2, "shift_pixels": 1}}
+    drawn = [preprocessing_of(parse_job({**values, "data": varied, "seed": seed})) for seed in (1, 2)]
+    assert drawn[0] != drawn[1]

@@ -31,6 +31,17 @@ def test_the_password_is_neither_on_the_command_line_nor_readable_by_others(redi
     assert redis_server.config.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("name", ["a 'b' \"c\" d", "line\nmaxmemory 1\n", "back\\slash \\x41", "tab\tand \x7f", "schön"])
+def test_a_folder_of_any_name_is_a_value_and_no_directive(name: str, tmp_path: Path) -> None:
+    shard = start_redis(tmp_path / name, 16 << 20)
+    try:
+        settings = redis.Redis(port=shard.port, password=shard.password).config_get("*")
+        assert settings["dir"] == str(tmp_path / name)
+        assert settings["maxmemory"] == str(16 << 20)
+    finally:
+        shard.stop()
+
+
 def test_it_stops_and_leaves_no_password_behind(start_shard: Callable[..., RedisProcess]) -> None:
     shard = start_shard()
     assert shard.is_alive()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job.freezing import ElasticSection, FreezeSection, PolicySection, RailsSection
 from frostline_contract.job.training import EvaluationSection
+from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.plan import Decision
 from frostline_contract.statistics import GuardReading, IntervalStatistics
 from frostline_controller.freezing import FreezeInputs, decide
@@ -77,6 +78,7 @@ def decision(number: int, freeze_point: int, kind: str, lineage: int = 0, **fiel
         effective_step=number * INTERVAL + LAG,
         freeze_point=freeze_point,
         lineage=lineage,
+        decided_in=0 if kind == "rollback" else lineage,
         kind=kind,
         policy="gradient_argmin",
         **fields,
@@ -96,16 +98,19 @@ def simulate(
     """
     statistics: list[IntervalStatistics] = []
     decisions: list[Decision] = []
+    cuts = Cuts()
     number, lineage, freeze_point = 1, 0, 0
     while number <= intervals:
         statistics.append(measure(number, lineage, freeze_point))
-        made = decide(replace(template, statistics=tuple(statistics), decisions=tuple(decisions)))
+        alive = tuple(one for one in statistics if cuts.survives(one.lineage, one.last_step))
+        made = decide(replace(template, statistics=alive, decisions=tuple(decisions)))
         made = made.model_copy(update={"void": voided(lineage, number)})
         decisions.append(made)
         if made.void:
             number += 1
         elif made.kind == "rollback":
             lineage, freeze_point = made.lineage, made.freeze_point
+            cuts = Cuts((*cuts.starts, LineageStart(lineage=lineage, starts_at_step=made.rollback_to_step, kind="rollback")))
             number = template.calendar.due_before(made.rollback_to_step + 1) + 1
         else:
             freeze_point = made.freeze_point

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from frostline_contract.cache_tag import SECRET_VARIABLE
 from frostline_contract.job import Job, dump_job, parse_job
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.arguments import arms, seeds
@@ -241,3 +242,36 @@ def test_status_tells_which_units_nobody_keeps_and_who_keeps_whose() -> None:
     assert "0-1 +4-5" in text
     covered = status_text(from_response(pb.StatusResponse(name="run", state="running", workers=[member])))
     assert "one node's end" not in covered
+
+
+def test_a_terminal_without_our_letters_and_one_that_closes_early_get_their_answer(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "schön", finished=False)
+    command = [sys.executable, "-m", "frostline_controller.cli"]
+    plain = subprocess.run(
+        [*command, "status", str(run_dir)], env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=False
+    )
+    assert (plain.returncode, plain.stderr) == (exit_codes.NO_RUN, b"")
+    assert rb"sch\xf6n" in plain.stdout
+    reader, writer = os.pipe()
+    os.close(reader)
+    closed = subprocess.run([*command, "job", "--explain"], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (closed.returncode, closed.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("word", ["run", "resume"])
+def test_a_shared_cache_without_a_secret_is_refused_before_anything_starts(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
+    job, out = parse_job(job_values(cache={"addresses": ["127.0.0.1:1"]})), tmp_path / "run"
+    (tmp_path / "job.yaml").write_text(dump_job(job))
+    arguments = ("run", "-f", str(tmp_path / "job.yaml"), "--out", str(out))
+    if word == "resume":
+        out.mkdir()
+        write_run_folder(out, job, {})
+        arguments = ("resume", str(out))
+    code, _, said = end_of(capsys, *arguments)
+    assert code == exit_codes.USER_MISTAKE
+    assert "cache.addresses is ['127.0.0.1:1']" in said and SECRET_VARIABLE in said and "cache.trusted: true" in said
+    assert not out.exists() or word == "resume"

@@ -4,9 +4,20 @@ import io
 import json
 from pathlib import Path
 
+import pytest
+
 from frostline_controller.cli.control import ControlClient
+from frostline_controller.cli.output import silence
 from frostline_controller.cli.progress import Progress, ProgressReader
-from frostline_controller.cli.terminal import PlainTerminal, event_line, layout_line, open_terminal, panel, progress_line
+from frostline_controller.cli.terminal import (
+    LiveTerminal,
+    PlainTerminal,
+    event_line,
+    layout_line,
+    open_terminal,
+    panel,
+    progress_line,
+)
 from frostline_controller.report.data import Event
 from tests.unit.controller.synthetic_run import write_run
 
@@ -90,3 +101,23 @@ def test_the_live_panel_shows_numbers_picture_and_events() -> None:
     assert "trainer-0 *0 *1 2 3 4  -> trainer-1 5 6 7" in text
     assert "step 43: freeze: block 1 has the least norm" in text
     assert "spare       trainer-2" in text
+
+
+def test_a_terminal_that_cannot_be_written_is_switched_off_for_good() -> None:
+    with open("/dev/full", "w") as full:
+        terminal = open_terminal(quiet=False, out=full)
+        terminal.say("a line that nobody reads")
+        terminal.show(RUNNING)
+        terminal.close()
+        assert full.write("and what the interpreter flushes when it ends goes nowhere")
+
+
+def test_a_panel_whose_session_is_over_raises_where_it_is_noticed() -> None:
+    """Not in a thread of the library's own."""
+    from rich.console import Console
+
+    with open("/dev/full", "w") as full:
+        live = LiveTerminal(Console(file=full, force_terminal=True, width=80))
+        with pytest.raises(OSError, match="No space left"):
+            live.show(RUNNING)
+        silence(full)

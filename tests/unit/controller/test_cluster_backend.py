@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from frostline_contract.durable_files import create_durably
 from frostline_controller.cluster.backend import Conflict
 from frostline_controller.cluster.local_backend import LocalBackend
-from frostline_rpc.claims import create_durably
 
 
 def test_empty_cluster_reads_as_nothing(tmp_path: Path) -> None:

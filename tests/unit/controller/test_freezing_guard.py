@@ -1,4 +1,4 @@
-"""The guard: its bound against scipy, breach and hold, rollback and lineages, quarantine, what must be kept."""
+"""The guard: its bound against scipy, breach and hold, rollback and lineages, quarantine, what takes its place."""
 
 import math
 import random
@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.statistics import GuardReading
-from frostline_controller.freezing import decide, event_kind, explain, steps_to_keep, surviving, surviving_decisions
+from frostline_controller.freezing import decide, event_kind, explain, surviving_decisions
 from frostline_controller.freezing.guard import compare
 from frostline_controller.freezing.history import Change, changes, position
 from frostline_controller.freezing.student_t import t_quantile, upper_tail
@@ -127,6 +128,7 @@ def test_a_void_rollback_does_not_use_up_the_window():
     again = decide(replace(base, statistics=statistics, decisions=(*base.decisions, late, decision(4, 2, "keep"))))
     assert again.kind == "rollback"
     assert again.lineage == 2, "a lineage is never used twice, started or not"
+    assert (late.decided_in, again.decided_in) == (0, 0), "both are adopted in the lineage that goes on"
     assert "it came too late for step 33" in explain(late)
     assert event_kind(late) == "decision_void"
 
@@ -140,17 +142,6 @@ def test_of_two_watched_freezes_the_newest_that_breaches_goes_first():
     slow = [entry(1, FALLING, guard=LOW), entry(2, FALLING, 2, guard=HIGH), entry(3, FALLING, 3, guard=HIGH)]
     culprit = decide(inputs_of(*slow, decisions=made, rails=on))
     assert (culprit.rollback_to_step, culprit.freeze_point) == (12, 0)
-
-
-def test_statistics_after_the_rollback_step_do_not_survive():
-    back = decision(3, 0, "rollback", lineage=1, rollback_to_step=22)
-    old = [entry(1, FALLING), entry(2, FALLING), entry(3, FALLING, 2)]
-    assert [(one.lineage, one.number) for one in surviving(old, (back,))] == [(0, 1), (0, 2)]
-    redone = [*old, entry(3, FALLING, lineage=1), entry(4, FALLING, lineage=1)]
-    assert [(one.lineage, one.number) for one in surviving(redone, (back,))] == [(0, 1), (0, 2), (1, 3), (1, 4)]
-    assert surviving(old, (back.model_copy(update={"void": True}),)) == tuple(old)
-    restored = [*old, entry(3, FALLING, lineage=4), entry(2, FALLING, lineage=5)]
-    assert [(one.lineage, one.number) for one in surviving(restored, ())] == [(0, 1), (5, 2)]
 
 
 def test_a_rollback_stands_where_the_freeze_stood():
@@ -198,20 +189,9 @@ def test_a_run_whose_freezes_hurt_ends_with_what_does_no_harm():
     assert any("quarantine: freeze point 3 was rolled back" in made.reason for made in after)
     numbers = [made.number for made in after]
     assert numbers == list(range(numbers[0], 15)), "numbers rise by one within the new lineage"
-    keys = {(made.lineage, made.number, made.kind == "rollback") for made in decisions}
+    keys = {(made.decided_in, made.number) for made in decisions}
     assert len(keys) == len(decisions)
-    alive = surviving(statistics, decisions)
+    cuts = Cuts((LineageStart(lineage=1, starts_at_step=rollbacks[0].rollback_to_step),))
+    alive = [one for one in statistics if cuts.survives(one.lineage, one.last_step)]
     assert [one.number for one in alive] == list(range(1, 15))
     assert {one.freeze_point for one in alive} == {0, 2}
-
-
-def test_checkpoints_that_a_rollback_may_need_are_named():
-    pending = inputs_of(entry(1, FALLING), entry(2, FALLING), decisions=(decision(2, 2, "freeze"),))
-    assert steps_to_keep(pending) == (22,)
-    watched = run_to_breach()
-    assert steps_to_keep(watched) == (22,)
-    rolled = replace(watched, decisions=(*watched.decisions, decide(watched)))
-    assert steps_to_keep(rolled) == (22,), "until the new lineage has started from it"
-    statistics = [*watched.statistics[:2], *(entry(k, FALLING, 2, guard=LOW) for k in (3, 4, 5))]
-    assert steps_to_keep(replace(watched, statistics=tuple(statistics))) == ()
-    assert steps_to_keep(replace(watched, statistics=(), decisions=())) == ()

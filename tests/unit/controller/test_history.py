@@ -3,19 +3,20 @@
 import pytest
 
 from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.lineage import LineageStart
 from frostline_contract.plan import Decision
-from frostline_controller.history import in_force, next_number, surviving_decisions
-from frostline_controller.state.durable import LineageStart
+from frostline_controller.history import in_force, next_number, surviving_decisions, without_pending_rollbacks
 
 CALENDAR = DecisionCalendar(interval_steps=8, lag_steps=3, total_steps=64)
 FREEZE = Decision(number=1, interval=1, effective_step=11, freeze_point=2, kind="freeze")
 KEPT = [Decision(number=k, interval=k, effective_step=8 * k + 3, freeze_point=2) for k in (2, 3, 4)]
-ROLLBACK = Decision(number=5, interval=5, effective_step=43, freeze_point=0, lineage=1, kind="rollback", rollback_to_step=10)
+BACK = Decision(number=5, interval=5, effective_step=43, freeze_point=0, lineage=1, kind="rollback", rollback_to_step=10)
 OPENED = LineageStart(lineage=1, starts_at_step=10, kind="rollback")
+LATE = BACK.model_copy(update={"void": True})
 
 
 def timeline(*lineages: LineageStart) -> list[Decision]:
-    return surviving_decisions([FREEZE, *KEPT, ROLLBACK], lineages, CALENDAR)
+    return surviving_decisions([FREEZE, *KEPT, BACK], lineages, CALENDAR)
 
 
 def test_a_rollback_stands_where_the_freeze_stood_that_it_takes_back() -> None:
@@ -37,3 +38,26 @@ def test_a_restore_to_before_it_undoes_the_rollback_too() -> None:
     kept = timeline(OPENED, LineageStart(lineage=2, starts_at_step=4, kind="restore"))
     assert kept == []
     assert next_number(kept) == 1
+
+
+def test_a_rollback_that_came_too_late_keeps_its_place_and_changes_nothing() -> None:
+    """Otherwise its interval would be decided again, and given up again, for ever."""
+    kept = surviving_decisions([FREEZE, *KEPT, LATE], (), CALENDAR)
+    assert [(decision.number, decision.void) for decision in kept] == [(1, False), (2, False), (3, False), (4, False), (5, True)]
+    assert next_number(kept) == 6
+    assert in_force(kept, 43).freeze_point == 2
+
+
+@pytest.mark.parametrize(("step", "following"), [(41, 5), (42, 6), (50, 6)])
+def test_a_restore_to_before_the_vote_that_gave_a_rollback_up_decides_its_interval_again(step: int, following: int) -> None:
+    restore = LineageStart(lineage=2, starts_at_step=step, kind="restore")
+    assert next_number(surviving_decisions([FREEZE, *KEPT, LATE], (restore,), CALENDAR)) == following
+
+
+def test_a_restore_takes_back_a_rollback_that_its_state_has_not_been_through() -> None:
+    decisions, lineages = without_pending_rollbacks((FREEZE, *KEPT, BACK), (OPENED,), reached=0, step=42)
+    assert (decisions, lineages) == ((FREEZE, *KEPT), ()), "it is decided again"
+    passed, _ = without_pending_rollbacks((FREEZE, *KEPT, BACK), (OPENED,), reached=0, step=43)
+    assert passed == (FREEZE, *KEPT, LATE), "the state has passed its step without it: the workers had given it up"
+    through, kept = without_pending_rollbacks((FREEZE, *KEPT, BACK), (OPENED,), reached=1, step=12)
+    assert (through, kept) == ((FREEZE, *KEPT, BACK), (OPENED,))

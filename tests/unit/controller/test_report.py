@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from frostline_controller.report.build import build_report
 from frostline_controller.report.charts import build_charts, thin
-from frostline_controller.report.data import cut_lineages, read_run
-from frostline_controller.report.jsonl import JsonlTail, read_jsonl
+from frostline_controller.report.data import read_run
 from frostline_controller.report.occupancy import occupancy
 from frostline_controller.report.tensorboard import write_tensorboard
 from tests.unit.controller.synthetic_run import FAILED_AT, RESTORED_AT, TOTAL, UNITS, WORKERS, record, write_run
@@ -32,33 +32,10 @@ def test_a_cut_lineage_loses_its_later_steps_only(run_dir: Path) -> None:
     assert run.lineage_starts == ((1, RESTORED_AT),)
 
 
-def test_two_cuts_apply_both() -> None:
-    lines = [record(step, 0).model_dump() for step in range(1, 11)]
-    lines += [{"lineage": 1, "starts_at_step": 8}, *(record(step, 1).model_dump() for step in (9, 10))]
-    lines += [{"lineage": 2, "starts_at_step": 5}, *(record(step, 2).model_dump() for step in (6, 7))]
-    survivors, lost, starts = cut_lineages(lines)
-    assert [(r.lineage, r.step) for r in survivors] == [(0, s) for s in range(1, 6)] + [(2, 6), (2, 7)]
-    assert [(r.lineage, r.step) for r in lost] == [(0, s) for s in range(6, 11)] + [(1, 9), (1, 10)]
-    assert starts == ((1, 8), (2, 5))
-
-
 def test_generations_have_their_first_and_last_steps(run_dir: Path) -> None:
     spans = [(str(span.plan.generation), span.first_step, span.last_step) for span in read_run(run_dir).plans]
     assert spans == [("1.1", 1, 50), ("1.2", 51, FAILED_AT), ("1.3", 81, 100), ("1.4", 101, None)]
     assert [(d.number, d.kind, d.effective_step) for d in read_run(run_dir).decisions] == [(2, "freeze", 43)]
-
-
-def test_a_torn_last_line_is_left_out_and_a_broken_one_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(b'{"kind": "join"}\n{"kind": "fre')
-    assert list(read_jsonl(path)) == [{"kind": "join"}]
-    tail = JsonlTail(path)
-    assert tail.new() == [{"kind": "join"}]
-    path.write_bytes(b'{"kind": "join"}\n{"kind": "freeze"}\n')
-    assert tail.new() == [{"kind": "freeze"}]
-    path.write_bytes(b"{nonsense}\n")
-    with pytest.raises(ValueError, match=r"events.jsonl, line 1: no JSON"):
-        list(read_jsonl(path))
 
 
 def test_the_slider_knows_who_held_what(run_dir: Path) -> None:
@@ -157,3 +134,23 @@ def test_report_and_tensorboard_import_no_torch(run_dir: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_what_others_wrote_stays_where_it_is_shown_and_the_cluster_is_not_told_of(run_dir: Path) -> None:
+    """In a script element the parser looks at "<" alone; and a report is passed on, and shown to whoever reaches the pages."""
+    reasons = ["<!--<script>", "</script><script>alert(1)</script>", "a < b", "]]>"]
+    with open(run_dir / "events.jsonl", "a") as file:
+        for reason in (*reasons, "half \ud800 a pair"):
+            file.write(json.dumps({"kind": "reshape", "step": 100, "generation": "1.4", "reason": reason}) + "\n")
+    job = yaml.safe_load((run_dir / "job.yaml").read_text())
+    job["kubernetes"]["trainer"]["env"] = {"COLOUR": "by accident a secret"}
+    (run_dir / "job.yaml").write_text(yaml.safe_dump(job))
+    text = build_report(run_dir).read_text(encoding="utf-8")
+    block = text.partition('id="occupancy-data">')[2].partition("</script>")[0]
+    assert "<" not in block
+    assert json.loads(block) == occupancy(read_run(run_dir))
+    shown = json.dumps(json.loads(block), ensure_ascii=False)
+    assert all(reason in shown for reason in reasons)
+    assert "half ? a pair" in text
+    assert "by accident" not in text and "kubernetes:" not in text
+    assert "learning_rate" in text

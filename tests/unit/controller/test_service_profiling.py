@@ -1,4 +1,4 @@
-"""profile.json: what workers measured, whole at any moment, and read by `frostline plan --profile`."""
+"""What workers measured: handed to joiners, and profile.json, whole at any moment and read by `frostline plan --profile`."""
 
 import asyncio
 import json
@@ -7,10 +7,32 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.job import dump_job, parse_job
-from frostline_contract.statistics import LinkProfile
+from frostline_contract.statistics import LinkProfile, WorkerProfile
 from frostline_controller.cli.main import main
+from frostline_controller.kept_profile import KeptProfile
 from tests.integration.scripted_worker import NUM_UNITS, job_values
 from tests.unit.controller.test_service_sizing import UNIT, first_plan, leading
+
+
+def test_a_joiner_is_handed_the_profile_of_each_kind_of_device_that_the_run_has(tmp_path: Path) -> None:
+    def slower(times: int, device: str) -> WorkerProfile:
+        unit = UNIT.model_copy(update={"forward_seconds": times * UNIT.forward_seconds})
+        return WorkerProfile(micro_batch_size=4, units=(unit,) * NUM_UNITS, device=device, memory_bytes=times)
+
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 4}) as stage:
+            handed_out = stage.controller.handed_out
+            await stage.join(0)
+            assert handed_out.profiles() == [], "those that the first plan is made for measure"
+            await first_plan(stage, 1, 2, 3)
+            measured = [slower(3, "cpu"), slower(1, "cpu"), slower(2, "cpu"), slower(5, "gpu")]
+            for worker, profile in zip(stage.run.members, measured, strict=True):
+                worker.profile = KeptProfile.of(profile)
+            assert handed_out.profiles() == [measured[2], measured[3]], "the median of the kind"
+            await stage.join(4)
+            assert handed_out.profiles() == [measured[2], measured[3]], "the run's, settled once"
+
+    asyncio.run(story())
 
 
 def test_measurements_are_written_with_the_first_plan_and_links_when_measured(

@@ -16,6 +16,7 @@ from frostline_contract.plan import Plan
 from frostline_contract.statistics import IntervalStatistics, UnitProfile, WorkerProfile
 from frostline_controller.cluster.local_backend import LocalBackend
 from frostline_controller.freezing.rails import RAIL_NAMES
+from frostline_controller.kept_profile import KeptProfile
 from frostline_controller.membership import Worker
 from frostline_controller.service.controller import Controller
 from frostline_controller.service.run import Run
@@ -50,8 +51,8 @@ class Stage:
             now = self.run.clock()
             worker = Worker(
                 worker_id=f"uid-{ordinal}/1", pod_name=f"trainer-{ordinal}", failure_domain=f"node-{ordinal}", process_id=1,
-                store_host="127.0.0.1", store_port=1, profile=WorkerProfile(micro_batch_size=4, units=(UNIT,) * NUM_UNITS),
-                registered_at=now, last_heard=now, watching=True,
+                store_host="127.0.0.1", store_port=1, registered_at=now, last_heard=now, watching=True,
+                profile=KeptProfile.of(WorkerProfile(micro_batch_size=4, units=(UNIT,) * NUM_UNITS)),
             )  # fmt: skip
             self.run.members.add(worker)
             await self.controller.note_joined(worker)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS, STATE
+from frostline_contract.annotations import COMMAND, FENCE, PLAN, REQUESTED_WORKERS, STATE
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision, GenerationId, Placement, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
@@ -15,7 +15,7 @@ from frostline_controller.checkpoints import newest_checkpoint
 from frostline_controller.cluster.backend import Conflict
 from frostline_controller.cluster.local_backend import LocalBackend
 from frostline_controller.deciding import decision_line, read_replay
-from frostline_controller.history import freeze_point_at, next_number, surviving_decisions, surviving_statistics
+from frostline_controller.history import in_force, next_number, surviving_decisions, surviving_statistics
 from frostline_controller.plan_building import sources_of
 from frostline_controller.service.records import RecordLog, ResultsDiffer, StatisticsLog
 from frostline_controller.state.durable import (
@@ -73,7 +73,8 @@ def test_state_survives_encoding_with_its_plan_and_decisions() -> None:
 
 def test_state_above_the_limit_is_refused_with_its_size() -> None:
     seeded = random.Random(0)
-    decisions = tuple(decision(number, 0, reason=seeded.randbytes(100).hex()) for number in range(1, 2500))
+    kinds = ("freeze", "unfreeze")
+    decisions = tuple(decision(number, 0, kinds[number % 2], reason=seeded.randbytes(100).hex()) for number in range(1, 2500))
     with pytest.raises(ValueError, match=r"the durable state is \d+ bytes, 204800 are allowed \(2499 decisions"):
         encode_state(DurableState(decisions=decisions))
 
@@ -103,6 +104,20 @@ def test_a_write_whose_answer_was_lost_stands_in_nobodys_way(tmp_path: Path) -> 
     assert decode_state(after[PLAN]) == known.model_copy(update={"counter": 1, "lineage": 2})
     assert (after[FENCE], after[STATE]) == (f"{known.incarnation}.1", "waiting")
     assert REQUESTED_WORKERS not in after
+
+
+def test_an_annotation_goes_with_the_write_that_answers_it_unless_it_says_something_else_by_now(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path)
+    store = DurableStore(backend)
+    known, _ = store.take_over()
+    backend.patch_annotations({COMMAND: "freeze 2"}, {})
+    answered = known.model_copy(update={"forced_freeze_point": 2})
+    store.write(known, answered, {COMMAND: "freeze 2"})
+    assert COMMAND not in backend.read().annotations
+    backend.patch_annotations({COMMAND: "suspend"}, {})
+    store.write(answered, answered.model_copy(update={"lineage": 3}), {COMMAND: "freeze 2"})
+    after = backend.read().annotations
+    assert (after[COMMAND], decode_state(after[PLAN]).lineage) == ("suspend", 3)
 
 
 def test_journal_cuts_what_a_crash_left_half_written(tmp_path: Path) -> None:
@@ -175,16 +190,22 @@ def test_rollback_takes_the_place_of_what_it_takes_back() -> None:
     starts = (LineageStart(lineage=0, starts_at_step=0), LineageStart(lineage=1, starts_at_step=18, kind="rollback"))
     timeline = surviving_decisions([decision(1, 0), freeze, decision(3, 3), rollback], starts, CALENDAR)
     assert [(one.number, one.effective_step, one.freeze_point) for one in timeline] == [(1, 11, 0), (2, 19, 0)]
-    assert (freeze_point_at(timeline, 30), next_number(timeline)) == (0, 3)
+    assert (in_force(timeline, 30).freeze_point, next_number(timeline)) == (0, 3)
     kept = surviving_statistics([interval(k) for k in (1, 2, 3, 4)] + [interval(3, lineage=1)], starts)
     assert [(one.number, one.lineage) for one in kept] == [(1, 0), (2, 0), (3, 1)]
+
+
+def test_an_interval_that_was_sent_again_in_a_new_lineage_counts_once() -> None:
+    starts = (LineageStart(lineage=0, starts_at_step=0), LineageStart(lineage=1, starts_at_step=17, kind="restore"))
+    kept = surviving_statistics([interval(1), interval(2, lineage=1), interval(2), interval(3)], starts)
+    assert [(one.number, one.lineage) for one in kept] == [(1, 0), (2, 1)]
 
 
 def test_restore_keeps_what_was_decided_from_statistics_before_it() -> None:
     starts = (LineageStart(lineage=0, starts_at_step=0), LineageStart(lineage=1, starts_at_step=17, kind="restore"))
     timeline = surviving_decisions([decision(1, 0), decision(2, 3, "freeze"), decision(3, 4, "freeze")], starts, CALENDAR)
     assert [one.number for one in timeline] == [1, 2]  # 2 read steps up to 16 and is pending at 17
-    assert (freeze_point_at(timeline, 18), freeze_point_at(timeline, 19)) == (0, 3)
+    assert [in_force(timeline, step).freeze_point for step in (18, 19)] == [0, 3]
 
 
 def test_sources_prefer_owners_that_keep_the_unit_and_take_turns() -> None:

@@ -6,6 +6,7 @@ from frostline_contract.job import parse_job
 from frostline_contract.plan import Placement
 from frostline_contract.statistics import LinkProfile, UnitProfile, WorkerProfile
 from frostline_controller.cli.status import from_response, status_text
+from frostline_controller.kept_profile import KeptProfile
 from frostline_controller.membership import Worker
 from frostline_controller.planning import Choice, Situation, choose_placement
 from frostline_controller.stragglers import FORGET_SECONDS, LASTING_SECONDS, Belief, follow, slowness, work_of
@@ -93,7 +94,7 @@ def test_noise_is_never_believed() -> None:
 
 
 def worker(name: str, lasting: float = 1.0, device: str = "cpu") -> Worker:
-    profile = WorkerProfile(micro_batch_size=4, units=UNITS, device=device)
+    profile = KeptProfile.of(WorkerProfile(micro_batch_size=4, units=UNITS, device=device))
     found = Worker(f"{name}/1", name, f"node-{name}", 1, "127.0.0.1", 1, profile, registered_at=0.0, last_heard=0.0)
     found.lasting_slowness = lasting
     found.link = LinkProfile()
@@ -111,7 +112,7 @@ def choose(workers: tuple[Worker, ...], current: Placement | None = None, parall
     )  # fmt: skip
     situation = Situation(
         num_units=6, freeze_point=0, workers=workers, current=current, start=(0, 0), pinned=None, steps_left=1000,
-        reshape_seconds=1.0, boundary_bytes_per_sample=100, cacheable=False, cache_reachable=False, train_samples=1000,
+        reshape_seconds=1.0, boundary_bytes_per_sample=100, uncacheable="", cache_reachable=False, train_samples=1000,
         parallel_slots=parallel_slots,
     )  # fmt: skip
     return choose_placement(job, situation)

@@ -44,6 +44,11 @@ def test_the_last_one_before_a_freeze_stays_for_good(tmp_path: Path) -> None:
     assert steps_found(tmp_path) == [2, 7, 8]
 
 
+def test_the_last_one_before_the_cache_was_asked_stays_for_good(tmp_path: Path) -> None:
+    write_all(*(snapshot(tmp_path, step, state={"cache_step": 4 if step >= 4 else 0}) for step in range(1, 9)))
+    assert steps_found(tmp_path) == [3, 7, 8]
+
+
 def test_the_one_before_the_newest_stays_for_whoever_is_reading_it(tmp_path: Path) -> None:
     write_all(*(snapshot(tmp_path, step) for step in range(1, 5)), keep_last=1)
     assert steps_found(tmp_path) == [3, 4]

@@ -27,6 +27,8 @@ class Service(control_pb2_grpc.ControlServicer):
 
     def __init__(self, message: pb.WatchPlanResponse | None) -> None:
         self.message, self.heard = message, threading.Event()
+        self.knows_nobody, self.outcomes = False, []
+        self.answers, self.streams, self.stuck = 10**9, 0, False
 
     def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
         return pb.RegisterResponse(heartbeat_seconds=0.05)
@@ -34,6 +36,21 @@ class Service(control_pb2_grpc.ControlServicer):
     def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         self.heard.set()
         return pb.HeartbeatResponse(known=True)
+
+    def ReportRecords(self, request: pb.ReportRecordsRequest, context: Any) -> pb.ReportRecordsResponse:
+        if self.knows_nobody:
+            self.knows_nobody = False
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "worker 'a/1' is not registered here; register first")
+        self.outcomes.append(request.outcome.status)
+        return pb.ReportRecordsResponse()
+
+    def Heartbeats(self, requests: Iterator[pb.HeartbeatsRequest], context: Any) -> Iterator[pb.HeartbeatsResponse]:
+        """At most `answers` of them a stream; none where it is stuck."""
+        self.streams += 1
+        for _, request in zip(range(self.answers), requests, strict=False):
+            while self.stuck and context.is_active():
+                time.sleep(0.02)
+            yield pb.HeartbeatsResponse(heartbeat=self.Heartbeat(request.heartbeat, context))
 
     def DescribeJob(self, request: pb.DescribeJobRequest, context: Any) -> pb.DescribeJobResponse:
         return pb.DescribeJobResponse(job="the job")
@@ -190,3 +207,39 @@ def test_a_fault_in_a_thread_of_the_line_does_not_end_it(listener: Listener, sta
     listener.faults = 1
     listener.start()
     assert listener.hears(1, 1), "what was being delivered is not told again"
+
+
+def test_an_outcome_is_handed_in_to_a_successor_that_has_not_heard_of_its_worker_yet(
+    listener: Listener, start: Start, tmp_path: Path
+) -> None:
+    service, address = start(None)
+    (tmp_path / "controller.address").write_text(address)
+    service.knows_nobody = True
+    listener.client.outcome(pb.RunOutcome(status="completed"), WAIT_SECONDS)
+    assert service.outcomes == ["completed"]
+
+
+def test_heartbeats_go_on_when_the_controller_ends_their_stream(listener: Listener, start: Start, tmp_path: Path) -> None:
+    service, address = start(None)
+    service.answers = 2
+    (tmp_path / "controller.address").write_text(address)
+    listener.start()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while service.streams < 3:
+        assert time.monotonic() < deadline, f"{service.streams} streams"
+        time.sleep(0.02)
+
+
+def test_a_controller_that_answers_no_heartbeat_is_left_for_its_successor(
+    listener: Listener, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands still and keeps its connections: nothing but the missing answer tells that it is gone."""
+    monkeypatch.setattr("frostline_trainer.control.client.CALL_SECONDS", 0.3)
+    address = tmp_path / "controller.address"
+    (stuck, before), (successor, after) = start(None), start(_fence(2))
+    stuck.stuck = True
+    address.write_text(before)
+    listener.start()
+    address.write_text(after)
+    assert successor.heard.wait(WAIT_SECONDS), "no heartbeat reached the successor"
+    assert listener.hears(2), "the stream of the old controller was kept"

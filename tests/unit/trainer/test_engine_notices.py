@@ -70,6 +70,8 @@ def test_decisions_are_found_by_lineage_and_number() -> None:
     box.put_plan(plan(7, decisions=(kept, rollback)))
     assert box.decision(0, 2) == kept and box.decision(1, 2) is None
     assert box.decision(0, 3) == rollback, "due in the lineage that it ends"
+    box.put_decision(second := rollback.model_copy(update={"number": 5, "interval": 5, "effective_step": 23, "lineage": 7}))
+    assert box.decision(0, 5) == second, "whichever lineage it opens: earlier rollbacks may have come too late"
     calendar = DecisionCalendar(interval_steps=4, lag_steps=3, total_steps=40)
     restored = plan(8, lineage=1, start="checkpoint", start_step=9, decisions=(kept, rollback))
     box.refile(restored, calendar)

@@ -1,10 +1,16 @@
 """Every schedule runs every action once, waits for nothing that never comes, and takes backwards in micro-batch order."""
 
-import pytest
+import contextlib
 
+import pytest
+import torch
+from torch import nn
+
+from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.schedules import (
     SCHEDULES,
     Action,
+    Schedule,
     check_schedule,
     gpipe,
     interleaved,
@@ -20,7 +26,7 @@ def test_every_schedule_runs_on_paper(name: str, pp_degree: int) -> None:
     checked = 0
     for virtual_stages in (1,) if name == "1f1b" else (1, 2, 3):
         for num_microbatches in range(1, 14):
-            check_schedule(schedule, pp_degree, virtual_stages, num_microbatches)
+            check_schedule(schedule, pp_degree, virtual_stages, [num_microbatches])
             checked += 1
     assert checked == (13 if name == "1f1b" else 39)
 
@@ -81,9 +87,54 @@ def broken(kind: str):
 )
 def test_a_wrong_schedule_is_found(kind: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        check_schedule(broken(kind), 2, 1, 3)
+        check_schedule(broken(kind), 2, 1, [1, 1, 1])
 
 
 def test_an_unknown_schedule_is_named_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="'zigzag'; known: gpipe, 1f1b, interleaved_1f1b"):
         schedule_named("zigzag")
+
+
+def newest_first(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Action]:
+    forwards = [Action(True, pp_rank, m) for m in range(num_microbatches)]
+    return forwards + [Action(False, pp_rank, m) for m in reversed(range(num_microbatches))]
+
+
+def crossing(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Action]:
+    """Every leaf's backwards ascend, but those of two leaves of two alternate."""
+    return [action for m in (0, 2, 1, 3) for action in (Action(True, pp_rank, m), Action(False, pp_rank, m))]
+
+
+def test_a_schedule_that_would_lose_gradients_of_a_leaf_is_found() -> None:
+    check_schedule(newest_first, 2, 1, [1, 1, 1, 1])  # leaves may come in any order
+    words = r"backward of micro-batch 3 on stage 0 first: it belongs to one leaf with micro-batch 2"
+    with pytest.raises(ValueError, match=f"{words}.*set training.reduction_leaves"):
+        check_schedule(newest_first, 2, 1, [2, 2])
+    with pytest.raises(ValueError, match="backward of micro-batch 1 on stage 0 after that of 2"):
+        check_schedule(crossing, 1, 1, [2, 2])
+
+
+def gradient(schedule: Schedule, leaf_sizes: list[int]) -> dict[tuple[int, int], float]:
+    """What one stage sums of four gradients whose sum depends on its order."""
+    values = (1e8, -1e8, 3.0, 5.0)
+    parameter = nn.Parameter(torch.zeros(1))
+    buffers = GradientBuffers([(0, [parameter])], sum(leaf_sizes), len(leaf_sizes))
+    for action in schedule(0, 1, 1, sum(leaf_sizes)):
+        if not action.forward:
+            buffers.before_backward(action.micro_batch)
+            parameter.grad += values[action.micro_batch]
+            buffers.after_backward(action.micro_batch)
+    return {node: buffer[0].item() for node, buffer in buffers.pieces().items()}
+
+
+@pytest.mark.parametrize("schedule", [newest_first, crossing, gpipe])
+@pytest.mark.parametrize("leaf_sizes", [[1, 1, 1, 1], [2, 2], [4]])
+def test_what_the_check_passes_has_the_sum_of_the_tree(schedule: Schedule, leaf_sizes: list[int]) -> None:
+    whole = gradient(gpipe, leaf_sizes)
+    try:
+        check_schedule(schedule, 1, 1, leaf_sizes)
+    except ValueError:
+        with contextlib.suppress(KeyError):
+            assert gradient(schedule, leaf_sizes) != whole, "refused without need"
+    else:
+        assert gradient(schedule, leaf_sizes) == whole

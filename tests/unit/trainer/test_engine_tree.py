@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frostline_contract.shape import deal_leaves, leaf_micro_batches
+from frostline_trainer.engine.alignment import is_aligned
 from frostline_trainer.engine.gradients import UNIT_ALIGNMENT, GradientBuffers
 from frostline_trainer.engine.tree import TreeSum, aligned_pieces
 
@@ -106,8 +107,9 @@ def test_units_start_aligned_and_lie_alike_on_every_stage() -> None:
     first, second, third = (torch.nn.Parameter(torch.zeros(size)) for size in (3, 130, 7))
     both = GradientBuffers([(4, [first, second]), (5, [third])], 8, 8)
     alone = GradientBuffers([(5, [third])], 8, 8)
-    assert both.unit_slices == {4: slice(0, 133), 5: slice(256, 263)}
+    assert both.unit_slices == {4: slice(0, 146), 5: slice(256, 263)}, "the second parameter begins at the next 64 bytes"
     assert alone.unit_slices == {5: slice(0, 7)}
+    assert all(is_aligned(view) for view in both.views(both.spare_buffer()))
     assert both.length % UNIT_ALIGNMENT == alone.length % UNIT_ALIGNMENT == 0
 
 

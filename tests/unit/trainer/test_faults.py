@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from frostline_contract.durable_files import create_durably
 from frostline_contract.job import parse_job
-from frostline_rpc.claims import create_durably
 from frostline_trainer.control.partition import is_cut_off
 from frostline_trainer.identity import Identity, worker_id_of
 from frostline_trainer.life.faults import FaultPlan, Progress

@@ -22,6 +22,7 @@ class Service(control_pb2_grpc.ControlServicer):
 
     def __init__(self) -> None:
         self.left: list[str] = []
+        self.steps: list[int] = []
         self.delay = 0.0
         self.say = threading.Semaphore(0)
 
@@ -29,6 +30,11 @@ class Service(control_pb2_grpc.ControlServicer):
         self.left.append(request.worker_id)
         time.sleep(self.delay)
         return pb.LeaveResponse()
+
+    def Heartbeats(self, requests: Iterator[pb.HeartbeatsRequest], context: Any) -> Iterator[pb.HeartbeatsResponse]:
+        for request in requests:
+            self.steps.append(request.heartbeat.step)
+            yield pb.HeartbeatsResponse(heartbeat=pb.HeartbeatResponse(known=True, durable_step=request.heartbeat.step))
 
     def WatchPlan(self, request: pb.WatchPlanRequest, context: Any) -> Iterator[pb.WatchPlanResponse]:
         while context.is_active():
@@ -127,3 +133,22 @@ def test_nothing_stands_between_where_nothing_can_cut_off(monkeypatch: pytest.Mo
         assert through_partition(channel) is channel
         cut_off(5.0)
         assert not partition.is_cut_off()
+
+
+def test_no_heartbeat_passes_while_cut_off_and_its_stream_ends(service: Any, stub: Any) -> None:
+    sent = iter([1, 2, 3])
+
+    def beats() -> Iterator[pb.HeartbeatsRequest]:
+        for step in sent:
+            if step == 2:
+                cut_off(0.3)
+            yield pb.HeartbeatsRequest(heartbeat=pb.HeartbeatRequest(step=step))
+
+    with pytest.raises(grpc.RpcError):
+        list(stub.Heartbeats(beats()))
+    assert service[0].steps == [1]
+    cut_off(0.3)
+    with pytest.raises(grpc.RpcError):
+        list(stub.Heartbeats(beats()))
+    time.sleep(0.35)
+    assert [answer.heartbeat.durable_step for answer in stub.Heartbeats(beats())] == [3]

@@ -36,6 +36,17 @@ def test_the_window_is_bounded_and_forgets() -> None:
     assert set(clock.p99()) == {"commit"}, "the phase that was going on belongs to the new generation"
 
 
+def test_a_long_phase_is_as_old_as_its_last_part_and_lasts_as_long_as_it_does() -> None:
+    clock = PhaseClock()
+    clock.enter("evaluate")
+    for _ in range(3):
+        time.sleep(0.05)
+        clock.moved()
+    assert clock.now().seconds < 0.05
+    clock.enter("between")
+    assert clock.p99()["evaluate"] >= 0.3, "its deadline follows from the whole of it; few durations count twice"
+
+
 def test_waiting_for_others_is_no_work_of_ones_own() -> None:
     clock = PhaseClock()
     clock.enter("schedule")

@@ -1,6 +1,7 @@
 """A worker's side of checkpoints: what it copies, when a freeze may go on, and what a rollback comes back to."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,6 +170,15 @@ def test_trouble_with_the_disk_is_one_event(tmp_path: Path) -> None:
     assert agree_written(member.generation, "") == ""
 
 
+def test_who_waits_for_a_slow_disk_says_that_the_writer_comes_further(tmp_path: Path) -> None:
+    member = Member(tmp_path, before=lambda operation, step: time.sleep(0.3 if operation == "sync" else 0.0))
+    moves: list[int] = []
+    folder = member.checkpoint(RunState(step=1))
+    assert member.saving.wait_for_share(folder, lambda: moves.append(1)) == ""
+    assert len(moves) >= member.context.num_units, "every unit's file takes longer than the time between two looks"
+    member.saving.close()
+
+
 def test_a_model_appears_whole_or_not_at_all(member: Member) -> None:
     folder = member.checkpoint(RunState(step=1))
     member.saving.stable()
@@ -177,7 +187,9 @@ def test_a_model_appears_whole_or_not_at_all(member: Member) -> None:
     left = member.root / ".model.partial"
     left.mkdir()
     (left / "model.safetensors").write_text("half of one, by a writer that was killed")
-    assert save_final_model(member.context, folder, target) == ""
+    moves: list[int] = []
+    assert save_final_model(member.context, folder, target, lambda: moves.append(1)) == ""
+    assert len(moves) > member.context.num_units, "each unit and each file is a sign of life"
     names = {path.name for path in target.iterdir()}
     assert {"config.json", "model.safetensors"} <= names
     (target / "old").write_text("of an earlier end of this run")

@@ -5,13 +5,14 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from frostline_contract.cache_identity import CacheIdentity, admitted
+from frostline_contract.cache_tag import read_secret, tags_of
 from frostline_contract.job.cluster import CacheSection
 from frostline_contract.seeds import seed_of
 from frostline_trainer.cache.codec import Codec, as_bytes, make_codec
@@ -50,11 +51,12 @@ class BoundaryCache:
         pin_memory: bool = False,
     ) -> None:
         self.codec: Codec = make_codec(section.codec, value_shape, dtype)
-        self._layout = ValueLayout(self.codec)
+        self._layout = ValueLayout(self.codec, tags_of(read_secret(run_dir)))
         self._audit_fraction = section.shadow_audit_fraction
         self._pin_memory = pin_memory
         self._meter = Meter()
         self._distrusted: set[CacheIdentity] = set()
+        self.before_fill: Callable[[Tensor], Tensor] | None = None  # a planned fault changes what is stored
         self._staging = torch.empty(0, self.codec.payload_bytes, dtype=torch.uint8)
         self._control = Control(cache_address, token, worker_id, run_dir, self._layout.value_bytes, self._meter)
         self._read_lock = threading.Lock()
@@ -78,7 +80,8 @@ class BoundaryCache:
 
         cache_address: host:port of the cache server; `<run_dir>/cache.address` is preferred where it exists, because a
         restarted cache server writes it. value_shape: (tokens, width) of one sample's boundary activation. dtype: the
-        compute type. pin_memory: for rows that go to a GPU. Raises ValueError for a codec, shape or dtype that cannot be.
+        compute type. pin_memory: for rows that go to a GPU. Values are signed with the secret of the environment or of run_dir,
+        where there is one. Raises ValueError for a codec, shape, dtype or secret that cannot be.
         """
         return cls(cache_address, token, worker_id, section, value_shape, dtype, run_dir, pin_memory)
 
@@ -144,6 +147,8 @@ class BoundaryCache:
         boundary = self._control.boundary
         if boundary is None or boundary.fraction <= 0.0 or boundary.identity in self._distrusted:
             return
+        if self.before_fill is not None:
+            rows = self.before_fill(rows)
         pairs = zip(samples, variants, strict=True)
         chosen = [i for i, (sample, variant) in enumerate(pairs) if admitted(sample, variant, boundary.fraction)]
         room = self._writer.room_for(

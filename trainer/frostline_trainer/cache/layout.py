@@ -3,13 +3,18 @@
 from collections.abc import Sequence
 
 from frostline_contract.cache_identity import HEADER, CacheIdentity, chunk_sizes, header_fault, pack_header
+from frostline_contract.cache_tag import Tags
 from frostline_trainer.cache.codec import Codec
 
 
 class ValueLayout:
-    """How values of one codec are cut into chunks. A chunk in Redis is HEADER followed by a piece of the payload."""
+    """How values of one codec are cut into chunks. A chunk in Redis is HEADER followed by a piece of the payload.
 
-    def __init__(self, codec: Codec) -> None:
+    tags: by which own values are known.
+    """
+
+    def __init__(self, codec: Codec, tags: Tags) -> None:
+        self._tags = tags
         self._dtype = codec.stored_dtype
         self._shape = codec.value_shape
         self.payload_bytes = codec.payload_bytes
@@ -37,8 +42,8 @@ class ValueLayout:
         return [payload[start:end] for start, end in self._bounds]
 
     def header(self, piece: memoryview, key: bytes) -> bytes:
-        return pack_header(self._dtype, self._shape, self._shape[0], piece, key)
+        return pack_header(self._dtype, self._shape, piece, key, self._tags)
 
     def fault(self, header: Sequence[int] | bytes | memoryview, piece: memoryview, key: bytes) -> str | None:
         """Why the chunk that was found under `key` cannot be used, or None."""
-        return header_fault(bytes(header), self._dtype, self._shape, piece, key)
+        return header_fault(bytes(header), self._dtype, self._shape, piece, key, self._tags)

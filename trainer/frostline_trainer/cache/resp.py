@@ -12,6 +12,9 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from frostline_trainer.cache.resolving import resolve
 
 WINDOW_BYTES = 3 * 512 * 1024
 """Reply bytes asked for and not yet received, a connection: more only fills socket buffers and thrashes the CPU's cache."""
@@ -62,7 +65,7 @@ class Connection:
         self._refill_bytes = BUFFER_BYTES
         self._deadline = time.monotonic() + 2 * silence_seconds
         try:
-            self._socket = socket.create_connection((host, port), timeout=silence_seconds)
+            self._socket = _connected(resolve(host, port, silence_seconds), port, silence_seconds)
         except (OSError, UnicodeError) as error:
             raise ConnectionFault(f"{host}:{port}: {error}") from error
         try:
@@ -268,6 +271,15 @@ class Connection:
     def _check_deadline(self) -> None:
         if time.monotonic() > self._deadline:
             raise ConnectionFault("the call's time is over")
+
+
+def _connected(addresses: Sequence[str], port: int, seconds: float) -> socket.socket:
+    """A connection to the first of a host's addresses that takes one. Raises OSError."""
+    *others, last = addresses
+    for address in others:
+        with suppress(OSError):
+            return socket.create_connection((address, port), timeout=seconds)
+    return socket.create_connection((last, port), timeout=seconds)
 
 
 def _request_head(*parts: bytes) -> bytes:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from safetensors.torch import save
 
+from frostline_contract.durable_files import make_folder_durably, sync_folder
 from frostline_contract.epochs import MANIFEST_NAME
 from frostline_trainer.engine.unit_state import UnitState, unit_digest
 
@@ -71,8 +72,8 @@ def publish_manifest(folder: Path, manifest: dict, before: Before) -> bool:
     partial = final.with_name(f"{MANIFEST_NAME}.{uuid.uuid4().hex}{PARTIAL}")
     try:
         _write_synced(partial, json.dumps(manifest, indent=1).encode(), before)
-        for above in (folder, *folder.parents[:2]):
-            _sync_folder(above)  # the names of all that the manifest speaks of are on disk before it is
+        for above in (folder, *folder.parents[:3]):
+            sync_folder(above)  # the names of all that the manifest speaks of are on disk before it is
         before("link")
         os.link(partial, final)
     except FileExistsError:
@@ -80,7 +81,7 @@ def publish_manifest(folder: Path, manifest: dict, before: Before) -> bool:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
-    _sync_folder(folder)
+    sync_folder(folder)
     return True
 
 
@@ -100,7 +101,7 @@ def _write_whole(final: Path, payload: bytes, before: Before) -> None:
 
 def _write_synced(path: Path, payload: bytes, before: Before) -> None:
     before("create")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder_durably(path.parent)
     with open(path, "wb", buffering=0) as file:
         left = memoryview(payload)
         while left:
@@ -108,11 +109,3 @@ def _write_synced(path: Path, payload: bytes, before: Before) -> None:
             left = left[file.write(left[:WRITE_BYTES]) :]
         before("sync")
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

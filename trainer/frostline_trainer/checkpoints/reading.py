@@ -9,6 +9,7 @@ import json
 import logging
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -25,6 +26,44 @@ from frostline_trainer.engine.unit_state import UnitState, unit_digest
 
 log = logging.getLogger(__name__)
 VERSION = 1
+
+
+class _Unit(BaseModel):
+    """A unit's file, beside the manifest, and the digest of all that it holds."""
+
+    model_config = ConfigDict(strict=True)
+
+    file: str = Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")
+    whole_sha256: str
+
+
+class _Decision(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    kind: str
+    effective_step: int
+
+
+class _State(BaseModel):
+    """Of the run state what retention looks at; whoever restores checks all of it."""
+
+    model_config = ConfigDict(strict=True)
+
+    decisions: list[_Decision] = []
+
+
+class _Manifest(BaseModel):
+    """What every reader of a manifest relies on; whoever reads other fields checks them."""
+
+    model_config = ConfigDict(strict=True)
+
+    lineage: int = Field(ge=0)
+    step: int = Field(ge=0)
+    units: list[_Unit]
+    state: _State = _State()
+    guard_loss: float | None = None
+
+
 _DAMAGED = "the file was damaged: restore it, or remove this checkpoint's folder to resume from the one before"
 
 
@@ -34,15 +73,23 @@ def is_complete(folder: Path) -> bool:
 
 
 def read_manifest(folder: Path) -> dict:
-    """A complete checkpoint's manifest. Raises ValueError where the folder holds none."""
+    """A complete checkpoint's manifest. Raises ValueError where the folder holds none, or one that says no such thing."""
     try:
-        manifest = json.loads((folder / MANIFEST_NAME).read_text())
-    except (OSError, json.JSONDecodeError) as error:
+        manifest = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
             f"{folder}: no complete checkpoint ({error}); a folder without {MANIFEST_NAME} was never finished"
         ) from error
+    if not isinstance(manifest, dict):
+        raise ValueError(f"{folder}/{MANIFEST_NAME}: holds {type(manifest).__name__}, expected an object; {_DAMAGED}")
     if manifest.get("version") != VERSION:
         raise ValueError(f"{folder}: checkpoint version {manifest.get('version')}, this program reads {VERSION}")
+    try:
+        _Manifest.model_validate(manifest)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{folder}/{MANIFEST_NAME}: {place} is {first['input']!r:.80}: {first['msg']}; {_DAMAGED}") from None
     return manifest
 
 
@@ -51,6 +98,8 @@ def load_unit(folder: Path, manifest: dict, unit: int) -> UnitState:
 
     The manifest's sha256 leaves out what counts in another unit (a tied matrix); whole_sha256 is that of everything in the file.
     """
+    if not 0 <= unit < len(manifest["units"]):
+        raise ValueError(f"{folder}/{MANIFEST_NAME}: names {len(manifest['units'])} units, not unit {unit}; {_DAMAGED}")
     entry = manifest["units"][unit]
     path = folder / entry["file"]
     try:

@@ -34,8 +34,9 @@ class Retention:
 def prune(root: Path, retention: Retention, run_epoch: int, before: Before) -> None:
     """Remove complete checkpoints that nobody needs any more.
 
-    Kept are the newest, the best by guard loss, the last one before a freeze and all those that a rollback may ask for, and what
-    the current epoch began from. Does nothing once `run_epoch` is over: the run is another world's.
+    Kept are the newest, the best by guard loss, the last one before a freeze and all those that a rollback may ask for, the last
+    one before the cache was asked, and what the current epoch began from. Does nothing once `run_epoch` is over: the run is
+    another world's.
     """
     readable, versions = readable_checkpoints(root), read_epochs(root)
     found = [(root / one.path, readable[one]) for one in surviving(versions, readable)]
@@ -46,7 +47,7 @@ def prune(root: Path, retention: Retention, run_epoch: int, before: Before) -> N
     scored = [(manifest["guard_loss"], folder) for folder, manifest in found if manifest.get("guard_loss") is not None]
     if scored:
         keep.add(min(scored)[1])
-    keep |= _before_freezes(found, retention.watch_steps)
+    keep |= _before_freezes(found, retention.watch_steps) | _before_the_cache(found)
     for folder in sorted(root / one.path for one in readable):
         if folder not in keep:
             remove_folder(folder, before)
@@ -59,6 +60,13 @@ def _before_freezes(found: list[tuple[Path, dict]], watch_steps: int) -> set[Pat
     last_steps = {decision["effective_step"] - 1 for decision in decisions if decision["kind"] == "freeze"}
     taken = [(folder, fields["step"]) for folder, fields in found if fields.get("before_freeze") or fields["step"] in last_steps]
     return {folder for folder, step in taken if step >= newest["step"] - watch_steps} | {folder for folder, _ in taken[-1:]}
+
+
+def _before_the_cache(found: list[tuple[Path, dict]]) -> set[Path]:
+    """The last one in which no cached value is: where one turns out wrong the run goes back to it."""
+    asked = found[-1][1].get("state", {}).get("cache_step", 0)
+    before = [folder for folder, fields in found if not fields.get("state", {}).get("cache_step", 0)]
+    return set(before[-1:]) if asked else set()
 
 
 def sweep(published: Path, base: GenerationId | None, under_way: set[Path], before: Before) -> None:

@@ -83,12 +83,13 @@ class WriterNotices:
 class CheckpointWriter:
     """Writes snapshots one after the other in a background thread; a full disk costs a warning, never the run.
 
-    not_written: what went wrong, by folder.
+    not_written: what went wrong, by folder. operations: file operations begun so far, one for each few megabytes.
     """
 
     def __init__(self, retention: Retention, notices: WriterNotices) -> None:
         self.retention, self._notices = retention, notices
         self.not_written: dict[Path, str] = {}
+        self.operations = 0
         self._queue: Queue[Snapshot | Callable[[], None]] = Queue()
         self._open: list[Snapshot] = []
         self._failing = self._fenced = self._ended = False
@@ -258,7 +259,11 @@ class CheckpointWriter:
         self.not_written = {**dict(list(self.not_written.items())[-7:]), snapshot.folder: reason}
 
     def _before(self, snapshot: Snapshot) -> Callable[[str], None]:
-        return lambda operation: self._notices.before(operation, snapshot.manifest["step"])
+        def before(operation: str) -> None:
+            self.operations += 1
+            self._notices.before(operation, snapshot.manifest["step"])
+
+        return before
 
 
 def _with_digests(snapshot: Snapshot) -> dict:

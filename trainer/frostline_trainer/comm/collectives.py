@@ -6,6 +6,7 @@ sockets (facts/torch.md, Failure). Votes and state always travel over gloo in ho
 on CUDA.
 """
 
+import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,12 +23,24 @@ from frostline_trainer.comm.waiting import blocked
 DEFAULT_TIMEOUT = timedelta(seconds=120)
 CHUNK_BYTES = 32 * 1024 * 1024
 """Largest single message of a state move."""
+STORE_BACKLOG = 2048
+"""Connections that may wait to be accepted: a generation's participants come all at once."""
 
 
 def open_store(host: str = "127.0.0.1") -> tuple[dist.TCPStore, int]:
-    """A store server of this process, for the generations whose global rank 0 it will be. Returns it and its port."""
-    store = dist.TCPStore(host, 0, None, is_master=True, timeout=DEFAULT_TIMEOUT, wait_for_workers=False)
-    return store, store.port
+    """A store server of this process, for the generations whose global rank 0 it will be. Returns it and its port.
+
+    It listens on `host` alone: the library's own listener takes connections on every interface, and a store asks nobody for a
+    token. Raises OSError where `host` is no address of this machine.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    with _listening_anew, socket.socket(family, kind, protocol) as listener:
+        listener.bind(address)
+        listener.listen(STORE_BACKLOG)
+        port = listener.getsockname()[1]
+        store = dist.TCPStore(host, port, None, is_master=True, timeout=DEFAULT_TIMEOUT, wait_for_workers=False,
+                              master_listen_fd=listener.detach())  # fmt: skip
+    return store, port
 
 
 def connect_store(host: str, port: int, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.Store:
@@ -221,12 +234,13 @@ def broadcast_bytes(group: Group, payload: bytes, root: int) -> bytes:
     return flat.numpy().tobytes()
 
 
-_making_device = threading.Lock()
+_listening_anew = threading.Lock()
+"""Held while a listener is made: a group's own is known by being the only new one."""
 
 
 def _gloo_device(host: str) -> tuple[Any, sockets.Address]:
     """A device for one group, and the address at which it alone listens."""
-    with _making_device:
+    with _listening_anew:
         before = sockets.listening()
         device = dist.ProcessGroupGloo.create_device(hostname=host)
         (address,) = sockets.listening() - before

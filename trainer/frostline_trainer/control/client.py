@@ -12,11 +12,13 @@ from typing import Any
 
 import grpc
 
-from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.channel import error_text
-from frostline_rpc.convert import to_message, to_record
+from frostline_rpc.convert import to_message
+from frostline_trainer.control.delivery import deliver
+from frostline_trainer.control.heartbeats import Heartbeats
 from frostline_trainer.control.line import CALL_SECONDS, FINAL_ERRORS, ControllerLine, Refused
 from frostline_trainer.control.mailbox import Mailbox
 
@@ -89,6 +91,16 @@ class ControlClient:
         self._generation = generation
         self._registration.generation.CopyFrom(to_message(generation, plan_pb2.GenerationId))
 
+    def tell_store(self, port: int) -> bool:
+        """The worker's store is at another port from now on. Returns whether the controller knows."""
+        self._registration.store_port = port
+        try:
+            self.register(patience_seconds=3.0)
+        except (TimeoutError, Refused) as error:
+            log.warning("the store's new port is not told yet: %s", error)
+            return False
+        return True
+
     # ---- calls
 
     def describe_job(self, patience_seconds: float = 20.0) -> str:
@@ -155,19 +167,28 @@ class ControlClient:
         self._line.call("Leave", request, patience_seconds)
 
     def outcome(self, outcome: control_pb2.RunOutcome, patience_seconds: float = 600.0) -> None:
-        """Hand in the run's outcome with whatever is still unacknowledged, until it is stored."""
-        deadline = time.monotonic() + patience_seconds
-        while True:
-            records, statistics = self._outgoing()
-            if statistics:
-                self._send_statistics(statistics, patience_seconds)
-            request = self._records_request(records[:RECORDS_A_REPORT])
-            if len(records) <= RECORDS_A_REPORT:
-                request.outcome.CopyFrom(outcome)
-            response = self._line.call("ReportRecords", request, deadline - time.monotonic())
-            self._acknowledge_records(response)
-            if len(records) <= RECORDS_A_REPORT:
-                return
+        """Hand in the run's outcome with whatever is still unacknowledged, until it is stored. Raises Refused, TimeoutError."""
+        deadline, generation = time.monotonic() + patience_seconds, self._generation
+        while self._generation == generation:
+            try:
+                if self._hand_in(outcome, deadline):
+                    return
+            except Refused as refusal:
+                if not refusal.unknown_worker or time.monotonic() > deadline or self._stopping.is_set():
+                    raise
+                self._stopping.wait(0.2)  # a successor: another thread of ours is about to register with it
+        raise Refused(f"the outcome of generation {generation}: {self._generation} has taken its place")
+
+    def _hand_in(self, outcome: control_pb2.RunOutcome, deadline: float) -> bool:
+        """One report; True where it was the last, which the outcome goes with."""
+        records, statistics = self._outgoing()
+        if statistics:
+            self._send_statistics(statistics, deadline - time.monotonic())
+        request = self._records_request(records[:RECORDS_A_REPORT])
+        if last := len(records) <= RECORDS_A_REPORT:
+            request.outcome.CopyFrom(outcome)
+        self._acknowledge_records(self._line.call("ReportRecords", request, deadline - time.monotonic()))
+        return last
 
     def add_event(self, event: control_pb2.RunEvent) -> None:
         """Goes with the next report."""
@@ -233,40 +254,18 @@ class ControlClient:
 
     def _watch(self) -> None:
         for message in self._line.watch(self._registration.worker_id):
-            self._deliver(message)
+            deliver(message, self._mailbox, self.on_fence, self.on_stack)
         self._stopping.wait(0.2)
 
-    def _deliver(self, message: Any) -> None:
-        kind = message.WhichOneof("message")
-        box = self._mailbox
-        if kind == "plan":
-            box.put_plan(to_record(message.plan, Plan))
-        elif kind == "decision":
-            box.put_decision(to_record(message.decision, Decision))
-        elif kind == "ready":
-            box.allow(message.ready.generation.counter)
-        elif kind == "withdraw":
-            box.withdraw(message.withdraw.generation.counter)
-        elif kind == "drain":
-            box.tell(drain=message.drain.reason or "drain")
-        elif kind == "end":
-            box.tell(end=message.end.reason or "end")
-        elif kind == "checkpoint":
-            box.tell(checkpoint=True)
-        elif kind == "fence":
-            generation = to_record(message.fence.generation, GenerationId)
-            box.put_fence(generation, message.fence.reason)
-            self.on_fence(generation)
-        elif kind == "stack":
-            self.on_stack(message.stack.reason)
-
     def _beat(self) -> None:
-        while not self._stopping.wait(self.heartbeat_seconds):
-            response = self._line.once("Heartbeat", self._snapshot())
-            if not response.known:
+        heartbeats = Heartbeats(self._snapshot, self._stopping, lambda: self.heartbeat_seconds, CALL_SECONDS)
+        for response in self._line.heartbeats(iter(heartbeats)):
+            heartbeats.note_answer()
+            answer = response.heartbeat
+            if not answer.known:
                 self.register(patience_seconds=3.0)
                 continue
-            self._acknowledge(response.durable_lineage, response.durable_step, response.durable_interval)
+            self._acknowledge(answer.durable_lineage, answer.durable_step, answer.durable_interval)
 
     def _report(self) -> None:
         while not self._stopping.is_set():
@@ -285,14 +284,15 @@ class ControlClient:
     # ---- plumbing
 
     def _send_statistics(self, statistics: list[IntervalStatistics], patience_seconds: float) -> None:
-        request = control_pb2.ReportStatisticsRequest(
-            worker_id=self._registration.worker_id,
-            generation=to_message(self._generation, plan_pb2.GenerationId),
-            statistics=[to_message(item, plan_pb2.IntervalStatistics) for item in statistics],
-        )
-        self._line.call("ReportStatistics", request, patience_seconds)
-        newest = statistics[-1]
-        self._acknowledge(newest.lineage, None, newest.number)
+        for start in range(0, len(statistics), RECORDS_A_REPORT):
+            some = statistics[start : start + RECORDS_A_REPORT]
+            request = control_pb2.ReportStatisticsRequest(
+                worker_id=self._registration.worker_id,
+                generation=to_message(self._generation, plan_pb2.GenerationId),
+                statistics=[to_message(item, plan_pb2.IntervalStatistics) for item in some],
+            )
+            self._line.call("ReportStatistics", request, patience_seconds)
+            self._acknowledge(some[-1].lineage, None, some[-1].number)
 
     def _records_request(self, records: list[StepRecord]) -> control_pb2.ReportRecordsRequest:
         with self._lock:

@@ -22,6 +22,12 @@ FINAL_ERRORS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_
 class Refused(Exception):
     """The controller will not have this worker: the text says why."""
 
+    @property
+    def unknown_worker(self) -> bool:
+        """The state forbids it, as where a new controller has not heard of this worker: it may register again."""
+        cause = self.__cause__
+        return isinstance(cause, grpc.RpcError) and cause.code() == grpc.StatusCode.FAILED_PRECONDITION
+
 
 class ControllerLine:
     """controller: host:port, or the path of a file that holds it, read again at every reconnect. token: in the same way.
@@ -46,6 +52,14 @@ class ControllerLine:
         shared = self._open()
         with shared.use() as channel:
             stream = control_pb2_grpc.ControlStub(channel).WatchPlan(control_pb2.WatchPlanRequest(worker_id=worker_id))
+            with shared.cancelling(stream):
+                yield from stream
+
+    def heartbeats(self, requests: Iterator[control_pb2.HeartbeatsRequest]) -> Iterator[control_pb2.HeartbeatsResponse]:
+        """The answers to `requests`, which gRPC takes in a thread of its own, until the stream ends. Raises as `once` does."""
+        shared = self._open()
+        with shared.use() as channel:
+            stream = control_pb2_grpc.ControlStub(channel).Heartbeats(requests)
             with shared.cancelling(stream):
                 yield from stream
 

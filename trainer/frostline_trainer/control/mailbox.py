@@ -114,7 +114,7 @@ class Mailbox:
             self.changed.notify_all()
 
     def decision(self, lineage: int, number: int) -> Decision | None:
-        """The decision due as `number` in `lineage`; a rollback is filed under the lineage that it ends."""
+        """The decision due as `number` in `lineage`."""
         with self.changed:
             return self.decisions.get((lineage, number))
 
@@ -192,8 +192,7 @@ class Mailbox:
             self.changed.wait(seconds)
 
     def _put_decision(self, decision: Decision) -> None:
-        lineage = decision.lineage - 1 if decision.kind == "rollback" else decision.lineage
-        self.decisions[lineage, decision.number] = decision
+        self.decisions[decision.decided_in, decision.number] = decision
 
 
 def _order(generation: GenerationId) -> tuple[int, int]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import grpc
 
+from frostline_contract.durable_files import replace_durably
+
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.02
@@ -45,10 +47,8 @@ def cut_off(seconds: float) -> None:
     if not path:
         log.warning("FROSTLINE_CUT is not set, so nothing is cut off for %g s", seconds)
         return
-    draft = Path(f"{path}.{os.getpid()}")
-    draft.parent.mkdir(parents=True, exist_ok=True)
-    draft.write_text(str(time.time() + seconds), encoding="utf-8")
-    os.replace(draft, path)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    replace_durably(Path(path), str(time.time() + seconds))
 
 
 def through_partition(channel: grpc.Channel) -> grpc.Channel:
@@ -56,7 +56,7 @@ def through_partition(channel: grpc.Channel) -> grpc.Channel:
     return grpc.intercept_channel(channel, _Partition()) if os.environ.get("FROSTLINE_CUT") else channel
 
 
-class _Partition(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+class _Partition(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamStreamClientInterceptor):
     """Refuses calls while cut off, loses answers that come meanwhile, and holds a stream's messages back."""
 
     def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
@@ -71,6 +71,19 @@ class _Partition(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterce
         if is_cut_off():
             raise CutOff
         return _HeldBack(continuation(details, request))
+
+    def intercept_stream_stream(self, continuation: Callable[..., Any], details: Any, requests: Iterator[Any]) -> Any:
+        if is_cut_off():
+            raise CutOff
+        return _HeldBack(continuation(details, _until_cut_off(requests)))
+
+
+def _until_cut_off(requests: Iterator[Any]) -> Iterator[Any]:
+    """A caller's messages. Raises CutOff, with which gRPC ends the call, at the first that cannot get through."""
+    for request in requests:
+        if is_cut_off():
+            raise CutOff
+        yield request
 
 
 class _HeldBack:

@@ -9,6 +9,7 @@ from frostline_contract.job import Job
 from frostline_contract.shape import deal_leaves
 from frostline_trainer.data.load import TaskData
 from frostline_trainer.data.order import BatchOrder
+from frostline_trainer.engine.alignment import aligned
 from frostline_trainer.engine.holdings import Holdings
 from frostline_trainer.engine.optimizer import Moments
 from frostline_trainer.model import CutModel
@@ -27,6 +28,9 @@ class RunContext:
 
     hidden_shape: (tokens, width) of one sample's boundary activation. dropout: whether any unit draws random numbers.
     unit_flops: forward FLOPs of one sample through each unit. probe_digest: of this machine's numerics.
+    weights_digest: of the initial weights, as the run knows them.
+    place_dependence: which unit gives a sample other bits at another place of its tile, in words; empty where none does.
+    sample_tile_cost: seconds of the prefix one sample at a time over whole micro-batches; 0 where that was not measured.
     moments: optimizer state of all units held here. holdings: which of them are whole, and at which state.
     """
 
@@ -40,6 +44,9 @@ class RunContext:
     unit_flops: tuple[int, ...]
     probe_digest: str = ""
     probe_detail: str = ""
+    weights_digest: str = ""
+    place_dependence: str = ""
+    sample_tile_cost: float = 0.0
     moments: Moments = field(default_factory=dict)
     holdings: Holdings = field(default_factory=Holdings)
 
@@ -79,9 +86,9 @@ class RunContext:
         return torch.empty(self.micro_batch_size, *self.hidden_shape, dtype=self.dtype, device=self.device)
 
     def on_device(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Collated inputs in the compute type, on the device; integers and labels keep theirs."""
+        """Collated inputs in the compute type, on the device, aligned; integers and labels keep their type."""
         return {
-            name: tensor.to(self.device, self.dtype if tensor.is_floating_point() and "label" not in name else None)
+            name: aligned(tensor.to(self.device, self.dtype if tensor.is_floating_point() and "label" not in name else None))
             for name, tensor in inputs.items()
         }
 

@@ -21,6 +21,7 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
     own = range(generation.dp_rank * num_tiles // generation.shape.dp_degree,
                 (generation.dp_rank + 1) * num_tiles // generation.shape.dp_degree)  # fmt: skip
     for tile in own:
+        generation.moved()
         samples = list(range(tile * size, min((tile + 1) * size, len(split))))
         samples += [-1] * (size - len(samples))
         inputs = context.on_device(inputs_of(split, samples, [0] * size, samples=0 in generation.stages))

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from frostline_contract.plan import Plan, StateTag
+from frostline_contract.plan import SAMPLE, Plan, StateTag
 from frostline_contract.shape import leaf_micro_batches
+from frostline_trainer.engine.alignment import aligned
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.exchange import reduce_gradients
 from frostline_trainer.engine.feed import BatchFeed, StepBatch
@@ -41,33 +42,35 @@ class Generation:
     """A member's part of one plan.
 
     index: own global rank. phase: called with the name of each phase as it is entered (PROTOCOLS 7).
+    moved: called as often as a part of a long phase is done.
     codec_chain, round_trip: the lossy codec's part of the function, () and None where there is none.
     origin: (step, epoch, offset) of the data where this generation starts.
     """
 
     def __init__(self, context: RunContext, plan: Plan, index: int, groups: Groups, freeze_point: int,
                  phase: Callable[[str], None], codec_chain: tuple[int, ...] = (), round_trip: Any = None,
-                 origin: tuple[int, int, int] = (0, 0, 0)) -> None:  # fmt: skip
+                 origin: tuple[int, int, int] = (0, 0, 0), moved: Callable[[], None] = lambda: None) -> None:  # fmt: skip
         assert groups.world is not None and groups.row is not None and groups.column is not None
         self.context, self.plan, self.placement, self.groups = context, plan, plan.placement, groups
         self.worker_id = plan.placement.workers[index]
         self.shape = plan.placement.shape
         self.pp_rank, self.dp_rank = self.shape.pp_rank(index), self.shape.dp_rank(index)
         self.world, self.row, self.column = groups.world, groups.row, groups.column
-        self.phase = phase
+        self.phase, self.moved = phase, moved
         self.num_microbatches = context.num_microbatches(self.shape.dp_degree)
         self.num_leaves = context.job.training.reduction_leaves
         self.feed = BatchFeed(context, self.shape.dp_degree, origin)
         self._schedule = schedule_named(self.placement.schedule)
         if self.placement.schedule not in SCHEDULES:
-            # A user's own schedule that would wait for ever is refused here, not found out by waiting.
-            check_schedule(self._schedule, self.shape.pp_degree, self.shape.virtual_stages, len(self.own_micro_batches()))
+            # A user's own schedule that would wait for ever or lose gradients is refused here.
+            check_schedule(self._schedule, self.shape.pp_degree, self.shape.virtual_stages, self._leaf_sizes())
         self._settings = StageSettings(
             seed=context.job.seed,
             dropout=context.dropout,
             checkpointing=context.job.training.activation_checkpointing,
             autocast=context.job.training.precision == "mixed_bfloat16",
             device=context.device,
+            one_sample_tiles=plan.prefix_tile == SAMPLE,
         )
         self._index = index
         self._needed, self._speaks_for = plan.needs(self.worker_id), self._covers()
@@ -278,9 +281,16 @@ class Generation:
         leaves = self.placement.leaves_of(self.dp_rank)
         return [m for leaf in leaves for m in leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)]
 
+    def _leaf_sizes(self) -> list[int]:
+        """Micro-batches of each leaf that this replica sums; where sums are not exact, each stands alone."""
+        if not self.context.exact:
+            return [1] * len(self.own_micro_batches())
+        leaves = self.placement.leaves_of(self.dp_rank)
+        return [len(leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)) for leaf in leaves]
+
     def _micro_batches(self, batch: StepBatch) -> list[MicroBatch]:
         numbers = self.own_micro_batches()
-        cached = self.prefix is not None and not self.prefix.audit_failed
+        cached = self.prefix is not None
         micro_batches = [self.feed.micro_batch(batch, number, 0 in self.stages and not cached) for number in numbers]
         if cached:
             assert self.prefix is not None
@@ -290,7 +300,7 @@ class Generation:
             self.prefix.audit(samples, variants, boundary, batch.step)
             size = self.context.micro_batch_size
             for place, micro_batch in enumerate(micro_batches):
-                micro_batch.boundary = boundary[place * size : (place + 1) * size]
+                micro_batch.boundary = aligned(boundary[place * size : (place + 1) * size])
         return micro_batches
 
     def prefetch(self, steps: range) -> None:

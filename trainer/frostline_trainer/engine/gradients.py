@@ -1,7 +1,7 @@
 """Gradient memory of one stage: flat buffers whose views are the parameters' `.grad`, summed leaf by leaf.
 
-A unit's part of a flat buffer starts at an aligned offset and is laid out the same on every stage (PROTOCOLS 1), so that
-kernels see the same alignment wherever the unit is computed.
+Each parameter's part of a flat buffer starts at a 64-byte boundary, and a unit's part is laid out the same on every stage, so
+that kernels see the same alignment wherever the unit is computed.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from frostline_contract.shape import leaf_micro_batches
+from frostline_trainer.engine.alignment import ALIGNMENT_BYTES
 from frostline_trainer.engine.tree import TreeSum
 
 UNIT_ALIGNMENT = 128
@@ -34,6 +35,7 @@ class GradientBuffers:
         for unit, group in parameters_by_unit:
             start = length
             for parameter in group:
+                length += -length % (ALIGNMENT_BYTES // parameter.element_size())
                 self._offsets.append(length)
                 length += parameter.numel()
             self.unit_slices[unit] = slice(start, length)

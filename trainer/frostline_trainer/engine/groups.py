@@ -1,6 +1,5 @@
 """The process groups of one generation: the world that votes, this worker's pipeline row and its data-parallel column."""
 
-import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 
 from frostline_contract.plan import Plan
 from frostline_trainer.comm.collectives import DEFAULT_TIMEOUT, Group, connect_store, interrupt_together
+from frostline_trainer.comm.store_ping import answers
 
 ATTEMPT = timedelta(seconds=2)
 """One attempt to reach the store of another worker, which may be gone."""
@@ -107,8 +107,9 @@ class Formation:
         while store is None:
             self._check()
             try:
-                # A store that is not there blocks its client for seconds; a plain connection is refused at once.
-                socket.create_connection((plan.store_host, plan.store_port), ATTEMPT.total_seconds()).close()
+                # A store that is not there blocks its client for seconds, and one that is silent for ever.
+                if not answers(plan.store_host, plan.store_port, ATTEMPT.total_seconds()):
+                    raise ConnectionError("it does not answer")
                 store = connect_store(plan.store_host, plan.store_port, ATTEMPT)
             except (OSError, RuntimeError) as error:
                 if time.monotonic() > deadline:

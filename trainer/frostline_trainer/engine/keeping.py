@@ -64,7 +64,7 @@ def parcels_of(plan: Plan, freeze_point: int) -> list[Parcel]:
 def _parcel(plan: Plan, stage: int, owner: int, run: list[int]) -> list[Parcel]:
     if not run or not plan.buddies[run[0]]:
         return []
-    return [Parcel(stage, tuple(run), owner, plan.placement.workers.index(plan.buddies[run[0]]))]
+    return [Parcel(stage, tuple(run), owner, plan.placement.global_ranks[plan.buddies[run[0]]])]
 
 
 class Keeper:

@@ -12,7 +12,7 @@ def move_units(context: RunContext, plan: Plan, worker_id: str, moving: Group, t
     tag: the state that the plan starts from; a source must have it. A unit that arrives is torn until it is whole, and at `tag`
     then. Nothing is given up here (`give_up`). Raises RuntimeError where a participant is lost on the way.
     """
-    participants = plan.participants
+    places = plan.places
     sent = []
     for unit, source in enumerate(plan.sources):
         receivers = receivers_of(plan, unit) if source == worker_id else []
@@ -22,12 +22,12 @@ def move_units(context: RunContext, plan: Plan, worker_id: str, moving: Group, t
         assert state == tag, f"{worker_id} is the source of unit {unit} at {tag}, and has {state}"
         payload = pack(export_unit(unit, context.cut.units[unit], context.moments))
         for member in receivers:
-            sent += send_bytes(moving, payload, participants.index(member), unit)
+            sent += send_bytes(moving, payload, places[member], unit)
     received = 0
     for unit in plan.needs(worker_id):
         if worker_id in receivers_of(plan, unit):
             context.holdings.tear([unit])
-            payload = receive_bytes(moving, participants.index(plan.sources[unit]), unit)
+            payload = receive_bytes(moving, places[plan.sources[unit]], unit)
             import_unit(unit, context.cut.units[unit], context.moments, unpack(payload))
             context.holdings.settle([unit], tag)
             received += len(payload)
@@ -37,8 +37,8 @@ def move_units(context: RunContext, plan: Plan, worker_id: str, moving: Group, t
 
 def receivers_of(plan: Plan, unit: int) -> list[str]:
     """Members that need `unit` and do not have it at the plan's start, in global rank order."""
-    holders = plan.holders_of(unit)
-    return [member for member in plan.placement.workers if unit in plan.needs(member) and member not in holders]
+    holders = set(plan.holders_of(unit))
+    return [member for member in plan.needed_by(unit) if member not in holders]
 
 
 def give_up(context: RunContext, plan: Plan, worker_id: str) -> None:

@@ -1,10 +1,10 @@
 """The frozen prefix's output for any set of samples: read from the cache, advanced from the previous boundary, or computed.
 
-Computation runs in tiles of the micro-batch's shape, whatever samples they gather, so that a boundary activation has the same
-bits whether it is fresh, cached, missed or advanced, and whoever its neighbours are (PROTOCOLS 1).
+Computation runs in tiles of the micro-batch's shape, whatever samples they gather, or one sample at a time where the machine's
+kernels need that (`tile_check`), so that a boundary activation has the same bits whether it is fresh, cached, missed or advanced,
+and whoever its neighbours are.
 """
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +13,7 @@ import torch
 from frostline_trainer.data.split import inputs_of
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.stage import Stage
-
-log = logging.getLogger(__name__)
+from frostline_trainer.engine.wrong_bits import CacheDiffers
 
 
 class PrefixReader:
@@ -29,7 +28,6 @@ class PrefixReader:
         self._context, self._stage, self._split, self._cache = context, stage, split, cache
         self._freeze_point, self._previous_boundary = freeze_point, previous_boundary
         self._pad_row: torch.Tensor | None = None
-        self.audit_failed = False
 
     def rows(self, samples: Sequence[int], variants: Sequence[int]) -> torch.Tensor:
         """The boundary activations of `samples` (-1: padding), shape (len(samples), tokens, width)."""
@@ -52,7 +50,7 @@ class PrefixReader:
         self._cache.prefetch([samples[place] for place in places], [variants[place] for place in places])
 
     def audit(self, samples: Sequence[int], variants: Sequence[int], rows: torch.Tensor, step: int) -> None:
-        """Compute the samples whose turn it is again and compare bits; one tile at most. A difference ends the cache's use."""
+        """Compute the samples whose turn it is again and compare bits; one tile at most. Raises CacheDiffers."""
         due = self._cache.audit_due(samples, step)
         chosen = [place for place, sample in enumerate(samples) if sample >= 0 and due[place]][: self._context.micro_batch_size]
         if not chosen:
@@ -61,8 +59,8 @@ class PrefixReader:
         equal = torch.equal(again, rows[chosen])
         self._cache.report_audit(equal)
         if not equal:
-            self.audit_failed = True
-            log.error("cached activations differ from recomputed ones at step %d; the cache is not used any more", step)
+            boundary = self._freeze_point
+            raise CacheDiffers(f"cached activations at boundary {boundary} differ from recomputed ones in step {step}")
 
     def _read(self, samples: Sequence[int], variants: Sequence[int], places: list[int], out: torch.Tensor) -> list[int]:
         """Read what the cache has; returns the places that it has not."""
@@ -102,13 +100,15 @@ class PrefixReader:
     def _run_tile(
         self, samples: Sequence[int], variants: Sequence[int], tile: list[int], out: torch.Tensor, first: int
     ) -> torch.Tensor:
-        """One tile of the micro-batch's shape, padded; returns the rows asked for, before the codec."""
-        padding = [-1] * (self._context.micro_batch_size - len(tile))
+        """One tile, padded to the micro-batch's shape unless samples are computed singly; its rows, before the codec."""
+        padding = [] if self._stage.settings.one_sample_tiles else [-1] * (self._context.micro_batch_size - len(tile))
         indices, kinds = [samples[p] for p in tile] + padding, [variants[p] for p in tile] + [0] * len(padding)
         inputs = self._context.on_device(inputs_of(self._split, indices, kinds, samples=first == 0))
         hidden = None
         if first > 0:
-            hidden = self._context.hidden_like().zero_()
+            hidden = torch.zeros(
+                len(indices), *self._context.hidden_shape, dtype=self._context.dtype, device=self._context.device
+            )
             hidden[: len(tile)] = out[tile]
         return self._stage.run_frozen(hidden, inputs, first, self._freeze_point, round_last=False)[: len(tile)]
 

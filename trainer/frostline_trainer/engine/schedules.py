@@ -1,12 +1,14 @@
 """Pipeline schedules as data: for each pipeline rank the order of its forwards and backwards.
 
 A schedule is a function of (pp_rank, pp_degree, virtual_stages, number of micro-batches) and nothing else; it moves no data and
-changes no bit, since gradients are summed in the tree's order whatever the order of computation. A new schedule is one function
-and one line in SCHEDULES, or an entry point of the group `frostline.schedules`.
+changes no bit, since gradients are summed in the tree's order whatever the order of computation. Only the backwards of one leaf
+must follow each other in ascending order on each stage, which `check_schedule` checks. A new schedule is one function and one
+line in SCHEDULES, or an entry point of the group `frostline.schedules`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -79,8 +81,13 @@ def schedule_named(name: str) -> Schedule:
     raise ValueError(f"placement.schedule is {name!r}; known: {', '.join([*SCHEDULES, *added])}")
 
 
-def check_schedule(schedule: Schedule, pp_degree: int, virtual_stages: int, num_microbatches: int) -> None:
-    """Run a schedule on paper. Raises ValueError where it misses or repeats an action, or would wait for ever."""
+def check_schedule(schedule: Schedule, pp_degree: int, virtual_stages: int, leaf_sizes: Sequence[int]) -> None:
+    """Run a schedule on paper. Raises ValueError where it misses or repeats an action, would wait for ever or lose a gradient.
+
+    leaf_sizes: micro-batches of each leaf that the replica computes, in order (`training.num_microbatches` over
+    `training.reduction_leaves`, as even as possible). Where sums are not exact there are no leaves: ones.
+    """
+    num_microbatches = sum(leaf_sizes)
     queues = [schedule(r, pp_degree, virtual_stages, num_microbatches) for r in range(pp_degree)]
     last = pp_degree * virtual_stages - 1
     done: set[Action] = set()
@@ -99,6 +106,24 @@ def check_schedule(schedule: Schedule, pp_degree: int, virtual_stages: int, num_
             raise ValueError(f"schedule waits for ever: {waiting}")
     if len(done) != 2 * (last + 1) * num_microbatches:
         raise ValueError(f"schedule runs {len(done)} actions, expected {2 * (last + 1) * num_microbatches}")
+    for queue in queues:
+        _check_leaves(queue, leaf_sizes)
+
+
+def _check_leaves(queue: Sequence[Action], leaf_sizes: Sequence[int]) -> None:
+    """A stage sums one leaf at a time (`engine.gradients`), so a leaf's backwards follow each other, in ascending order."""
+    leaf_of = [leaf for leaf, size in enumerate(leaf_sizes) for _ in range(size)]
+    for stage in sorted({action.stage for action in queue}):
+        order = [action.micro_batch for action in queue if action.stage == stage and not action.forward]
+        for before, micro_batch in pairwise([-1, *order]):
+            first_of_leaf = micro_batch == 0 or leaf_of[micro_batch - 1] != leaf_of[micro_batch]
+            if not first_of_leaf and before != micro_batch - 1:
+                raise ValueError(
+                    f"schedule runs the backward of micro-batch {micro_batch} on stage {stage} "
+                    f"{f'after that of {before}' if before >= 0 else 'first'}: it belongs to one leaf with micro-batch "
+                    f"{micro_batch - 1}, whose backward must come right before, or gradients are lost; order them so, "
+                    "or set training.reduction_leaves to the number of micro-batches"
+                )
 
 
 def _may_run(action: Action, last_stage: int, done: set[Action]) -> bool:

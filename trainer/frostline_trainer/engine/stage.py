@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from frostline_contract.seeds import seed_of
+from frostline_trainer.engine.alignment import aligned
 from frostline_trainer.model import set_frozen
 
 Inputs = dict[str, torch.Tensor]
@@ -20,6 +21,8 @@ class StageSettings:
 
     seed: the job's. dropout: whether any unit draws random numbers. checkpointing: keep only each unit's input.
     autocast: compute in bfloat16 over float32 weights. device: where the units are.
+    one_sample_tiles: frozen units compute one sample at a time, for machines whose kernels give a row other bits at another place
+    of its tile; otherwise whole micro-batches.
     codec_chain, round_trip: a lossy codec is part of the function: every activation that enters one of these units below the
     freeze point went through encode and decode (PROTOCOLS 1, "A lossy codec").
     """
@@ -29,6 +32,7 @@ class StageSettings:
     checkpointing: bool
     autocast: bool
     device: torch.device
+    one_sample_tiles: bool = False
     codec_chain: tuple[int, ...] = ()
     round_trip: Callable[[torch.Tensor], torch.Tensor] | None = None
 
@@ -57,10 +61,24 @@ class Stage:
 
     def run_frozen(self, hidden: torch.Tensor | None, inputs: Inputs, first: int = 0, last: int | None = None,
                    round_last: bool = True) -> torch.Tensor:  # fmt: skip
-        """Frozen units [first, last) of this stage (counted within it) on one tile; no graph is kept.
+        """Frozen units [first, last) of this stage (counted within it) on a tile of samples; no graph is kept.
 
         round_last: whether the last output goes through the codec; the cache is filled with what has not.
         """
+        if not self.settings.one_sample_tiles:
+            return self._run_frozen_tile(hidden, inputs, first, last, round_last)
+        count = hidden.shape[0] if hidden is not None else next(iter(inputs.values())).shape[0]
+        rows = [slice(place, place + 1) for place in range(count)]
+        return torch.cat([
+            self._run_frozen_tile(
+                None if hidden is None else aligned(hidden[row]), {name: aligned(value[row]) for name, value in inputs.items()},
+                first, last, round_last,
+            )
+            for row in rows
+        ])  # fmt: skip
+
+    def _run_frozen_tile(self, hidden: torch.Tensor | None, inputs: Inputs, first: int, last: int | None,
+                         round_last: bool) -> torch.Tensor:  # fmt: skip
         end = self.num_frozen if last is None else last
         settings = self.settings
         with torch.no_grad(), self._precision():

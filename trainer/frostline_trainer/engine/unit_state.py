@@ -92,11 +92,7 @@ def unit_digest(state: UnitState, skip: frozenset[str] = frozenset()) -> bytes:
             continue
         tensor = state[key].detach().cpu().contiguous()
         digest.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        digest.update(
-            tensor.view(-1).view(torch.uint8).numpy().tobytes()
-            if tensor.ndim
-            else tensor.view(1).view(torch.uint8).numpy().tobytes()
-        )
+        digest.update(tensor.view(-1).view(torch.uint8).numpy())
     return digest.digest()
 
 

@@ -1,15 +1,21 @@
-"""Model families by name: the built-in ones, then those that installed packages add."""
+"""Model families by name: the built-in ones, then those that installed packages add. A family is imported when it is asked for:
+each brings its own model classes of transformers, and a run has one."""
 
+from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
 from frostline_trainer.families.base import Family
-from frostline_trainer.families.bert import Bert
-from frostline_trainer.families.gpt2 import GPT2
-from frostline_trainer.families.llama import Llama
-from frostline_trainer.families.vit import ViT
 
 ENTRY_POINT_GROUP = "frostline.families"
-BUILT_IN: dict[str, Family] = {family.name: family for family in (ViT(), Bert(), GPT2(), Llama())}
+BUILT_IN = {"vit": "vit:ViT", "bert": "bert:Bert", "gpt2": "gpt2:GPT2", "llama": "llama:Llama"}
+"""Name -> module of this package and class."""
+
+
+@cache
+def _built_in(name: str) -> Family:
+    module, family = BUILT_IN[name].split(":")
+    return getattr(import_module(f"{__package__}.{module}"), family)()
 
 
 def family_named(name: str) -> Family:
@@ -19,7 +25,7 @@ def family_named(name: str) -> Family:
     arguments. Raises ValueError, listing the known names, where there is none.
     """
     if name in BUILT_IN:
-        return BUILT_IN[name]
+        return _built_in(name)
     added = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in added:
         known = ", ".join(sorted({*BUILT_IN, *added}))

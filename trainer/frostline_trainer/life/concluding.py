@@ -13,6 +13,8 @@ from frostline_trainer.checkpoints.reading import is_complete
 from frostline_trainer.control.client import ControlClient, Refused
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.copies import compare_copies
+from frostline_trainer.engine.digests import world_digest
 from frostline_trainer.life.entering import Entered
 from frostline_trainer.life.finishing import (
     agree_written,
@@ -20,10 +22,10 @@ from frostline_trainer.life.finishing import (
     make_outcome,
     save_final_model,
     unwritten_text,
-    world_digest,
 )
 from frostline_trainer.life.saving import Saving
 from frostline_trainer.training.hooks import Ended, LoopEnd
+from frostline_trainer.training.phases import PhaseClock
 from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
@@ -32,30 +34,33 @@ WAIT_SECONDS = 0.2
 
 
 class Conclusion:
-    """run_dir: where the final model goes. phase: called with each phase's name. check(): raises where a report is due."""
+    """run_dir: where the final model goes. clock: is told of each phase, and of each part of a long one that is done: a split of
+    any size is scored, and a model of any size written, however slow the disk. check(): raises where a report is due."""
 
     def __init__(self, context: RunContext, state: RunState, saving: Saving, client: ControlClient, mailbox: Mailbox,
-                 run_dir: Path, phase: Callable[[str], None], check: Callable[[], None]) -> None:  # fmt: skip
+                 run_dir: Path, clock: PhaseClock, check: Callable[[], None]) -> None:  # fmt: skip
         self._context, self._state, self._saving = context, state, saving
         self._client, self._mailbox, self._run_dir = client, mailbox, run_dir
-        self._phase, self._check = phase, check
+        self._clock, self._check = clock, check
 
     def conclude(self, entered: Entered, ended: LoopEnd) -> None:
-        """Returns when the controller has said that the result is stored. Raises RuntimeError where a member is lost before."""
-        self._phase("finish")
+        """Returns when the controller has said that the result is stored. Raises RuntimeError where a member is lost before, or
+        copies of a unit are not equal."""
+        self._clock.enter("finish")
         generation = entered.generation
+        self._state.agreed_step = compare_copies(generation, self._state.step, self._state.agreed_step)
         folder = self._saving.checkpoint(entered, self._state, before_freeze=False)
         self._saving.stable()
         metrics = final_score(generation) if ended.how is Ended.FINISHED else {}
         digest = world_digest(generation)
-        unwritten = agree_written(generation, self._saving.wait_for_share(folder))
+        unwritten = agree_written(generation, self._saving.wait_for_share(folder, self._clock.moved))
         if unwritten:
             self._saving.abandon()
         self._saving.finish()
         if entered.index == 0:
-            self._phase("publish")
+            self._clock.enter("publish")
             self._tell(self._outcome(ended, folder, unwritten, digest, metrics))
-        self._phase("done")
+        self._clock.enter("done")
         while not self._mailbox.end:
             self._check()
             self._mailbox.wait(WAIT_SECONDS)
@@ -67,7 +72,7 @@ class Conclusion:
         unwritten = unwritten or self._saving.why_not_written(folder)
         published = not unwritten and is_complete(folder)
         if ended.how is Ended.FINISHED and published:
-            unwritten = save_final_model(self._context, folder, self._run_dir / "model")
+            unwritten = save_final_model(self._context, folder, self._run_dir / "model", self._clock.moved)
         status, message = STATUS[ended.how], ended.message
         if status != "failed" and (unwritten or not published):
             # Without its weights a run is not completed, and cannot be gone on with from where it drained.

@@ -1,7 +1,6 @@
 """Entering a generation: state comes from where the plan says, then stages are built over the groups that were prepared."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from frostline_trainer.checkpoints.reading import load_unit, read_manifest
 from frostline_trainer.comm.collectives import Group, broadcast_bytes
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.digests import weights_digest
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import Groups
 from frostline_trainer.engine.link import measure_link
@@ -20,6 +20,7 @@ from frostline_trainer.engine.unit_state import export_unit, import_unit
 from frostline_trainer.life.recovering import Recovery
 from frostline_trainer.model import build_cut_model
 from frostline_trainer.training.caching import CacheUse
+from frostline_trainer.training.phases import PhaseClock
 from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
@@ -44,8 +45,7 @@ class Entrance:
         self._root, self._calendar = checkpoint_root, calendar
         self._untouched = True
 
-    def enter(self, plan: Plan, groups: Groups, recovery: Recovery, phase: Callable[[str], None],
-              caching: CacheUse) -> Entered | None:  # fmt: skip
+    def enter(self, plan: Plan, groups: Groups, recovery: Recovery, clock: PhaseClock, caching: CacheUse) -> Entered | None:
         """Bring everything in place. None for a leaver, which has given its state away then.
 
         Raises RuntimeError where a participant is lost on the way; whatever this worker has is tagged rightly at any moment.
@@ -67,13 +67,14 @@ class Entrance:
         generation = Generation(
             self._context,
             plan,
-            plan.placement.workers.index(self._worker_id),
+            plan.placement.global_ranks[self._worker_id],
             groups,
             self._state.freeze_point,
-            phase,
+            clock.enter,
             tuple(self._state.codec_chain),
             caching.round_trip,
             self._state.data_origin,
+            clock.moved,
         )
         caching.connect(generation, self._state)
         link = measure_link(groups) if plan.start not in (CONTINUE, SURVIVORS) else None
@@ -89,11 +90,11 @@ class Entrance:
     def _drop_unnamed(self, plan: Plan) -> None:
         """What the plan does not name this worker as a holder of is not to be asked for here again (PROTOCOLS 4)."""
         holdings = self._context.holdings
-        holdings.drop([unit for unit in holdings.all() if self._worker_id not in plan.holders_of(unit)])
+        holdings.drop([unit for unit in holdings.all() if unit not in plan.held_by(self._worker_id)])
 
     def _share_state(self, plan: Plan, moving: Group) -> None:
         """Everybody takes the run state of one participant, whose own is at the plan's start."""
-        state, root = self._state, plan.participants.index(plan.state_source)
+        state, root = self._state, plan.places[plan.state_source]
         if moving.index == root:
             assert plan.start_tag in (None, state.tag), f"the plan starts from {plan.start_tag}, its state source has {state.tag}"
             broadcast_bytes(moving, RunState.model_validate(state.dump()).model_dump_json().encode(), root)
@@ -124,6 +125,12 @@ class Entrance:
             drawn = build_cut_model(self._context.job, self._context.data.sizes)
             for index, unit in enumerate(self._context.cut.units):
                 import_unit(index, unit, {}, export_unit(index, drawn.units[index], {}))
+            now, before = weights_digest(self._context), self._context.weights_digest
+            if now != before:
+                raise ValueError(
+                    f"initial weights are {now[:12]!r} and were {before[:12]!r} when this worker started; "
+                    "put the files back that model.path named, or set model.revision to a commit"
+                )
         return RunState(lineage=plan.lineage, freeze_point=plan.freeze_point)
 
     def _load(self, plan: Plan) -> RunState:

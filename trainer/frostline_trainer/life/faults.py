@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from frostline_contract.durable_files import create_durably
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import FAULTS_OF_A_WORKER, Fault
-from frostline_rpc.claims import create_durably
 from frostline_trainer.control.partition import cut_off
 from frostline_trainer.identity import Identity
 from frostline_trainer.training.phases import PhaseClock
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 COMPUTING = frozenset(("load", "schedule", "exchange", "norms", "prepared", "vote", "tally", "seen", "commit", "update"))
 """Phases of a step that is not recorded yet: the fault's step is the one being computed. In all others, the last committed."""
-PLACES = {"tear": "update", "late_commit": "tally"}
+PLACES = {"tear": "update", "late_commit": "tally", "flip": "committed"}
 """Kinds with a place of their own. update: some of a unit is written. tally: a vote has returned and is not stored yet."""
 HALF_WRITTEN = "rename"
 """The bytes are in a file that is not yet under its name; other files of the checkpoint may be there, or missing."""
@@ -56,7 +56,10 @@ class _Slow:
 
 
 class FaultPlan:
-    """The faults that may still befall this worker. Its training thread calls `enter`, its checkpoint writer `before_file`."""
+    """The faults that may still befall this worker. Its training thread calls `enter`, its checkpoint writer `before_file`.
+
+    flip(what, step): changes a bit; given as soon as the worker has any.
+    """
 
     def __init__(self, faults: dict[int, Fault], identity: Identity, progress: Callable[[], Progress]) -> None:
         """faults: by index in the job's `faults`. progress: called in the thread that a fault may hit."""
@@ -65,6 +68,7 @@ class FaultPlan:
         self._in_files = {index: fault for index, fault in faults.items() if fault.kind == "kill_in_checkpoint"}
         self._in_phases = {index: fault for index, fault in faults.items() if fault.kind != "kill_in_checkpoint"}
         self._slow: list[_Slow] = []
+        self.flip: Callable[[str, int], None] | None = None
 
     @staticmethod
     def of(job: Job, identity: Identity, progress: Callable[[], Progress]) -> "FaultPlan":
@@ -86,7 +90,7 @@ class FaultPlan:
         if self._slow:
             self._slow_down(phase)
         for index, fault in list(self._in_phases.items()):
-            if PLACES.get(fault.kind, fault.phase) != phase:
+            if _place_of(fault) != phase:
                 continue
             progress = self._progress()
             step = _step(progress, phase)
@@ -135,6 +139,9 @@ class FaultPlan:
         elif fault.kind == "slow":
             self._slow.append(_Slow(phase, fault.seconds))
             self._slow_down(phase)
+        elif fault.kind == "flip":
+            assert self.flip is not None, "a bit is to flip before the worker has anything"
+            self.flip(fault.what, step)
         elif fault.kind == "cut":
             cut_off(fault.seconds)
         else:
@@ -149,6 +156,11 @@ class FaultPlan:
                 time.sleep(slow.seconds)
             if slow.left == 0:
                 self._slow.remove(slow)
+
+
+def _place_of(fault: Fault) -> str:
+    """The phase in which it happens. Cached values are changed before a step computes them."""
+    return "load" if (fault.kind, fault.what) == ("flip", "cached_value") else PLACES.get(fault.kind, fault.phase)
 
 
 def _step(progress: Progress, phase: str) -> int:

@@ -1,23 +1,28 @@
-"""How a run ends: final score, digest, checkpoint, saved model, outcome."""
+"""How a run ends: final score, checkpoint, saved model, outcome."""
 
 import logging
 import os
 import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 
+from frostline_contract.durable_files import move_durably, sync_folder
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.checkpoints.reading import load_unit, read_manifest
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.evaluation import evaluate
 from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.unit_state import export_unit, import_unit, run_digest, unit_digest
+from frostline_trainer.engine.unit_state import import_unit
 from frostline_trainer.model import save_model
 from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
+GROWTH_SECONDS = 0.5
 
 
 def final_score(generation: Generation) -> dict[str, float]:
@@ -27,26 +32,6 @@ def final_score(generation: Generation) -> dict[str, float]:
     generation.freeze_to(generation.freeze_point)
     _, metrics = evaluate(generation, generation.context.data.test)
     return metrics
-
-
-def tied_names(context: RunContext) -> dict[int, frozenset[str]]:
-    """Parameter names that do not count in a unit's digest: a tied matrix counts once, in unit 0."""
-    tied = context.cut.tied
-    return {context.num_units - 1: frozenset({tied[1]})} if tied is not None else {}
-
-
-def world_digest(generation: Generation) -> str:
-    """The run's digest, agreed by all members: each unit's owner in replica 0 contributes its SHA-256."""
-    context, shape = generation.context, generation.shape
-    digests = torch.zeros(context.num_units, 32, dtype=torch.int32)
-    if generation.dp_rank == 0:
-        for number in shape.stages_of(generation.pp_rank):
-            for unit in generation.placement.units_of_stage(number):
-                state = export_unit(unit, context.cut.units[unit], context.moments)
-                raw = unit_digest(state, tied_names(context).get(unit, frozenset()))
-                digests[unit] = torch.tensor(list(raw), dtype=torch.int32)
-    generation.world.all_reduce_sum(digests)
-    return run_digest([bytes(row) for row in digests.tolist()])
 
 
 def agree_written(generation: Generation, why_not: str) -> str:
@@ -69,23 +54,25 @@ def unwritten_text(step: int, folder: Path, why: str) -> str:
     )
 
 
-def save_final_model(context: RunContext, folder: Path, directory: Path) -> str:
+def save_final_model(context: RunContext, folder: Path, directory: Path, moved: Callable[[], None] = lambda: None) -> str:
     """Put all units of the final checkpoint together and write what plain transformers loads.
 
-    Returns what kept it from being written; empty where nothing did.
+    moved: called with every unit, and as often as the files have grown. Returns what kept it from being written; empty where
+    nothing did.
     """
     manifest = read_manifest(folder)
     for index, unit in enumerate(context.cut.units):
+        moved()
         unit.to("cpu")
         import_unit(index, unit, {}, load_unit(folder, manifest, index))
     try:
-        _save_whole(context, directory)
+        _save_whole(context, directory, moved)
     except (OSError, SafetensorError) as error:
         return str(error)
     return ""
 
 
-def _save_whole(context: RunContext, directory: Path) -> None:
+def _save_whole(context: RunContext, directory: Path, moved: Callable[[], None]) -> None:
     """The directory appears by renaming: a writer that is killed leaves no half model that looks whole."""
     beside = [directory.with_name(f".{directory.name}{suffix}") for suffix in (".partial", ".before")]
     for left in beside:
@@ -96,14 +83,39 @@ def _save_whole(context: RunContext, directory: Path) -> None:
     free = shutil.disk_usage(directory.parent).free
     if free < needed:
         raise OSError(f"{directory} needs {needed} bytes, {free} are free")
-    save_model(context.cut, partial, context.data.processor)
+    with _watching_growth(partial, moved):
+        save_model(context.cut, partial, context.data.processor)
     for path in partial.iterdir():
+        moved()
         with open(path, "rb") as file:
             os.fsync(file.fileno())
+    sync_folder(partial)
     if directory.exists():
         os.rename(directory, before)
-    os.rename(partial, directory)
+    move_durably(partial, directory)
     shutil.rmtree(before, ignore_errors=True)
+
+
+@contextmanager
+def _watching_growth(folder: Path, moved: Callable[[], None]) -> Iterator[None]:
+    """Inside, `moved` is called from another thread whenever the folder's files have grown: what writes them cannot say so."""
+    done = threading.Event()
+
+    def watch() -> None:
+        size = -1
+        while not done.wait(GROWTH_SECONDS):
+            with suppress(OSError):  # a file may be renamed just now
+                if (now := sum(path.stat().st_size for path in folder.iterdir())) != size:
+                    size = now
+                    moved()
+
+    watcher = threading.Thread(target=watch, name="model-growth", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
 
 
 def make_outcome(status: str, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,

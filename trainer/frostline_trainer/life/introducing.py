@@ -6,22 +6,27 @@ from collections.abc import Sequence
 
 from frostline_contract.job import job_digest
 from frostline_contract.plan import GenerationId
-from frostline_contract.statistics import CacheProfile, LinkProfile
+from frostline_contract.statistics import CacheProfile, LinkProfile, WorkerProfile
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message
 from frostline_trainer.data.augment import cache_refusal
 from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.digests import weights_digest
 from frostline_trainer.identity import Identity
-from frostline_trainer.profile import profile_units
+from frostline_trainer.profile import worker_profile
 from frostline_trainer.training.phases import PhaseClock
 
 
 def make_registration(
-    identity: Identity, context: RunContext, store_port: int, steps_per_epoch: int
+    identity: Identity, context: RunContext, store_port: int, steps_per_epoch: int, profiles: Sequence[WorkerProfile] = ()
 ) -> control_pb2.RegisterRequest:
-    """Measures the units on the way, so it takes a moment."""
+    """Hashes the units on the way; no step has changed them yet.
+
+    profiles: the run's, by kind of device. A worker whose kind is not among them measures its units, which takes a moment.
+    """
     refusal = cache_refusal(context.job)
     tokens, width = context.hidden_shape
+    context.weights_digest = weights_digest(context)
     return control_pb2.RegisterRequest(
         worker_id=identity.worker_id,
         pod_name=identity.pod_name,
@@ -32,7 +37,7 @@ def make_registration(
         probe_digest=context.probe_digest,
         probe_detail=context.probe_detail,
         job_digest=job_digest(context.job),
-        profile=to_message(profile_units(context), plan_pb2.WorkerProfile),
+        profile=to_message(worker_profile(context, profiles), plan_pb2.WorkerProfile),
         num_units=context.num_units,
         steps_per_epoch=steps_per_epoch,
         train_samples=len(context.data.train),
@@ -42,6 +47,9 @@ def make_registration(
         cacheable=refusal is None,
         cache_refusal=refusal or "",
         tied=context.cut.tied is not None,
+        weights_digest=context.weights_digest,
+        place_dependence=context.place_dependence,
+        sample_tile_cost=context.sample_tile_cost,
     )
 
 

@@ -113,6 +113,17 @@ class Preparation:
         if generations:
             self._watchdog.interrupt(*generations)
 
+    def give_up_meeting(self, host: str, port: int) -> None:
+        """The store there is dead: plans whose participants were to meet in it are not prepared, and are made anew."""
+        with self._lock:
+            waiting = [
+                formation
+                for generation, formation in self._formations.items()
+                if generation not in self._groups and (formation.plan.store_host, formation.plan.store_port) == (host, port)
+            ]
+        for formation in waiting:
+            formation.interrupt()
+
     def stop(self) -> None:
         self._stopping = True
         for generation in list(self._formations):

@@ -10,6 +10,7 @@ from frostline_rpc.convert import to_message
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.wrong_bits import CacheDiffers, WrongBits
 from frostline_trainer.training.loop import TrainingLoop
 from frostline_trainer.training.run_state import RunState
 
@@ -89,6 +90,11 @@ class Recovery:
             error="" if isinstance(failure, Fenced) else text_of(failure),
             fenced=isinstance(failure, Fenced),
         )
+        if isinstance(failure, WrongBits):
+            # The cache may have been wrong since it was first asked; the step under way is not to be used in any case.
+            request.distrusted_from = failure.first_step or self._state.cache_step or self._state.step + 1
+            request.cache_distrusted = isinstance(failure, CacheDiffers)
+            request.distrusted_workers.extend(failure.workers)
         if self.ran is not None:
             request.ran.CopyFrom(to_message(self.ran, plan_pb2.GenerationId))
         self._client.report_recovery(request)

@@ -13,13 +13,14 @@ from frostline_trainer.checkpoints.retention import Retention, sweep
 from frostline_trainer.checkpoints.writing import CheckpointWriter, Snapshot, WriterNotices
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.digests import tied_names
 from frostline_trainer.engine.unit_state import UnitState, export_unit, import_unit
 from frostline_trainer.life.entering import Entered
-from frostline_trainer.life.finishing import tied_names
 from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
 RESTORE_WAIT_SECONDS = 60.0
+MOVED_SECONDS = 0.2
 SHARE_WAIT_SECONDS = 60.0
 """How long a freeze waits for the checkpoint that it may be rolled back to; a disk that is slower than that is not waited for."""
 
@@ -99,12 +100,19 @@ class Saving:
         folder, manifest = self._await_checkpoint(step, state)
         for unit in entered.plan.needs(entered.generation.worker_id):
             import_unit(unit, self._context.cut.units[unit], self._context.moments, load_unit(folder, manifest, unit))
-        return RunState.model_validate(manifest["state"])
+        return RunState.model_validate(manifest.get("state"))
 
-    def wait_for_share(self, folder: Path) -> str:
-        """Wait until this member's share of the newest checkpoint is on disk. Returns why it cannot be, empty where it is."""
+    def wait_for_share(self, folder: Path, moved: Callable[[], None] = lambda: None) -> str:
+        """Wait until this member's share of the newest checkpoint is on disk. Returns why it cannot be, empty where it is.
+
+        moved: called as often as the writer has come further.
+        """
         if self._newest is not None and self._newest.folder == folder:
-            self._newest.written.wait()
+            operations = self._writer.operations
+            while not self._newest.written.wait(MOVED_SECONDS):
+                if self._writer.operations != operations:
+                    operations = self._writer.operations
+                    moved()
         return self.why_not_written(folder)
 
     def finish(self) -> None:

@@ -7,13 +7,14 @@ setup -> register -> (prepare a plan -> enter it -> train until it ends)* -> res
 import logging
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
 from frostline_contract.plan import GenerationId, Plan
+from frostline_contract.statistics import WorkerProfile
 from frostline_proto.v1 import control_pb2
-from frostline_trainer.comm.collectives import open_store
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
@@ -23,7 +24,9 @@ from frostline_trainer.life.changing import Changes
 from frostline_trainer.life.concluding import Conclusion
 from frostline_trainer.life.entering import Entered, Entrance
 from frostline_trainer.life.faults import FaultPlan, Progress
+from frostline_trainer.life.flips import BitFlips
 from frostline_trainer.life.introducing import heartbeat, make_registration
+from frostline_trainer.life.own_store import OwnStore
 from frostline_trainer.life.preparing import Preparation
 from frostline_trainer.life.recovering import Recovery, let_go_of
 from frostline_trainer.life.saving import Saving
@@ -40,10 +43,13 @@ EXIT_DONE, EXIT_REFUSED = 0, 3
 
 
 class Worker:
-    """One worker's life. Everything between two plans is in `self`; everything of one generation in an `Entered`."""
+    """One worker's life. Everything between two plans is in `self`; everything of one generation in an `Entered`.
 
-    def __init__(self, identity: Identity, job: Job) -> None:
-        self.identity, self.job = identity, job
+    profiles: what the run has measured, by kind of device.
+    """
+
+    def __init__(self, identity: Identity, job: Job, profiles: Sequence[WorkerProfile] = ()) -> None:
+        self.identity, self.job, self.profiles = identity, job, profiles
         self.mailbox = Mailbox(identity.worker_id)
         self.clock = PhaseClock()
         self.state = RunState()
@@ -57,21 +63,23 @@ class Worker:
         self.context = self.build()
         self.faults = FaultPlan.of(self.job, self.identity, self._fault_progress)
         self.faults.watch(self.clock)
-        self.store, store_port = open_store(self.identity.host)
+        self.store = OwnStore(self.identity.host)
         feed_steps = self.context.order(1).steps_per_epoch
         self.calendar = DecisionCalendar(
             self.job.interval_steps(feed_steps), self.job.decisions.lag_steps, self.job.total_steps(feed_steps)
         )
-        client = self._connect(make_registration(self.identity, self.context, store_port, feed_steps))
+        client = self._connect(make_registration(self.identity, self.context, self.store.port, feed_steps, self.profiles))
         response = client.register()
         self._equip(client, response)
         client.start(self._outgoing)
         self.preparation.start()
+        self.store.keep(self._meet_elsewhere)
         if self.identity.joined_file is not None:
             self.identity.joined_file.touch()
         try:
             return self._generations()
         finally:
+            self.store.stop()
             self.caching.close()
             client.stop()
             self.preparation.stop()
@@ -96,6 +104,7 @@ class Worker:
         """What outlives all generations."""
         identity, context, box = self.identity, self.context, self.mailbox
         self.caching = CacheUse(context, response.cache_address, identity.token, identity.worker_id, identity.run_dir)
+        self.faults.flip = BitFlips(identity.worker_id, context, self.state, self.caching, self._plan).flip
         self.saving = Saving(
             context, Path(response.checkpoint_root), client, on_fenced=self._later_epoch, before=self.faults.before_file
         )
@@ -105,9 +114,7 @@ class Worker:
             context, self.state, self.saving, self.entrance, self.caching, self.calendar, self.clock.enter, self._report
         )
         self.preparation = Preparation(context, identity, box, client, self._running, lambda: self.state.step)
-        self.conclusion = Conclusion(
-            context, self.state, self.saving, client, box, identity.run_dir, self.clock.enter, self._check
-        )
+        self.conclusion = Conclusion(context, self.state, self.saving, client, box, identity.run_dir, self.clock, self._check)
 
     # ---- the life between plans
 
@@ -134,7 +141,7 @@ class Worker:
         self._follow(self.preparation.job_of(plan))
         if self.switched_to is not None:
             self.preparation.tell_switched(plan, self.state.step)
-        entered = self.entrance.enter(plan, groups, self.recovery, self.clock.enter, self.caching)
+        entered = self.entrance.enter(plan, groups, self.recovery, self.clock, self.caching)
         self.switched_to, self.loop = None, None
         self.mailbox.forget_plans_until(plan.generation.counter)
         self.entered, self.entering = entered, None
@@ -196,9 +203,12 @@ class Worker:
 
     # ---- failure
 
+    def _plan(self) -> Plan | None:
+        """Of the generation that this worker is a member of, or is about to be."""
+        return self.entering or (self.entered.plan if self.entered is not None else None)
+
     def _running(self) -> GenerationId | None:
-        """The generation that this worker is a member of, or is about to be."""
-        plan = self.entering or (self.entered.plan if self.entered is not None else None)
+        plan = self._plan()
         return plan.generation if plan is not None else None
 
     def _check(self) -> None:
@@ -208,6 +218,14 @@ class Worker:
     def _interrupt(self, generation: GenerationId) -> None:
         """Whatever the training thread waits for in generations up to this one, it waits no longer."""
         self.preparation.interrupt(generation)
+
+    def _meet_elsewhere(self, dead_port: int, port: int) -> bool:
+        """This worker's store has died: the controller learns of another one, and nobody waits at the old one any longer."""
+        assert self.client is not None
+        told = self.client.tell_store(port)
+        if told:
+            self.preparation.give_up_meeting(self.identity.host, dead_port)
+        return told
 
     def _later_epoch(self, run_epoch: int) -> None:
         """The checkpoint writer has found that this world is fenced off: it publishes nothing more (PROTOCOLS 5)."""
@@ -226,6 +244,7 @@ class Worker:
         if self.loop is not None:
             self.recovery.take_over(self.loop)
         self.entered = self.loop = self.entering = self.switched_to = None
+        self.caching.take_counts()  # of a step that no record is of
         self.saving.abandon(self.recovery.seen_step)
         self.recovery.report(failure, heard)
         let_go_of(failure)
@@ -285,7 +304,7 @@ class Worker:
         )
 
     def _fault_progress(self) -> Progress:
-        plan = self.entering or (self.entered.plan if self.entered is not None else None)
+        plan = self._plan()
         needed = plan.needs(self.identity.worker_id) if plan is not None else []
         torn = tuple(unit for unit in needed if self.context.holdings.state(unit) is None)
         return Progress(self.state.step, self.state.lineage, str(plan.generation) if plan is not None else "", torn)

@@ -4,11 +4,14 @@ import logging
 from pathlib import Path
 
 from frostline_contract.cache_identity import CacheIdentity
+from frostline_contract.cache_sharing import unsigned_refusal
+from frostline_contract.job import Job
+from frostline_contract.plan import SAMPLE
 from frostline_contract.statistics import CacheProfile
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.revision import prefix_revision
-from frostline_trainer.data.augment import cache_refusal
+from frostline_trainer.data.augment import augmentation_of, cache_refusal
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.training.run_state import RunState
@@ -30,7 +33,7 @@ class CacheUse:
     @property
     def refusal(self) -> str | None:
         """Why this job's values cannot be cached, and what to set."""
-        return cache_refusal(self._context.job)
+        return cache_refusal(self._context.job) or unsigned_refusal(self._context.job.cache, self._run_dir)
 
     def connect(self, generation: Generation, state: RunState) -> None:
         """Let `generation` read its frozen prefix through the cache, where its placement says so and stage 0 holds the prefix."""
@@ -53,10 +56,11 @@ class CacheUse:
             )
         previous = self._previous_boundary(state, boundary)
         chain = list(state.codec_chain)
-        old = self._identity(previous, chain) if previous is not None else None
+        tile = 1 if generation.plan.prefix_tile == SAMPLE else self._context.micro_batch_size
+        old = self._identity(previous, chain, tile) if previous is not None else None
         variants = self._context.job.data.augmentation
         kinds = variants.variants if variants.mode == "k-variants" else 1
-        self.cache.set_boundary(self._identity(boundary, chain), old, len(self._context.data.train) * kinds)
+        self.cache.set_boundary(self._identity(boundary, chain, tile), old, len(self._context.data.train) * kinds)
         generation.use_cache(self.cache, previous)
 
     def take_counts(self) -> tuple[int, int]:
@@ -87,14 +91,15 @@ class CacheUse:
         if self.cache is not None:
             self.cache.close()
 
-    def _identity(self, boundary: int, chain: list[int]) -> CacheIdentity:
+    def _identity(self, boundary: int, chain: list[int], tile: int) -> CacheIdentity:
+        """tile: samples that the prefix computes together."""
         context, codec = self._context, self._context.job.cache.codec
         points = [(point, codec) for point in chain if point <= boundary] if codec != "none" else []
         revision = prefix_revision(
             [unit.state_dict() for unit in context.cut.units[:boundary]],
-            (context.micro_batch_size, *context.hidden_shape),
+            (tile, *context.hidden_shape),
             points,
-            f"{context.job.data.augmentation.model_dump_json()}|{context.job.training.precision}|{context.job.model.attention}",
+            preprocessing_of(context.job),
             context.probe_digest,
         )
         return CacheIdentity(revision, context.data.train.digest, "train", boundary)
@@ -104,3 +109,12 @@ class CacheUse:
         """The boundary before this one, whose values can be advanced."""
         earlier = [decision.freeze_point for decision in state.decisions if 0 < decision.freeze_point < boundary]
         return earlier[-1] if earlier else None
+
+
+def preprocessing_of(job: Job) -> str:
+    """What a boundary activation depends on beside weights, tile and numerics, as text.
+
+    The same sample and variant look different under another seed, where samples vary at all; elsewhere seeds share their values.
+    """
+    drawn_by = f"seed {job.seed}|" if augmentation_of(job) is not None else ""
+    return f"{job.data.augmentation.model_dump_json()}|{drawn_by}{job.training.precision}|{job.model.attention}"

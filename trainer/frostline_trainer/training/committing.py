@@ -47,6 +47,8 @@ def record_step(generation: Generation, state: RunState, step: int, result: Vote
     state.step, state.vote_lineage, state.vote_generation = step, state.lineage, generation.plan.generation
     state.data_epoch, state.data_offset = generation.feed.place_of(step + 1)
     refused = not result.finite
+    if result.cache_hits + result.cache_misses and not state.cache_step:
+        state.cache_step = step
     state.unconfirmed = StepRecord(
         lineage=state.lineage,
         step=step,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import SURVIVORS, Decision, Plan, SeenVote
 from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.engine.copies import compare_copies
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.vote import Ballot, VoteResult, hold_vote, read_vote
 from frostline_trainer.training.committing import commit_step, record_step
@@ -151,18 +152,20 @@ class TrainingLoop:
 
     def _checkpoint(self, before_freeze: bool = False) -> None:
         self.generation.phase("checkpoint")
+        self.state.agreed_step = compare_copies(self.generation, self.state.step, self.state.agreed_step)
         self.hooks.checkpoint(before_freeze)
         self.generation.phase("between")
 
     def _adopt(self, number: int, void: bool) -> None:
         state = self.state
         self._deadline = None
-        decision = self.mailbox.decision(state.lineage, number)
-        if void or decision is None:
-            decision = Decision(number=number, interval=number, effective_step=state.step + 1, freeze_point=state.freeze_point,
-                                lineage=state.lineage, reason="came too late", void=True)  # fmt: skip
+        decision = None if void else self.mailbox.decision(state.lineage, number)
+        if decision is None:
             state.given_up = number
-        if decision.kind == "rollback" and not decision.void:
+        if decision is None or decision.void:  # given up now, or before the state that a restore went back to
+            decision = Decision(number=number, interval=number, effective_step=state.step + 1, freeze_point=state.freeze_point,
+                                lineage=state.lineage, decided_in=state.lineage, reason="came too late", void=True)  # fmt: skip
+        if decision.kind == "rollback":
             self.hooks.roll_back(decision)
             return
         if decision.freeze_point > state.freeze_point:

@@ -25,7 +25,9 @@ OWN_WORK = frozenset(("load", "schedule", "exchange", "norms", "prepared", "comm
 
 @dataclass(frozen=True)
 class Now:
-    """seconds: since the phase was entered. waiting_seconds: for how long it has been blocked on other members; 0: it is not."""
+    """seconds: since the phase was entered, or last moved in. waiting_seconds: for how long it has been blocked on other members;
+    0: it is not.
+    """
 
     phase: str
     seconds: float
@@ -42,6 +44,7 @@ class PhaseClock:
         self.hook: Callable[[str], None] | None = None
         self._lock = threading.Lock()
         self._name, self._entered = "start", time.monotonic()
+        self._moved = self._entered
         self._thread = threading.get_ident()
         self._waits = waits_of(self._thread)
         self._waited = self._waits.total
@@ -55,12 +58,17 @@ class PhaseClock:
         now, thread = time.monotonic(), threading.get_ident()
         with self._lock:
             self._end_phase(now)
-            self._name, self._entered = name, now
+            self._name, self._entered, self._moved = name, now, now
             if thread != self._thread:
                 self._thread, self._waits = thread, waits_of(thread)
             self._waited = self._waits.total
         if self.hook is not None:
             self.hook(name)
+
+    def moved(self) -> None:
+        """A part of a long phase is done (a tile scored, a file's piece written): it does not hang. Any thread may say so."""
+        with self._lock:
+            self._moved = time.monotonic()
 
     def _end_phase(self, now: float) -> None:
         name, seconds = self._name, now - self._entered
@@ -82,7 +90,7 @@ class PhaseClock:
     def now(self) -> Now:
         with self._lock:
             now, since = time.monotonic(), self._waits.since
-            return Now(self._name, now - self._entered, now - since if since else 0.0)
+            return Now(self._name, now - self._moved, now - since if since else 0.0)
 
     def take_parts(self) -> dict[str, float]:
         """Seconds by phase since the last call: called once a step."""

@@ -32,6 +32,7 @@ class RunState(BaseModel):
 
     unconfirmed: the record of `step`, stable once a later vote has passed. records, statistics: stable, not known to be durable.
     data_epoch, data_offset: where the batch after `step` begins.
+    cache_step: the first step that has asked the cache, 0 for none. agreed_step: the last one after which copies were compared.
     numerics_hash: chains every accepted and refused step with the freeze point it ran under.
     """
 
@@ -56,6 +57,8 @@ class RunState(BaseModel):
     unconfirmed_statistics: IntervalStatistics | None = None
     records: list[StepRecord] = []
     statistics: list[IntervalStatistics] = []
+    cache_step: int = 0
+    agreed_step: int = 0
     numerics_hash: str = ""
     best_guard_loss: float | None = None
     data_epoch: int = 0
@@ -131,7 +134,8 @@ class RunState(BaseModel):
             *self.decisions,
             Decision(
                 number=plan.decision_number, interval=plan.decision_number, effective_step=self.step + 1,
-                freeze_point=plan.freeze_point, lineage=plan.lineage, reason="in force where the restore starts",
+                freeze_point=plan.freeze_point, lineage=plan.lineage, decided_in=plan.lineage,
+                reason="in force where the restore starts",
             ),
         ]  # fmt: skip
 

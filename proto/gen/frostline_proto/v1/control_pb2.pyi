@@ -12,13 +12,15 @@ class DescribeJobRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeJobResponse(_message.Message):
-    __slots__ = ("job",)
+    __slots__ = ("job", "profiles")
     JOB_FIELD_NUMBER: _ClassVar[int]
+    PROFILES_FIELD_NUMBER: _ClassVar[int]
     job: str
-    def __init__(self, job: _Optional[str] = ...) -> None: ...
+    profiles: _containers.RepeatedCompositeFieldContainer[_plan_pb2.WorkerProfile]
+    def __init__(self, job: _Optional[str] = ..., profiles: _Optional[_Iterable[_Union[_plan_pb2.WorkerProfile, _Mapping]]] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("worker_id", "pod_name", "failure_domain", "process_id", "store_host", "store_port", "probe_digest", "probe_detail", "job_digest", "profile", "num_units", "steps_per_epoch", "train_samples", "dataset_digest", "generation", "unit_names", "boundary_bytes_per_sample", "cacheable", "cache_refusal", "tied")
+    __slots__ = ("worker_id", "pod_name", "failure_domain", "process_id", "store_host", "store_port", "probe_digest", "probe_detail", "job_digest", "profile", "num_units", "steps_per_epoch", "train_samples", "dataset_digest", "generation", "unit_names", "boundary_bytes_per_sample", "cacheable", "cache_refusal", "tied", "weights_digest", "place_dependence", "sample_tile_cost")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     POD_NAME_FIELD_NUMBER: _ClassVar[int]
     FAILURE_DOMAIN_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +41,9 @@ class RegisterRequest(_message.Message):
     CACHEABLE_FIELD_NUMBER: _ClassVar[int]
     CACHE_REFUSAL_FIELD_NUMBER: _ClassVar[int]
     TIED_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PLACE_DEPENDENCE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_TILE_COST_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     pod_name: str
     failure_domain: str
@@ -59,7 +64,10 @@ class RegisterRequest(_message.Message):
     cacheable: bool
     cache_refusal: str
     tied: bool
-    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., failure_domain: _Optional[str] = ..., process_id: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., probe_digest: _Optional[str] = ..., probe_detail: _Optional[str] = ..., job_digest: _Optional[str] = ..., profile: _Optional[_Union[_plan_pb2.WorkerProfile, _Mapping]] = ..., num_units: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., train_samples: _Optional[int] = ..., dataset_digest: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., unit_names: _Optional[_Iterable[str]] = ..., boundary_bytes_per_sample: _Optional[int] = ..., cacheable: bool = ..., cache_refusal: _Optional[str] = ..., tied: bool = ...) -> None: ...
+    weights_digest: str
+    place_dependence: str
+    sample_tile_cost: float
+    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., failure_domain: _Optional[str] = ..., process_id: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., probe_digest: _Optional[str] = ..., probe_detail: _Optional[str] = ..., job_digest: _Optional[str] = ..., profile: _Optional[_Union[_plan_pb2.WorkerProfile, _Mapping]] = ..., num_units: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., train_samples: _Optional[int] = ..., dataset_digest: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., unit_names: _Optional[_Iterable[str]] = ..., boundary_bytes_per_sample: _Optional[int] = ..., cacheable: bool = ..., cache_refusal: _Optional[str] = ..., tied: bool = ..., weights_digest: _Optional[str] = ..., place_dependence: _Optional[str] = ..., sample_tile_cost: _Optional[float] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("incarnation", "heartbeat_seconds", "checkpoint_root", "cache_address")
@@ -128,6 +136,18 @@ class HeartbeatResponse(_message.Message):
     durable_interval: int
     known: bool
     def __init__(self, durable_step: _Optional[int] = ..., durable_lineage: _Optional[int] = ..., durable_interval: _Optional[int] = ..., known: bool = ...) -> None: ...
+
+class HeartbeatsRequest(_message.Message):
+    __slots__ = ("heartbeat",)
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    heartbeat: HeartbeatRequest
+    def __init__(self, heartbeat: _Optional[_Union[HeartbeatRequest, _Mapping]] = ...) -> None: ...
+
+class HeartbeatsResponse(_message.Message):
+    __slots__ = ("heartbeat",)
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    heartbeat: HeartbeatResponse
+    def __init__(self, heartbeat: _Optional[_Union[HeartbeatResponse, _Mapping]] = ...) -> None: ...
 
 class ReportStatisticsRequest(_message.Message):
     __slots__ = ("worker_id", "generation", "statistics")
@@ -339,7 +359,7 @@ class PlanFate(_message.Message):
     def __init__(self, generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., switched: bool = ...) -> None: ...
 
 class ReportRecoveryRequest(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "generation", "ran", "units", "seen", "fates", "error", "fenced")
+    __slots__ = ("worker_id", "incarnation", "generation", "ran", "units", "seen", "fates", "error", "fenced", "distrusted_from", "cache_distrusted", "distrusted_workers")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -349,6 +369,9 @@ class ReportRecoveryRequest(_message.Message):
     FATES_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
+    DISTRUSTED_FROM_FIELD_NUMBER: _ClassVar[int]
+    CACHE_DISTRUSTED_FIELD_NUMBER: _ClassVar[int]
+    DISTRUSTED_WORKERS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: int
     generation: _plan_pb2.GenerationId
@@ -358,7 +381,10 @@ class ReportRecoveryRequest(_message.Message):
     fates: _containers.RepeatedCompositeFieldContainer[PlanFate]
     error: str
     fenced: bool
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., ran: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[_plan_pb2.SeenVote, _Mapping]]] = ..., fates: _Optional[_Iterable[_Union[PlanFate, _Mapping]]] = ..., error: _Optional[str] = ..., fenced: bool = ...) -> None: ...
+    distrusted_from: int
+    cache_distrusted: bool
+    distrusted_workers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., ran: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[_plan_pb2.SeenVote, _Mapping]]] = ..., fates: _Optional[_Iterable[_Union[PlanFate, _Mapping]]] = ..., error: _Optional[str] = ..., fenced: bool = ..., distrusted_from: _Optional[int] = ..., cache_distrusted: bool = ..., distrusted_workers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReportRecoveryResponse(_message.Message):
     __slots__ = ()
@@ -450,7 +476,7 @@ class WorkerStatus(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., process_id: _Optional[int] = ..., state: _Optional[str] = ..., pp_rank: _Optional[int] = ..., dp_rank: _Optional[int] = ..., stages: _Optional[_Iterable[int]] = ..., heartbeat_age_seconds: _Optional[float] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., global_rank: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., slowness: _Optional[float] = ..., keeps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("name", "state", "step", "total_steps", "generation", "freeze_point", "num_units", "placement", "workers", "loss", "metrics", "samples_per_second", "cache_hit_fraction", "seconds_left", "message", "lineage", "epoch", "incarnation", "resident_bytes", "uncovered_units", "run_epoch")
+    __slots__ = ("name", "state", "step", "total_steps", "generation", "freeze_point", "num_units", "placement", "workers", "loss", "metrics", "samples_per_second", "cache_hit_fraction", "seconds_left", "message", "lineage", "epoch", "incarnation", "resident_bytes", "uncovered_units", "run_epoch", "prefix_tile", "prefix_tile_reason")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -479,6 +505,8 @@ class StatusResponse(_message.Message):
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNCOVERED_UNITS_FIELD_NUMBER: _ClassVar[int]
     RUN_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_TILE_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_TILE_REASON_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     step: int
@@ -500,4 +528,6 @@ class StatusResponse(_message.Message):
     resident_bytes: int
     uncovered_units: _containers.RepeatedScalarFieldContainer[int]
     run_epoch: int
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., freeze_point: _Optional[int] = ..., num_units: _Optional[int] = ..., placement: _Optional[_Union[_plan_pb2.Placement, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hit_fraction: _Optional[float] = ..., seconds_left: _Optional[float] = ..., message: _Optional[str] = ..., lineage: _Optional[int] = ..., epoch: _Optional[float] = ..., incarnation: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., uncovered_units: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ...) -> None: ...
+    prefix_tile: str
+    prefix_tile_reason: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., freeze_point: _Optional[int] = ..., num_units: _Optional[int] = ..., placement: _Optional[_Union[_plan_pb2.Placement, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hit_fraction: _Optional[float] = ..., seconds_left: _Optional[float] = ..., message: _Optional[str] = ..., lineage: _Optional[int] = ..., epoch: _Optional[float] = ..., incarnation: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., uncovered_units: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., prefix_tile: _Optional[str] = ..., prefix_tile_reason: _Optional[str] = ...) -> None: ...

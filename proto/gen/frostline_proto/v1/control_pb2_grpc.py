@@ -49,6 +49,11 @@ class ControlStub(object):
                 request_serializer=frostline__proto_dot_v1_dot_control__pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=frostline__proto_dot_v1_dot_control__pb2.HeartbeatResponse.FromString,
                 _registered_method=True)
+        self.Heartbeats = channel.stream_stream(
+                '/frostline.v1.Control/Heartbeats',
+                request_serializer=frostline__proto_dot_v1_dot_control__pb2.HeartbeatsRequest.SerializeToString,
+                response_deserializer=frostline__proto_dot_v1_dot_control__pb2.HeartbeatsResponse.FromString,
+                _registered_method=True)
         self.ReportStatistics = channel.unary_unary(
                 '/frostline.v1.Control/ReportStatistics',
                 request_serializer=frostline__proto_dot_v1_dot_control__pb2.ReportStatisticsRequest.SerializeToString,
@@ -110,6 +115,14 @@ class ControlServicer(object):
 
     def Heartbeat(self, request, context):
         """worker: liveness and progress; newest wins.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Heartbeats(self, request_iterator, context):
+        """worker: the same for as long as it lives, each heartbeat with its answer: half the work of a call each. No deadline; it ends after
+        a minute, so that the caller is checked again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,6 +201,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Heartbeat,
                     request_deserializer=frostline__proto_dot_v1_dot_control__pb2.HeartbeatRequest.FromString,
                     response_serializer=frostline__proto_dot_v1_dot_control__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'Heartbeats': grpc.stream_stream_rpc_method_handler(
+                    servicer.Heartbeats,
+                    request_deserializer=frostline__proto_dot_v1_dot_control__pb2.HeartbeatsRequest.FromString,
+                    response_serializer=frostline__proto_dot_v1_dot_control__pb2.HeartbeatsResponse.SerializeToString,
             ),
             'ReportStatistics': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportStatistics,
@@ -311,6 +329,33 @@ class Control(object):
             '/frostline.v1.Control/Heartbeat',
             frostline__proto_dot_v1_dot_control__pb2.HeartbeatRequest.SerializeToString,
             frostline__proto_dot_v1_dot_control__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Heartbeats(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/frostline.v1.Control/Heartbeats',
+            frostline__proto_dot_v1_dot_control__pb2.HeartbeatsRequest.SerializeToString,
+            frostline__proto_dot_v1_dot_control__pb2.HeartbeatsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -15,7 +15,7 @@ class GenerationId(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., counter: _Optional[int] = ...) -> None: ...
 
 class Decision(_message.Message):
-    __slots__ = ("number", "interval", "effective_step", "freeze_point", "lineage", "kind", "reason", "policy", "rollback_to_step", "void")
+    __slots__ = ("number", "interval", "effective_step", "freeze_point", "lineage", "kind", "reason", "policy", "rollback_to_step", "void", "decided_in")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_FIELD_NUMBER: _ClassVar[int]
     EFFECTIVE_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class Decision(_message.Message):
     POLICY_FIELD_NUMBER: _ClassVar[int]
     ROLLBACK_TO_STEP_FIELD_NUMBER: _ClassVar[int]
     VOID_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_IN_FIELD_NUMBER: _ClassVar[int]
     number: int
     interval: int
     effective_step: int
@@ -36,7 +37,8 @@ class Decision(_message.Message):
     policy: str
     rollback_to_step: int
     void: bool
-    def __init__(self, number: _Optional[int] = ..., interval: _Optional[int] = ..., effective_step: _Optional[int] = ..., freeze_point: _Optional[int] = ..., lineage: _Optional[int] = ..., kind: _Optional[str] = ..., reason: _Optional[str] = ..., policy: _Optional[str] = ..., rollback_to_step: _Optional[int] = ..., void: bool = ...) -> None: ...
+    decided_in: int
+    def __init__(self, number: _Optional[int] = ..., interval: _Optional[int] = ..., effective_step: _Optional[int] = ..., freeze_point: _Optional[int] = ..., lineage: _Optional[int] = ..., kind: _Optional[str] = ..., reason: _Optional[str] = ..., policy: _Optional[str] = ..., rollback_to_step: _Optional[int] = ..., void: bool = ..., decided_in: _Optional[int] = ...) -> None: ...
 
 class Placement(_message.Message):
     __slots__ = ("pp_degree", "dp_degree", "virtual_stages", "stage_bounds", "leaf_bounds", "workers", "schedule", "use_cache", "predicted_step_seconds")
@@ -89,7 +91,7 @@ class UnitHolders(_message.Message):
     def __init__(self, participants: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("generation", "base", "lineage", "start", "start_step", "checkpoint_path", "freeze_point", "decision_number", "decisions", "placement", "switch_from", "switch_until", "sources", "leavers", "state_source", "store_host", "store_port", "reason", "buddies", "holders", "vote", "state_generation", "state_lineage", "uncovered", "run_epoch", "job_revision")
+    __slots__ = ("generation", "base", "lineage", "start", "start_step", "checkpoint_path", "freeze_point", "decision_number", "decisions", "placement", "switch_from", "switch_until", "sources", "leavers", "state_source", "store_host", "store_port", "reason", "buddies", "holders", "vote", "state_generation", "state_lineage", "uncovered", "run_epoch", "job_revision", "prefix_tile")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +118,7 @@ class Plan(_message.Message):
     UNCOVERED_FIELD_NUMBER: _ClassVar[int]
     RUN_EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_REVISION_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_TILE_FIELD_NUMBER: _ClassVar[int]
     generation: GenerationId
     base: GenerationId
     lineage: int
@@ -142,7 +145,8 @@ class Plan(_message.Message):
     uncovered: _containers.RepeatedScalarFieldContainer[int]
     run_epoch: int
     job_revision: str
-    def __init__(self, generation: _Optional[_Union[GenerationId, _Mapping]] = ..., base: _Optional[_Union[GenerationId, _Mapping]] = ..., lineage: _Optional[int] = ..., start: _Optional[str] = ..., start_step: _Optional[int] = ..., checkpoint_path: _Optional[str] = ..., freeze_point: _Optional[int] = ..., decision_number: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., switch_from: _Optional[int] = ..., switch_until: _Optional[int] = ..., sources: _Optional[_Iterable[str]] = ..., leavers: _Optional[_Iterable[str]] = ..., state_source: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., reason: _Optional[str] = ..., buddies: _Optional[_Iterable[str]] = ..., holders: _Optional[_Iterable[_Union[UnitHolders, _Mapping]]] = ..., vote: _Optional[_Union[SeenVote, _Mapping]] = ..., state_generation: _Optional[_Union[GenerationId, _Mapping]] = ..., state_lineage: _Optional[int] = ..., uncovered: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., job_revision: _Optional[str] = ...) -> None: ...
+    prefix_tile: str
+    def __init__(self, generation: _Optional[_Union[GenerationId, _Mapping]] = ..., base: _Optional[_Union[GenerationId, _Mapping]] = ..., lineage: _Optional[int] = ..., start: _Optional[str] = ..., start_step: _Optional[int] = ..., checkpoint_path: _Optional[str] = ..., freeze_point: _Optional[int] = ..., decision_number: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., switch_from: _Optional[int] = ..., switch_until: _Optional[int] = ..., sources: _Optional[_Iterable[str]] = ..., leavers: _Optional[_Iterable[str]] = ..., state_source: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., reason: _Optional[str] = ..., buddies: _Optional[_Iterable[str]] = ..., holders: _Optional[_Iterable[_Union[UnitHolders, _Mapping]]] = ..., vote: _Optional[_Union[SeenVote, _Mapping]] = ..., state_generation: _Optional[_Union[GenerationId, _Mapping]] = ..., state_lineage: _Optional[int] = ..., uncovered: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., job_revision: _Optional[str] = ..., prefix_tile: _Optional[str] = ...) -> None: ...
 
 class UnitProfile(_message.Message):
     __slots__ = ("forward_seconds", "backward_seconds", "parameter_bytes", "optimizer_bytes", "activation_bytes", "output_bytes")

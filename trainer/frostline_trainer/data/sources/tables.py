@@ -6,7 +6,6 @@ The library says little about a malformed row, so where it refuses a file, the f
 import csv
 import json
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from frostline_contract.job import Job
+from frostline_contract.scratch_folder import ScratchFolder
 from frostline_trainer.data.records import Documents, Part, Texts
 from frostline_trainer.data.sources.files import file_digest, read_text_file, required_path
 from frostline_trainer.data.split import digest_of
@@ -47,9 +47,9 @@ def _read(
     reason = fault(file)
     if reason:
         raise ValueError(reason)
-    with tempfile.TemporaryDirectory(prefix="frostline-table-") as scratch:
+    with ScratchFolder() as scratch:
         try:
-            table = load(file, Path(scratch))
+            table = load(file, scratch)
         except Exception as error:
             first_line = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
             raise ValueError(f"{file}: the datasets library refuses it ({first_line}); correct the file") from error

@@ -45,7 +45,13 @@ def _parse(line: bytes, place: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"{place}: no JSON ({error}): {line[:80]!r}") from None
+        raise ValueError(f"{place}: no JSON ({error}): {_shown(line)}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{place}: holds {type(value).__name__}, expected an object: {line[:80]!r}")
+        raise ValueError(f"{place}: holds {type(value).__name__}, expected an object: {_shown(line)}")
     return value
+
+
+def _shown(line: bytes) -> str:
+    """Some words of a line; of one that is no text only how long it is (a lost write is often thousands of zero bytes)."""
+    text = line[:60].decode(errors="replace").strip()
+    return repr(text) if text.isprintable() else f"{len(line)} bytes that are no text"

@@ -1,0 +1,31 @@
+"""The user's wish to stop, as signals bring it: Ctrl-C, SIGTERM, and the end of the terminal's session (SIGHUP)."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupts:
+    """How often the user has asked to stop. SIGHUP is never the second time: sessions that end send it beside SIGTERM."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        self.count = max(1, self.count) if number == signal.SIGHUP else self.count + 1
+
+
+@contextmanager
+def interrupts() -> Iterator[Interrupts]:
+    """Count instead of ending, within the block. A SIGHUP that is ignored (nohup) stays so."""
+    noted = Interrupts()
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, noted.note) for number in numbers}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

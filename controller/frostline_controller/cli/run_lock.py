@@ -1,0 +1,64 @@
+"""The lock of a run directory: one `frostline run` or `resume` owns it at a time, as long as its process lives."""
+
+import contextlib
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from frostline_controller.cli.errors import UserMistake
+
+LOCK_FILE = "lock"
+ASKED_SECONDS = 0.5
+"""Who only asks for the owner holds the lock for a moment; that is no owner."""
+
+
+@contextlib.contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Own the run directory until the end of the block. Raises UserMistake, naming the process, where another one does.
+
+    The kernel lets go of the lock when the process ends, however it ends.
+    """
+    try:
+        handle = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o644)
+    except OSError as error:
+        raise UserMistake(f"{folder}: cannot be written ({error.strerror}); give a directory that can") from None
+    try:
+        deadline = time.monotonic() + ASKED_SECONDS
+        while not _taken(handle, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise UserMistake(
+                    f"{folder} is running; see it with `frostline status {folder} --watch` ({_named(handle)} owns it)"
+                )
+            time.sleep(0.02)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def owner(folder: Path) -> str:
+    """The process that owns a run directory, in words; "" for none."""
+    try:
+        handle = os.open(folder / LOCK_FILE, os.O_RDONLY)
+    except OSError:
+        return ""
+    try:
+        return "" if _taken(handle, fcntl.LOCK_SH) else _named(handle)
+    finally:
+        os.close(handle)
+
+
+def _taken(handle: int, how: int) -> bool:
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _named(handle: int) -> str:
+    return os.pread(handle, 200, 0).decode(errors="replace") or "another process"

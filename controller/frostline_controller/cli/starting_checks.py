@@ -1,0 +1,74 @@
+"""What is looked at before anything is started: the run's own state, and every place that the run will write to."""
+
+import uuid
+from pathlib import Path
+
+from frostline_contract.durable_files import create_durably, make_folder_durably
+from frostline_contract.epochs import EPOCHS_FOLDER, RunEpoch
+from frostline_contract.job import Job
+from frostline_contract.jsonl import read_jsonl
+from frostline_controller.checkpoints import found_checkpoints
+from frostline_controller.cli.errors import UserMistake
+from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_controller.state.durable import check_same_job, read_state
+from frostline_rpc.auth import Tokens
+
+
+def check_can_write_checkpoints(root: Path) -> None:
+    """Write a file into the checkpoint root and remove it. Raises UserMistake: a run that is over could save nothing."""
+    trial = root / f".{uuid.uuid4().hex}"
+    try:
+        make_folder_durably(root)
+        trial.write_bytes(b"0")
+        trial.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserMistake(
+            f"{root}: checkpoints cannot be written there ({reason}); set checkpoint.uri to a folder that can"
+        ) from None
+
+
+def check_resumable(folder: Path, job: Job, from_scratch: bool) -> None:
+    """Check what an earlier life has left. Raises UserMistake or ValueError where this cannot be that run going on.
+
+    from_scratch: where no checkpoint is left, prepare the root for a start from step 0.
+    """
+    state = read_state(LocalBackend(folder / "cluster").read())
+    check_same_job(state, job, folder / "job.yaml")
+    if (folder / "tokens.json").exists():
+        Tokens.read(folder / "tokens.json")
+    root, recorded = job.checkpoint_root(folder), _recorded(folder)
+    if _holds_something(root) or not (recorded or len(state.lineages) > 1):
+        return
+    if not from_scratch:
+        raise UserMistake(_nothing_there(job, root, recorded))
+    if state.current is not None and state.current.run_epoch > 0:
+        # The run's epoch, as it would stand if it had begun from the initial weights.
+        begun = RunEpoch(version=1, run_epoch=state.current.run_epoch, plan=str(state.current.generation))
+        create_durably(root / begun.file(), begun.text())
+
+
+def how_to_go_on(folder: Path, job: Job) -> str:
+    """The command that goes on with a run that was stopped."""
+    lost = _recorded(folder) > 0 and not _holds_something(job.checkpoint_root(folder))
+    return f"frostline resume {folder}" + (" --from-scratch  (it had no checkpoint yet)" if lost else "")
+
+
+def _recorded(folder: Path) -> int:
+    """The highest step that a record was written of."""
+    return max((line.get("step", 0) for line in read_jsonl(folder / "metrics.jsonl")), default=0)
+
+
+def _holds_something(root: Path) -> bool:
+    """Whether a checkpoint root has been this run's: it has a checkpoint or the epoch object."""
+    return any((root / EPOCHS_FOLDER).glob("*.json")) or bool(found_checkpoints(root))
+
+
+def _nothing_there(job: Job, root: Path, recorded: int) -> str:
+    moved = ""
+    if job.checkpoint.uri and not Path(job.checkpoint.uri).is_absolute():
+        moved = "; checkpoint.uri is relative to the run directory: move checkpoints that lie elsewhere there"
+    return (
+        f"the run has recorded {recorded} steps, and {root} holds no checkpoint of it; mount or restore that folder{moved}, or "
+        "train again from step 0 with --from-scratch"
+    )

@@ -1,0 +1,112 @@
+"""Whom a run takes in: a registration is checked against what the first worker said the run is."""
+
+import logging
+from collections.abc import Iterator
+
+from frostline_contract.job import Job, job_digest
+from frostline_contract.statistics import WorkerProfile
+from frostline_controller.planner.tiles import TileChoice, choose_prefix_tile
+from frostline_controller.service.controller import Controller
+from frostline_controller.state.durable import RunIdentity
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_rpc.convert import to_record
+from frostline_rpc.errors import InvalidRequest, Refused
+
+log = logging.getLogger(__name__)
+
+
+class Admission:
+    """Checks registrations. The first one says what the run is."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._job_digest = job_digest(controller.run.job)
+
+    async def check(self, request: pb.RegisterRequest) -> None:
+        """Raises Refused where this worker is not wanted, or would bring other data, code or bits into the run."""
+        await self._check_place(request.worker_id)
+        try:
+            self._check_identity(request)
+        except Refused as refusal:
+            self._controller.start_failures.note(request.worker_id, str(refusal), request.pod_name)
+            raise
+
+    async def _check_place(self, worker_id: str) -> None:
+        """A process that has ended does not come back, and one whose pod was taken away is not wanted. Raises Refused."""
+        run = self._controller.run
+        if run.members.has_ended(worker_id):
+            raise Refused(f"worker {worker_id!r} has ended; a new process registers under an id of its own")
+        uid = worker_id.rpartition("/")[0]
+        if run.cluster.pods and uid not in run.cluster.uids:
+            await run.reread()  # the pod may be milliseconds old
+            if run.cluster.pods and uid not in run.cluster.uids:
+                raise Refused(f"pod {uid!r} is no longer part of the run: another has taken its place, or it was handed back")
+
+    def _check_identity(self, request: pb.RegisterRequest) -> None:
+        """A worker must be of this job, and in exact numerics compute the same bits (PROTOCOLS 1). Raises Refused."""
+        run = self._controller.run
+        if request.job_digest != self._job_digest:
+            raise Refused(
+                f"job digest is {request.job_digest[:12]!r}, this run's is {self._job_digest[:12]!r}; "
+                "start the worker with the run's job.yaml"
+            )
+        known = run.identity
+        if known is None:
+            if request.num_units < 1 or request.steps_per_epoch < 1:
+                raise InvalidRequest(
+                    f"num_units is {request.num_units} and steps_per_epoch {request.steps_per_epoch}; both must be positive"
+                )
+            tile = self._choose_tile(request)
+            run.adopt_identity(
+                RunIdentity(
+                    probe_digest=request.probe_digest, probe_detail=request.probe_detail, num_units=request.num_units,
+                    steps_per_epoch=request.steps_per_epoch, train_samples=request.train_samples,
+                    dataset_digest=request.dataset_digest, unit_names=tuple(request.unit_names),
+                    boundary_bytes_per_sample=request.boundary_bytes_per_sample, cacheable=request.cacheable,
+                    cache_refusal=request.cache_refusal, tied=request.tied, weights_digest=request.weights_digest,
+                    place_dependence=request.place_dependence,
+                    prefix_tile=tile.tile, prefix_tile_reason=tile.reason, sample_tile_cost=request.sample_tile_cost or 1.0,
+                )
+            )  # fmt: skip
+            if tile.reason:
+                log.warning("prefix tile=%s reason=%r", tile.tile, tile.reason)
+            self._controller.note_identity()
+            return
+        for name in ("num_units", "steps_per_epoch", "dataset_digest"):
+            if getattr(request, name) != getattr(known, name):
+                raise Refused(
+                    f"{name} is {getattr(request, name)!r}, this run's is {getattr(known, name)!r}; it reads other data or code"
+                )
+        if refusals := list(other_bits(run.job, request, known)):
+            if not run.accept_numerics:
+                raise Refused(f"{'; '.join(refusals)}; or resume with --accept-numerics")
+            self._controller.accept_numerics(request)
+        elif not known.weights_digest:  # nobody has said it yet: the run was begun before workers did
+            run.identity = known.model_copy(update={"weights_digest": request.weights_digest})
+
+    def _choose_tile(self, request: pb.RegisterRequest) -> TileChoice:
+        job = self._controller.run.job
+        passes = job.total_steps(request.steps_per_epoch) / request.steps_per_epoch
+        profile = to_record(request.profile, WorkerProfile)
+        return choose_prefix_tile(
+            job.cache.prefix_tile, request.place_dependence, request.sample_tile_cost, profile, request.boundary_bytes_per_sample,
+            passes,
+        )  # fmt: skip
+
+
+def other_bits(job: Job, request: pb.RegisterRequest, known: RunIdentity) -> Iterator[str]:
+    """In what a worker would bring other bits into the run: its initial weights, and in exact numerics its arithmetic."""
+    if known.weights_digest and request.weights_digest != known.weights_digest:
+        model = job.model
+        if model.path is not None:
+            remedy = f"its files at model.path {model.path} are others: put the same files on every node"
+        elif model.hub is not None:
+            remedy = f"it has another revision of model.hub {model.hub}: set model.revision to a commit"
+        else:
+            remedy = "it draws others from the same seed: install the same versions of torch and transformers on every node"
+        yield f"initial weights are {request.weights_digest[:12]!r}, this run's are {known.weights_digest[:12]!r}; {remedy}"
+    if job.training.numerics == "exact" and request.probe_digest != known.probe_digest:
+        yield (
+            f"probe digest is {request.probe_digest[:12]} ({request.probe_detail}), this run's is {known.probe_digest[:12]} "
+            f"({known.probe_detail}); it computes other bits: use a like machine"
+        )

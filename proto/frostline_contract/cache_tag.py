@@ -1,0 +1,95 @@
+"""What a cached value's header ends with: a tag over key, header and payload by which a reader knows whose value it is.
+
+Whoever may write to a Redis could otherwise put numbers there that a run trains on. So values are signed with a secret of those
+who share the cache: AES-GCM's tag over key, header and payload (GMAC), with a random nonce of 96 bits. It costs a fifth of
+HMAC-SHA256 and a tenth of BLAKE2b, and needs no copy of the payload.
+"""
+
+import hashlib
+import hmac
+import os
+from pathlib import Path
+from typing import Protocol
+
+import xxhash
+
+NONCE_BYTES, TAG_BYTES = 12, 16
+SECRET_VARIABLE = "FROSTLINE_CACHE_SECRET"
+SECRET_FILE = "cache.secret"
+"""In the run's directory, readable by its user alone: the secret of a run whose environment gives none."""
+SECRET_CHARACTERS_MIN = 16
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Tags(Protocol):
+    """Makes and checks the NONCE_BYTES + TAG_BYTES at a header's end. fault: what a tag that does not hold is called."""
+
+    fault: str
+
+    def make(self, key: bytes, head: bytes, payload: Buffer) -> bytes: ...
+
+    def holds(self, tag: bytes, key: bytes, head: bytes, payload: Buffer) -> bool: ...
+
+
+class Checksums:
+    """XXH3-128, seeded by the key: finds torn values, and whole ones of another sample, at memory speed. Anybody can make it.
+
+    Neighbouring samples' keys differ in one bit, so a request that was damaged on its way may well name one that is there.
+    """
+
+    fault = "checksum differs"
+
+    def make(self, key: bytes, head: bytes, payload: Buffer) -> bytes:
+        digest = xxhash.xxh3_128(head, xxhash.xxh3_64_intdigest(key))
+        digest.update(payload)
+        return bytes(NONCE_BYTES) + digest.digest()
+
+    def holds(self, tag: bytes, key: bytes, head: bytes, payload: Buffer) -> bool:
+        return tag == self.make(key, head, payload)
+
+
+class Signatures:
+    """GMAC by a key that is derived from the secret: only who knows it can make one."""
+
+    fault = "signature differs: torn, foreign, or written by somebody without this run's cache secret"
+
+    def __init__(self, secret: str) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # services that only know keys need no cryptography
+
+        self._cipher = AESGCM(hashlib.blake2b(secret.encode(), digest_size=32, person=b"frostline cache").digest())
+
+    def make(self, key: bytes, head: bytes, payload: Buffer) -> bytes:
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + self._tag(nonce, key, head, payload)
+
+    def holds(self, tag: bytes, key: bytes, head: bytes, payload: Buffer) -> bool:
+        nonce = tag[:NONCE_BYTES]
+        return hmac.compare_digest(tag[NONCE_BYTES:], self._tag(nonce, key, head, payload))
+
+    def _tag(self, nonce: bytes, key: bytes, head: bytes, payload: Buffer) -> bytes:
+        # Key and header go through the cipher, so that the payload need not be copied behind them; what comes out is not kept.
+        return self._cipher.encrypt(nonce, key + head, payload)[-TAG_BYTES:]
+
+
+def tags_of(secret: str | None) -> Tags:
+    """How values are tagged in a cache whose users share `secret`, or trust each other without one."""
+    return Signatures(secret) if secret else Checksums()
+
+
+def read_secret(run_dir: Path | None) -> str | None:
+    """From the environment, else from the run's file, else none. Raises ValueError where it is too short, OSError."""
+    given = os.environ.get(SECRET_VARIABLE)
+    file = run_dir / SECRET_FILE if run_dir is not None else None
+    if given is not None:
+        secret, place = given.strip(), SECRET_VARIABLE
+    elif file is not None and file.exists():
+        secret, place = file.read_text(encoding="utf-8").strip(), str(file)
+    else:
+        return None
+    if len(secret) < SECRET_CHARACTERS_MIN:
+        raise ValueError(
+            f"{place} holds {len(secret)} characters: the cache's secret needs at least {SECRET_CHARACTERS_MIN}; "
+            "make one with `openssl rand -hex 32`"
+        )
+    return secret

@@ -1,0 +1,77 @@
+"""Durable files: written whole or not at all, and on disk, with their names, when the call returns.
+
+Every file that has to outlive a crash or a power cut is written by one of these functions. A draft has a name of its own beside
+the final one: two processes that write the same file never share a draft, not even where both are process 1 of a container.
+"""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+PRIVATE, PUBLIC = 0o600, 0o666
+"""Access modes: for the user alone; for whoever the umask lets."""
+
+
+def replace_durably(path: Path, text: str, mode: int = PUBLIC) -> None:
+    """Replace a file's content atomically: a reader sees the old content or the new one. Raises OSError."""
+    path = Path(path)
+    with _draft(path, text.encode(), mode) as draft:
+        os.replace(draft, path)
+    sync_folder(path.parent)
+
+
+def create_durably(path: Path, text: str, mode: int = PUBLIC) -> bool:
+    """Create a file with its whole content; False where it exists already. Raises OSError.
+
+    So processes that share a folder agree on who does something: a link, unlike a rename, fails where the name is taken.
+    """
+    path = Path(path)
+    make_folder_durably(path.parent)
+    with _draft(path, text.encode(), mode) as draft:
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return False
+    sync_folder(path.parent)
+    return True
+
+
+def make_folder_durably(folder: Path) -> None:
+    """Make a folder and its parents, where they are missing. Raises OSError."""
+    folder = Path(folder)
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        sync_folder(made.parent)
+
+
+def move_durably(source: Path, target: Path) -> None:
+    """Rename a file or folder whose content is on disk already. Raises OSError."""
+    os.rename(source, target)
+    sync_folder(Path(target).parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's entries to disk: what was created, renamed or removed in it. Raises OSError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _draft(path: Path, content: bytes, mode: int) -> Iterator[Path]:
+    """A synced file with the content, beside `path`; gone at the end whatever happens."""
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield draft
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)

@@ -1,0 +1,65 @@
+"""Lineages: which steps of a run survive its rollbacks and restores. The one home of that rule.
+
+A lineage is an unbroken history of steps. A rollback and a restore from a checkpoint open a new one, which starts at a committed
+step and takes back every step of earlier lineages above it. Files are append-only, and late records of a lineage may follow the
+line that cuts it, so the rule looks at numbers and never at the order of lines.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from frostline_contract.plan import Frozen
+
+RESTORE, ROLLBACK = "restore", "rollback"
+
+
+class LineageStart(Frozen):
+    """A lineage and the committed step that it starts from. kind: "start", "restore" or "rollback".
+
+    distrusts: what older lineages computed beyond that step is wrong, or may be: nothing of it is used or compared with any more.
+    """
+
+    lineage: int
+    starts_at_step: int
+    kind: str = "start"
+    distrusts: bool = False
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """The starts of a run's lineages."""
+
+    starts: tuple[LineageStart, ...] = ()
+
+    def survives(self, lineage: int, step: int) -> bool:
+        """Whether what was computed in `lineage` up to `step` still counts: no later lineage starts below that step."""
+        return all(step <= start.starts_at_step for start in self.starts if start.lineage > lineage)
+
+    def restores(self) -> "Cuts":
+        """Only the restores: what a rollback takes back has happened, what a restore takes back was never published."""
+        return Cuts(tuple(start for start in self.starts if start.kind == RESTORE))
+
+
+@dataclass(frozen=True)
+class RecordLines:
+    """The lines of metrics.jsonl. surviving: one record a step, in order. undone: records that were taken back, in order."""
+
+    surviving: tuple[dict[str, Any], ...]
+    undone: tuple[dict[str, Any], ...]
+    cuts: Cuts
+
+
+def split_records(lines: Iterable[dict[str, Any]]) -> RecordLines:
+    """Tell the records that survive from those that were taken back. Of one (lineage, step) the first line counts."""
+    starts: list[LineageStart] = []
+    records: dict[tuple[int, int], dict[str, Any]] = {}
+    for line in lines:
+        if "starts_at_step" in line:
+            starts.append(LineageStart.model_validate(line))
+        else:
+            records.setdefault((line["lineage"], line["step"]), line)
+    cuts = Cuts(tuple(starts))
+    surviving = {step: record for (lineage, step), record in sorted(records.items()) if cuts.survives(lineage, step)}
+    undone = tuple(record for key, record in sorted(records.items()) if not cuts.survives(*key))
+    return RecordLines(tuple(surviving[step] for step in sorted(surviving)), undone, cuts)

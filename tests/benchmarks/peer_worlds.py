@@ -1,0 +1,123 @@
+"""The benchmarks' worlds of other systems: the same four replicas under torchrun, DLRover, torchft and NVIDIA's extension."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.worlds import REPLICAS, Commit, World
+
+
+class Torchrun(World):
+    """All processes start again from the last checkpoint, written every `every` steps."""
+
+    name = "torchrun"
+
+    def __init__(self, every: int = 10) -> None:
+        super().__init__()
+        self._every = every
+
+    def _launch(self) -> None:
+        # Without the variable a restarted env:// rendezvous waits for a store that has gone.
+        self._run(str(Path(sys.executable).with_name("torchrun")), "--standalone", f"--nproc-per-node={REPLICAS}",
+                  "--max-restarts=1000", "--monitor-interval=0.1", "-m", "tests.benchmarks.peers.torchrun_worker",
+                  str(self.folder), str(self._every), TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")  # fmt: skip
+
+    def commits(self) -> list[Commit]:
+        """Of replica 0. Steps since the checkpoint are done again after a kill and are commits like any other."""
+        lines = [line for line in self._lines("steps.jsonl") if line["replica"] == 0]
+        return [Commit(line["step"], line["time"], line["members"], str(line["process_id"])) for line in lines]
+
+    def victim(self) -> int:
+        return [line["process_id"] for line in self._lines("steps.jsonl") if line["replica"] == 2][-1]
+
+
+class Dlrover(Torchrun):
+    """DLRover's agent instead of torchrun's: it asks a master what to do with a failed worker group, and starts it again."""
+
+    name = "dlrover"
+
+    def _launch(self) -> None:
+        # Its own master, `--standalone`, does not start under torch 2.13: SubprocessHandler wants an argument more.
+        port = free_port()
+        self._run(sys.executable, "-m", "dlrover.python.master.main", "--port", port, "--node_num", "1", "--job_name", "bench",
+                  "--platform", "local")  # fmt: skip
+        self.wait(lambda: _listens(int(port)), "master")
+        self._run(str(Path(sys.executable).with_name("dlrover-run")), "--nnodes=1", f"--nproc-per-node={REPLICAS}",
+                  "--max-restarts=1000", "--monitor-interval=0.1", "-m", "tests.benchmarks.peers.torchrun_worker",
+                  str(self.folder), str(self._every), DLROVER_MASTER_ADDR=f"127.0.0.1:{port}", NODE_RANK="0", NODE_NUM="1",
+                  TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")  # fmt: skip
+
+
+class Nvrx(World):
+    """In-process restart: the training function begins again in those that are left. Nobody replaces who died."""
+
+    name = "nvidia-resiliency-ext"
+
+    def _launch(self) -> None:
+        module, size, port = "tests.benchmarks.peers.nvrx_worker", str(REPLICAS), free_port()
+        self._replicas = [
+            self._run(sys.executable, "-m", module, str(self.folder), str(number), RANK=str(number), LOCAL_RANK=str(number),
+                      WORLD_SIZE=size, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+            for number in range(REPLICAS)
+        ]  # fmt: skip
+
+    def commits(self) -> list[Commit]:
+        return commits_of_survivors(self._lines("steps.jsonl"))
+
+    def victim(self) -> int:
+        return self._replicas[2].pid
+
+
+class Torchft(World):
+    """Survivors form a new group at the next quorum; the replica that was killed is started again by us."""
+
+    name = "torchft"
+
+    def _launch(self) -> None:
+        address = self.folder / "lighthouse"
+        self._run(sys.executable, "-m", "tests.benchmarks.peers.lighthouse", str(address))
+        self._address = self.wait(lambda: address.exists() and address.read_text(), "lighthouse")
+        self._replicas = [self._replica(number) for number in range(REPLICAS)]
+
+    def _replica(self, number: int) -> subprocess.Popen[bytes]:
+        module = "tests.benchmarks.peers.torchft_worker"
+        return self._run(sys.executable, "-m", module, str(self.folder), str(number), self._address)
+
+    def commits(self) -> list[Commit]:
+        return commits_of_survivors(self._lines("steps.jsonl"))
+
+    def victim(self) -> int:
+        return self._replicas[2].pid
+
+    def kill(self, seed: int) -> float:
+        killed = super().kill(seed)
+        self._replicas[2].wait()
+        return killed
+
+    def revive(self) -> None:
+        self._replicas[2] = self._replica(2)
+
+
+def commits_of_survivors(told: list[dict[str, Any]]) -> list[Commit]:
+    """A step is committed when all replicas that are never killed have it."""
+    by_step: dict[int, list[dict[str, Any]]] = {}
+    for line in told:
+        by_step.setdefault(line["step"], []).append(line)
+    return [
+        Commit(step, max(line["time"] for line in lines), lines[0]["members"], str(lines[0]["members"]))
+        for step, lines in sorted(by_step.items())
+        if {0, 1, 3} <= {line["replica"] for line in lines}
+    ]
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0

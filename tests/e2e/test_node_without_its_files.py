@@ -1,0 +1,61 @@
+"""A node whose model is another one, or gone: its pod is refused and told of, the others train on, and no bit changes."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.runs import Running, Workshop, json_lines
+
+STEPS = 150
+
+
+def save_models(folder: Path) -> Path:
+    """Two models of one architecture, `one` and `other`; a link `model` to the first, as a node's volume has it."""
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(hidden_size=32, num_hidden_layers=5, num_attention_heads=2, intermediate_size=64, patch_size=4,
+                       image_size=8, num_channels=1, num_labels=10)  # fmt: skip
+    for seed, name in enumerate(("one", "other")):
+        torch.manual_seed(seed)
+        ViTForImageClassification(config).save_pretrained(folder / name)
+    shutil.copytree(folder / "one", folder / "model")
+    return folder / "model"
+
+
+def put(folder: Path, name: str) -> None:
+    """From now on `model` has the weights of `name`; none where it is empty."""
+    weights = folder / "model" / "model.safetensors"
+    weights.unlink(missing_ok=True)
+    if name:
+        shutil.copy(folder / name / "model.safetensors", weights)
+
+
+def cannot_start(running: Running, words: str) -> bool:
+    told = [line["reason"] for line in json_lines(running.folder / "events.jsonl") if line["kind"] == "cannot_start"]
+    return any(words in reason for reason in told)
+
+
+def test_a_run_goes_on_while_one_node_has_another_model_or_none(workshop: Workshop, tmp_path: Path) -> None:
+    model = save_models(tmp_path)
+    changes: dict[str, Any] = {"model": {"path": str(model), "config": {}}, "training": {"steps": STEPS}}
+    reference = workshop.run(tmp_path / "reference", changes).digest
+    slow = {"kind": "slow", "step": 8, "worker": 0, "phase": "schedule", "seconds": 0.7}  # there is time to look at it
+    running = workshop.start(tmp_path / "run", {**changes, "faults": [slow]}, "--workers", "2")
+    running.wait_for_step(5)
+    put(tmp_path, "other")
+    status = json.loads(workshop.command("status", str(running.folder), "--json").stdout)
+    (victim,) = [worker for worker in status["workers"] if worker["pod_name"] == "trainer-1"]
+    os.kill(victim["process_id"], signal.SIGKILL)
+    running.wait_until(lambda: cannot_start(running, f"its files at model.path {model} are others"), "another model is refused")
+    put(tmp_path, "")
+    running.wait_until(lambda: cannot_start(running, f"model.path {model}: there are no weights"), "no model is told")
+    status = json.loads(workshop.command("status", str(running.folder), "--json").stdout)
+    assert status["message"].startswith("1 workers cannot start: trainer-1: model.path"), status["message"]
+    put(tmp_path, "one")
+    ended = running.end()
+    assert ended.digest == reference, "whoever is left computes the same"
+    assert ended.events("join"), "the node came back once it had its files"

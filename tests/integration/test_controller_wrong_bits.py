@@ -1,0 +1,96 @@
+"""A worker says that bits are wrong: the run goes back to before them, and nothing that was computed since counts any more."""
+
+import json
+from collections.abc import Callable
+
+from frostline_contract.plan import Plan
+from frostline_controller.checkpoints import newest_checkpoint
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import plan_pb2
+from frostline_rpc.convert import to_message
+from tests.integration.recovery_world import QUICK, UNITS, answer_to, started
+from tests.integration.scripted_worker import ScriptedWorker, at, record, wait_for, wire
+from tests.integration.scripted_world import World, world
+
+__all__ = ["world"]
+
+TEXT = "CacheDiffers: cached activations at boundary 2 differ"
+
+
+def distrust(
+    worker: ScriptedWorker, plan: Plan, step: int, first: int, cache: bool = False, workers: tuple[str, ...] = ()
+) -> None:
+    """Report a failure at `step` of `plan`: results from `first` on are wrong."""
+    state = to_message(at(plan, step), plan_pb2.StateTag)
+    worker.stub.ReportRecovery(
+        pb.ReportRecoveryRequest(
+            worker_id=worker.worker_id, incarnation=1, generation=wire(plan), ran=wire(plan), error=TEXT,
+            units=[pb.UnitReport(unit=unit, intact=True, state=state) for unit in UNITS],
+            distrusted_from=first, cache_distrusted=cache, distrusted_workers=workers,
+        ),
+        timeout=5,
+    )  # fmt: skip
+
+
+def gone_back(run: World, **said: object) -> tuple[Plan, Plan]:
+    """A run at step 20 with checkpoints of steps 8 and 16 in which results from step 12 on turn out wrong. Returns both plans."""
+    plan = started(run, 2)
+    first, second = run.members(plan)
+    first.records(*[record(step, loss=2.0, numerics_hash=f"h{step}") for step in range(1, 21)])
+    for step in (8, 16):
+        run.checkpoint(step)
+    distrust(first, plan, 20, 12, **said)  # type: ignore[arg-type]
+    second.recover(plan, 20, UNITS, fenced=True, error="")
+    return plan, answer_to(plan, second)
+
+
+def test_it_goes_back_to_before_the_first_wrong_step_and_redone_steps_are_not_compared(world: Callable[..., World]) -> None:
+    run = world(placement={"workers": 2}, controller=QUICK)
+    _, back = gone_back(run, cache=True)
+    assert (back.start, back.start_step, back.lineage, back.run_epoch) == ("checkpoint", 8, 1, 1)
+    assert "what was computed from step 12 on is not to be trusted; the cache is off" in back.reason
+    found = newest_checkpoint(run.folder / "checkpoints")
+    assert found is not None and found.step == 8, "the newer one is of an epoch that is over"
+    for worker in run.workers:
+        worker.enter(back, 8)
+    assert "the cache is off, a cached value was wrong: " in run.operator.status().message
+    run.workers[0].records(record(9, lineage=1, generation="1.2", loss=3.0, numerics_hash="h9"))
+    (told,) = [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"]
+    assert TEXT in told["reason"]
+    assert told["step"] == 8
+    run.restart_controller()
+    for worker in run.workers:
+        worker.connect_again()
+    run.workers[0].records(record(10, lineage=1, generation="1.2", loss=3.0, numerics_hash="h10"))
+    lines = run.lines("metrics.jsonl")
+    assert {"lineage": 1, "starts_at_step": 8, "distrusts": True} in lines
+    assert [line["loss"] for line in lines if line.get("step") in (9, 10)] == [2.0, 2.0, 3.0, 3.0]
+    assert not (run.folder / "result.json").exists()
+
+
+def test_what_survivors_still_hold_of_it_is_not_gone_on_with(world: Callable[..., World]) -> None:
+    run = world(placement={"workers": 2}, controller=QUICK)
+    plan, back = gone_back(run)
+    for worker in run.workers:  # nobody has come as far as entering it
+        worker.recover(plan, 20, UNITS, heard=back)
+    again = answer_to(back, run.workers[0])
+    assert (again.start, again.start_step) == ("checkpoint", 8)
+
+
+def state_of(run: World, worker: ScriptedWorker) -> str:
+    return {one.worker_id: one.state for one in run.operator.status().workers}[worker.worker_id]
+
+
+def test_whose_bits_differ_from_all_others_is_excluded(world: Callable[..., World]) -> None:
+    run = world(placement={"workers": 3}, controller=QUICK)
+    plan = started(run, 3)
+    first, second, odd = run.members(plan)
+    for worker in (first, second, odd):
+        distrust(worker, plan, 20, 1, workers=(odd.worker_id,))
+    answer = answer_to(plan, first)
+    assert answer.start == "fresh"
+    assert odd.worker_id not in answer.participants
+    wait_for(lambda: state_of(run, odd) == "gone", "the odd one's pod is given up")
+    (told,) = [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"]
+    assert told["detail"]["workers"] == [odd.worker_id]
+    assert json.loads((run.folder / "checkpoints" / "epochs" / "1.json").read_text())["run_epoch"] == 1

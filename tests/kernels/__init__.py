@@ -1,0 +1,1 @@
+"""The exactness, cache, recovery and family tests under other kernels than the machine's own choice (`make test-kernels`)."""

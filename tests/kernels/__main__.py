@@ -1,0 +1,57 @@
+"""`python -m tests.kernels`: run the tests of bits again under each set of kernels that this machine would not choose by itself.
+
+Exit status 1 where a test failed under one of them. Arguments after `--` go to pytest.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+KERNELS: dict[str, dict[str, str]] = {
+    "AVX2": {
+        "MKL_CBWR": "AVX2,STRICT", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
+    },
+    "COMPATIBLE": {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"},
+}  # fmt: skip
+"""AVX2: what processors without AVX-512 have. COMPATIBLE: what all have; there MKL's float32 rows depend on their place."""
+
+TESTS = (
+    "tests/integration/test_exactness_cache.py",
+    "tests/integration/test_exactness_workers.py",
+    "tests/integration/test_recovery_moves.py::test_a_member_dies_in_each_phase_on_two_by_two",
+    "tests/integration/test_alignment.py",
+    "tests/unit/trainer/test_tile_check.py",
+    "tests/unit/trainer/test_families.py",
+    "tests/unit/trainer/test_families_checkpoints.py",
+)
+
+
+def own_choice() -> str:
+    """The name in KERNELS of what this machine would choose by itself; "" where that is none of them."""
+    return {"AVX2": "AVX2", "DEFAULT": "COMPATIBLE"}.get(torch.backends.cpu.get_cpu_capability(), "")
+
+
+def main(arguments: list[str]) -> int:
+    more = arguments[1:] if arguments[:1] == ["--"] else arguments
+    failed = []
+    for name, variables in KERNELS.items():
+        if name == own_choice():
+            print(f"== kernels {name}: skipped, they are this machine's own choice, which `make test` runs", flush=True)
+            continue
+        print(f"== kernels {name}: {' '.join(f'{key}={value}' for key, value in variables.items())}", flush=True)
+        started = time.monotonic()
+        words = [sys.executable, "-m", "pytest", "-q", *TESTS, *more]
+        code = subprocess.run(words, cwd=ROOT, env={**os.environ, **variables}, check=False).returncode
+        print(f"== kernels {name}: {'passed' if code == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s", flush=True)
+        failed += [name] if code else []
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

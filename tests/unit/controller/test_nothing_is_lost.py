@@ -1,0 +1,191 @@
+"""What the controller writes and remembers, when its callers are cancelled, its writes fail, or its history grows long."""
+
+import asyncio
+import errno
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frostline_contract.plan import Decision
+from frostline_controller.deciding import decision_line
+from frostline_controller.service.events import EventLog, event_line
+from frostline_controller.service.plan_log import PlanLog
+from frostline_controller.service.records import RecordLog, StatisticsLog
+from frostline_controller.service.reshaping import plan_end_line
+from frostline_controller.state.decisions import pack_decisions, unpack_decisions
+from frostline_controller.state.durable import DurableState, decode_state, encode_state
+from frostline_controller.state.journal import Journal, all_written
+from frostline_rpc.errors import NotLeading
+from tests.unit.controller.test_service_state import CALENDAR, decision, interval, record
+
+
+def cancelled_after(turns: int, work: Callable[[], Coroutine[Any, Any, Any]], then: Callable[[], Awaitable[None]]) -> bool:
+    """Cancel `work` after so many turns of the event loop, then wait for `then`. True where it had not ended by itself."""
+
+    async def run() -> bool:
+        task = asyncio.create_task(work())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_cancelled = task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await then()
+        await all_written()
+        return was_cancelled
+
+    return asyncio.run(run())
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """fails(n): the next n writes of any journal fail."""
+    left = [0]
+    write = Journal._write
+
+    def planted(journal: Journal, data: bytes) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(journal, data)
+
+    monkeypatch.setattr(Journal, "_write", planted)
+    return lambda times: left.__setitem__(0, times)
+
+
+@pytest.mark.parametrize("fails", [0, 1], ids=["written", "full disk"])
+@pytest.mark.parametrize("turns", range(1, 9))
+def test_a_cancelled_sender_of_records_leaves_nothing_that_counts_as_held(
+    tmp_path: Path, failing: Callable[[int], None], turns: int, fails: int
+) -> None:
+    log = RecordLog(tmp_path / "metrics.jsonl")
+    failing(fails)
+
+    async def send_again() -> None:
+        await log.take([record(3)], (), exact=True)
+        assert log.durable_step(0, 0) in (0, 3)
+        await log.take([record(1), record(2), record(3)], (), exact=True)
+
+    cancelled_after(turns, lambda: log.take([record(1), record(2)], (), exact=True), send_again)
+    log.close()
+    assert log.durable_step(0, 0) == 3
+    assert sorted(line["step"] for line in lines(tmp_path / "metrics.jsonl")) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_cancelled_sender_of_statistics_or_events_writes_them_once(tmp_path: Path, turns: int) -> None:
+    log, events = StatisticsLog(tmp_path / "statistics.jsonl"), EventLog(tmp_path / "events.jsonl")
+    line = event_line("checkpoint", 0.0, step=8, lineage=0)
+
+    async def send() -> None:
+        await log.take([interval(1)])
+        await events.add_once(line)
+
+    cancelled_after(turns, send, send)
+    log.close()
+    events.close()
+    assert [one["number"] for one in lines(tmp_path / "statistics.jsonl")] == [1]
+    assert [one["step"] for one in lines(tmp_path / "events.jsonl")] == [8]
+
+
+def test_an_event_of_the_controllers_own_is_written_later_where_it_cannot_be_now(
+    tmp_path: Path, failing: Callable[[int], None]
+) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+
+    async def tell() -> None:
+        failing(2)
+        await log.keep(event_line("freeze", 0.0, step=11, lineage=0))
+        await log.keep(event_line("end", 0.0, step=12, lineage=0))
+        assert lines(tmp_path / "events.jsonl") == [] and [line["kind"] for line in log.all()] == ["freeze", "end"]
+        assert log.holds("freeze", 11, 0)
+        await log.flush()
+        await log.flush()
+
+    asyncio.run(tell())
+    log.close()
+    assert [line["kind"] for line in lines(tmp_path / "events.jsonl")] == ["freeze", "end"]
+
+
+def test_an_event_that_could_not_be_written_is_not_known(tmp_path: Path, failing: Callable[[int], None]) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    line = event_line("checkpoint", 0.0, step=8, lineage=0)
+    failing(1)
+    with pytest.raises(OSError, match="No space left"):
+        asyncio.run(log.add_once(line))
+    assert not log.holds("checkpoint", 8, 0)
+    assert [asyncio.run(log.add_once(line)), asyncio.run(log.add_once(line))] == [True, False]
+    log.close()
+
+
+def test_lines_of_the_history_are_written_once_and_a_decisions_newer_word_too(tmp_path: Path) -> None:
+    freeze = decision(2, 3, "freeze")
+    end = plan_end_line("1.1", 9)
+    log = PlanLog(tmp_path / "plans.jsonl")
+    for told in ([decision_line(freeze), end], [decision_line(freeze), end], [{**end, "last_step": 11}]):
+        asyncio.run(log.append(told))
+    log.close()
+    again = PlanLog(tmp_path / "plans.jsonl")
+    asyncio.run(again.append([decision_line(freeze.model_copy(update={"void": True}))]))
+    again.close()
+    found = lines(tmp_path / "plans.jsonl")
+    assert [(line["kind"], line.get("void", line.get("last_step"))) for line in found] == [
+        ("decision", False), ("plan_end", 9), ("plan_end", 11), ("decision", True),
+    ]  # fmt: skip
+
+
+def test_who_leads_no_more_appends_to_no_file_of_the_run(tmp_path: Path) -> None:
+    leads = [True]
+
+    def may_write() -> None:
+        if not leads[0]:
+            raise NotLeading("another one leads")
+
+    log = RecordLog(tmp_path / "metrics.jsonl", may_write)
+    asyncio.run(log.take([record(1)], (), exact=True))
+    leads[0] = False
+    with pytest.raises(NotLeading):
+        asyncio.run(log.take([record(2)], (), exact=True))
+    assert log.durable_step(0, 0) == 1
+    log.close()
+    assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [1]
+
+
+DECISIONS = st.lists(
+    st.tuples(st.sampled_from(["keep", "keep", "keep", "freeze", "rollback"]), st.booleans(), st.integers(0, 2)), max_size=40
+)
+
+
+@given(DECISIONS)
+def test_packed_decisions_come_back_with_everything_but_old_words(made: list[tuple[str, bool, int]]) -> None:
+    decisions, lineage = [], 0
+    for number, (kind, void, point) in enumerate(made, start=1):
+        opened = lineage + 1 if kind == "rollback" else lineage
+        fields = {"lineage": opened, "decided_in": lineage, "void": void, "reason": f"because {number}", "policy": "p"}
+        decisions.append(decision(number, point, kind, **fields))
+        lineage = opened
+    found = unpack_decisions(json.loads(json.dumps(pack_decisions(decisions))))
+    assert [one.model_copy(update={"reason": ""}) for one in found] == [
+        one.model_copy(update={"reason": ""}) for one in decisions
+    ]
+    for one, was in zip(found, decisions, strict=True):
+        assert one.reason in ("", was.reason)
+        if was.kind != "keep" or was.void or was in decisions[-8:]:
+            assert one.reason == was.reason
+
+
+def test_the_durable_state_does_not_grow_with_the_run() -> None:
+    def kept(count: int) -> DurableState:
+        reason = "; ".join(f"rail {name} allows it" for name in "abcdef")
+        freeze = Decision(number=1, interval=1, effective_step=CALENDAR.effective_step(1), freeze_point=2, kind="freeze")
+        return DurableState(decisions=(freeze, *(decision(number, 2, reason=f"{reason} {number}") for number in range(2, count))))
+
+    assert len(encode_state(kept(20_000))) < len(encode_state(kept(100))) + 100
+    assert len(decode_state(encode_state(kept(20_000))).decisions) == 19_999

@@ -1,0 +1,77 @@
+"""placement.spare_workers: pods beside those that the plan uses, asked for at once and outside the shape till one is lost."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.unit.controller.test_service_sizing import ask, cost_job, first_plan, freeze_to, leading
+
+
+def test_spare_pods_are_asked_for_not_waited_for_and_left_out_of_the_shape(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 2, "spare_workers": 2}) as stage:
+            assert stage.replicas == 4
+            plan = await first_plan(stage, 0, 1)
+            assert stage.ordinals(plan) == [0, 1], "the first plan waits for the two that it names"
+            await stage.join(2, 3)
+            await stage.until(lambda: not stage.controller.adapting.wish, "the planner's answer")
+            assert (stage.run.state.prepared, stage.run.current, stage.replicas) == (None, plan, 4)
+
+    asyncio.run(story())
+
+
+def test_pods_hold_so_many_workers_that_the_spare_ones_fit(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 4, "workers_per_pod": 4, "spare_workers": 1}) as stage:
+            assert stage.replicas == 2
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("by", "asked"), [("annotation", 2), ("a scale request", 3)])
+def test_a_scale_request_counts_the_spare_pods_and_the_annotation_does_not(tmp_path: Path, by: str, asked: int) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 4, "spare_workers": 1}) as stage:
+            await first_plan(stage, 0, 1, 2, 3)
+            assert stage.replicas == 5
+            ask(stage, by, asked)
+            await stage.told("command", f"{by}: 2 workers, answered by 2")
+            await stage.until(lambda: stage.replicas == 3, "two workers and one spare")
+
+    asyncio.run(story())
+
+
+def test_a_changed_job_is_followed_by_the_pods(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 2}) as stage:
+            await first_plan(stage, 0, 1)
+            section = stage.run.job.placement.model_copy(update={"spare_workers": 1})
+            stage.run.follow(stage.run.job.model_copy(update={"placement": section}))
+            await stage.told("join", "3 pods, not 2, for 2 workers and 1 spare")
+            await stage.until(lambda: stage.replicas == 3, "the spare's pod")
+            section = section.model_copy(update={"spare_workers": 0})
+            stage.run.follow(stage.run.job.model_copy(update={"placement": section}))
+            await stage.told("leave", "2 pods, not 3, for 2 workers")
+            await stage.until(lambda: stage.replicas == 2, "no spare")
+            assert stage.run.current is not None and len(stage.run.current.placement.workers) == 2
+
+    asyncio.run(story())
+
+
+def test_cost_hands_pods_back_but_for_the_spare_ones(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with leading(tmp_path, **cost_job(spare_workers=1)) as stage:
+            assert stage.replicas == 5
+            first = await first_plan(stage, 0, 1, 2, 3)
+            assert first.placement.pp_degree == 4
+            await stage.join(4)
+            await freeze_to(stage, 4)
+            small = await stage.until(lambda: stage.run.state.prepared, "a plan for fewer workers")
+            used = stage.ordinals(small)
+            assert used == list(range(len(used))) and len(used) < 4
+            await stage.enter(small, stage.run.step + 1)
+            await stage.told("leave", f"{4 - len(used)} of 5 pods handed back: the plan uses {len(used)} workers")
+            await stage.until(lambda: stage.replicas == len(used) + 1, "the plan's pods and one spare")
+
+    asyncio.run(story())

@@ -1,0 +1,43 @@
+"""A small part of `make fuzz` in every test run; and that it finds what it is there to find."""
+
+import logging
+import random
+
+import pytest
+
+from tests.fuzz.file_subjects import SUBJECTS as FILES
+from tests.fuzz.running import fuzz, fuzz_one
+from tests.fuzz.subject import Subject
+from tests.fuzz.wire_subjects import SUBJECTS as WIRES
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> object:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_only_declared_errors_come_out_of_mutated_input() -> None:
+    assert fuzz((*WIRES, *FILES), 2000, 7, lambda line: None) == []
+
+
+def test_the_shares_are_of_all_inputs() -> None:
+    assert sum(kind.share for kind in (*WIRES, *FILES)) == pytest.approx(1.0)
+
+
+class Careless(Subject):
+    """Takes every byte but one."""
+
+    name, share = "careless", 1.0
+
+    def run(self, rng: random.Random) -> None:
+        {**dict.fromkeys(range(255))}[rng.randrange(256)]
+
+
+def test_an_undeclared_error_is_found_and_can_be_had_again() -> None:
+    (finding,) = fuzz_one(Careless(), 5000, 1, lambda line: None)
+    assert finding.what.startswith("KeyError at tests/unit/test_fuzz.py:")
+    number = int(finding.again.split("--first ")[1].split()[0])
+    assert fuzz_one(Careless(), 1, 1, lambda line: None, first=number)[0].count == 1
+    assert fuzz_one(Careless(), number, 1, lambda line: None) == []

@@ -1,0 +1,39 @@
+"""A worker's profile: the run's of its kind of device, or measured."""
+
+import pytest
+
+from frostline_contract.job import load_job
+from frostline_contract.statistics import UnitProfile, WorkerProfile
+from frostline_trainer import profile
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.setup import build_context
+from tests.benchmarks.subjects import DIGITS_JOB
+
+UNIT = UnitProfile(
+    forward_seconds=7.0, backward_seconds=9.0, parameter_bytes=1, optimizer_bytes=2, activation_bytes=3, output_bytes=4
+)
+
+
+@pytest.fixture(scope="module")
+def context() -> RunContext:
+    return build_context(load_job(DIGITS_JOB, ["training.device=cpu", "placement.worker_memory_bytes=12345"]))
+
+
+def known(context: RunContext, **changes: object) -> WorkerProfile:
+    fields = {"micro_batch_size": context.micro_batch_size, "units": (UNIT,) * context.num_units, "device": "cpu"}
+    return WorkerProfile(**{**fields, **changes})
+
+
+def test_a_joiner_measures_nothing_where_the_run_has_a_profile_of_its_kind(
+    context: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile, "profile_units", lambda context: pytest.fail("it measured"))
+    found = profile.worker_profile(context, [known(context, device="a GPU"), known(context, memory_bytes=99)])
+    assert found == known(context, memory_bytes=12345), "its memory is its own"
+
+
+@pytest.mark.parametrize("other", [{"device": "a GPU"}, {"micro_batch_size": 1}, {"units": (UNIT,)}])
+def test_it_measures_where_the_run_has_none_that_fits(context: RunContext, other: dict[str, object]) -> None:
+    found = profile.worker_profile(context, [known(context, **other)])
+    assert len(found.units) == context.num_units
+    assert all(0 < unit.forward_seconds < UNIT.forward_seconds for unit in found.units)

@@ -1,0 +1,69 @@
+"""What a cold pod imports before it can join: the run's own family and data source, and no large package around them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from frostline_contract.job import dump_job, load_job
+from frostline_trainer.data.sources.digits import read_digits
+
+DIGITS_JOB = Path(__file__).parents[3] / "examples" / "image_classification" / "digits.yaml"
+UNWANTED = ("sklearn", "pandas", "pyarrow", "datasets", "matplotlib", "scipy", "redis")
+"""Packages that a worker of the digits job must not import: each costs a replacement a part of the time that it has."""
+BUILT = (
+    "import sys, gc; from frostline_trainer.preload import warm_up; warm_up(); before = set(sys.modules)\n"
+    "from frostline_contract.job import load_job; from frostline_trainer.setup import build_context\n"
+    "from frostline_trainer.profile import worker_profile\n"
+    "worker_profile(build_context(load_job(sys.argv[1], ['training.device=cpu'])), [])\n"
+    "found = sorted(set(sys.modules) - before)\n"
+    "print(gc.isenabled(), *(one for one in found if one.split('.')[0] in ('torch', 'transformers', 'frostline_trainer')))\n"
+    "print(*sys.modules)"
+)
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], set[str]]:
+    """(what the first worker still imported, all modules) of a pod of the digits job that has built its model."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "job.yaml").write_text(dump_job(load_job(DIGITS_JOB)))
+    env = {**os.environ, "FROSTLINE_RUN_DIR": str(folder), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", BUILT, DIGITS_JOB], env=env, capture_output=True, text=True, check=True)
+    later, everything = done.stdout.splitlines()
+    return later.split(), set(everything.split())
+
+
+def test_a_cold_pod_imports_its_own_family_and_no_large_package(imported: tuple[list[str], set[str]]) -> None:
+    everything = imported[1]
+    assert "transformers.models.vit.modeling_vit" in everything
+    others = [f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2", "llama")]
+    assert sorted({*UNWANTED, *others} & everything) == []
+
+
+def test_a_fork_finds_everything_imported_and_the_collector_running(imported: tuple[list[str], set[str]]) -> None:
+    collecting, *later = imported[0]
+    assert collecting == "True"
+    assert set(later) <= {"torch.profiler._cupti_monitor"}
+
+
+@pytest.mark.parametrize("text", ["", "model: {family: nobody}\ndata: {source: digits}\n", "model: [", "model: {family: vit}\n"])
+def test_a_job_file_that_cannot_be_used_is_the_workers_matter(text: str, tmp_path: Path) -> None:
+    from frostline_trainer.warming import import_for
+
+    if text:
+        (tmp_path / "job.yaml").write_text(text)
+    import_for(str(tmp_path))
+    assert sys.modules.get("transformers.models.vit.modeling_vit") is not None or "nobody" in text
+    assert sys.modules.get("scipy", np) is not None, "it is hidden only meanwhile"
+
+
+def test_the_digits_are_those_that_scikit_learn_loads() -> None:
+    from sklearn.datasets import load_digits
+
+    found, wanted = read_digits(load_job(DIGITS_JOB), None, "train"), load_digits()
+    assert (found.labels.dtype, found.labels.tolist()) == (np.int64, wanted.target.tolist())
+    pixels = np.stack([found.pixels(index)[0] for index in range(len(found))])
+    assert pixels.dtype == np.float32 and np.array_equal(pixels, (wanted.images / 16).astype(np.float32))

@@ -1,0 +1,33 @@
+"""Addresses of a host's name, within a time: the system's own resolver keeps its caller for as long as its servers are silent."""
+
+import socket
+import threading
+from contextlib import suppress
+
+
+def resolve(host: str, port: int, seconds: float) -> list[str]:
+    """Numeric addresses of `host`, in the resolver's order. Raises OSError where there are none, or none within `seconds`."""
+    with suppress(socket.gaierror):  # else it is a name
+        return _ask(host, port, socket.AI_NUMERICHOST)
+    answers: list[list[str] | OSError] = []
+
+    def ask() -> None:
+        try:
+            answers.append(_ask(host, port, 0))
+        except (OSError, UnicodeError) as error:
+            answers.append(error if isinstance(error, OSError) else OSError(str(error)))
+
+    asking = threading.Thread(target=ask, name=f"resolve-{host[:40]}", daemon=True)
+    asking.start()
+    asking.join(seconds)
+    if not answers:
+        raise TimeoutError(f"the name was not resolved within {seconds:g} s")
+    (answer,) = answers
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
+
+
+def _ask(host: str, port: int, flags: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))

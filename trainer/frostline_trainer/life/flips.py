@@ -1,0 +1,49 @@
+"""Silent corruption, as a planned fault: one bit of a weight, of an optimizer moment, or of cached values changes."""
+
+from collections.abc import Callable
+
+import torch
+
+from frostline_contract.plan import Plan
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.training.caching import CacheUse
+from frostline_trainer.training.run_state import RunState
+
+BIT = 1 << 4
+"""A low bit of the significand in every type: nothing becomes infinite, and nobody would see it in a loss."""
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class BitFlips:
+    """plan(): that this worker is a member of."""
+
+    def __init__(
+        self, worker_id: str, context: RunContext, state: RunState, caching: CacheUse, plan: Callable[[], Plan | None]
+    ) -> None:
+        self._worker_id, self._context, self._state, self._caching, self._plan = worker_id, context, state, caching, plan
+
+    def flip(self, what: str, step: int) -> None:
+        """Change the last unit that this worker owns, or, for `cached_value`, all that it stores in the cache in `step`."""
+        if what == "cached_value":
+            if self._caching.cache is not None:
+                self._caching.cache.before_fill = lambda rows: flipped(rows) if self._state.step < step else rows
+            return
+        plan = self._plan()
+        assert plan is not None
+        unit = plan.placement.units_of(self._worker_id)[-1]
+        name, parameter = next(iter(self._context.cut.units[unit].named_parameters()))
+        moments = self._context.moments.get((unit, name), {})
+        flip_first(parameter.detach() if what == "weight" else next(one for one in moments.values() if one.ndim > 0))
+
+
+def flip_first(tensor: torch.Tensor) -> None:
+    """Change one bit of a tensor's first element, in place."""
+    tensor.view(-1)[:1].view(INTEGERS[tensor.element_size()]).bitwise_xor_(BIT)
+
+
+def flipped(rows: torch.Tensor) -> torch.Tensor:
+    """A copy in which every row has another bit in its first element."""
+    copy = rows.clone()
+    for row in copy:
+        flip_first(row)
+    return copy
