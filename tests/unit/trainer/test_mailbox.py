@@ -62,9 +62,9 @@ def test_a_promise_covers_the_fence_that_asked_for_it() -> None:
     mailbox = Mailbox("a")
     mailbox.put_plan(plan(1, 1))
     mailbox.put_fence(GenerationId(incarnation=2, counter=4), "a member is gone")
-    assert mailbox.due_report(GenerationId(incarnation=1, counter=1)) == "a member is gone"
+    assert reason(mailbox, GenerationId(incarnation=1, counter=1)) == "a member is gone"
     assert mailbox.promise() == GenerationId(incarnation=2, counter=4)
-    assert mailbox.due_report(None) == "", "answered"
+    assert reason(mailbox, None) == "", "answered"
     assert not mailbox.put_plan(plan(2, 3))
     assert mailbox.put_plan(plan(2, 5))
 
@@ -73,14 +73,34 @@ def test_a_fence_concerns_what_runs_up_to_it_and_whoever_waits_for_nothing_newer
     mailbox = Mailbox("a")
     mailbox.put_plan(plan(1, 2))
     mailbox.put_fence(GenerationId(incarnation=1, counter=2), "over")
-    assert mailbox.due_report(GenerationId(incarnation=1, counter=1)) == "over"
-    assert mailbox.due_report(GenerationId(incarnation=1, counter=2)) == "over"
-    assert mailbox.due_report(GenerationId(incarnation=1, counter=3)) == "", "what runs is newer"
-    assert mailbox.due_report(None) == "over", "a spare answers too"
+    assert reason(mailbox, GenerationId(incarnation=1, counter=1)) == "over"
+    assert reason(mailbox, GenerationId(incarnation=1, counter=2)) == "over"
+    assert reason(mailbox, GenerationId(incarnation=1, counter=3)) == "", "what runs is newer"
+    assert reason(mailbox, None) == "over", "a spare answers too"
     mailbox.put_plan(plan(1, 3))
-    assert mailbox.due_report(None) == "", "the plan that answers has been heard: an old fence must not undo it"
+    assert reason(mailbox, None) == "", "the plan that answers has been heard: an old fence must not undo it"
     mailbox.put_fence(GenerationId(incarnation=1, counter=3), "again")
-    assert mailbox.due_report(None) == "again", "each fence is answered"
+    assert reason(mailbox, None) == "again", "each fence is answered"
+
+
+def test_a_promise_does_not_cover_the_plan_that_came_while_the_report_was_being_made() -> None:
+    """A fence that comes after its generation's report is answered again; the plan that the first report brought must live."""
+    mailbox = Mailbox("a")
+    mailbox.put_plan(plan(1, 1))
+    assert mailbox.promise() == GenerationId(incarnation=1, counter=1), "its own error came first"
+    mailbox.put_fence(GenerationId(incarnation=1, counter=1), "a member is gone")
+    due = mailbox.due_report(None)
+    assert due is not None
+    assert mailbox.put_plan(plan(1, 2)), "the answer"
+    assert mailbox.promise(due.until) == GenerationId(incarnation=1, counter=1)
+    assert set(mailbox.plans) == {2}
+    assert mailbox.due_report(None) is None
+    assert mailbox.promise(GenerationId(incarnation=1, counter=0)) == GenerationId(incarnation=1, counter=1), "it is kept"
+
+
+def reason(mailbox: Mailbox, running: GenerationId | None) -> str:
+    due = mailbox.due_report(running)
+    return due.reason if due is not None else ""
 
 
 def test_a_plan_is_ruled_out_when_it_is_taken_back_or_its_window_is_over_and_dead_when_a_vote_has_passed() -> None:

@@ -9,6 +9,14 @@ from frostline_contract.plan import Decision, GenerationId, Plan
 NONE = GenerationId(incarnation=0, counter=0)
 
 
+@dataclass(frozen=True)
+class DueReport:
+    """reason: why a report is due. until: the newest generation heard when it was, which the report's promise covers."""
+
+    reason: str
+    until: GenerationId
+
+
 @dataclass
 class Mailbox:
     """Newest-wins notices. All methods may be called from any thread.
@@ -86,18 +94,21 @@ class Mailbox:
             self.fence_reason = reason or "fenced"
             self.changed.notify_all()
 
-    def due_report(self, running: GenerationId | None) -> str:
-        """Why a report must be made now; empty where none is due. running: the generation that this worker is a member of."""
+    def due_report(self, running: GenerationId | None) -> DueReport | None:
+        """The report that must be made now, if any. running: the generation that this worker is a member of."""
         with self.changed:
             if self.lost:
-                return self.lost
+                return DueReport(self.lost, self.newest)
             over = running <= self.fence if running is not None else self.newest <= self.fence
-            return self.fence_reason if over else ""
+            return DueReport(self.fence_reason, self.newest) if over and self.fence_reason else None
 
-    def promise(self) -> GenerationId:
-        """Enter nothing up to the newest generation heard, from now on. Returns it; plans up to it are forgotten."""
+    def promise(self, until: GenerationId | None = None) -> GenerationId:
+        """Enter nothing up to `until`, from now on. Returns it, or what was promised before; plans up to it are forgotten.
+
+        None: the newest generation heard. A plan heard after the report fell due is no part of what is over: it may be the answer.
+        """
         with self.changed:
-            self.promised, self.fence_reason = self.newest, ""
+            self.promised, self.fence_reason = max(self.promised, until or self.newest, key=_order), ""
             self.plans = {number: plan for number, plan in self.plans.items() if self.promised < plan.generation}
             return self.promised
 

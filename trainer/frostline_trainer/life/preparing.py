@@ -22,6 +22,14 @@ log = logging.getLogger(__name__)
 SWITCH_POLL_SECONDS = 0.02
 
 
+class NotFormed(RuntimeError):
+    """The groups of a plan that could not wait were not formed. until: the plan's generation."""
+
+    def __init__(self, until: GenerationId, reason: str) -> None:
+        super().__init__(reason)
+        self.until = until
+
+
 class Preparation:
     """Every plan that names this worker is prepared at once, each in a thread of its own.
 
@@ -51,8 +59,8 @@ class Preparation:
         """The plan to enter now; None where this worker is told to end. check(): raises where a report is due.
 
         switched_to: the plan that the last vote named. Without one this worker is a joiner, a spare or a survivor: it takes any
-        start but a continuing one at once, and that when its base's members have switched. Raises RuntimeError where the groups
-        of a plan that cannot wait were not formed.
+        start but a continuing one at once, and that when its base's members have switched. Raises NotFormed where the groups of
+        a plan that cannot wait were not formed.
         """
         if switched_to is not None:
             return switched_to
@@ -61,7 +69,7 @@ class Preparation:
             for counter in sorted(self._mailbox.plans, reverse=True):
                 plan = self._mailbox.plans.get(counter)
                 if plan is not None and plan.generation in self._failures:
-                    raise RuntimeError(self._failures.pop(plan.generation))
+                    raise NotFormed(plan.generation, self._failures.pop(plan.generation))
                 if plan is not None and counter in self._mailbox.prepared and self._is_due(plan):
                     return plan
             self._mailbox.wait(SWITCH_POLL_SECONDS)
@@ -105,7 +113,8 @@ class Preparation:
         """Close all groups of generations up to this one, whether they run, are ending, or are being formed."""
         for generation in self._until(until):
             self.close(generation)
-        self._failures.clear()
+        for generation in [one for one in list(self._failures) if one <= until]:
+            self._failures.pop(generation, None)
 
     def interrupt(self, until: GenerationId) -> None:
         """Whatever blocks in a generation up to this one ends with an error, soon. Returns at once; callable from any thread."""

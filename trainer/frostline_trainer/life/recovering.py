@@ -8,7 +8,7 @@ from frostline_contract.plan import GenerationId, Plan, SeenVote
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message
 from frostline_trainer.control.client import ControlClient
-from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.control.mailbox import DueReport, Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.wrong_bits import CacheDiffers, WrongBits
 from frostline_trainer.training.loop import TrainingLoop
@@ -19,7 +19,11 @@ ERROR_CHARACTERS = 4000
 
 
 class Fenced(RuntimeError):
-    """The generation is over: the controller says so. Nothing failed here."""
+    """The generation is over: the controller says so. Nothing failed here. until: the newest generation that is over."""
+
+    def __init__(self, due: DueReport) -> None:
+        super().__init__(due.reason)
+        self.until = due.until
 
 
 class Recovery:
@@ -41,9 +45,9 @@ class Recovery:
 
     def check(self, running: GenerationId | None) -> None:
         """Raises Fenced where a report is due. running: the generation that this worker is a member of."""
-        reason = self._mailbox.due_report(running)
-        if reason:
-            raise Fenced(reason)
+        due = self._mailbox.due_report(running)
+        if due is not None:
+            raise Fenced(due)
 
     def see(self, vote: SeenVote) -> None:
         """A step's vote has returned: this is the first thing that happens to its result."""

@@ -27,8 +27,8 @@ from frostline_trainer.life.faults import FaultPlan, Progress
 from frostline_trainer.life.flips import BitFlips
 from frostline_trainer.life.introducing import heartbeat, make_registration
 from frostline_trainer.life.own_store import OwnStore
-from frostline_trainer.life.preparing import Preparation
-from frostline_trainer.life.recovering import Recovery, let_go_of
+from frostline_trainer.life.preparing import NotFormed, Preparation
+from frostline_trainer.life.recovering import Fenced, Recovery, let_go_of
 from frostline_trainer.life.saving import Saving
 from frostline_trainer.life.stacks import stack_event
 from frostline_trainer.setup import build_context
@@ -239,7 +239,7 @@ class Worker:
             self.clock.enter("recovery")
         except RuntimeError as another:
             log.warning("and in the recovery: %s", another)
-        heard = self.mailbox.promise()
+        heard = self.mailbox.promise(failure.until if isinstance(failure, (Fenced, NotFormed)) else None)
         self.preparation.drop(heard)
         if self.loop is not None:
             self.recovery.take_over(self.loop)
