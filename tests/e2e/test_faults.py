@@ -3,6 +3,7 @@
 Each run is compared with the one on a single worker that nothing befell.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -167,7 +168,12 @@ def test_a_whole_world_that_was_cut_off_publishes_no_step_of_the_new_one(
     restored = [plan for plan in ended.plans if plan["start"] == "checkpoint"]
     assert [(plan["run_epoch"], plan["lineage"]) for plan in restored] == [(1, 1)]
     step = restored[0]["start_step"]
-    assert step % 5 == 0 and 10 <= step <= ended.fault(0)["step"] + 5
+    # The old world trains on, and publishes, until it lacks a decision: none that was taken after the cut reached it.
+    unheard = min(decision["effective_step"] for decision in ended.decisions if decision["decided_in"] == 1)
+    assert step % 5 == 0 and 10 <= step < unheard
+    taken_up = json.loads((ended.folder / "checkpoints" / "epochs" / "1.json").read_text())["from"]
+    assert taken_up.startswith("0/") and taken_up.endswith(f"/{step}"), "the newest that the old world published"
+    assert not [path for path in (ended.folder / "checkpoints" / "0").glob("*/*/manifest.json") if int(path.parent.name) > step]
     assert {record["lineage"] for record in ended.records if record["step"] > step} == {1}
     old = {worker.partition("/")[0] for worker in ended.plans[0]["placement"]["workers"]}
     assert {file.name for file in (ended.folder / "cluster" / "cut").iterdir()} == old
