@@ -26,7 +26,7 @@ from frostline_rpc.channel import open_channel
 from frostline_rpc.convert import to_message, to_record
 
 NUM_UNITS = 6
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 START_SECONDS = 60.0
 
 

@@ -8,7 +8,7 @@ from frostline_controller.checkpoints import newest_checkpoint
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message
-from tests.integration.recovery_world import QUICK, UNITS, answer_to, started
+from tests.integration.recovery_world import QUICK, UNITS, answer_to, failures, plan_lines, started
 from tests.integration.scripted_worker import ScriptedWorker, at, record, wait_for, wire
 from tests.integration.scripted_world import World, world
 
@@ -94,3 +94,25 @@ def test_whose_bits_differ_from_all_others_is_excluded(world: Callable[..., Worl
     (told,) = [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"]
     assert told["detail"]["workers"] == [odd.worker_id]
     assert json.loads((run.folder / "checkpoints" / "epochs" / "1.json").read_text())["run_epoch"] == 1
+
+
+def test_distrust_that_comes_after_the_others_went_on_is_not_lost(world: Callable[..., World]) -> None:
+    """Its worker was doubted, and the answer made without it: what the others go on from is wrong all the same. Once."""
+    run = world(placement={"workers": 2}, controller=QUICK)
+    plan = started(run, 2)
+    first, second = run.members(plan)
+    first.records(*[record(step, loss=2.0, numerics_hash=f"h{step}") for step in range(1, 21)])
+    for step in (8, 16):
+        run.checkpoint(step)
+    first.silence()
+    second.recover(plan, 20, UNITS)
+    onwards = answer_to(plan, second)
+    assert (onwards.start, onwards.start_step) == ("survivors", 20)
+    distrust(first, plan, 20, 12)
+    second.recover(onwards, 20, UNITS, fenced=True, error="")
+    back = answer_to(onwards, second)
+    assert (back.start, back.start_step) == ("checkpoint", 8)
+    second.enter(back, 8)
+    distrust(first, plan, 20, 12)
+    second.records(record(9, lineage=back.lineage, generation=str(back.generation), loss=2.0, numerics_hash="h9"))
+    assert len(failures(run, 2)) == 2 and plan_lines(run)[-1]["generation"]["counter"] == back.generation.counter

@@ -14,7 +14,7 @@ from frostline_contract.plan import Plan
 from frostline_controller.membership import LEAVING, Worker
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
 from frostline_controller.service.choosing import Choosing
-from frostline_controller.service.recovery import Recovery, facts_line, fence_message, generation_of, last_line
+from frostline_controller.service.recovery import Recovery, distrusts_anew, facts_line, fence_message, generation_of, last_line
 from frostline_controller.service.reshaping import Reshaping
 from frostline_controller.service.run import Run
 from frostline_controller.service.starting import Starting
@@ -65,12 +65,11 @@ class Entering:
     # ---- what arrives; the reconciler acts on it
 
     def note_report(self, worker_id: str, request: pb.ReportRecoveryRequest) -> None:
-        """A survivor's promise and what it holds. One that a newer plan has answered already is shown that plan."""
-        run, plan = self._run, self._run.current
+        """A survivor's promise and what it holds. One that a newer plan has answered is shown that plan; its distrust counts."""
+        run, plan, prepared = self._run, self._run.current, self._run.state.prepared
         if plan is None:
             return
         heard = generation_of(request.generation)
-        prepared = run.state.prepared
         member = worker_id in plan.placement.global_ranks
         if self._failing is None and prepared is not None and not member and worker_id in prepared.places:
             if not request.HasField("ran") or not plan.generation <= generation_of(request.ran):
@@ -78,14 +77,15 @@ class Entering:
                 self._reshaping.withdraw(f"{self._name(worker_id)} gave it up: {last_line(request.error) or 'no reason given'}")
                 return
             member = True  # it has switched to it already
-        if heard < plan.generation or (self._failing is None and not member):
+        answered = heard < plan.generation or (self._failing is None and not member)
+        if not answered or distrusts_anew(request, run.state.lineages):
+            self.fail(f"{self._name(worker_id)} reports: {last_line(request.error) or 'its peers are gone'}")
+            assert self.recovery is not None
+            self.recovery.take(request, promise=not answered)
+        if answered:
             run.streams.send(worker_id, run.plan_message(plan))
             if self._failing is not None:
                 run.streams.send(worker_id, fence_message(plan.generation, self._failing.reason))
-            return
-        self.fail(f"{self._name(worker_id)} reports: {last_line(request.error) or 'its peers are gone'}")
-        assert self.recovery is not None
-        self.recovery.take(request)
 
     @property
     def _failing(self) -> Recovery | None:
@@ -266,8 +266,8 @@ class Entering:
             self._entry, self.just_entered = None, True
             await self._tell(plan, entry, now, entry.reason)
         elif plan.start != "continue" and now - entry.planned_at > run.job.controller.reshape_deadline_seconds:
-            late = [worker_id for worker_id in plan.placement.workers if worker_id not in inside]
             entry.planned_at = now
+            late = [worker_id for worker_id in plan.placement.workers if worker_id not in inside]
             self.fail(f"{len(late)} of {len(plan.placement.workers)} workers did not enter {plan.generation}: {late[:4]}")
 
     def _is_inside(self, worker_id: str, plan: Plan) -> bool:
@@ -284,7 +284,7 @@ class Entering:
         )
 
     async def take_away(self, worker_id: str, reason: str) -> None:
-        """A worker of no use to anybody: its pod is deleted, and replaced."""
+        """A worker of no use: its pod is deleted, and replaced."""
         self._to_delete[worker_id] = reason
         await self._delete_excluded()
 

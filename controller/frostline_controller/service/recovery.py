@@ -45,12 +45,12 @@ class Recovery:
     distrusted_from: int = 0
     cache_wrong: bool = False
 
-    def take(self, request: pb.ReportRecoveryRequest) -> None:
-        """A report; a later one of the same worker replaces it."""
-        report = survivor_report(request)
-        self.reports[report.worker_id] = report
+    def take(self, request: pb.ReportRecoveryRequest, promise: bool = True) -> None:
+        """A report; a later one of the same worker replaces it. promise: it speaks of the generation that failed."""
+        if promise:
+            self.reports[request.worker_id] = survivor_report(request)
         if request.error and not request.fenced:
-            self.errors.setdefault(report.worker_id, request.error)
+            self.errors.setdefault(request.worker_id, request.error)
         if request.distrusted_from:
             self.distrusted_from = min(self.distrusted_from or request.distrusted_from, request.distrusted_from)
             self.cache_wrong |= request.cache_distrusted
@@ -183,6 +183,15 @@ def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
         switched=frozenset(generation_of(fate.generation) for fate in request.fates if fate.switched),
         dead=frozenset(generation_of(fate.generation) for fate in request.fates if not fate.switched),
     )
+
+
+def distrusts_anew(request: pb.ReportRecoveryRequest, lineages: Iterable[LineageStart]) -> bool:
+    """Whether the report calls results wrong that no lineage begun since its worker's own distrusts."""
+    lineage = max((one.state.lineage for one in request.units if one.intact), default=0)
+    known = any(
+        start.distrusts and lineage < start.lineage and start.starts_at_step < request.distrusted_from for start in lineages
+    )
+    return bool(request.distrusted_from) and not known
 
 
 def without_distrusted(report: SurvivorReport, lineages: Iterable[LineageStart]) -> SurvivorReport:

@@ -226,14 +226,15 @@ class Watching:
             units = reference_profile(tuple(inside), one_machine=run.parallel_slots is not None).units
             work = work_of(plan.placement, run.freeze_point(), units, run.job.training.num_microbatches)
             readings = slowness({worker.worker_id: worker.busy_seconds for worker in inside}, work)
-        for worker in run.members:
+        everybody = list(run.members)  # somebody may register while an event is written
+        for worker in everybody:
             worker.slowness = readings.get(worker.worker_id, 0.0)
             was = self._beliefs.get(worker.worker_id, Belief())
             belief = self._beliefs[worker.worker_id] = follow(was, worker.slowness, now)
             worker.lasting_slowness = belief.level
             if belief.level != was.level:
                 await self._tell_slowness(worker, belief.level)
-        self._beliefs = {worker.worker_id: self._beliefs[worker.worker_id] for worker in run.members}
+        self._beliefs = {worker.worker_id: self._beliefs[worker.worker_id] for worker in everybody}
 
     async def _tell_slowness(self, worker: Worker, level: float) -> None:
         run = self._run

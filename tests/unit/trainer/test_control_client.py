@@ -16,6 +16,7 @@ from frostline_proto.v1 import control_pb2_grpc, plan_pb2
 from frostline_rpc.channel import open_channel
 from frostline_rpc.shared_channel import SharedChannel
 from frostline_trainer.control.client import ControlClient
+from frostline_trainer.control.heartbeats import Heartbeats
 from frostline_trainer.control.line import ControllerLine
 from frostline_trainer.control.mailbox import Mailbox
 
@@ -215,7 +216,7 @@ def test_an_outcome_is_handed_in_to_a_successor_that_has_not_heard_of_its_worker
     service, address = start(None)
     (tmp_path / "controller.address").write_text(address)
     service.knows_nobody = True
-    listener.client.outcome(pb.RunOutcome(status="completed"), WAIT_SECONDS)
+    listener.client.outcome(pb.RunOutcome(status="completed"))
     assert service.outcomes == ["completed"]
 
 
@@ -243,3 +244,16 @@ def test_a_controller_that_answers_no_heartbeat_is_left_for_its_successor(
     address.write_text(after)
     assert successor.heard.wait(WAIT_SECONDS), "no heartbeat reached the successor"
     assert listener.hears(2), "the stream of the old controller was kept"
+
+
+def test_answers_that_come_late_but_steadily_keep_the_stream() -> None:
+    """Each takes longer than an interval, so one is always due; that is a slow controller, not a dead one."""
+    beats = Heartbeats(pb.HeartbeatRequest, threading.Event(), lambda: 0.05, 0.5)
+    stream = iter(beats)
+    for number in range(20):
+        next(stream)
+        if number >= 2:
+            beats.note_answer()
+    with pytest.raises(TimeoutError, match=r"for 0\.5 s"):
+        for _ in range(200):
+            next(stream)

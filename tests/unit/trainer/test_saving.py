@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete
+from frostline_trainer.checkpoints.writing import POLL_SECONDS
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import lone_groups
 from frostline_trainer.life import saving as saving_module
@@ -76,6 +78,7 @@ def test_a_step_redone_after_a_rollback_has_a_checkpoint_of_its_own(member: Memb
         folders.append(member.checkpoint(state))
         assert member.checkpoint(state, before_freeze=True) == folders[-1], "taken once"
     member.saving.stable()
+    member.saving._writer.finish()
     member.train(3)
     restored = member.saving.restore(member.entered, 2, RunState(lineage=1, step=3))
     member.saving.finish()
@@ -154,6 +157,25 @@ def test_checkpoints_lie_under_the_plans_epoch_and_a_fenced_world_hears_of_it(tm
     other.saving.close()
     assert folder == tmp_path / "1" / "1.3" / "1" and is_complete(folder)
     assert complete_checkpoints(tmp_path)[-1][1]["run_epoch"] == 1
+
+
+def test_who_met_a_later_epoch_publishes_in_it_as_anybody(tmp_path: Path) -> None:
+    """Once fenced it goes on in the new epoch: there it waits for a later vote, and for others' shares, like a newcomer."""
+    member = Member(tmp_path)
+    member.checkpoint(RunState(step=1))
+    (tmp_path / "epochs").mkdir()
+    (tmp_path / "epochs" / "1.json").write_text('{"version": 1, "run_epoch": 1, "from": "", "plan": "2.9"}')
+    member.saving.stable()
+    member.saving._writer.finish()
+    assert member.fenced == [1]
+    member.entered = replace(member.entered, plan=member.plan.model_copy(update={"run_epoch": 1}))
+    folder = member.checkpoint(RunState(step=2))
+    assert member.saving.wait_for_share(folder) == ""
+    time.sleep(3 * POLL_SECONDS)
+    assert not is_complete(folder), "its vote has not passed yet"
+    member.saving.stable()
+    member.saving.close()
+    assert is_complete(folder) and member.fenced == [1]
 
 
 def test_trouble_with_the_disk_is_one_event(tmp_path: Path) -> None:

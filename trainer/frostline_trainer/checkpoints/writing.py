@@ -71,7 +71,7 @@ class WriterNotices:
     """What the writer tells, in its own thread.
 
     published(folder, manifest, seconds since the copy). trouble(step, reason): checkpoints are not written any more; told once.
-    fenced(run_epoch): that later epoch has begun; told once. before(operation, step): ahead of every file operation.
+    fenced(run_epoch): that later epoch has begun; each is told once. before(operation, step): ahead of every file operation.
     """
 
     published: Callable[[Path, dict, float], None] = lambda folder, manifest, seconds: None
@@ -84,6 +84,7 @@ class CheckpointWriter:
     """Writes snapshots one after the other in a background thread; a full disk costs a warning, never the run.
 
     not_written: what went wrong, by folder. operations: file operations begun so far, one for each few megabytes.
+    The newest run epoch that was read is kept: snapshots of an older one are not waited for.
     """
 
     def __init__(self, retention: Retention, notices: WriterNotices) -> None:
@@ -92,7 +93,8 @@ class CheckpointWriter:
         self.operations = 0
         self._queue: Queue[Snapshot | Callable[[], None]] = Queue()
         self._open: list[Snapshot] = []
-        self._failing = self._fenced = self._ended = False
+        self._failing = self._ended = False
+        self._epoch = 0
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
         self._thread.start()
 
@@ -195,12 +197,13 @@ class CheckpointWriter:
             if snapshot.publishes:
                 self._not_written(snapshot, str(error))
             return
-        if why_not and not (final or self._fenced):
+        fenced = snapshot.run_epoch < self._epoch
+        if why_not and not (final or fenced):
             return
         self._open.remove(snapshot)
         if why_not and snapshot.publishes:
             self._note(snapshot, why_not)
-        if why_not and snapshot.publishes and not self._fenced:
+        if why_not and snapshot.publishes and not fenced:
             log.info("checkpoint %s given up: %s", snapshot.folder, why_not)
 
     def _publish(self, snapshot: Snapshot) -> str:
@@ -227,8 +230,8 @@ class CheckpointWriter:
         now = read_epochs(snapshot.root)[-1].run_epoch
         if now < snapshot.run_epoch:
             raise OSError(f"the run epoch is {now}, and this plan's is {snapshot.run_epoch}: its object has been removed")
-        if now > snapshot.run_epoch and not self._fenced:
-            self._fenced = True
+        if now > max(snapshot.run_epoch, self._epoch):
+            self._epoch = now
             log.warning("run epoch %d has begun: this world, of epoch %d, publishes nothing more", now, snapshot.run_epoch)
             self._notices.fenced(now)
         return now > snapshot.run_epoch

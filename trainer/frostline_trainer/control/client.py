@@ -24,6 +24,9 @@ from frostline_trainer.control.mailbox import Mailbox
 
 log = logging.getLogger(__name__)
 RECORDS_A_REPORT = 200
+OUTCOME_RETRY_SECONDS = 2.0
+OUTCOME_SECONDS = 60.0
+"""After which one attempt to hand in the outcome is told as a failed one; the next follows."""
 
 
 class ControlClient:
@@ -153,11 +156,14 @@ class ControlClient:
     def _send_recovery(self) -> None:
         while not self._stopping.is_set():
             self._recovery_due.wait()
+            self._recovery_due.clear()
             request = self._recovery
             if request is not None and not self._stopping.is_set():
-                self._line.once("ReportRecovery", request)
-            if request is self._recovery:
-                self._recovery_due.clear()
+                try:
+                    self._line.once("ReportRecovery", request)
+                except (grpc.RpcError, OSError):
+                    self._recovery_due.set()
+                    raise
 
     def leave(self, reason: str, ended: bool, error: str = "", user_mistake: bool = False,
               patience_seconds: float = 10.0) -> None:  # fmt: skip
@@ -166,28 +172,33 @@ class ControlClient:
         )
         self._line.call("Leave", request, patience_seconds)
 
-    def outcome(self, outcome: control_pb2.RunOutcome, patience_seconds: float = 600.0) -> None:
-        """Hand in the run's outcome with whatever is still unacknowledged, until it is stored. Raises Refused, TimeoutError."""
-        deadline, generation = time.monotonic() + patience_seconds, self._generation
-        while self._generation == generation:
-            try:
-                if self._hand_in(outcome, deadline):
-                    return
-            except Refused as refusal:
-                if not refusal.unknown_worker or time.monotonic() > deadline or self._stopping.is_set():
-                    raise
-                self._stopping.wait(0.2)  # a successor: another thread of ours is about to register with it
-        raise Refused(f"the outcome of generation {generation}: {self._generation} has taken its place")
+    def outcome(self, outcome: control_pb2.RunOutcome) -> None:
+        """Hand in the run's outcome with whatever is still unacknowledged, until it is stored.
 
-    def _hand_in(self, outcome: control_pb2.RunOutcome, deadline: float) -> bool:
+        However long no controller answers, or refuses it: nobody else hands it in. Returns without having done so where another
+        generation has taken this one's place, or this client is stopped.
+        """
+        generation = self._generation
+        while self._generation == generation and not self._stopping.is_set():
+            try:
+                if self._hand_in(outcome, generation):
+                    return
+            except (Refused, TimeoutError) as error:
+                # A successor does not know this worker before another thread of ours has registered with it.
+                successor = isinstance(error, Refused) and error.unknown_worker
+                log.log(logging.INFO if successor else logging.WARNING, "the outcome is not taken yet: %s", error)
+                self._stopping.wait(0.2 if successor else OUTCOME_RETRY_SECONDS)
+        log.info("the outcome of generation %s is not handed in any more", generation)
+
+    def _hand_in(self, outcome: control_pb2.RunOutcome, generation: GenerationId) -> bool:
         """One report; True where it was the last, which the outcome goes with."""
         records, statistics = self._outgoing()
         if statistics:
-            self._send_statistics(statistics, deadline - time.monotonic())
-        request = self._records_request(records[:RECORDS_A_REPORT])
+            self._send_statistics(statistics, OUTCOME_SECONDS, generation)
+        request = self._records_request(records[:RECORDS_A_REPORT], generation)
         if last := len(records) <= RECORDS_A_REPORT:
             request.outcome.CopyFrom(outcome)
-        self._acknowledge_records(self._line.call("ReportRecords", request, deadline - time.monotonic()))
+        self._acknowledge_records(self._line.call("ReportRecords", request, OUTCOME_SECONDS))
         return last
 
     def add_event(self, event: control_pb2.RunEvent) -> None:
@@ -273,9 +284,9 @@ class ControlClient:
             self._wake.clear()
             records, statistics = self._outgoing()
             if statistics:
-                self._send_statistics(statistics, CALL_SECONDS)
+                self._send_statistics(statistics, CALL_SECONDS, self._generation)
             if records or self._events:
-                request = self._records_request(records[:RECORDS_A_REPORT])
+                request = self._records_request(records[:RECORDS_A_REPORT], self._generation)
                 response = self._line.once("ReportRecords", request, timeout=20.0)
                 with self._lock:
                     del self._events[: len(request.events)]
@@ -283,23 +294,23 @@ class ControlClient:
 
     # ---- plumbing
 
-    def _send_statistics(self, statistics: list[IntervalStatistics], patience_seconds: float) -> None:
+    def _send_statistics(self, statistics: list[IntervalStatistics], patience_seconds: float, generation: GenerationId) -> None:
         for start in range(0, len(statistics), RECORDS_A_REPORT):
             some = statistics[start : start + RECORDS_A_REPORT]
             request = control_pb2.ReportStatisticsRequest(
                 worker_id=self._registration.worker_id,
-                generation=to_message(self._generation, plan_pb2.GenerationId),
+                generation=to_message(generation, plan_pb2.GenerationId),
                 statistics=[to_message(item, plan_pb2.IntervalStatistics) for item in some],
             )
             self._line.call("ReportStatistics", request, patience_seconds)
             self._acknowledge(some[-1].lineage, None, some[-1].number)
 
-    def _records_request(self, records: list[StepRecord]) -> control_pb2.ReportRecordsRequest:
+    def _records_request(self, records: list[StepRecord], generation: GenerationId) -> control_pb2.ReportRecordsRequest:
         with self._lock:
             events = list(self._events)
         return control_pb2.ReportRecordsRequest(
             worker_id=self._registration.worker_id,
-            generation=to_message(self._generation, plan_pb2.GenerationId),
+            generation=to_message(generation, plan_pb2.GenerationId),
             records=[to_message(record, plan_pb2.StepRecord) for record in records],
             events=events,
         )

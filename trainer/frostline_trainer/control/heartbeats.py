@@ -10,7 +10,7 @@ from frostline_proto.v1 import control_pb2
 class Heartbeats:
     """Iterated by gRPC in a thread of its own; `note_answer` is called by whoever reads the answers.
 
-    snapshot(): what to say. interval(): seconds between two. patience: seconds that an answer may take.
+    snapshot(): what to say. interval(): seconds between two. patience: seconds without any answer, while one is due.
     """
 
     def __init__(
@@ -21,8 +21,8 @@ class Heartbeats:
         patience: float,
     ) -> None:
         self._snapshot, self._stopping, self._interval, self._patience = snapshot, stopping, interval, patience
-        self._sent = self._answered = 0
-        self._sent_at = 0.0
+        self._sent = self._answered = self._seen = 0
+        self._moved_at = 0.0
 
     def note_answer(self) -> None:
         self._answered += 1
@@ -31,9 +31,10 @@ class Heartbeats:
         """Raises TimeoutError, with which gRPC ends the stream, where nobody answers: that controller is not there any more."""
         while not self._stopping.wait(self._interval()):
             now = time.monotonic()
-            if self._answered == self._sent:
-                self._sent_at = now
-            elif now - self._sent_at > self._patience:
+            answered = self._answered
+            if answered != self._seen or answered == self._sent:
+                self._seen, self._moved_at = answered, now
+            elif now - self._moved_at > self._patience:
                 raise TimeoutError(f"no heartbeat was answered for {self._patience:g} s")
             self._sent += 1
             yield control_pb2.HeartbeatsRequest(heartbeat=self._snapshot())

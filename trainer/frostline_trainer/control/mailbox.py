@@ -105,7 +105,7 @@ class Mailbox:
     def promise(self, until: GenerationId | None = None) -> GenerationId:
         """Enter nothing up to `until`, from now on. Returns it, or what was promised before; plans up to it are forgotten.
 
-        None: the newest generation heard. A plan heard after the report fell due is no part of what is over: it may be the answer.
+        None: the newest generation heard. A plan that came after the report fell due may be the answer, and is not over.
         """
         with self.changed:
             self.promised, self.fence_reason = max(self.promised, until or self.newest, key=_order), ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.checkpoints.reading import is_complete
-from frostline_trainer.control.client import ControlClient, Refused
+from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.copies import compare_copies
@@ -82,10 +82,4 @@ class Conclusion:
 
     def _tell(self, outcome: control_pb2.RunOutcome) -> None:
         """In the background: whoever hands in the outcome must still hear that its generation is over."""
-        threading.Thread(target=self._hand_in, args=(outcome,), name="outcome", daemon=True).start()
-
-    def _hand_in(self, outcome: control_pb2.RunOutcome) -> None:
-        try:
-            self._client.outcome(outcome)
-        except (Refused, TimeoutError) as unheard:
-            log.warning("the outcome was not taken: %s", unheard)
+        threading.Thread(target=self._client.outcome, args=(outcome,), name="outcome", daemon=True).start()

@@ -47,6 +47,7 @@ class Preparation:
         self._groups: dict[GenerationId, Groups] = {}
         self._switched: set[GenerationId] = set()
         self._failures: dict[GenerationId, str] = {}
+        self._dead_stores: set[tuple[str, int]] = set()
         self._jobs: dict[str, Job] = {job_revision(context.job): context.job}
         self._stopping = False
 
@@ -123,8 +124,9 @@ class Preparation:
             self._watchdog.interrupt(*generations)
 
     def give_up_meeting(self, host: str, port: int) -> None:
-        """The store there is dead: plans whose participants were to meet in it are not prepared, and are made anew."""
+        """The store there is dead: plans whose participants were to meet in it are not prepared, now or later, and made anew."""
         with self._lock:
+            self._dead_stores.add((host, port))
             waiting = [
                 formation
                 for generation, formation in self._formations.items()
@@ -197,6 +199,10 @@ class Preparation:
             if plan.generation <= self._mailbox.promised:
                 return
             self._formations[plan.generation] = formation
+            dead = (plan.store_host, plan.store_port) in self._dead_stores
+        if dead:
+            self._give_up(plan, f"the store at {plan.store_host}:{plan.store_port} is dead")
+            return
         self._watchdog.guard(plan.generation, (formation,))
         try:
             self._fetch_job(plan)

@@ -40,6 +40,7 @@ class Recovery:
         self._failed: TrainingLoop | None = None
         self._seen: deque[SeenVote] = deque(maxlen=2)
         self._switched: deque[GenerationId] = deque(maxlen=2)
+        self._unanswered: control_pb2.ReportRecoveryRequest | None = None
 
     # ---- while all is well
 
@@ -60,7 +61,7 @@ class Recovery:
     def entering(self, plan: Plan) -> None:
         """From here on what this worker has is of `plan`'s generation: nothing prepared is kept (`commit_late` came before)."""
         self.drop_prepared()
-        self.ran, self._plan = plan.generation, plan
+        self.ran, self._plan, self._unanswered = plan.generation, plan, None
 
     @property
     def seen_step(self) -> int:
@@ -101,8 +102,22 @@ class Recovery:
             request.distrusted_workers.extend(failure.workers)
         if self.ran is not None:
             request.ran.CopyFrom(to_message(self.ran, plan_pb2.GenerationId))
+        self._take_along(request)
         self._client.report_recovery(request)
         log.info("reported at step %d: heard %s, ran %s, %d units", self._state.step, heard, self.ran, len(request.units))
+
+    def _take_along(self, request: control_pb2.ReportRecoveryRequest) -> None:
+        """What an earlier report has said that no plan has answered: a later one replaces it, perhaps before it was sent."""
+        earlier, self._unanswered = self._unanswered, request
+        if earlier is None:
+            return
+        if earlier.generation == request.generation and request.fenced:
+            request.error, request.fenced = earlier.error, earlier.fenced
+        if earlier.distrusted_from:
+            first = min(one for one in (earlier.distrusted_from, request.distrusted_from) if one)
+            request.distrusted_from = first
+            request.cache_distrusted |= earlier.cache_distrusted
+            request.distrusted_workers.extend(set(earlier.distrusted_workers) - set(request.distrusted_workers))
 
     def commit_late(self, plan: Plan) -> None:
         """Come to the plan's start by its vote, where this worker has prepared that very step and has not committed it."""

@@ -28,7 +28,7 @@ SHARE_WAIT_SECONDS = 60.0
 class Saving:
     """Writes and reads checkpoints of the run's units.
 
-    on_fenced(run_epoch): in the writer's thread, once: a later run epoch has begun, this world publishes nothing more.
+    on_fenced(run_epoch): in the writer's thread, once an epoch: it has begun, worlds of older ones publish nothing more.
     before(operation, step): in the writer's thread, ahead of every file operation of the checkpoint of `step`.
     """
 

@@ -228,9 +228,14 @@ class Worker:
         return told
 
     def _later_epoch(self, run_epoch: int) -> None:
-        """The checkpoint writer has found that this world is fenced off: it publishes nothing more (PROTOCOLS 5)."""
-        self.mailbox.put_fence(self.mailbox.newest, f"run epoch {run_epoch} has begun")
-        self._interrupt(self.mailbox.newest)
+        """The checkpoint writer has found that an older world is fenced off: it publishes nothing more (PROTOCOLS 5).
+
+        Only a member of such a world stops. A worker that is in the new epoch already, or waits for a plan, has left it.
+        """
+        plan = self._plan()
+        if plan is not None and plan.run_epoch < run_epoch:
+            self.mailbox.put_fence(plan.generation, f"run epoch {run_epoch} has begun")
+            self._interrupt(plan.generation)
 
     def _recover(self, failure: RuntimeError) -> None:
         """Drop all groups, keep what could be committed late, and report. A report is a promise (PROTOCOLS 4)."""

@@ -1,0 +1,92 @@
+"""A worker's reports of a failure: what one has said goes with the next, and which generations a later run epoch ends."""
+
+from pathlib import Path
+
+import pytest
+
+from frostline_contract.plan import GenerationId, Plan
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_trainer.control.client import ControlClient
+from frostline_trainer.control.mailbox import DueReport, Mailbox
+from frostline_trainer.engine.wrong_bits import CacheDiffers
+from frostline_trainer.identity import Identity
+from frostline_trainer.life.recovering import Fenced, Recovery
+from frostline_trainer.life.worker import Worker
+from frostline_trainer.training.run_state import RunState
+from tests.exact_cases import Case, build_case, job_of
+from tests.hand_made_plans import Layout
+
+CASE = Case("vit", freezing=(), steps=4)
+FAILED, NEXT = GenerationId(incarnation=1, counter=1), GenerationId(incarnation=1, counter=2)
+
+
+def plan_of(generation: GenerationId, run_epoch: int = 0) -> Plan:
+    return Plan(
+        generation=generation, lineage=0, start="fresh", freeze_point=0, placement=Layout(1, 1).placement(0), run_epoch=run_epoch
+    )
+
+
+@pytest.fixture
+def recovery() -> Recovery:
+    mailbox = Mailbox("w0")
+    client = ControlClient("127.0.0.1:9", "any", pb.RegisterRequest(), mailbox, pb.HeartbeatRequest, lambda *durable: None)
+    return Recovery("w0", build_case(CASE), RunState(step=20, cache_step=12), mailbox, client)
+
+
+def reported(recovery: Recovery) -> pb.ReportRecoveryRequest:
+    """What is sent next, if nothing was sent before."""
+    request = recovery._client._recovery
+    assert request is not None
+    return request
+
+
+def test_the_answer_to_a_fence_still_says_what_went_wrong(recovery: Recovery) -> None:
+    recovery.report(CacheDiffers("cached activations differ"), FAILED)
+    recovery.report(Fenced(DueReport("a member is gone", FAILED)), FAILED)
+    request = reported(recovery)
+    assert (request.distrusted_from, request.cache_distrusted, request.fenced) == (12, True, False)
+    assert "cached activations differ" in request.error
+
+
+def test_a_failure_of_the_answer_keeps_the_distrust_and_not_the_error(recovery: Recovery) -> None:
+    recovery.report(CacheDiffers("cached activations differ"), FAILED)
+    recovery.report(Fenced(DueReport("another is gone", NEXT)), NEXT)
+    request = reported(recovery)
+    assert (request.distrusted_from, request.cache_distrusted, request.fenced, request.error) == (12, True, True, "")
+
+
+def test_a_plan_that_is_entered_has_answered(recovery: Recovery) -> None:
+    recovery.report(CacheDiffers("cached activations differ"), FAILED)
+    recovery.entering(plan_of(NEXT))
+    recovery.report(RuntimeError("its peers are gone"), NEXT)
+    request = reported(recovery)
+    assert (request.distrusted_from, request.cache_distrusted) == (0, False)
+    assert "its peers are gone" in request.error
+
+
+def test_a_later_run_epoch_ends_the_older_generation_and_not_the_plan_that_began_it(tmp_path: Path) -> None:
+    identity = Identity(
+        run_dir=tmp_path, controller="127.0.0.1:9", token="any", pod_name="trainer-0", worker_id="w0", node="one", local_rank=0,
+        host="127.0.0.1",
+    )  # fmt: skip
+    worker = Worker(identity, job_of(CASE))
+    old, new = plan_of(FAILED), plan_of(NEXT, run_epoch=1)
+    worker.context = build_case(CASE)
+    worker.preparation = Preparing()
+    worker.mailbox.put_plan(old)
+    worker.mailbox.put_plan(new)
+    worker.entering = new
+    worker._later_epoch(1)
+    assert worker.mailbox.due_report(new.generation) is None
+    worker.entering = old
+    worker._later_epoch(1)
+    assert worker.mailbox.due_report(new.generation) is None
+    due = worker.mailbox.due_report(old.generation)
+    assert due is not None and due.reason == "run epoch 1 has begun"
+
+
+class Preparing:
+    """No groups were formed."""
+
+    def interrupt(self, until: GenerationId) -> None:
+        pass
