@@ -14,8 +14,9 @@ PY := .venv/bin/python
 PROTOC_PY := .venv-proto/bin/python
 STAMP := .venv/.frostline-ready
 PROTO_STAMP := .venv-proto/.frostline-ready
+DOCS_STAMP := .venv-docs/.frostline-ready
 BENCH_STAMP := .venv/.frostline-peers-ready
-SOURCES := proto controller trainer cache_server tests tools examples
+SOURCES := proto controller trainer cache_server tests tools examples docs/site
 # Long ones first, so that the short ones fill both cores at the end.
 TESTS := $(wildcard tests/e2e tests/integration tests/unit)
 # Two test processes where there is memory for two pools of warm workers; TEST_JOBS=0 runs one test after the other.
@@ -27,7 +28,7 @@ export TORCH_INDEX_URL PYTHON
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test test-wide test-kernels cluster-tools test-cluster lint format proto verify bench chaos model fuzz mutants images clean
+.PHONY: help setup run test test-wide test-kernels cluster-tools test-cluster lint format proto docs verify bench chaos model fuzz mutants images clean
 
 help: ## list these targets
 	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
@@ -74,7 +75,18 @@ $(PROTO_STAMP): requirements-proto.txt
 
 $(PROTO_STAMP): | $(STAMP)
 
-verify: $(STAMP) $(PROTO_STAMP) ## regenerate into a temporary folder and fail on any difference
+$(DOCS_STAMP): requirements-docs.txt | $(STAMP)
+	@printf 'installing Sphinx into .venv-docs: about 15 MB to download, 120 MB on disk\n'
+	@$(PY) -m venv --clear .venv-docs
+	@.venv-docs/bin/python -m pip --disable-pip-version-check install --quiet -r requirements-docs.txt
+	@touch $@
+
+docs: $(DOCS_STAMP) ## build the documentation into build/docs; a link that leads nowhere is an error
+	@rm -rf build/docs
+	@.venv-docs/bin/sphinx-build -q -W --keep-going -j auto -c docs/site . build/docs
+	@printf 'docs: build/docs/index.html\n'
+
+verify: $(STAMP) $(PROTO_STAMP) docs ## regenerate into a temporary folder and fail on any difference; build the docs
 	tools/verify.sh
 
 $(BENCH_STAMP): requirements-bench.txt | $(STAMP)
@@ -115,6 +127,6 @@ images: ## build the three container images: BUILDER=docker|podman|buildah TAG=d
 	$(BUILDER) build $(BUILD_ARGS) -f trainer/Dockerfile -t frostline/trainer:$(TAG) .
 
 clean: ## remove environments, caches and run folders
-	rm -rf .venv .venv-proto build dist runs .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-proto .venv-docs build dist runs .pytest_cache .hypothesis .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 	find . -name '*.egg-info' -type d -not -path './.git/*' -prune -exec rm -rf {} +

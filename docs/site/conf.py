@@ -1,0 +1,61 @@
+"""Sphinx settings of the documentation site: `make docs`. The pages are the Markdown files that GitHub shows.
+
+The source folder is the repository's root, so that a link means the same here and on GitHub. A link to a page or heading
+that does not exist is an error; a link to a file of the source is checked too, and the file goes along.
+"""
+
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parents[2]
+
+project = "Frostline"
+extensions = ["myst_parser"]
+root_doc = "README"
+include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "charts/frostline/README.md", "docs/**.md"]
+exclude_patterns = [".*", "build", "dist", "runs", "*/frostline_*", "tests", "examples", "tools", "proto/gen", "**/*.egg-info"]
+myst_heading_anchors = 4
+html_theme = "furo"
+html_title = "Frostline"
+html_copy_source = False
+html_extra_path = ["index.html"]
+nitpicky = True
+nitpick_ignore = [("myst", f"{folder}{page}.md") for folder in ("", "docs/") for page in ("design", "glossary", "protocols")]
+"""Pages that are being written."""
+
+NAVIGATION = {
+    "Start": ["docs/concepts", "docs/tutorial", "docs/troubleshooting"],
+    "Use": [
+        "docs/job-reference", "docs/run-directory", "docs/python-api", "docs/faults", "docs/extending", "docs/clusters",
+        "charts/frostline/README", "docs/security",
+    ],
+    "Understand": ["docs/design", "docs/architecture", "docs/protocols", "docs/grpc", "docs/glossary"],
+    "Measured": ["docs/benchmarks", "docs/comparison/digits", "docs/comparison/reviews"],
+    "Change": ["CONTRIBUTING", "docs/testing", "CHANGELOG"],
+    "Decisions": sorted(f"docs/adr/{file.stem}" for file in (ROOT / "docs" / "adr").glob("*.md")),
+}  # fmt: skip
+"""The side bar. A page of docs/ that is not named here is listed under More."""
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", add_navigation)
+    app.connect("source-read", name_html_anchors)
+
+
+def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
+    """The front page gets the tables of contents that the side bar is made of; on GitHub they would be noise."""
+    if page != root_doc:
+        return
+    found = app.env.found_docs
+    named = {name for names in NAVIGATION.values() for name in names} | {root_doc}
+    for caption, names in {**NAVIGATION, "More": sorted(found - named)}.items():
+        there = [f"/{name}" for name in names if name in found]
+        if there:
+            source[0] += "\n".join(["", "```{toctree}", ":hidden:", f":caption: {caption}", "", *there, "```", ""])
+
+
+def name_html_anchors(app: Sphinx, page: str, source: list[str]) -> None:
+    """An anchor that a page has as a line of HTML, as GitHub wants it, becomes a target that links are checked against."""
+    source[0] = re.sub(r'^<a id="([\w-]+)"></a>$', r"(\1)=", source[0], flags=re.MULTILINE)
