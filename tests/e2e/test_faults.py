@@ -116,7 +116,8 @@ def test_a_spare_worker_takes_a_lost_pods_place_at_once(one_worker: Ended, works
     faults = [{"kind": "slow", "step": 20, "worker": worker, "seconds": 3.0} for worker in (0, 1)]
     running = workshop.start(tmp_path / "run", {"placement": placement, "faults": faults})
     running.wait_for_step(18)
-    running.wait_until(lambda: len(running.children("frostline_trainer.agent")) == 3, "three pods")
+    log = running.folder / "logs" / "controller.log"
+    running.wait_until(lambda: log.read_text().count("worker joined") == 3, "three workers")
     plans = [line for line in json_lines(running.folder / "plans.jsonl") if line["kind"] == "plan"]
     pod = plans[-1]["placement"]["workers"][1].partition("/")[0]
     (agent,) = [one for one in running.children("frostline_trainer.agent") if one.environ()["FROSTLINE_POD_UID"] == pod]
