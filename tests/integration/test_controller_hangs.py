@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import pytest
 
 from frostline_contract.plan import Plan
@@ -91,6 +92,8 @@ def test_a_deadlocked_member_is_asked_for_its_stacks_and_excluded(started: Calla
     assert told["detail"]["worker"] == stuck.worker_id
     assert told["seconds"] >= FLOOR
     assert told["reason"].startswith(f"worker trainer-{stuck.ordinal} hangs in schedule after step 20, for ")
+    with pytest.raises(grpc.RpcError, match="is excluded: "):
+        stuck.register()  # its heartbeats go on until its pod is deleted, and say that nobody knows it
     gone = {worker.worker_id: worker.state for worker in run.operator.status().workers}
     assert gone[stuck.worker_id] == "gone"
 
