@@ -38,11 +38,11 @@ class Act:
     @property
     def phase(self) -> str:
         """Where it happens, for the table."""
-        return f"{self.at} {self.file}" if self.file else "outside"
+        return self.at or "outside"
 
     def text(self) -> str:
         who = f" w{self.worker}" if self.kind in ("kill_agent", "hold_agent") else ""
         value = f" {self.value}" if self.kind in ("freeze", "resize") else ""
-        where = f" {self.phase}{f' x{self.times}' if self.times > 1 else ''}" if self.file else ""
+        where = f" {self.at} {self.file}{f' x{self.times}' if self.times > 1 else ''}" if self.file else ""
         seconds = f" {self.seconds:g} s" if self.seconds else ""
         return f"{self.kind}{who}{value}@{self.step}{where}{seconds}"
