@@ -11,12 +11,14 @@ from typing import Any
 import psutil
 
 from frostline_contract.annotations import COMMAND
+from frostline_contract.durable_files import replace_durably
 from frostline_controller.cluster.local_backend import LocalBackend
-from tests.chaos.acts import COMMANDS, STOPS, WRITES, Act
+from tests.chaos.acts import COMMANDS, OTHER_DATA, STOPS, WRITES, Act
 from tests.chaos.leftovers import processes_of
 from tests.e2e.runs import Running, json_lines
 
 POLL_SECONDS = 0.05
+CORPUS = "corpus.txt"
 MODULES = {
     "hold_controller": "frostline_controller",
     "hold_cache_server": "frostline_cache_server",
@@ -31,8 +33,9 @@ class Actor:
     """The acts still to come, in order. `follow` a `frostline` until it ends; what is left is done to the next one, resumed."""
 
     def __init__(self, acts: Sequence[Act], folder: Path) -> None:
-        """folder: of the case; acts that were done are told in `acts`, planted writes in `writes`."""
+        """folder: of the case, with its corpus; acts that were done are told in `acts`, planted writes in `writes`."""
         self._to_come = list(enumerate(sorted(acts, key=lambda act: act.step)))
+        self._corpus = folder / CORPUS
         self.told, self.writes = folder / "acts", folder / "writes"
         for made in (self.told, self.writes):
             made.mkdir(parents=True)
@@ -44,6 +47,10 @@ class Actor:
         thread = threading.Thread(target=self._act_on, args=(running,))
         thread.start()
         return thread
+
+    def spoilt(self) -> bool:
+        """Whether a planted write has befallen the run."""
+        return any(self.writes.glob("*.[0-9]*"))
 
     def _act_on(self, running: Running) -> None:
         while self._to_come and running.process.poll() is None:
@@ -80,6 +87,11 @@ class Actor:
             draft = self.writes / f"{index}.draft"
             draft.write_text(json.dumps(write))
             draft.rename(self.writes / f"{index}.json")
+        elif act.kind == OTHER_DATA:
+            own = self._corpus.read_text()
+            replace_durably(self._corpus, own[: len(own) // 2])
+            time.sleep(act.seconds)
+            replace_durably(self._corpus, own)
         elif act.kind.startswith("kill"):
             targets[0].kill()
         else:

@@ -9,6 +9,8 @@ HOLDS = ("hold_all", "hold_controller", "hold_redis", "hold_cache_server", "hold
 """SIGSTOP, and SIGCONT after `seconds`: the whole machine, or one process."""
 WRITES = ("fail_write", "lie_write", "stall_write")
 DEATHS = ("kill_agent", "kill_preload")
+OTHER_DATA = "other_data"
+"""For `seconds` whoever starts reads another corpus, as from a stale volume."""
 CHANGES_NUMERICS = frozenset(("freeze", "unfreeze"))
 """What these runs computed is compared with a replay of what was decided."""
 

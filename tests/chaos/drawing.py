@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from frostline_contract.job.cluster import Fault
-from tests.chaos.acts import FILES, Act
+from tests.chaos.acts import FILES, OTHER_DATA, Act
 from tests.chaos.cases import (
     CUT_SECONDS_LONG,
     CUT_SECONDS_SHORT,
@@ -64,7 +64,7 @@ class _Draw:
         faults = self._faults(workers, cache, rng.choices((1, 2, 3, 4, 5), (30, 30, 20, 12, 8))[0])
         if variant == "hurt" and rng.random() < 0.6:
             faults[-1] = planned(rng.choice(("kill_worker", "raise")), ROLLBACK_STEP, rng.randrange(workers), "rollback")
-        acts = self._acts_beside(workers, cache, faults) if rng.random() < 0.4 else []
+        acts = self._acts_beside(workers, cache, variant, faults) if rng.random() < 0.4 else []
         pods = {"pods_per_node": rng.choices((1, 2), (70, 30))[0], "acts": tuple(acts), "variant": variant}
         return self._case("whole", workers, rng.choice(SHAPES[workers]), faults, cache=cache, **pods)
 
@@ -72,7 +72,7 @@ class _Draw:
         """The batch grows with the replicas: what changes their number changes the results, and is left out."""
         rng = self._rng
         steps = [4 + 18 * place + rng.randrange(9) for place in range(rng.choice((1, 1, 2)))]
-        faults = [self._fault(rng.choice(KEEPS_REPLICAS), step, rng.randrange(4)) for step in steps]
+        faults = [self._fault(rng.choice(KEEPS_REPLICAS), step, rng.choice((0, 1, 0, 1, 2))) for step in steps]
         return self._case("whole", 4, (1, 2), faults, variant="replicas", reshapes=(), acts=())
 
     def lost(self) -> Case:
@@ -196,12 +196,14 @@ class _Draw:
             phase = rng.choice(STEP_PHASES)
         return planned(kind, step, worker, phase, seconds)
 
-    def _acts_beside(self, workers: int, cache: bool, faults: list[Fault]) -> list[Act]:
+    def _acts_beside(self, workers: int, cache: bool, variant: str, faults: list[Fault]) -> list[Act]:
         """People's commands and processes that stand still, beside faults; and a size that is asked for comes back."""
         rng = self._rng
         kinds = ["checkpoint", "freeze", "unfreeze", "resize", "hold_agent"]
         if not any(fault.kind in (*SILENT_KINDS, "cut") for fault in faults):
             kinds += ["hold_all", "hold_all", "hold_controller"]
+        if variant == "tied":
+            return [Act(OTHER_DATA, max(1, faults[0].step - 1), seconds=rng.choice((4.0, 8.0)))]
         kinds += ["hold_redis", "hold_cache_server"] if cache else []
         step = rng.randint(3, 25)
         acts = [self._act(kind, step + place, workers) for place, kind in enumerate(rng.sample(kinds, rng.choice((1, 1, 2))))]

@@ -101,5 +101,8 @@ def from_outside() -> list[Case]:
             Act("fail_write", 9, file="plans.jsonl", at="sync", times=3),
             Act("fail_write", 16, file="manifest", at="sync"),
         ),
+        case(
+            "other-data", [planned("kill_pod", 14, 1)], variant="tied", acts=(Act("other_data", 10, seconds=6.0),), shape=(2, 2)
+        ),
         acted("by-hand", Act("freeze", 12, value=2), Act("checkpoint", 14), Act("unfreeze", 20), Act("resize", 24, value=3)),
     ]

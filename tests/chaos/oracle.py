@@ -23,6 +23,9 @@ AT_A_PLACE = frozenset(("kill_worker", "kill_in_checkpoint", "stop", "deadlock")
 BEFORE_THE_VOTE = frozenset(("load", "schedule", "exchange", "norms", "prepared", "vote"))
 SINCE_THE_VOTE = frozenset(("tally", "seen", "commit", "update"))
 
+SPOILING = frozenset(("fail_write", "lie_write"))
+ENDING_WELL = SPOILING | {"drain"}
+
 WHOLE, LOST, EITHER = "whole", "lost", "either"
 
 
@@ -78,8 +81,8 @@ def judge(timeline: Timeline) -> Verdict:
         limit = _until(timeline.lives[index + 1 :])
         mine = [hit for hit in open_hits if _befell(hit, life, limit)]
         open_hits = [hit for hit in open_hits if hit not in mine]
-        if _resumed_after_a_drain(timeline, base, life):
-            complaints += _drained(timeline.lives[: index + 1], life)
+        if _resumed(timeline, base, life):
+            complaints += _gone_on_after_it(timeline, timeline.lives[: index + 1], life)
             continue
         recovery = _recovery(timeline, life, held, mine)
         recoveries.append(recovery)
@@ -194,20 +197,21 @@ def _explained(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> l
     return complaints
 
 
-def _resumed_after_a_drain(timeline: Timeline, base: Life, life: Life) -> bool:
-    """It answers no failure: the run was drained, and resumed by another controller."""
-    drains = any(hit.fault.kind == "drain" for hit in timeline.hits)
-    return drains and life.reported is None and life.plan.generation.incarnation > base.plan.generation.incarnation
+def _resumed(timeline: Timeline, base: Life, life: Life) -> bool:
+    """It answers no failure: the run was drained or could not save its last weights, and was resumed by another controller."""
+    ended = any(hit.fault.kind in ENDING_WELL for hit in timeline.hits)
+    return ended and life.reported is None and life.plan.generation.incarnation > base.plan.generation.incarnation
 
 
-def _drained(before: Sequence[Life], life: Life) -> list[str]:
-    """A drained run goes on at its last step, in a new lineage."""
+def _gone_on_after_it(timeline: Timeline, before: Sequence[Life], life: Life) -> list[str]:
+    """A drained run goes on at its last step, one that was not saved at a complete checkpoint; in a new lineage."""
     last = next((one.recorded[-1] for one in reversed(before) if one.recorded), 0)
+    spoilt = any(hit.fault.kind in SPOILING for hit in timeline.hits)
     found = []
-    if life.first_step != last + 1:
+    if life.first_step != last + 1 and not (spoilt and life.first_step - 1 in {0, *(one.step for one in timeline.checkpoints)}):
         found.append(f"{life.name} goes on at step {life.first_step}, the run was drained at step {last}")
     if life.plan.lineage <= before[-1].plan.lineage:
-        found.append(f"{life.name} goes on after a drain in lineage {life.plan.lineage}, which is not a new one")
+        found.append(f"{life.name} goes on in lineage {life.plan.lineage}, which is not a new one")
     return found
 
 

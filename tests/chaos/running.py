@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from tests.chaos.acting import Actor
-from tests.chaos.acts import STOPS, Act
+from tests.chaos.acting import CORPUS, Actor
+from tests.chaos.acts import STOPS, WRITES, Act
 from tests.chaos.cases import Case
 from tests.chaos.comparing import differences, once, voids
 from tests.chaos.jobs import VARIANTS, Variant
@@ -32,6 +32,8 @@ CASE_SECONDS = 240.0
 WARM_SECONDS = 180.0
 STOPPED = (3, -9)
 """Exit statuses after which a run is resumed: drained, or killed."""
+UNSAVED = "its weights could not be written"
+"""So is a run that a bad write in the last checkpoint has failed: it says how to go on, and that must work."""
 PLUG = Path(__file__).with_name("plug")
 WRITES_FOLDER = "FROSTLINE_CHAOS_WRITES"
 PATIENT_SECONDS = 60.0
@@ -61,7 +63,7 @@ class Laboratory:
         self._references: dict[str, Ended] = {}
         self._running: set[Running] = set()
         self._order = threading.Lock()
-        self._corpus = root / "corpus.txt"
+        self._corpus = root / CORPUS
         self._corpus.write_text(corpus())
 
     def reference(self, variant: Variant) -> Ended:
@@ -132,15 +134,16 @@ class Laboratory:
         run = folder / "run"
         self._temporary(run).mkdir(parents=True)
         if job["data"]["source"] == "text":
-            job = {**job, "data": {**job["data"], "path": str(self._corpus)}}
+            shutil.copy(self._corpus, folder / CORPUS)
+            job = {**job, "data": {**job["data"], "path": str(folder / CORPUS)}}
         file = folder / "job.yaml"
         file.write_text(yaml.safe_dump(job, sort_keys=False))
         actor = Actor(acts, folder)
         env = self._environment(folder, acts, actor)
         words = ["run", "-f", str(file), "--out", str(run), *arguments]
-        for _ in range(sum(act.kind in STOPS for act in acts) + 1):
+        for _ in range(sum(act.kind in (*STOPS, *WRITES) for act in acts) + 1):
             ended = self._once([*words, "--quiet", "--no-report"], run, env, actor)
-            if ended.code not in STOPPED:
+            if ended.code not in STOPPED and not (UNSAVED in ended.output and actor.spoilt()):
                 break
             # Nothing of it may still run when the next one begins: who is killed is gone a moment later.
             wait_until_gone(run)

@@ -7,7 +7,7 @@ import pytest
 from frostline_contract.job.cluster import Fault
 from frostline_contract.job.load import parse_job
 from frostline_contract.plan import GenerationId, Placement, Plan, SeenVote
-from tests.chaos.acts import COMMANDS, DEATHS, FILES, HOLDS, STOPS, WRITES, Act
+from tests.chaos.acts import COMMANDS, DEATHS, FILES, HOLDS, OTHER_DATA, STOPS, WRITES, Act
 from tests.chaos.drawing import draw_case
 from tests.chaos.fixed import SUBSET, fixed_cases
 from tests.chaos.jobs import VARIANTS
@@ -227,7 +227,7 @@ def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> N
     assert cases == [draw_case(seed) for seed in range(1, 401)]
     assert sum(case.aim == "lost" for case in cases) >= 80
     assert {fault.kind for case in cases for fault in case.faults} == set(Fault.model_fields["kind"].annotation.__args__)
-    assert {act.kind for case in cases for act in case.acts} == {*COMMANDS, *STOPS, *HOLDS, *WRITES, *DEATHS}
+    assert {act.kind for case in cases for act in case.acts} == {*COMMANDS, *STOPS, *HOLDS, *WRITES, *DEATHS, OTHER_DATA}
     writes = {(act.at, act.file) for case in cases for act in case.acts if act.file}
     assert writes == {(at, file) for at, files in FILES.items() for file in files}
     assert max(len(case.faults) for case in cases) == 5
