@@ -130,9 +130,11 @@ class Membership:
         return True
 
     def exclude(self, worker_id: str, why: str) -> None:
-        """Gone for good, though its process may run until its pod is deleted: it is not to join again meanwhile."""
-        self.remove(worker_id, why)
-        self._excluded[worker_id] = why
+        """Gone for good, with all of its pod: processes that run until it is deleted are not to join again meanwhile."""
+        pod = worker_id.rpartition("/")[0]
+        for one in {worker_id, *(worker.worker_id for worker in self if worker.pod_uid == pod)}:
+            self.remove(one, why)
+            self._excluded[one] = why
         _forget_oldest(self._excluded)
 
     def why_excluded(self, worker_id: str) -> str:

@@ -294,8 +294,7 @@ class Entering:
         for worker_id, reason in list(self._to_delete.items()):
             worker = run.members.get(worker_id)
             uid = worker_id.rpartition("/")[0]
-            for one in {worker_id, *(other.worker_id for other in run.members if other.pod_uid == uid)}:
-                run.members.exclude(one, reason)
+            run.members.exclude(worker_id, reason)
             for pod in [pod for pod in run.cluster.pods if worker is not None and pod.uid == uid]:
                 await asyncio.to_thread(run.backend.delete_pod, pod.name, 0.0)
             del self._to_delete[worker_id]
