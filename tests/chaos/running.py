@@ -167,6 +167,7 @@ class Laboratory:
             env |= {"PYTHONPATH": str(PLUG), WRITES_FOLDER: str(actor.writes)}
         if any(act.kind == "kill_preload" for act in acts):
             del env["FROSTLINE_PRELOAD"]  # a warm process of its own, which only this run dies with
+            env["TORCHINDUCTOR_CACHE_DIR"] = str(self.root / "torch")  # torch's, made at its import, and no run's
         return env
 
     def _temporary(self, run: Path) -> Path:
