@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from frostline_contract.job.cluster import Fault
+from frostline_contract.job.cluster import FAULTS_OF_A_POD, Fault
 from frostline_contract.plan import Plan
 from tests.chaos.acting import done
 from tests.chaos.acts import Act
@@ -116,13 +116,15 @@ def _life(line: dict[str, Any], metrics: list[dict[str, Any]]) -> Life:
 def _hits(folder: Path, case: Case) -> tuple[Hit, ...]:
     """By time: planned faults that were carried out, and what was done from outside."""
     found = [_act_hit(act, said) for act, said in done(folder.parent, case.acts)]
+    plans = [line for line in json_lines(folder / "plans.jsonl") if line["kind"] == "plan"]
+    named = {worker for line in plans for worker in line["placement"]["workers"]}
     for path in (folder / "cluster" / "faults").glob("[0-9]*"):
         said = json.loads(path.read_text())
         fault = case.faults[said["index"]]
         found.append(
             Hit(
                 fault=fault,
-                workers=tuple(said["worker_ids"]),
+                workers=_befallen(fault, said["worker_ids"], named),
                 step=said["step"],
                 phase=said["phase"],
                 generation=said["generation"],
@@ -131,6 +133,12 @@ def _hits(folder: Path, case: Case) -> tuple[Hit, ...]:
             )
         )
     return tuple(sorted(found, key=lambda hit: hit.time_seconds))
+
+
+def _befallen(fault: Fault, told: list[str], named: set[str]) -> tuple[str, ...]:
+    """A pod's fault befalls all its workers, also those that a new controller had not heard of again when it told of it."""
+    pods = {worker.partition("/")[0] for worker in told} if fault.kind in FAULTS_OF_A_POD else set()
+    return tuple(sorted({*told, *(worker for worker in named if worker.partition("/")[0] in pods)}))
 
 
 def _act_hit(act: Act, said: dict[str, Any]) -> Hit:
