@@ -15,7 +15,7 @@ from frostline_proto.v1 import plan_pb2
 
 ALIVE, LEAVING, GONE = "alive", "leaving", "gone"
 ENDED_KEPT = 1024
-"""How many ended processes are remembered: a late word of theirs is refused, and a failure counts on their end."""
+"""How many ended and excluded processes are remembered: a late word of theirs is refused, and a failure counts on their end."""
 
 
 @dataclass
@@ -82,6 +82,7 @@ class Membership:
         self.set_times(dead_after_seconds, heartbeat_seconds)
         self._workers: dict[str, Worker] = {}
         self._ended: dict[str, str] = {}
+        self._excluded: dict[str, str] = {}
 
     def set_times(self, dead_after_seconds: float, heartbeat_seconds: float) -> None:
         """dead_after_seconds: silence after which a worker is gone. heartbeat_seconds: between two signs of life."""
@@ -128,11 +129,22 @@ class Membership:
         worker.presence, worker.why_gone = GONE, why
         return True
 
+    def exclude(self, worker_id: str, why: str) -> None:
+        """Gone for good, with all of its pod: processes that run until it is deleted are not to join again meanwhile."""
+        pod = worker_id.rpartition("/")[0]
+        for one in {worker_id, *(worker.worker_id for worker in self if worker.pod_uid == pod)}:
+            self.remove(one, why)
+            self._excluded[one] = why
+        _forget_oldest(self._excluded)
+
+    def why_excluded(self, worker_id: str) -> str:
+        """Empty where it is not."""
+        return self._excluded.get(worker_id, "")
+
     def end(self, worker_id: str, error: str) -> None:
         """Its process is known to have ended, registered here or not. error: a traceback of its own fault."""
         self._ended[worker_id] = self._ended.get(worker_id) or error
-        while len(self._ended) > ENDED_KEPT:
-            del self._ended[next(iter(self._ended))]
+        _forget_oldest(self._ended)
 
     def has_ended(self, worker_id: str) -> bool:
         return worker_id in self._ended
@@ -180,3 +192,8 @@ class Membership:
         gone = [worker.worker_id for worker in self._workers.values() if worker.presence == GONE and worker.worker_id not in keep]
         for worker_id in gone[: max(0, len(gone) - limit)]:
             del self._workers[worker_id]
+
+
+def _forget_oldest(told: dict[str, str]) -> None:
+    while len(told) > ENDED_KEPT:
+        del told[next(iter(told))]

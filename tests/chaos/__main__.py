@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.chaos.cases import Case, draw_case
+from tests.chaos.cases import Case
+from tests.chaos.drawing import draw_case
 from tests.chaos.fixed import fixed_cases
 from tests.chaos.report import case_line, failure_text, results, shortfalls, summary, table
 from tests.chaos.running import Laboratory, Outcome, laboratory, write_json

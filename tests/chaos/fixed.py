@@ -1,18 +1,22 @@
 """Fixed cases: kills in each phase of the commit protocol, and one case of each way in which a run can be hurt."""
 
+from typing import Any
+
+from frostline_contract.job.cluster import Fault
+from tests.chaos.acts import Act
 from tests.chaos.cases import CUT_SECONDS_LONG, LATE_CUT_SECONDS, LATE_WAIT_SECONDS, QUICK_CLOCKS, Case, planned
 
 COMMIT_PHASES = ("exchange", "prepared", "vote", "seen", "commit", "committed")
 """Before PREPARED, between PREPARED and the vote, in the vote, after it, in the update, after the update."""
 
-SUBSET = ("4x1-vote", "2x2-commit", "owner-and-buddy", "whole-node", "handed-over", "stopped", "during-recovery",
-          "planned-unheard", "split-brain", "late-decision")  # fmt: skip
+SUBSET = ("4x1-vote", "owner-and-buddy", "whole-node", "handed-over", "stopped", "during-recovery", "killed-at-a-write",
+          "split-brain", "late-decision")  # fmt: skip
 """What runs with the other tests."""
 
 
 def fixed_cases() -> list[Case]:
     """All of them, always the same."""
-    return [*commit_protocol(), *ways()]
+    return [*commit_protocol(), *ways(), *jobs(), *from_outside()]
 
 
 def commit_protocol() -> list[Case]:
@@ -26,13 +30,13 @@ def commit_protocol() -> list[Case]:
     return cases
 
 
+def case(name: str, faults: list[Fault], aim: str = "whole", **more: Any) -> Case:
+    workers, shape = more.pop("workers", 4), more.pop("shape", (4, 1))
+    return Case(name, None, more.pop("variant", "vit"), workers, shape, tuple(faults), aim, **more)
+
+
 def ways() -> list[Case]:
     """One case each of what is lost and what is not."""
-
-    def case(name: str, faults: list, aim: str = "whole", **more) -> Case:
-        workers, shape = more.pop("workers", 4), more.pop("shape", (4, 1))
-        return Case(name, None, more.pop("variant", "vit"), workers, shape, tuple(faults), aim, **more)
-
     three = [planned("kill_worker", 13, worker, "load") for worker in (0, 1, 2)]
     recovery = [planned("kill_worker", 12, 1, "norms"), planned("kill_worker", 11, 3, "recovery")]
     unheard = [planned("kill_controller", 12, 0, "planned"), planned("kill_worker", 14, 2, "prepared")]
@@ -55,3 +59,50 @@ def ways() -> list[Case]:
              checkpoint_every=5, clocks=dict(QUICK_CLOCKS)),
         case("late-decision", [planned("cut", 6, 0, "vote", LATE_CUT_SECONDS)], "late", wait_seconds=LATE_WAIT_SECONDS),
     ]  # fmt: skip
+
+
+def jobs() -> list[Case]:
+    """A killed worker in each kind of job that the commit protocol's cases do not train."""
+    killed = planned("kill_worker", 14, 1, "exchange")
+    return [
+        case("rolled-back", [planned("kill_worker", 11, 1, "rollback")], variant="hurt", shape=(2, 2)),
+        case("replicas", [killed], variant="replicas", shape=(1, 2)),
+        case("gpipe", [killed], schedule="gpipe", shape=(2, 2)),
+        case("interleaved", [killed], schedule="interleaved_1f1b", virtual_stages=2, shape=(2, 2)),
+        case("pairs", [planned("kill_pod", 14, 1)], workers_per_pod=2, min_workers=3, shape=(2, 2)),
+        case("cost", [killed], objective="cost", min_workers=2, shape=(None, None)),
+        case("flipped", [Fault(kind="flip", step=17, worker=1, what="moment")], "flip", shape=(2, 2), checkpoint_every=8),
+    ]
+
+
+def from_outside() -> list[Case]:
+    """One case each of what is done to a run from outside."""
+
+    def acted(name: str, *acts: Act, aim: str = "outside", **more: Any) -> Case:
+        return case(name, [], aim, acts=acts, shape=(2, 2), checkpoint_every=5, **more)
+
+    return [
+        acted("drained", Act("drain", 12)),
+        acted("killed-run", Act("kill_all", 18), aim="lost"),
+        acted("killed-at-a-write", Act("kill_write", 12, file="statefulset.json", at="name"), aim="lost"),
+        acted("killed-at-the-end", Act("kill_write", 33, file="epochs/", at="name"), aim="lost"),
+        acted("no-agent", Act("kill_agent", 12, 1)),
+        acted("no-preload", Act("kill_preload", 12), aim="lost"),
+        acted("stopped-machine", Act("hold_all", 12, seconds=5.0)),
+        acted("no-answer", Act("hold_redis", 12, seconds=3.0), Act("hold_cache_server", 20, seconds=3.0), cache=True),
+        acted("stalled-state", Act("stall_write", 9, file="statefulset.json", at="sync", seconds=4.0)),
+        acted(
+            "lying-disk",
+            Act("lie_write", 9, file="metrics.jsonl", at="sync", times=3),
+            Act("lie_write", 16, file="sha256", at="name"),
+        ),
+        acted(
+            "full-disk",
+            Act("fail_write", 9, file="plans.jsonl", at="sync", times=3),
+            Act("fail_write", 16, file="manifest", at="sync"),
+        ),
+        case(
+            "other-data", [planned("kill_pod", 14, 1)], variant="tied", acts=(Act("other_data", 10, seconds=6.0),), shape=(2, 2)
+        ),
+        acted("by-hand", Act("freeze", 12, value=2), Act("checkpoint", 14), Act("unfreeze", 20), Act("resize", 24, value=3)),
+    ]

@@ -1,4 +1,5 @@
-"""What chaos trains: two tiny jobs of 40 steps that clip and freeze twice. Everything here is numerics; cases change the rest."""
+"""What chaos trains: tiny jobs of 40 steps that clip and freeze; one whose guard rolls back, one whose batch grows with the
+replicas. Everything here is numerics; cases change the rest."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -31,11 +32,25 @@ _REST: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """A job by its numerics. values: sections of the job file. num_units: embedding, blocks and head."""
+    """A job by its numerics. values: sections of the job file. num_units: embedding, blocks and head.
+
+    reference: (pp, dp) of the run that nothing befell: one worker, unless the batch grows with the replicas.
+    """
 
     name: str
     values: dict[str, Any]
     num_units: int
+    reference: tuple[int, int] = (1, 1)
+
+    def quiet(self) -> dict[str, Any]:
+        """The job of the run that nothing befell: no cache, and no more workers than its numerics need."""
+        pp, dp = self.reference
+        return {
+            **self.values,
+            "placement": {"workers": pp * dp, "pp_degree": pp, "dp_degree": dp},
+            "elastic": {"cache": False},
+            "controller": {"heartbeat_seconds": 0.1, "dead_after_seconds": 60.0},
+        }
 
 
 _VIT = Variant(
@@ -74,11 +89,41 @@ _TIED = Variant(
     num_units=8,
 )
 
-VARIANTS = {variant.name: variant for variant in (_VIT, _TIED)}
+_HURT = Variant(
+    "hurt",
+    {
+        **_VIT.values,
+        "name": "chaos-hurt",
+        # The rate grows until the model diverges: the guard's loss rises after the freeze, which is taken back.
+        "training": {
+            **_TRAINING,
+            "optimizer": {"name": "adamw", "learning_rate": 1.0},
+            "schedule": {"name": "constant", "warmup_fraction": 0.99},
+        },
+        "freeze": {
+            "interval_steps": INTERVAL,
+            "policy": {"name": "manual", "points": dict.fromkeys(range(1, 6), 1)},
+            "rails": {"guard_margin": 0.0, "guard_confidence": 0.8, "guard_intervals": 4},
+        },
+    },
+    num_units=8,
+)
 
-REFERENCE: dict[str, Any] = {
-    "placement": {"workers": 1},
-    "elastic": {"cache": False},
-    "controller": {"heartbeat_seconds": 0.1, "dead_after_seconds": 60.0},
-}
-"""One worker that nothing befalls, and no cache."""
+_REPLICAS = Variant(
+    "replicas",
+    {
+        **_VIT.values,
+        "name": "chaos-replicas",
+        "training": {
+            **_TRAINING,
+            "batch": "per_replica",
+            "batch_size": 16,
+            "reduction_leaves": 4,
+            "optimizer": {"name": "adamw", "learning_rate": 1e-3},
+        },
+    },
+    num_units=8,
+    reference=(1, 2),
+)
+
+VARIANTS = {variant.name: variant for variant in (_VIT, _TIED, _HURT, _REPLICAS)}

@@ -15,14 +15,20 @@ UNFINISHED = ("*.partial", "*.new", "*.tmp", ".*.[0-9]*")
 
 def leftovers(run: Path, temporary: Path) -> list[str]:
     """What is still there of the run in `run`, whose temporary files went to `temporary`."""
-    deadline = time.monotonic() + ENDING_SECONDS
-    while (processes := processes_of(run)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    processes = wait_until_gone(run)
     found = [f"process {process.pid} still runs: {_words(process)}" for process in processes]
     found += [f"port {port} still listens" for port in ports_of(run) if listens(port)]
     found += [f"temporary file {path}" for path in sorted(temporary.iterdir())]
     found += [f"half-written {path.relative_to(run)}" for pattern in UNFINISHED for path in sorted(run.rglob(pattern))]
     return found
+
+
+def wait_until_gone(run: Path) -> list[psutil.Process]:
+    """Returns the processes of a run that have not ended in time."""
+    deadline = time.monotonic() + ENDING_SECONDS
+    while (processes := processes_of(run)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return processes
 
 
 def processes_of(run: Path) -> list[psutil.Process]:

@@ -6,19 +6,25 @@ nothing may be lost; where one is not, everything goes back to the newest comple
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from frostline_contract.plan import CHECKPOINT, CONTINUE, FRESH, SURVIVORS
 from tests.chaos.timeline import Complete, Hit, Life, Timeline
 
-ENDING = frozenset(("kill_worker", "kill_in_checkpoint", "kill_pod", "kill_node"))
+KILLED_RUN = frozenset(("kill_all", "kill_write"))
+"""Every process at once: nobody is left to say that the others have ended."""
+ENDING = frozenset(("kill_worker", "kill_in_checkpoint", "kill_pod", "kill_node", "kill_agent", "kill_preload")) | KILLED_RUN
 SILENCING = frozenset(("stop", "deadlock", "cut_node"))
 ERRORS = frozenset(("raise", "tear", "late_commit"))
-AT_A_PLACE = ENDING - {"kill_pod", "kill_node"} | {"stop", "deadlock"} | ERRORS
+AT_A_PLACE = frozenset(("kill_worker", "kill_in_checkpoint", "stop", "deadlock")) | ERRORS
 """Kinds whose step is exact: the worker carries them out itself. (A worker cut off trains on until it is missed.)"""
 BEFORE_THE_VOTE = frozenset(("load", "schedule", "exchange", "norms", "prepared", "vote"))
 SINCE_THE_VOTE = frozenset(("tally", "seen", "commit", "update"))
+
+SPOILING = frozenset(("fail_write", "lie_write"))
+ENDING_WELL = SPOILING | {"drain"}
 
 WHOLE, LOST, EITHER = "whole", "lost", "either"
 
@@ -61,6 +67,8 @@ class Verdict:
 
 def judge(timeline: Timeline) -> Verdict:
     """Walk through the generations, with what each worker holds and which faults no failure has been answered for yet."""
+    if any(hit.fault.kind == "flip" for hit in timeline.hits):
+        return judge_flip(timeline)
     held: dict[str, Held] = {}
     open_hits = [hit for hit in timeline.hits if breaks(hit, timeline.dead_after_seconds)]
     recoveries: list[Recovery] = []
@@ -68,21 +76,41 @@ def judge(timeline: Timeline) -> Verdict:
     for index, (base, life) in enumerate(pairwise(timeline.lives)):
         held = held_after(base, life, held, timeline.hits)
         if life.plan.start == CONTINUE:
-            complaints += _unvoted(base, life)
+            complaints += _unvoted(timeline, base, life)
             continue
         limit = _until(timeline.lives[index + 1 :])
         mine = [hit for hit in open_hits if _befell(hit, life, limit)]
         open_hits = [hit for hit in open_hits if hit not in mine]
+        if _resumed(timeline, base, life):
+            complaints += _gone_on_after_it(timeline, timeline.lives[: index + 1], life)
+            continue
         recovery = _recovery(timeline, life, held, mine)
         recoveries.append(recovery)
         complaints += [*_explained(timeline, base, life, mine), *_fenced(base, life, mine)]
         if recovery.back_to is None:
-            complaints += _gone_on(base, life, mine)
+            complaints += _gone_on(timeline, base, life, mine)
         else:
             complaints += _gone_back(timeline, base, life, mine, limit)
         if (recovery.expected, recovery.back_to is None) in ((WHOLE, False), (LOST, True)):
             went = "went on" if recovery.back_to is None else f"went back to step {recovery.back_to}"
             complaints.append(f"{life.name} {went}, but {recovery.expected}: units {list(recovery.missing)} are left nowhere")
+    return Verdict(tuple(recoveries), tuple(complaints))
+
+
+def judge_flip(timeline: Timeline) -> Verdict:
+    """A bit that changed in a copy of a unit is found before the next checkpoint or the end, one in the cache when it is read
+    and audited, which may be never; then everything goes back to before it. No other fault is drawn beside it."""
+    (hit,) = (hit for hit in timeline.hits if hit.fault.kind == "flip")
+    answers = [life for life in timeline.lives[1:] if life.plan.start != CONTINUE]
+    complaints = []
+    if len(answers) > 1 or (not answers and hit.fault.what != "cached_value"):
+        complaints.append(f"a bit changed in step {hit.step}, and {len(answers)} generations answer that")
+    complete = {0, *(one.step for one in timeline.checkpoints)}
+    for life in answers:
+        if life.plan.start == SURVIVORS or life.first_step > hit.step or life.first_step - 1 not in complete:
+            how = f"{life.name} starts from {life.plan.start} with step {life.first_step}"
+            complaints.append(f"{how}; a bit changed in step {hit.step}")
+    recoveries = [Recovery(life.name, LOST, (hit,), (), life.first_step - 1, late=False) for life in answers]
     return Verdict(tuple(recoveries), tuple(complaints))
 
 
@@ -169,31 +197,52 @@ def _explained(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> l
     return complaints
 
 
+def _resumed(timeline: Timeline, base: Life, life: Life) -> bool:
+    """It answers no failure: the run was drained or could not save its last weights, and was resumed by another controller."""
+    ended = any(hit.fault.kind in ENDING_WELL for hit in timeline.hits)
+    return ended and life.reported is None and life.plan.generation.incarnation > base.plan.generation.incarnation
+
+
+def _gone_on_after_it(timeline: Timeline, before: Sequence[Life], life: Life) -> list[str]:
+    """A drained run goes on at its last step, one that was not saved at a complete checkpoint; in a new lineage."""
+    last = next((one.recorded[-1] for one in reversed(before) if one.recorded), 0)
+    spoilt = any(hit.fault.kind in SPOILING for hit in timeline.hits)
+    found = []
+    if life.first_step != last + 1 and not (spoilt and life.first_step - 1 in {0, *(one.step for one in timeline.checkpoints)}):
+        found.append(f"{life.name} goes on at step {life.first_step}, the run was drained at step {last}")
+    if life.plan.lineage <= before[-1].plan.lineage:
+        found.append(f"{life.name} goes on in lineage {life.plan.lineage}, which is not a new one")
+    return found
+
+
 def _fenced(base: Life, life: Life, hits: list[Hit]) -> list[str]:
     """The run's epoch is raised where a whole world may live on unheard, and only there."""
     if life.plan.base != base.plan.generation:
         return []
-    unheard = {worker for hit in hits if hit.fault.kind not in ENDING | ERRORS for worker in hit.workers}
+    unheard = {worker for hit in hits if hit.fault.kind not in ENDING - KILLED_RUN | ERRORS for worker in hit.workers}
     expected = base.plan.run_epoch + (set(base.plan.placement.workers) <= unheard)
     if life.plan.run_epoch != expected:
         return [f"{life.name} has run epoch {life.plan.run_epoch}, expected {expected} after {base.name}'s {base.plan.run_epoch}"]
     return []
 
 
-def _unvoted(base: Life, life: Life) -> list[str]:
+def _unvoted(timeline: Timeline, base: Life, life: Life) -> list[str]:
     """A planned switch changes neither lineage nor step."""
-    if life.plan.lineage != base.plan.lineage:
+    if life.plan.lineage != base.plan.lineage and life.plan.lineage not in timeline.rollbacks:
         return [f"{life.name} was switched to by a vote and begins lineage {life.plan.lineage}"]
     return []
 
 
-def _gone_on(base: Life, life: Life, hits: list[Hit]) -> list[str]:
+def _gone_on(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> list[str]:
     """The lineage stays, and the step is the last committed one, or the one before it where its vote was seen by nobody."""
     complaints = []
-    if life.plan.lineage != base.plan.lineage:
+    if life.plan.lineage != base.plan.lineage and life.plan.lineage not in timeline.rollbacks:
         complaints.append(f"{life.name} goes on with all units and begins lineage {life.plan.lineage}")
     lowest, highest = steps_allowed([hit for hit in hits if hit.generation == base.name or hit.fault.kind not in AT_A_PLACE])
     step = life.plan.start_step
+    if life.plan.lineage in timeline.rollbacks:
+        # What the guard took back is done again: the step is at least the one that it went back to.
+        lowest = min(lowest, timeline.rollbacks[life.plan.lineage])
     if not max(lowest, base.first_step - 1) <= step <= highest:
         complaints.append(f"{life.name} goes on from step {step}, the faults allow {lowest} to {highest}")
     return complaints

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +17,25 @@ from typing import Any
 
 import yaml
 
+from tests.chaos.acting import CORPUS, Actor
+from tests.chaos.acts import STOPS, WRITES, Act
 from tests.chaos.cases import Case
 from tests.chaos.comparing import differences, once, voids
-from tests.chaos.jobs import REFERENCE, VARIANTS, Variant
+from tests.chaos.jobs import VARIANTS, Variant
 from tests.chaos.lateness import lateness
-from tests.chaos.leftovers import leftovers
+from tests.chaos.leftovers import leftovers, wait_until_gone
 from tests.chaos.oracle import Verdict, judge
 from tests.chaos.timeline import Timeline, read_timeline
 from tests.e2e.runs import FROSTLINE, Ended, Running
 
 CASE_SECONDS = 240.0
 WARM_SECONDS = 180.0
+STOPPED = (3, -9)
+"""Exit statuses after which a run is resumed: drained, or killed."""
+UNSAVED = "its weights could not be written"
+"""So is a run that a bad write in the last checkpoint has failed: it says how to go on, and that must work."""
+PLUG = Path(__file__).with_name("plug")
+WRITES_FOLDER = "FROSTLINE_CHAOS_WRITES"
 PATIENT_SECONDS = 60.0
 """A wait for a decision that is at least so long outlasts every fault."""
 
@@ -55,14 +63,14 @@ class Laboratory:
         self._references: dict[str, Ended] = {}
         self._running: set[Running] = set()
         self._order = threading.Lock()
-        self._corpus = root / "corpus.txt"
+        self._corpus = root / CORPUS
         self._corpus.write_text(corpus())
 
     def reference(self, variant: Variant) -> Ended:
         """The run of this variant on one worker that nothing befell; made once."""
         with self._order:
             if variant.name not in self._references:
-                ended = self._run(self.root / f"reference-{variant.name}", {**variant.values, **REFERENCE})
+                ended = self._run(self.root / f"reference-{variant.name}", variant.quiet())
                 assert ended.code == 0, ended.story()
                 problems = once(ended)
                 assert not problems, problems
@@ -74,16 +82,17 @@ class Laboratory:
         variant = VARIANTS[case.variant]
         reference = self.reference(variant)
         started = time.monotonic()
-        ended = self._run(self.root / case.name.replace(" ", "-"), case.job())
+        ended = self._run(self.root / case.name.replace(" ", "-"), case.job(), acts=case.acts)
         seconds = time.monotonic() - started
         problems = []
         timeline, verdict, late = None, Verdict((), ()), frozenset[int]()
         try:
-            timeline = read_timeline(ended.folder, case.faults, variant.num_units, case.clocks["dead_after_seconds"])
+            timeline = read_timeline(ended.folder, case, variant.num_units)
             verdict = judge(timeline)
             late, complaints = self._late(case, ended, timeline)
             problems += [*verdict.complaints, *complaints]
-            problems += differences(ended, self._replayed(case, ended) if late else reference, late)
+            replay = late or case.changes_numerics
+            problems += differences(ended, self._replayed(case, ended) if replay else reference, late)
         except (KeyError, ValueError, OSError) as broken:
             problems.append(f"the run directory cannot be read: {broken!r}")
         if case.seed is None and timeline is not None and len(timeline.hits) < len(case.faults):
@@ -117,25 +126,49 @@ class Laboratory:
     def _replayed(self, case: Case, ended: Ended) -> Ended:
         """The numerics of a run with late decisions once more, on one worker that nothing befalls."""
         folder = ended.folder.parent.with_name(f"{ended.folder.parent.name}-replay")
-        return self._run(folder, {**VARIANTS[case.variant].values, **REFERENCE}, "--replay", str(ended.folder))
+        return self._run(folder, VARIANTS[case.variant].quiet(), "--replay", str(ended.folder))
 
-    def _run(self, folder: Path, job: dict[str, Any], *arguments: str) -> Ended:
-        """A run in `folder`/run with its temporary files in `folder`/t."""
+    def _run(self, folder: Path, job: dict[str, Any], *arguments: str, acts: Sequence[Act] = ()) -> Ended:
+        """A run in `folder`/run with its temporary files in `folder`/t; resumed as often as an act has stopped it."""
         shutil.rmtree(folder, ignore_errors=True)
         run = folder / "run"
         self._temporary(run).mkdir(parents=True)
         if job["data"]["source"] == "text":
-            job = {**job, "data": {**job["data"], "path": str(self._corpus)}}
+            shutil.copy(self._corpus, folder / CORPUS)
+            job = {**job, "data": {**job["data"], "path": str(folder / CORPUS)}}
         file = folder / "job.yaml"
         file.write_text(yaml.safe_dump(job, sort_keys=False))
-        env = {**self._env, "TMPDIR": str(self._temporary(run))}
-        quietly = ("--quiet", "--no-report")
-        running = Running(run, [*FROSTLINE, "run", "-f", str(file), "--out", str(run), *quietly, *arguments], env)
+        actor = Actor(acts, folder)
+        env = self._environment(folder, acts, actor)
+        words = ["run", "-f", str(file), "--out", str(run), *arguments]
+        for _ in range(sum(act.kind in (*STOPS, *WRITES) for act in acts) + 1):
+            ended = self._once([*words, "--quiet", "--no-report"], run, env, actor)
+            if ended.code not in STOPPED and not (UNSAVED in ended.output and actor.spoilt()):
+                break
+            # Nothing of it may still run when the next one begins: who is killed is gone a moment later.
+            wait_until_gone(run)
+            from_scratch = ["--from-scratch"] if not any((run / "checkpoints").glob("*/*/*/manifest.json")) else []
+            words = ["resume", str(run), *from_scratch]
+        return ended
+
+    def _once(self, words: list[str], run: Path, env: dict[str, str], actor: Actor) -> Ended:
+        running = Running(run, [*FROSTLINE, *words], env)
         self._running.add(running)
+        acting = actor.follow(running)
         try:
             return running.end()
         finally:
+            acting.join()
             self._running.discard(running)
+
+    def _environment(self, folder: Path, acts: Sequence[Act], actor: Actor) -> dict[str, str]:
+        env = {**self._env, "TMPDIR": str(self._temporary(folder / "run"))}
+        if any(act.file for act in acts):
+            env |= {"PYTHONPATH": str(PLUG), WRITES_FOLDER: str(actor.writes)}
+        if any(act.kind == "kill_preload" for act in acts):
+            del env["FROSTLINE_PRELOAD"]  # a warm process of its own, which only this run dies with
+            env["TORCHINDUCTOR_CACHE_DIR"] = str(self.root / "torch")  # torch's, made at its import, and no run's
+        return env
 
     def _temporary(self, run: Path) -> Path:
         return run.parent / "t"
@@ -157,7 +190,9 @@ def laboratory(root: Path) -> Iterator[Laboratory]:
         socket = Path(folder) / "preload.sock"
         said = root / "preload.log"
         with open(said, "wb") as log:
-            process = subprocess.Popen([sys.executable, "-m", "frostline_trainer.preload", str(socket)], stdout=log, stderr=log)
+            words = [sys.executable, "-m", "frostline_trainer.preload", str(socket)]
+            # Workers are its children: writes can be planted in them where a run asks for it.
+            process = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(PLUG)})
         try:
             deadline = time.monotonic() + WARM_SECONDS
             while not socket.exists():

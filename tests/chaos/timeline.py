@@ -2,12 +2,15 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from frostline_contract.job.cluster import Fault
+from frostline_contract.job.cluster import FAULTS_OF_A_POD, Fault
 from frostline_contract.plan import Plan
+from tests.chaos.acting import done
+from tests.chaos.acts import Act
+from tests.chaos.cases import Case
 from tests.e2e.runs import json_lines
 
 COMMITTED_LATE = re.compile(r"committed step (\d+) of (\S+) late")
@@ -21,7 +24,7 @@ class Hit:
     controller had heard of. generation: "" where none ran. torn: units half written by it. time_seconds: Unix time.
     """
 
-    fault: Fault
+    fault: Fault | Act
     workers: tuple[str, ...]
     step: int
     phase: str
@@ -63,7 +66,7 @@ class Complete:
 class Timeline:
     """cuts: (lineage, starts_at_step) lines of metrics.jsonl. failures: reasons of failure events by lineage.
 
-    late: (generation, step) of votes whose step some worker committed late.
+    late: (generation, step) of votes whose step some worker committed late. rollbacks: of the guard, by lineage: to which step.
     """
 
     num_units: int
@@ -74,9 +77,10 @@ class Timeline:
     failures: tuple[tuple[int, str], ...] = ()
     dead_after_seconds: float = 20.0
     late: frozenset[tuple[str, int]] = frozenset()
+    rollbacks: dict[int, int] = field(default_factory=dict)
 
 
-def read_timeline(folder: Path, faults: tuple[Fault, ...], num_units: int, dead_after_seconds: float) -> Timeline:
+def read_timeline(folder: Path, case: Case, num_units: int) -> Timeline:
     """Everything that the oracle looks at, from a run directory."""
     metrics = json_lines(folder / "metrics.jsonl")
     lives = [_life(line, metrics) for line in json_lines(folder / "plans.jsonl") if line["kind"] == "plan"]
@@ -84,12 +88,13 @@ def read_timeline(folder: Path, faults: tuple[Fault, ...], num_units: int, dead_
     return Timeline(
         num_units=num_units,
         lives=tuple(lives),
-        hits=_hits(folder / "cluster" / "faults", faults),
+        hits=_hits(folder, case),
         checkpoints=_complete(folder / "checkpoints"),
         cuts=tuple((line["lineage"], line["starts_at_step"]) for line in metrics if "starts_at_step" in line),
         failures=tuple((event["lineage"], event["reason"]) for event in events if event["kind"] == "failure"),
-        dead_after_seconds=dead_after_seconds,
+        dead_after_seconds=case.clocks["dead_after_seconds"],
         late=_late(folder / "logs"),
+        rollbacks=_rollbacks(json_lines(folder / "plans.jsonl")),
     )
 
 
@@ -108,23 +113,40 @@ def _life(line: dict[str, Any], metrics: list[dict[str, Any]]) -> Life:
     )
 
 
-def _hits(folder: Path, faults: tuple[Fault, ...]) -> tuple[Hit, ...]:
-    """By time."""
-    found = []
-    for path in folder.glob("[0-9]*"):
+def _hits(folder: Path, case: Case) -> tuple[Hit, ...]:
+    """By time: planned faults that were carried out, and what was done from outside."""
+    found = [_act_hit(act, said) for act, said in done(folder.parent, case.acts)]
+    plans = [line for line in json_lines(folder / "plans.jsonl") if line["kind"] == "plan"]
+    named = {worker for line in plans for worker in line["placement"]["workers"]}
+    for path in (folder / "cluster" / "faults").glob("[0-9]*"):
         said = json.loads(path.read_text())
+        fault = case.faults[said["index"]]
         found.append(
             Hit(
-                fault=faults[said["index"]],
-                workers=tuple(said["worker_ids"]),
+                fault=fault,
+                workers=_befallen(fault, said["worker_ids"], named),
                 step=said["step"],
                 phase=said["phase"],
                 generation=said["generation"],
-                torn=tuple(said["units"]) if faults[said["index"]].kind == "tear" else (),
+                torn=tuple(said["units"]) if fault.kind == "tear" else (),
                 time_seconds=said["time_seconds"],
             )
         )
     return tuple(sorted(found, key=lambda hit: hit.time_seconds))
+
+
+def _befallen(fault: Fault, told: list[str], named: set[str]) -> tuple[str, ...]:
+    """A pod's fault befalls all its workers, also those that a new controller had not heard of again when it told of it."""
+    pods = {worker.partition("/")[0] for worker in told} if fault.kind in FAULTS_OF_A_POD else set()
+    return tuple(sorted({*told, *(worker for worker in named if worker.partition("/")[0] in pods)}))
+
+
+def _act_hit(act: Act, said: dict[str, Any]) -> Hit:
+    return Hit(act, tuple(said["workers"]), said["step"], act.phase, "", (), said["time_seconds"])
+
+
+def _rollbacks(plans: list[dict[str, Any]]) -> dict[int, int]:
+    return {line["lineage"]: line["rollback_to_step"] for line in plans if line.get("decision_kind") == "rollback"}
 
 
 def _late(logs: Path) -> frozenset[tuple[str, int]]:

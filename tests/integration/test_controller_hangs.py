@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import pytest
 
 from frostline_contract.plan import Plan
@@ -91,8 +92,31 @@ def test_a_deadlocked_member_is_asked_for_its_stacks_and_excluded(started: Calla
     assert told["detail"]["worker"] == stuck.worker_id
     assert told["seconds"] >= FLOOR
     assert told["reason"].startswith(f"worker trainer-{stuck.ordinal} hangs in schedule after step 20, for ")
+    with pytest.raises(grpc.RpcError, match="is excluded: "):
+        stuck.register()  # its heartbeats go on until its pod is deleted, and say that nobody knows it
     gone = {worker.worker_id: worker.state for worker in run.operator.status().workers}
     assert gone[stuck.worker_id] == "gone"
+
+
+def test_whoever_shares_the_pod_of_an_excluded_member_is_in_no_plan_either(world: Callable[..., World]) -> None:
+    """The pod is deleted when the answer is out: a plan that names its other worker would fail at once."""
+    run = world(placement={"workers": 4, "workers_per_pod": 2}, controller=CONTROLLER)
+    run.workers = [Telling(run.folder, place // 2).join() for place in range(4)]
+    for worker in run.workers:
+        plan = worker.next_plan("fresh")
+        worker.enter(plan, 0)
+    run.at(20)
+    stuck, *others = run.workers
+    stuck.stand("schedule")
+    for other in others:
+        other.stand("exchange", waiting=True)
+    others[0].next("fence")
+    for other in others:
+        other.recover(plan, 20, UNITS, fenced=True, error="")
+    answer = others[1].next_plan("survivors")
+    assert set(answer.participants) == {worker.worker_id for worker in run.workers if worker.ordinal == 1}
+    with pytest.raises(grpc.RpcError, match="is excluded: "):
+        others[0].register()
 
 
 def test_exclusions_at_one_step_are_charged_to_the_retry_budget(started: Callable[..., tuple[World, Plan]]) -> None:

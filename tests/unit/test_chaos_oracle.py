@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from frostline_contract.job.cluster import Fault
+from frostline_contract.job.load import parse_job
 from frostline_contract.plan import GenerationId, Placement, Plan, SeenVote
-from tests.chaos.cases import draw_case
+from tests.chaos.acts import COMMANDS, DEATHS, FILES, HOLDS, OTHER_DATA, STOPS, WRITES, Act
+from tests.chaos.drawing import draw_case
 from tests.chaos.fixed import SUBSET, fixed_cases
+from tests.chaos.jobs import VARIANTS
 from tests.chaos.lateness import Lateness, lateness
 from tests.chaos.oracle import EITHER, LOST, WHOLE, Verdict, judge
 from tests.chaos.timeline import Complete, Hit, Life, Timeline
@@ -219,13 +222,61 @@ def test_a_cut_makes_late_what_cannot_pass_it() -> None:
     assert 4 not in short.may
 
 
-def test_cases_follow_from_their_seeds_and_a_fifth_aims_at_a_loss() -> None:
-    cases = [draw_case(seed) for seed in range(1, 201)]
-    assert cases == [draw_case(seed) for seed in range(1, 201)]
-    assert sum(case.aim == "lost" for case in cases) >= 50
-    # A bit that flips is found where copies are compared, and a recovery before that may spread it: e2e test_wrong_bits.
-    known = set(Fault.model_fields["kind"].annotation.__args__) - {"flip"}
-    assert {fault.kind for case in cases for fault in case.faults} == known
+def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> None:
+    cases = [draw_case(seed) for seed in range(1, 401)]
+    assert cases == [draw_case(seed) for seed in range(1, 401)]
+    assert sum(case.aim == "lost" for case in cases) >= 80
+    assert {fault.kind for case in cases for fault in case.faults} == set(Fault.model_fields["kind"].annotation.__args__)
+    assert {act.kind for case in cases for act in case.acts} == {*COMMANDS, *STOPS, *HOLDS, *WRITES, *DEATHS, OTHER_DATA}
+    writes = {(act.at, act.file) for case in cases for act in case.acts if act.file}
+    assert writes == {(at, file) for at, files in FILES.items() for file in files}
+    assert max(len(case.faults) for case in cases) == 5
+    assert {case.variant for case in cases} == set(VARIANTS)
+    assert {case.schedule for case in cases} == {"auto", "gpipe", "1f1b", "interleaved_1f1b"}
+    assert {"cost"} <= {case.objective for case in cases}
+    assert max(case.workers_per_pod for case in cases) == 2
+    assert max(case.min_workers for case in cases) > 2
+    for case in cases:
+        parse_job({**case.job(), "data": {"source": "digits"}})
     names = [case.name for case in fixed_cases()]
     assert len(names) == len(set(names))
     assert set(SUBSET) <= set(names)
+
+
+def test_a_killed_run_goes_back_to_its_checkpoint_in_a_new_epoch() -> None:
+    killed = Hit(Act("kill_all", 14), tuple("abcd"), 14, "outside", "", (), VOTED_AT - 10)
+    resumed = life(2, "checkpoint", 11, "efgh", lineage=1, run_epoch=1)
+    assert verdict(FIRST, resumed, hits=(killed,), **BACK).complaints == ()
+    on = verdict(FIRST, life(2, "survivors", 14, "efgh"), hits=(killed,))
+    assert any("went on, but lost" in complaint for complaint in on.complaints)
+
+
+@pytest.mark.parametrize(("first", "lineage", "says"), [(3, 1, ""), (2, 1, "was drained at step 2"), (3, 0, "not a new one")])
+def test_a_drained_run_goes_on_where_it_was(first: int, lineage: int, says: str) -> None:
+    drained = Hit(Act("drain", 2), (), 2, "outside", "", (), VOTED_AT - 10)
+    resumed = life(2, "checkpoint", first, "efgh", lineage=lineage)
+    resumed = replace(resumed, plan=resumed.plan.model_copy(update={"generation": GenerationId(incarnation=2, counter=2)}))
+    found = verdict(FIRST, resumed, hits=(drained,)).complaints
+    assert any(says in complaint for complaint in found) if says else found == ()
+
+
+@pytest.mark.parametrize("kind", ["hold_all", "fail_write", "lie_write", "stall_write", "freeze", "resize"])
+def test_what_nobody_dies_of_is_no_reason_for_a_failure(kind: str) -> None:
+    act = Hit(Act(kind, 14), (), 14, "outside", "", (), VOTED_AT - 10)
+    found = verdict(FIRST, life(2, "survivors", 14, "abcd"), hits=(act,))
+    assert any("that no fault explains" in complaint for complaint in found.complaints)
+
+
+def test_a_rollback_of_the_guard_is_gone_on_from() -> None:
+    killed = hit("kill_worker", "c", 26, "rollback")
+    back = life(2, "survivors", 11, "abd", lineage=1)
+    assert verdict(FIRST, back, hits=(killed,), rollbacks={1: 10}).complaints == ()
+    assert verdict(FIRST, back, hits=(killed,)).complaints != ()
+
+
+def test_a_bit_that_changed_is_undone_from_before_it() -> None:
+    flipped = Hit(Fault(kind="flip", step=14), ("c",), 14, "committed", "1.1", (), VOTED_AT - 10)
+    back = life(2, "checkpoint", 11, "abcd", lineage=1, run_epoch=1)
+    assert verdict(FIRST, back, hits=(flipped,), **BACK).complaints == ()
+    for wrong in ((FIRST,), (FIRST, life(2, "checkpoint", 15, "abcd", lineage=1)), (FIRST, life(2, "survivors", 14, "abcd"))):
+        assert verdict(*wrong, hits=(flipped,), **BACK).complaints != ()

@@ -32,10 +32,12 @@ class Admission:
             raise
 
     async def _check_place(self, worker_id: str) -> None:
-        """A process that has ended does not come back, and one whose pod was taken away is not wanted. Raises Refused."""
+        """A process that has ended or was excluded does not come back, nor one whose pod was taken away. Raises Refused."""
         run = self._controller.run
         if run.members.has_ended(worker_id):
             raise Refused(f"worker {worker_id!r} has ended; a new process registers under an id of its own")
+        if why := run.members.why_excluded(worker_id):
+            raise Refused(f"worker {worker_id!r} is excluded: {why}")
         uid = worker_id.rpartition("/")[0]
         if run.cluster.pods and uid not in run.cluster.uids:
             await run.reread()  # the pod may be milliseconds old

@@ -293,8 +293,8 @@ class Entering:
         run = self._run
         for worker_id, reason in list(self._to_delete.items()):
             worker = run.members.get(worker_id)
-            run.members.remove(worker_id, reason)
             uid = worker_id.rpartition("/")[0]
+            run.members.exclude(worker_id, reason)
             for pod in [pod for pod in run.cluster.pods if worker is not None and pod.uid == uid]:
                 await asyncio.to_thread(run.backend.delete_pod, pod.name, 0.0)
             del self._to_delete[worker_id]

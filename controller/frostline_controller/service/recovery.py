@@ -110,7 +110,7 @@ class Recovery:
 
         doubted_too: a broken stream or a few missed heartbeats are enough, which a live worker of a busy machine has as well.
         """
-        if worker_id in self.excluded:
+        if self._goes_with_excluded(worker_id):
             return True
         worker = run.members.get(worker_id)
         if worker is None:
@@ -127,6 +127,11 @@ class Recovery:
         unheard = now - worker.last_heard > run.members.lost_after_seconds
         return doubted_too and (unheard or (not worker.watching and now - worker.unwatched_since > UNWATCHED_SECONDS))
 
+    def _goes_with_excluded(self, worker_id: str) -> bool:
+        """It is excluded, or in the pod of one that is: the pod is deleted when the answer is out."""
+        pod = worker_id.rpartition("/")[0]
+        return any(other.rpartition("/")[0] == pod for other in self.excluded)
+
     def cause(self, run: Run, failure: Failure) -> str:
         """What happened, for people: who ended, hangs or does not answer, else the error that no other explains."""
 
@@ -141,7 +146,7 @@ class Recovery:
         members = set(failure.current.participants) | set(failure.prepared.participants if failure.prepared else ())
         told = [f"{name(worker_id)} is excluded: {reason}" for worker_id, reason in sorted(self.excluded.items())]
         told += [f"{name(worker_id)} is gone{why(worker_id)}" for worker_id in sorted(failure.ended & members)]
-        silent = sorted(failure.silent & members - self.excluded.keys())
+        silent = sorted(one for one in failure.silent & members if not self._goes_with_excluded(one))
         told += [f"{name(worker_id)} does not answer{why(worker_id)}" for worker_id in silent]
         if not told and (first := self.first_error()) is not None:
             told = [f"{name(first[0])} reports: {last_line(first[1])}"]

@@ -1,0 +1,151 @@
+"""Carries out what a case does to its run from outside, when the run has recorded the step, and says what was done."""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from frostline_contract.annotations import COMMAND
+from frostline_contract.durable_files import replace_durably
+from frostline_controller.cluster.local_backend import LocalBackend
+from tests.chaos.acts import COMMANDS, OTHER_DATA, STOPS, WRITES, Act
+from tests.chaos.leftovers import processes_of
+from tests.e2e.runs import Running, json_lines
+
+POLL_SECONDS = 0.05
+CORPUS = "corpus.txt"
+MODULES = {
+    "hold_controller": "frostline_controller",
+    "hold_cache_server": "frostline_cache_server",
+    "hold_redis": "redis-server",
+    "hold_agent": "frostline_trainer.agent",
+    "kill_agent": "frostline_trainer.agent",
+    "kill_preload": "frostline_trainer.preload",
+}
+
+
+class Actor:
+    """The acts still to come, in order. `follow` a `frostline` until it ends; what is left is done to the next one, resumed."""
+
+    def __init__(self, acts: Sequence[Act], folder: Path) -> None:
+        """folder: of the case, with its corpus; acts that were done are told in `acts`, planted writes in `writes`."""
+        self._to_come = list(enumerate(sorted(acts, key=lambda act: act.step)))
+        self._corpus = folder / CORPUS
+        self.told, self.writes = folder / "acts", folder / "writes"
+        for made in (self.told, self.writes):
+            made.mkdir(parents=True)
+        self.stops = 0
+
+    def follow(self, running: Running) -> threading.Thread:
+        """Act on this process in a thread, which ends with it."""
+        (self.writes / "owner").write_text(str(running.process.pid))
+        thread = threading.Thread(target=self._act_on, args=(running,))
+        thread.start()
+        return thread
+
+    def spoilt(self) -> bool:
+        """Whether a planted write has befallen the run."""
+        return any(self.writes.glob("*.[0-9]*"))
+
+    def _act_on(self, running: Running) -> None:
+        while self._to_come and running.process.poll() is None:
+            index, act = self._to_come[0]
+            if running.step >= act.step:
+                del self._to_come[0]
+                self._do(index, act, running)
+                if act.kind in STOPS:
+                    return
+            time.sleep(POLL_SECONDS)
+
+    def _do(self, index: int, act: Act, running: Running) -> None:
+        members = _members(running.folder)
+        befallen: list[str] = []
+        targets = self._targets(act, running)
+        if act.kind in MODULES and not targets:
+            return  # it is being replaced
+        if act.kind == "kill_agent":
+            uid = targets[0].environ()["FROSTLINE_POD_UID"]
+            befallen = [worker for worker in members if worker.startswith(f"{uid}/")]
+        elif act.kind in ("kill_preload", "kill_all", "kill_write"):
+            befallen = members
+        said = {"index": index, "workers": befallen, "step": running.step, "time_seconds": time.time()}
+        (self.told / f"{index}.json").write_text(json.dumps(said))
+        if act.kind in COMMANDS:
+            LocalBackend(running.folder / "cluster").patch_annotations({COMMAND: _words(act)}, {})
+        elif act.kind == "drain":
+            running.process.send_signal((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[act.value])
+        elif act.kind == "kill_all":
+            running.process.kill()
+        elif act.kind in WRITES or act.kind == "kill_write":
+            how = act.kind.removesuffix("_write")
+            write = {"match": act.file, "at": act.at, "how": how, "times": act.times, "seconds": act.seconds}
+            draft = self.writes / f"{index}.draft"
+            draft.write_text(json.dumps(write))
+            draft.rename(self.writes / f"{index}.json")
+        elif act.kind == OTHER_DATA:
+            own = self._corpus.read_text()
+            replace_durably(self._corpus, own[: len(own) // 2])
+            time.sleep(act.seconds)
+            replace_durably(self._corpus, own)
+        elif act.kind.startswith("kill"):
+            targets[0].kill()
+        else:
+            _hold(targets, act.seconds)
+
+    def _targets(self, act: Act, running: Running) -> list[psutil.Process]:
+        if act.kind == "hold_all":
+            return processes_of(running.folder)
+        if act.kind not in MODULES:
+            return []
+        found = []
+        for child in psutil.Process(running.process.pid).children(recursive=True):
+            try:
+                words, pod = " ".join(child.cmdline()).split(), child.environ().get("FROSTLINE_POD_NAME", "")
+            except psutil.NoSuchProcess:
+                continue
+            named = any(word.endswith(MODULES[act.kind]) for word in words)
+            if named and (not act.kind.endswith("agent") or pod == f"trainer-{act.worker}"):
+                found.append(child)
+        return found
+
+
+def _words(act: Act) -> str:
+    return f"{act.kind} {act.value}" if act.kind in ("freeze", "resize") else act.kind
+
+
+def _members(run: Path) -> list[str]:
+    """Of the newest plan."""
+    plans = [line for line in json_lines(run / "plans.jsonl") if line["kind"] == "plan"]
+    return plans[-1]["placement"]["workers"] if plans else []
+
+
+def _hold(targets: list[psutil.Process], seconds: float) -> None:
+    """All stop within milliseconds, all go on together."""
+    for number, pause in ((signal.SIGSTOP, seconds), (signal.SIGCONT, 0.0)):
+        for target in targets:
+            try:
+                target.send_signal(number)
+            except psutil.NoSuchProcess:
+                continue
+        time.sleep(pause)
+
+
+def done(folder: Path, acts: Sequence[Act]) -> list[tuple[Act, dict[str, Any]]]:
+    """What was done to the case in `folder`; of writes, those that something befell."""
+    order = sorted(acts, key=lambda act: act.step)
+    found = []
+    for file in sorted((folder / "acts").glob("*.json")):
+        said = json.loads(file.read_text())
+        act = order[said["index"]]
+        if act.file:
+            claims = sorted((folder / "writes").glob(f"{said['index']}.[0-9]*"))
+            if not claims:
+                continue
+            said |= {"time_seconds": json.loads(claims[0].read_text())["time_seconds"]}
+        found.append((act, said))
+    return found

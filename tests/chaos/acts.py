@@ -1,0 +1,50 @@
+"""What is done to a run from outside while it trains: commands, stops, bad writes, and deaths that no job file can plan."""
+
+from dataclasses import dataclass
+
+COMMANDS = ("freeze", "unfreeze", "resize", "checkpoint")
+STOPS = ("drain", "kill_all", "kill_write")
+"""The run ends, and is resumed: by a signal to `frostline`, by kill -9 of it, by kill -9 at a durable write."""
+HOLDS = ("hold_all", "hold_controller", "hold_redis", "hold_cache_server", "hold_agent")
+"""SIGSTOP, and SIGCONT after `seconds`: the whole machine, or one process."""
+WRITES = ("fail_write", "lie_write", "stall_write")
+DEATHS = ("kill_agent", "kill_preload")
+OTHER_DATA = "other_data"
+"""For `seconds` whoever starts reads another corpus, as from a stale volume."""
+CHANGES_NUMERICS = frozenset(("freeze", "unfreeze"))
+"""What these runs computed is compared with a replay of what was decided."""
+
+FILES: dict[str, tuple[str, ...]] = {
+    "sync": ("metrics.jsonl", "events.jsonl", "plans.jsonl", "statistics.jsonl", "statefulset.json", "safetensors", "manifest"),
+    "name": ("statefulset.json", "safetensors", "sha256", "manifest.json", "epochs/", "result.json"),
+}  # fmt: skip
+"""Durable writes of a run that trains, by what a fault can do to them."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """kind: of the above. step: it happens when this one is recorded. worker: pod ordinal. seconds: for holds and stalls.
+
+    value: freeze point or size. file, at, times: which writes, see plug/sitecustomize.py.
+    """
+
+    kind: str
+    step: int
+    worker: int = 0
+    seconds: float = 0.0
+    value: int = 0
+    file: str = ""
+    at: str = ""
+    times: int = 1
+
+    @property
+    def phase(self) -> str:
+        """Where it happens, for the table."""
+        return self.at or "outside"
+
+    def text(self) -> str:
+        who = f" w{self.worker}" if self.kind in ("kill_agent", "hold_agent") else ""
+        value = f" {self.value}" if self.kind in ("freeze", "resize") else ""
+        where = f" {self.at} {self.file}{f' x{self.times}' if self.times > 1 else ''}" if self.file else ""
+        seconds = f" {self.seconds:g} s" if self.seconds else ""
+        return f"{self.kind}{who}{value}@{self.step}{where}{seconds}"

@@ -1,0 +1,244 @@
+"""Draws the case of a seed: a job, up to five faults, and what is done to it from outside."""
+
+import random
+from typing import Any
+
+from frostline_contract.job.cluster import Fault
+from tests.chaos.acts import FILES, OTHER_DATA, Act
+from tests.chaos.cases import (
+    CUT_SECONDS_LONG,
+    CUT_SECONDS_SHORT,
+    LATE_CUT_SECONDS,
+    LATE_WAIT_SECONDS,
+    PATIENT_CLOCKS,
+    QUICK_CLOCKS,
+    SILENT_KINDS,
+    Case,
+    planned,
+)
+from tests.chaos.jobs import STEPS
+
+SHAPES: dict[int, tuple[tuple[int | None, int | None], ...]] = {
+    4: ((4, 1), (2, 2), (1, 4), (3, 1), (None, None)),
+    5: ((5, 1), (2, 2), (1, 5)),
+    6: ((6, 1), (3, 2), (2, 3)),
+}
+"""By workers: pinned (pp, dp), or the planner's choice (few on a small machine). Some leave a spare."""
+
+WEIGHTS = {
+    "kill_worker": 42, "late_commit": 7, "tear": 7, "raise": 6, "stop": 4, "deadlock": 4, "slow": 2, "cut": 4,
+    "kill_in_checkpoint": 5, "kill_pod": 6, "kill_node": 5, "cut_node": 4, "leave": 8, "kill_controller": 10,
+}  # fmt: skip
+CACHE_WEIGHTS = {"kill_redis": 8, "kill_cache_server": 8}
+KEEPS_REPLICAS = ("kill_worker", "raise", "late_commit", "leave", "kill_controller", "kill_pod")
+"""What a run of four workers answers in the same two replicas."""
+AIMS = {"whole": 42, "lost": 25, "late": 3, "outside": 25, "flip": 5}
+
+STEP_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between")
+RARE_PHASES = ("evaluate", "freeze", "checkpoint", "reshape", "recovery", "finish", "publish", "decision")
+ROLLBACK_STEP = 11
+"""From the first freeze on; the guard of the job that diverges takes it back some steps later."""
+
+
+def draw_case(seed: int) -> Case:
+    """The case of a seed: always the same."""
+    rng = random.Random(f"frostline chaos {seed}")
+    draw = _Draw(rng, seed)
+    return getattr(draw, rng.choices(list(AIMS), list(AIMS.values()))[0])()
+
+
+class _Draw:
+    """One seed's choices."""
+
+    def __init__(self, rng: random.Random, seed: int) -> None:
+        self._rng, self._seed = rng, seed
+
+    def whole(self) -> Case:
+        """Faults that the survivors should make good, one at a time or in each other's wake."""
+        rng = self._rng
+        variant = rng.choices(("vit", "tied", "hurt", "replicas"), (55, 20, 17, 8))[0]
+        if variant == "replicas":
+            return self._replicas()
+        workers = rng.choice((4, 4, 5, 6))
+        cache = rng.random() < 0.35
+        faults = self._faults(workers, cache, rng.choices((1, 2, 3, 4, 5), (30, 30, 20, 12, 8))[0])
+        if variant == "hurt" and rng.random() < 0.6:
+            faults[-1] = planned(rng.choice(("kill_worker", "raise")), ROLLBACK_STEP, rng.randrange(workers), "rollback")
+        acts = self._acts_beside(workers, cache, variant, faults) if rng.random() < 0.4 else []
+        pods = {"pods_per_node": rng.choices((1, 2), (70, 30))[0], "acts": tuple(acts), "variant": variant}
+        return self._case("whole", workers, rng.choice(SHAPES[workers]), faults, cache=cache, **pods)
+
+    def _replicas(self) -> Case:
+        """The batch grows with the replicas: what changes their number changes the results, and is left out."""
+        rng = self._rng
+        steps = [4 + 18 * place + rng.randrange(9) for place in range(rng.choice((1, 1, 2)))]
+        faults = [self._fault(rng.choice(KEEPS_REPLICAS), step, rng.choice((0, 1, 0, 1, 2))) for step in steps]
+        return self._case("whole", 4, (1, 2), faults, variant="replicas", reshapes=(), acts=())
+
+    def lost(self) -> Case:
+        """Faults that take some unit's every copy: everything must go back together."""
+        rng = self._rng
+        workers = rng.choice((4, 5, 6))
+        deep = (workers, 1)
+        step, victim = rng.randint(3, 36), rng.randrange(workers)
+        phase = rng.choice(STEP_PHASES)
+        pattern = rng.choices(("bare", "one node", "together", "whole node", "cut off", "replicas"), (22, 16, 34, 8, 8, 12))[0]
+        kind = rng.choice(("kill_worker", "kill_worker", "kill_pod", "stop", "deadlock", "tear"))
+        faults = [planned(kind, step, victim, phase if kind in ("kill_worker", "stop", "deadlock") else "")]
+        if pattern == "bare":
+            return self._case("lost", workers, deep, self._and_perhaps_later(faults, workers), buddies=False)
+        if pattern == "one node":
+            return self._case("lost", workers, deep, self._and_perhaps_later(faults, workers), pods_per_node=workers)
+        if pattern == "together":
+            count = 2 if workers == 4 and rng.random() < 0.4 else 3
+            victims = rng.sample(range(workers), count)
+            return self._case("lost", workers, deep, [planned("kill_worker", step, one, phase) for one in victims])
+        if pattern == "whole node":
+            return self._case("lost", workers, deep, [planned("kill_node", step, victim)], pods_per_node=workers)
+        if pattern == "cut off":
+            faults = [planned("cut_node", step, victim, seconds=CUT_SECONDS_LONG)]
+            return self._case("lost", workers, rng.choice(SHAPES[workers]), faults, pods_per_node=workers)
+        return self._case("lost", 4, (2, 2), [planned("kill_worker", step, one, phase) for one in (victim % 2, victim % 2 + 2)])
+
+    def late(self) -> Case:
+        """A decision that cannot arrive: the numerics change, and a replay of them must give the same bits."""
+        rng = self._rng
+        interval = rng.choice((1, 2, 3))
+        fault = planned("cut", interval * 8 - 2, rng.randrange(4), rng.choice(STEP_PHASES), seconds=LATE_CUT_SECONDS)
+        case = self._case("late", 4, rng.choice(((4, 1), (2, 2))), [fault])
+        return Case(**{**vars(case), "wait_seconds": LATE_WAIT_SECONDS, "clocks": dict(PATIENT_CLOCKS)})
+
+    def outside(self) -> Case:
+        """Stops, deaths and bad writes that no job file can plan, with few faults beside them or none."""
+        rng = self._rng
+        workers = rng.choice((3, 4, 4))
+        step, cache = rng.randint(3, 33), rng.random() < 0.35
+        kind = rng.choices(("drain", "kill_all", "kill_write", "kill_agent", "kill_preload", "write"), (16, 14, 28, 10, 3, 29))[0]
+        acts = [self._act(kind, step, workers)]
+        if kind == "write":
+            acts += [self._act("write", rng.randint(3, 33), workers) for _ in range(rng.choice((1, 2, 3)))]
+        elif kind in ("drain", "kill_all", "kill_write") and step < 24 and rng.random() < 0.25:
+            acts.append(self._act(rng.choice(("drain", "kill_all", "kill_write")), step + rng.randint(6, 9), workers))
+        faults = self._faults(workers, cache, rng.choice((1, 2)), quiet=True) if rng.random() < 0.4 else []
+        if kind == "kill_preload":
+            faults = []
+        shape = rng.choice(((workers, 1), (1, workers), (2, workers // 2)))
+        return self._case("outside", workers, shape, faults, acts=tuple(acts), cache=cache)
+
+    def flip(self) -> Case:
+        """A bit that changes silently, and nothing else: a recovery before it is found might spread it."""
+        rng = self._rng
+        cached = rng.random() < 0.3
+        what, workers = "cached_value" if cached else rng.choice(("weight", "moment")), rng.choice((2, 3, 4))
+        shape = (1, workers) if cached or workers == 3 else rng.choice(((1, workers), (2, workers // 2)))
+        fault = Fault(kind="flip", step=rng.randint(12, 34), worker=rng.randrange(shape[0] * shape[1]), what=what)
+        more = {"cache": cached, "audit": 1.0 if cached else 0.01, "reshapes": (), "reshape_every_freeze": False}
+        return self._case("flip", workers, shape, [fault], checkpoint_every=rng.choice((5, 8)), acts=(), **more)
+
+    def _case(self, aim: str, workers: int, shape: tuple[int | None, int | None], faults: list[Fault], **more: Any) -> Case:
+        rng = self._rng
+        quick = any(fault.kind in SILENT_KINDS or (fault.kind == "cut" and fault.seconds > 3) for fault in faults)
+        silent = quick or any(fault.kind == "cut" for fault in faults)
+        reshapes = []
+        # What is drawn to lose something keeps its shape until then.
+        first = max(fault.step for fault in faults) + 1 if aim == "lost" else 4
+        for step in sorted(rng.sample(range(first, 38), rng.choice((0, 0, 1, 2)) if first < 34 else 0)):
+            pp = rng.randint(1, min(workers, 4))
+            reshapes.append((step, pp, rng.randint(1, workers // pp)))
+        schedule = rng.choices(("auto", "gpipe", "1f1b", "interleaved_1f1b"), (55, 15, 10, 20))[0]
+        in_pairs = aim in ("whole", "outside") and workers % 2 == 0 and not silent and rng.random() < 0.2
+        chosen = {
+            "variant": rng.choices(("vit", "tied"), (75, 25))[0],
+            "reshapes": tuple(reshapes),
+            "checkpoint_every": rng.choice((0, 5, 8, 10)),
+            "reshape_every_freeze": rng.random() < 0.4,
+            "clocks": dict(QUICK_CLOCKS if quick else PATIENT_CLOCKS),
+            "schedule": schedule,
+            "virtual_stages": 2 if schedule == "interleaved_1f1b" else 1,
+            "workers_per_pod": 2 if in_pairs else 1,
+            "min_workers": rng.choice((1, 1, 1, 2, workers - 1)),
+            "objective": "cost" if aim == "whole" and rng.random() < 0.1 else "throughput",
+            **more,
+        }
+        if in_pairs:
+            faults = [fault.model_copy(update={"worker": fault.worker // 2}) for fault in faults]
+        return Case(f"seed {self._seed}", self._seed, workers=workers, shape=shape, faults=tuple(faults), aim=aim, **chosen)
+
+    def _faults(self, workers: int, cache: bool, count: int, quiet: bool = False) -> list[Fault]:
+        """quiet: none that only a deadline finds."""
+        rng = self._rng
+        kinds = {**WEIGHTS, **(CACHE_WEIGHTS if cache else {})}
+        if quiet:
+            kinds = {kind: weight for kind, weight in kinds.items() if kind not in (*SILENT_KINDS, "cut")}
+        faults: list[Fault] = []
+        step = rng.randint(2, 30)
+        for _ in range(count):
+            kind = rng.choices(list(kinds), list(kinds.values()))[0]
+            faults.append(self._fault(kind, min(step, STEPS - 1), rng.randrange(workers)))
+            step += rng.choice((0, 0, 1, 5, 9, 13))
+        return self._with_what_leads_to_it(faults, workers)
+
+    def _fault(self, kind: str, step: int, worker: int) -> Fault:
+        rng = self._rng
+        seconds = 5.0
+        if kind == "slow":
+            seconds = 0.05
+        elif kind == "cut":
+            seconds = rng.choice((CUT_SECONDS_SHORT, CUT_SECONDS_LONG))
+        elif kind == "cut_node":
+            seconds = CUT_SECONDS_LONG
+        phase = ""
+        if kind == "kill_controller":
+            phase = rng.choice(("step", "planned", "announced", "recovering"))
+        elif kind in ("kill_worker", "raise"):
+            phase = rng.choice(STEP_PHASES) if rng.random() < 0.6 else rng.choice(RARE_PHASES)
+        elif kind in ("stop", "deadlock", "cut", "slow"):
+            phase = rng.choice(STEP_PHASES)
+        return planned(kind, step, worker, phase, seconds)
+
+    def _acts_beside(self, workers: int, cache: bool, variant: str, faults: list[Fault]) -> list[Act]:
+        """People's commands and processes that stand still, beside faults; and a size that is asked for comes back."""
+        rng = self._rng
+        kinds = ["checkpoint", "freeze", "unfreeze", "resize", "hold_agent"]
+        if not any(fault.kind in (*SILENT_KINDS, "cut") for fault in faults):
+            kinds += ["hold_all", "hold_all", "hold_controller"]
+        if variant == "tied":
+            return [Act(OTHER_DATA, max(1, faults[0].step - 1), seconds=rng.choice((4.0, 8.0)))]
+        kinds += ["hold_redis", "hold_cache_server"] if cache else []
+        step = rng.randint(3, 25)
+        acts = [self._act(kind, step + place, workers) for place, kind in enumerate(rng.sample(kinds, rng.choice((1, 1, 2))))]
+        return acts + [Act("resize", act.step + 8, value=workers) for act in acts if act.kind == "resize"]
+
+    def _act(self, kind: str, step: int, workers: int) -> Act:
+        rng = self._rng
+        if kind == "drain":
+            return Act(kind, step, value=rng.randrange(3))
+        if kind in ("kill_write", "write"):
+            at = rng.choice(("sync", "name"))
+            how = rng.choice(("fail_write", "lie_write", "stall_write")) if kind == "write" else kind
+            seconds = rng.choice((1.5, 4.0)) if how == "stall_write" else 0.0
+            times = rng.choice((1, 1, 3)) if how in ("fail_write", "lie_write") else 1
+            return Act(how, step, file=rng.choice(FILES[at]), at=at, seconds=seconds, times=times)
+        if kind.startswith("hold"):
+            return Act(kind, step, rng.randrange(workers), seconds=rng.choice((2.0, 5.0)))
+        value = {"freeze": rng.choice((2, 3)), "resize": max(2, workers - rng.choice((1, 2)))}.get(kind, 0)
+        return Act(kind, step, rng.randrange(workers), value=value)
+
+    def _with_what_leads_to_it(self, faults: list[Fault], workers: int) -> list[Fault]:
+        """A fault during a recovery needs one: where none of the others brings it about, a kill of somebody else goes before."""
+        first = faults[0]
+        needs = first.phase in ("recovery", "recovering")
+        if not needs or any(other.kind == "kill_worker" and other.phase in STEP_PHASES for other in faults[1:]):
+            return faults
+        other = (first.worker + 1 + self._rng.randrange(workers - 1)) % workers
+        leading = planned("kill_worker", first.step, other, self._rng.choice(STEP_PHASES))
+        # The step that a recovery knows of is the last committed one, or the one that the controller has heard of.
+        during = first.model_copy(update={"step": max(1, first.step - 2)})
+        return [leading, during, *faults[1:]][:5]
+
+    def _and_perhaps_later(self, faults: list[Fault], workers: int) -> list[Fault]:
+        rng, step = self._rng, faults[0].step
+        if rng.random() < 0.5 or step > 26:
+            return faults
+        kind = rng.choice(("kill_worker", "raise", "late_commit", "leave", "kill_controller"))
+        return [*faults, self._fault(kind, step + rng.randint(4, 9), rng.randrange(workers))]

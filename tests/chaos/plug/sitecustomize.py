@@ -1,0 +1,79 @@
+"""Plants failing, lying, stalling and deadly writes in every process of a run; Python imports this file by its name at its start.
+
+`$FROSTLINE_CHAOS_WRITES/<index>.json` says `{"match", "at", "how", "times", "seconds"}`: the next `times` writes to a file whose
+`folder/name` has `match` in it. at: "sync" (its bytes come to disk) or "name" (it gets its name). how: "fail" (an error, nothing
+is done), "lie" (it is done, and an error is told), "stall" (it takes so long), "kill" (done; then kill -9 of the whole run).
+Whoever carries one out first creates `<index>.<count>`: it happens so often and no oftener, in whichever process.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FOLDER = "FROSTLINE_CHAOS_WRITES"
+OWNER = "owner"
+"""Holds the process id of the run's `frostline`: all others die with it."""
+
+_fsync = os.fsync
+
+
+def _planted(name: str, at: str) -> dict[str, Any] | None:
+    """What befalls this write, claimed for it; None where it is spared."""
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        return None
+    for file in sorted(Path(folder).glob("*.json")):
+        write = json.loads(file.read_text())
+        if write["at"] != at or write["match"] not in name:
+            continue
+        for count in range(write["times"]):
+            with contextlib.suppress(FileExistsError):
+                claim = os.open(file.with_suffix(f".{count}"), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+                os.write(claim, json.dumps({"name": name, "process": os.getpid(), "time_seconds": time.time()}).encode())
+                os.close(claim)
+                return write
+    return None
+
+
+def _short(path: str) -> str:
+    """Its folder's name and its own."""
+    return "/".join(str(path).split("/")[-2:])
+
+
+def _met(name: str, at: str, do: Callable[[], Any]) -> Any:
+    write = _planted(name, at)
+    how = write["how"] if write is not None else ""
+    if write is not None and how == "stall":
+        time.sleep(write["seconds"])
+    if how == "fail":
+        raise OSError(errno.ENOSPC, f"No space left on device (planted at {name})")
+    done = do()
+    if how == "lie":
+        raise OSError(errno.EIO, f"Input/output error (planted at {name}, which was written)")
+    if how == "kill":
+        os.kill(int((Path(os.environ[FOLDER]) / OWNER).read_text()), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+
+
+def _synced(handle: int) -> None:
+    name = _short(os.readlink(f"/proc/self/fd/{handle}")) if os.environ.get(FOLDER) else ""
+    _met(name, "sync", lambda: _fsync(handle))
+
+
+def _named(function: Callable[..., Any]) -> Callable[..., Any]:
+    def planted(source: Any, target: Any, **more: Any) -> Any:
+        return _met(_short(os.fspath(target)), "name", lambda: function(source, target, **more))
+
+    return planted
+
+
+os.fsync = _synced
+for _function in ("replace", "rename", "link"):
+    setattr(os, _function, _named(getattr(os, _function)))
