@@ -9,7 +9,8 @@ from tests.e2e.runs import Ended, Workshop
 
 EVERY = 4
 FOUND = 16
-"""The audited step in which it shows; the last one that agreed is 12, so the run goes back to the checkpoint of step 8."""
+"""The audited step in which it shows. The last one that agreed is 12, so the run goes back to the checkpoint of step 10, before
+a freeze."""
 
 
 def changes_for(pp_degree: int, dp_degree: int, **more: Any) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def test_who_computes_wrong_is_named_and_replaced_and_its_steps_are_taken_back(
     assert ended.numerics == one_worker.numerics
     (wrong,) = ended.events("wrong_bits")
     fault, detail = ended.fault(0), wrong["detail"]
-    assert wrong["step"] == 8, "the checkpoint before the last audit that agreed"
+    assert wrong["step"] == 10, "the last checkpoint, before a freeze, that is not after the last audit that agreed"
     assert detail["workers"] == fault["worker_ids"]
     assert detail["pods"] == fault["pods"]
     assert len(detail["nodes"]) == 1
@@ -74,7 +75,7 @@ def test_a_weight_that_has_flipped_is_no_wrong_computation(one_worker: Ended, wo
     assert ended.digest == one_worker.digest
     (wrong,) = ended.events("wrong_bits")
     assert "the copies of unit" in wrong["reason"]
-    assert wrong["step"] == 8
+    assert wrong["step"] == 10, "the last checkpoint, before a freeze, at which all copies were equal"
     assert wrong["detail"]["workers"] == ended.fault(0)["worker_ids"]
 
 
