@@ -64,7 +64,7 @@ def test_two_that_contradict_each_other_for_ever_are_both_replaced(one_worker: E
     ended = workshop.run(tmp_path / "run", changes_for(1, 2, faults=[flip]), "--workers", "2")
     assert ended.digest == one_worker.digest
     (wrong,) = ended.events("wrong_bits")
-    assert sorted(wrong["detail"]["pods"]) == ["tiny-trainer-0", "tiny-trainer-1"]
+    assert sorted(wrong["detail"]["pods"]) == ["trainer-0", "trainer-1"]
     assert wrong["detail"]["certain"] == "no: each repeats its own bits"
 
 
