@@ -61,6 +61,7 @@ class Case:
     codec: str = "none"
     audit_fraction: float = 0.0
     feature_noise: float = 0.0
+    audit_every: int = 1
 
     def freeze_point_at(self, step: int) -> int:
         """The freeze point in force in `step`."""
@@ -135,6 +136,7 @@ def job_of(case: Case) -> Job:
                 "activation_checkpointing": case.activation_checkpointing,
                 "numerics": case.numerics,
                 "batch": case.batch,
+                "audit_every_steps": case.audit_every,
                 "device": "cpu",
             },
             "cache": {"codec": case.codec, "shadow_audit_fraction": case.audit_fraction},

@@ -28,8 +28,8 @@ IDLE = frozenset(("done",))
 """Phases in which a member has nothing left to do and waits for the controller."""
 
 PHASE_ORDER = ("committed", "between", "decision", "evaluate", "checkpoint", "freeze", "rollback", "start", "spare", "recovery",
-               "reshape", "load", "schedule", "exchange", "norms", "prepared", "vote", "tally", "seen", "commit", "update",
-               "finish", "publish", "done")  # fmt: skip
+               "reshape", "load", "schedule", "audit", "exchange", "norms", "prepared", "vote", "tally", "seen", "commit",
+               "update", "finish", "publish", "done")  # fmt: skip
 """After `step` was committed, in the order in which members go through them until the next one is, or the run ends. start, spare
 and recovery come before the first reshape into a generation."""
 _PLACES = {phase: place for place, phase in enumerate(PHASE_ORDER)}

@@ -95,6 +95,11 @@ class Membership:
     def get(self, worker_id: str) -> Worker | None:
         return self._workers.get(worker_id)
 
+    def name_of(self, worker_id: str) -> str:
+        """For people."""
+        worker = self._workers.get(worker_id)
+        return f"worker {worker.pod_name if worker is not None else worker_id}"
+
     def add(self, worker: Worker) -> bool:
         """Register; idempotent for one id. True where the worker is new (or had been given up)."""
         known = self._workers.get(worker.worker_id)

@@ -31,6 +31,7 @@ BENCHMARKS = {
     "kernels": "kernels:kernels",
     "pipelining": "several_workers:pipelining",
     "keeping": "keeping:keeping",
+    "audits": "audits:audits",
     "reshape": "reshape:reshape",
     "recovery": "recovery:recovery",
     "joining": "joining:joining",

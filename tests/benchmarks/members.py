@@ -13,7 +13,7 @@ from frostline_trainer.engine.groups import Groups, form_groups
 from frostline_trainer.engine.moves import give_up, move_units
 from tests import engine_member
 from tests.benchmarks.stepper import Stepper
-from tests.benchmarks.subjects import new_context, with_numerics
+from tests.benchmarks.subjects import new_context, with_training
 from tests.benchmarks.torch_pipeline import TorchPipeline
 from tests.hand_made_plans import holders_of
 from tests.warm_workers import Call, WarmWorkers
@@ -77,7 +77,7 @@ def numerics_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: in
     exact = Stepper(context, entered, index, groups)
     exact.step()
     # Built after the first step, so that both optimizers hold the same moments.
-    fast = Stepper(with_numerics(context, "fast"), entered, index, groups)
+    fast = Stepper(with_training(context, numerics="fast"), entered, index, groups)
     fast.step()
     answer = _take_turns({"exact": exact, "fast": fast}, groups, turns)
     groups.close()
@@ -100,6 +100,23 @@ def keeping_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: int
     return answer
 
 
+# ---- with and without audits
+
+
+def audit_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: int) -> dict[str, Any]:
+    """Steps that are all audited and steps of which none is, in turns on one model."""
+    groups, index, entered = _meet(worker_id, plan)
+    context = new_context(subject)
+    other = entered.model_copy(update={"generation": GenerationId(incarnation=0, counter=entered.generation.counter)})
+    steppers = {
+        "audited": Stepper(with_training(context, audit_every_steps=1), entered, index, groups),
+        "plain": Stepper(with_training(context, audit_every_steps=0), other, index, groups),
+    }
+    answer = _take_turns(steppers, groups, turns)
+    groups.close()
+    return answer
+
+
 # ---- our pipeline executor against torch's
 
 
@@ -109,7 +126,7 @@ def pipeline_turns(worker_id: str, plan: dict[str, Any], subject: str, turns: in
     context = new_context(subject)
     exact = Stepper(context, entered, index, groups)
     first = exact.step()
-    fast = Stepper(with_numerics(context, "fast"), entered, index, groups)
+    fast = Stepper(with_training(context, numerics="fast"), entered, index, groups)
     peer = TorchPipeline(new_context(subject), entered.placement, index, groups.store, f"peer{plan['generation']['counter']}")
     peer_first = peer.step()
     assert abs(first - peer_first) < 1e-4 * abs(first), f"the two do not compute the same: losses {first}, {peer_first}"

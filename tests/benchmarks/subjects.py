@@ -58,9 +58,9 @@ def new_context(subject: str, *overrides: str) -> RunContext:
     return _bert_context()
 
 
-def with_numerics(context: RunContext, numerics: str) -> RunContext:
-    """The same model, data and moments under `exact` or `fast` numerics: so both can take turns on one state."""
-    training = context.job.training.model_copy(update={"numerics": numerics})
+def with_training(context: RunContext, **changes: Any) -> RunContext:
+    """The same model, data and moments under other fields of `training`, so that both can take turns on one state."""
+    training = context.job.training.model_copy(update=changes)
     return replace(context, job=context.job.model_copy(update={"training": training}))
 
 

@@ -27,6 +27,7 @@ def distrust(
             worker_id=worker.worker_id, incarnation=1, generation=wire(plan), ran=wire(plan), error=TEXT,
             units=[pb.UnitReport(unit=unit, intact=True, state=state) for unit in UNITS],
             distrusted_from=first, cache_distrusted=cache, distrusted_workers=workers,
+            distrusted_detail={"audited_step": "20", "micro_batch": "3"},
         ),
         timeout=5,
     )  # fmt: skip
@@ -92,7 +93,13 @@ def test_whose_bits_differ_from_all_others_is_excluded(world: Callable[..., Worl
     assert odd.worker_id not in answer.participants
     wait_for(lambda: state_of(run, odd) == "gone", "the odd one's pod is given up")
     (told,) = [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"]
-    assert told["detail"]["workers"] == [odd.worker_id]
+    detail = told["detail"]
+    assert detail["workers"] == [odd.worker_id]
+    (place,) = (worker for worker in run.operator.status().workers if worker.worker_id == odd.worker_id)
+    assert detail["pods"] == [place.pod_name]
+    assert (len(detail["nodes"]), len(detail["devices"])) == (1, 1)
+    assert (detail["audited_step"], detail["micro_batch"]) == ("20", "3")
+    assert f"{place.pod_name} is on node {detail['nodes'][0]}, device {detail['devices'][0]}" in told["reason"]
     assert json.loads((run.folder / "checkpoints" / "epochs" / "1.json").read_text())["run_epoch"] == 1
 
 
@@ -116,3 +123,21 @@ def test_distrust_that_comes_after_the_others_went_on_is_not_lost(world: Callabl
     distrust(first, plan, 20, 12)
     second.records(record(9, lineage=back.lineage, generation=str(back.generation), loss=2.0, numerics_hash="h9"))
     assert len(failures(run, 2)) == 2 and plan_lines(run)[-1]["generation"]["counter"] == back.generation.counter
+
+
+def test_who_may_be_wrong_makes_place_where_the_answer_needs_a_replacement(world: Callable[..., World]) -> None:
+    """Two that contradict each other are all there is: their pods go before there is a plan, and the replacements get one."""
+    run = world(placement={"workers": 2, "min_workers": 2}, controller=QUICK)
+    plan = started(run, 2)
+    both = run.members(plan)
+    for worker in both:
+        distrust(worker, plan, 20, 1, workers=tuple(one.worker_id for one in both))
+    wait_for(lambda: {state_of(run, one) for one in both} == {"gone"}, "both pods are given up")
+    assert run.operator.status().message.startswith("waiting for workers after a failure: 0 of at least 2")
+    assert not [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"], "nothing has been answered"
+    replacements = run.join(2)
+    answer = answer_to(plan, replacements[0])
+    assert answer.start == "fresh"
+    assert set(answer.placement.workers) == {worker.worker_id for worker in replacements}
+    (told,) = wait_for(lambda: [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"], "it is told")
+    assert sorted(told["detail"]["workers"]) == sorted(one.worker_id for one in both)

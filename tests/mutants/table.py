@@ -103,9 +103,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a micro-batch's loss is divided by its own count of valid items: a mean of means",
         (
             Edit(
-                TRAINER + "engine/generation.py",
-                "task.loss(logits, inputs, counts)",
-                'task.loss(logits, inputs, (max(1, int((inputs["labels"] != -100).sum())) * self.num_microbatches,))',
+                TRAINER + "engine/building.py",
+                "task.loss(logits, inputs, batch.counts)",
+                'task.loss(logits, inputs, (max(1, int((inputs["labels"] != -100).sum())) * len(batch.indices) '
+                "// self._context.micro_batch_size,))",
             ),
         ),
         EXACT,

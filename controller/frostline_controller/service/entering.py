@@ -47,6 +47,7 @@ class Entering:
         self.resuming = False
         self.just_entered = False
         self._waiting_since: float | None = None
+        self._name = run.members.name_of
         self._entry = Entry(run.clock(), run.clock(), "", failed=False) if run.current is not None else None
         self._to_delete: dict[str, str] = {}
 
@@ -164,7 +165,7 @@ class Entering:
             return
         workers = self._usable(failure, now)
         if why := self._too_few(found, failure, workers, recovery, now):
-            run.message = why
+            await self._wait(why, recovery)
             return
         known = run.step
         self._charge(recovery, failure, known)
@@ -173,21 +174,25 @@ class Entering:
         try:
             plan = await self._make_plan(found, failure, workers, recovery)
         except ValueError as refusal:
-            run.message = f"after a failure: no placement for {len(workers)} workers: {refusal}"
+            await self._wait(f"after a failure: no placement for {len(workers)} workers: {refusal}", recovery)
             return
         interrupted, since = self._entry, recovery.since
         if interrupted is not None and interrupted.failed and interrupted.reason:
             await self._tell(failure.current, interrupted, now, f"{interrupted.reason} (interrupted)")
             since = interrupted.since
-        lost = max(0, known - max(plan.start_step, 0))
-        self._entry = Entry(since, now, plan.reason, failed=True, lost_steps=lost)
+        self._entry = Entry(since, now, plan.reason, failed=True, lost_steps=max(0, known - max(plan.start_step, 0)))
         if self.recovery is recovery:
             self.recovery = None
         self._to_delete |= recovery.excluded
         await self._starting.announce()
         if recovery.distrusted_from:
-            who = {"workers": sorted(recovery.excluded)}
-            await run.event("wrong_bits", plan.reason, step=max(plan.start_step, 0), detail=who)
+            await recovery.tell_wrong_bits(run, plan)
+        await self._delete_excluded()
+
+    async def _wait(self, why: str, recovery: Recovery) -> None:
+        """No answer yet. It may need those who come in the place of who computed wrong: these go now, once they have promised."""
+        self._run.message = why
+        self._to_delete |= recovery.wrong_and_promised
         await self._delete_excluded()
 
     async def _make_plan(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery) -> Plan:
@@ -200,8 +205,7 @@ class Entering:
         if isinstance(found, GoOn):
             return await self._starting.from_survivors(failure, found, workers, cause, facts)
         assert isinstance(found, GoBack | NewEpoch)
-        epoch = isinstance(found, NewEpoch)
-        return await self._starting.from_checkpoint(workers, cause, found.reason, facts, epoch)
+        return await self._starting.from_checkpoint(workers, cause, found.reason, facts, epoch=isinstance(found, NewEpoch))
 
     async def _go_back_before(self, recovery: Recovery, workers: list[Worker], cause: str, facts: dict[str, object]) -> Plan:
         """From the newest checkpoint of before the first wrong step, in a run epoch of its own: nothing later counts any more."""
@@ -314,7 +318,3 @@ class Entering:
             if worker is not None and worker.phase == "recovery" and worker.generation == plan.generation:
                 self.fail(f"{self._name(worker_id)} waits for an answer to a failure")
                 return
-
-    def _name(self, worker_id: str) -> str:
-        worker = self._run.members.get(worker_id)
-        return f"worker {worker.pod_name}" if worker else f"worker {worker_id}"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from frostline_contract.lineage import LineageStart
-from frostline_contract.plan import GenerationId, SeenVote, StateTag
+from frostline_contract.plan import GenerationId, Plan, SeenVote, StateTag
 from frostline_controller.membership import GONE
 from frostline_controller.recovery.answer import answer
 from frostline_controller.recovery.facts import Answer, Failure, GoOn, HeldUnit, SurvivorReport, Wait
@@ -32,6 +32,7 @@ class Recovery:
 
     asked: when the fence was sent, by worker. excluded: workers that were judged to hang, or whose bits are wrong, whatever they
     still say. distrusted_from: the first step whose result is not to be used; 0: all may be. cache_wrong: the cache is why.
+    distrusted_detail: what was found to differ, for the event.
     """
 
     since: float
@@ -44,6 +45,7 @@ class Recovery:
     charged: bool = False
     distrusted_from: int = 0
     cache_wrong: bool = False
+    distrusted_detail: dict[str, str] = field(default_factory=dict)
 
     def take(self, request: pb.ReportRecoveryRequest, promise: bool = True) -> None:
         """A report; a later one of the same worker replaces it. promise: it speaks of the generation that failed."""
@@ -55,6 +57,7 @@ class Recovery:
             self.distrusted_from = min(self.distrusted_from or request.distrusted_from, request.distrusted_from)
             self.cache_wrong |= request.cache_distrusted
             self.excluded |= dict.fromkeys(request.distrusted_workers, last_line(request.error))
+            self.distrusted_detail |= request.distrusted_detail
 
     def fence(self, run: Run, now: float) -> None:
         """Tell all that may run n or n + 1, and hold its state, to stop and to say what they hold."""
@@ -134,10 +137,7 @@ class Recovery:
 
     def cause(self, run: Run, failure: Failure) -> str:
         """What happened, for people: who ended, hangs or does not answer, else the error that no other explains."""
-
-        def name(worker_id: str) -> str:
-            worker = run.members.get(worker_id)
-            return f"worker {worker.pod_name}" if worker is not None else f"worker {worker_id}"
+        name = run.members.name_of
 
         def why(worker_id: str) -> str:
             worker = run.members.get(worker_id)
@@ -152,6 +152,25 @@ class Recovery:
             told = [f"{name(first[0])} reports: {last_line(first[1])}"]
         more = f" and {len(told) - CAUSES_TOLD} more" if len(told) > CAUSES_TOLD else ""
         return "; ".join(told[:CAUSES_TOLD]) + more if told else self.reason
+
+    @property
+    def wrong_and_promised(self) -> dict[str, str]:
+        """Whose bits are wrong, and who has reported: their end is that of any worker that dies meanwhile."""
+        return {one: why for one, why in self.excluded.items() if self.distrusted_from and one in self.reports}
+
+    async def tell_wrong_bits(self, run: Run, plan: Plan) -> None:
+        """The event: whose bits are wrong and where these workers are, for whoever looks after the machines. plan: the answer."""
+        workers = sorted(self.excluded)
+        known = [worker for worker in map(run.members.get, workers) if worker is not None]
+        places = [f"; {one.pod_name} is on node {one.failure_domain}, device {one.profile.device}" for one in known]
+        detail = {
+            "workers": workers,
+            "pods": [worker.pod_name for worker in known],
+            "nodes": [worker.failure_domain for worker in known],
+            "devices": [worker.profile.device for worker in known],
+        }
+        reason, step = plan.reason + "".join(places), max(plan.start_step, 0)
+        await run.event("wrong_bits", reason, step=step, detail=detail | self.distrusted_detail)
 
     def first_error(self) -> tuple[str, str] | None:
         """Who failed first, and its traceback: the first one that is not only about a peer which had gone."""

@@ -135,8 +135,10 @@ FAULTS_OF_A_SERVICE = ("kill_redis", "kill_cache_server", "kill_controller")
 PLACED_FAULTS = ("kill_worker", "raise", "stop", "deadlock", "slow", "cut", "kill_controller")
 """Those whose `phase` is the user's choice; the others have a place of their own."""
 FAULT_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between", "decision",
-                "evaluate", "freeze", "checkpoint", "rollback", "reshape", "recovery", "finish", "publish")  # fmt: skip
+                "audit", "evaluate", "freeze", "checkpoint", "rollback", "reshape", "recovery", "finish", "publish")  # fmt: skip
 """Where in a step (or beside one) a worker can be hit; the first ten are entered once a step, the others when they happen."""
+FLIPS_OF_A_STEP = ("cached_value", "activation", "gradient")
+"""What of a step's computation may have a wrong bit; it is made so before the step computes it."""
 CONTROLLER_PHASES = ("step", "planned", "announced", "recovering")
 """kill_controller: at the step; between writing a plan and announcing it; right after; while it answers a failure."""
 DEFAULT_PHASE = "schedule"
@@ -161,15 +163,23 @@ class Fault(Section):
     phase: str = fixed(
         DEFAULT_PHASE,
         doc="Where in the step. For kill_worker, raise, stop, deadlock, slow and cut: load, schedule, exchange, norms, prepared, "
-        "vote, seen, commit, committed, between, decision, evaluate, freeze, checkpoint, rollback, reshape, recovery, finish or "
+        "vote, seen, commit, committed, between, decision, audit, evaluate, freeze, checkpoint, rollback, reshape, recovery, finish or "
         "publish. For kill_controller: step, planned, announced or recovering. The other kinds have a place of their own.",
     )
     seconds: float = fixed(5.0, gt=0.0, le=SECONDS_MAX, doc="How long, for slow, cut and cut_node.")
-    what: Literal["weight", "moment", "cached_value"] = fixed(
+    what: Literal["weight", "moment", "cached_value", "activation", "gradient"] = fixed(
         "weight",
-        doc="For flip: one bit of a weight or of an optimizer moment, after the step's update; or one bit of every boundary "
-        "activation that the worker stores in the cache in that step, before it is signed or hashed.",
+        doc="For flip: one bit of a weight or of an optimizer moment, after the step's update; one bit of every boundary "
+        "activation that the worker stores in the cache in that step, before it is signed or hashed; or one bit of what each "
+        "of its stages gives on, or of its gradient, in every micro-batch of that step.",
     )
+    lasting: bool = fixed(False, doc="For a flip of activation or gradient: in every later step too, as a broken core does.")
+
+    @model_validator(mode="after")
+    def _lasts_where_it_can(self) -> "Fault":
+        if self.lasting and (self.kind != "flip" or self.what not in ("activation", "gradient")):
+            raise ValueError(f"lasting is for a flip of activation or gradient, not for {self.kind} of {self.what}; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _phase_exists(self) -> "Fault":

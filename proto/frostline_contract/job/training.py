@@ -51,6 +51,11 @@ class TrainingSection(Section):
     )
     threads: int = fixed(1, ge=1, le=1024, doc="CPU threads a worker; part of the numerics.")
     device: Literal["auto", "cpu", "cuda"] = fixed("auto", doc="auto: cuda where there is one.")
+    audit_every_steps: int = live(
+        100,
+        ge=0,
+        doc="Steps between audits, in which each worker computes one micro-batch of a peer again and all compare bits; 0 never. Exact numerics only.",
+    )
     refused_steps_max: int = fixed(10, ge=0, doc="Steps refused for non-finite values before the run stops.")
 
     @model_validator(mode="after")

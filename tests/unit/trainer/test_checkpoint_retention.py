@@ -49,6 +49,13 @@ def test_the_last_one_before_the_cache_was_asked_stays_for_good(tmp_path: Path) 
     assert steps_found(tmp_path) == [3, 7, 8]
 
 
+def test_the_last_one_that_an_audit_covers_stays_until_the_next_audit(tmp_path: Path) -> None:
+    write_all(*(snapshot(tmp_path, step, state={"audited_step": 5 if step >= 5 else 0}) for step in range(1, 9)))
+    assert steps_found(tmp_path) == [5, 7, 8]
+    write_all(snapshot(tmp_path, 9, state={"audited_step": 8}))
+    assert steps_found(tmp_path) == [8, 9]
+
+
 def test_the_one_before_the_newest_stays_for_whoever_is_reading_it(tmp_path: Path) -> None:
     write_all(*(snapshot(tmp_path, step) for step in range(1, 5)), keep_last=1)
     assert steps_found(tmp_path) == [3, 4]

@@ -35,8 +35,8 @@ def prune(root: Path, retention: Retention, run_epoch: int, before: Before) -> N
     """Remove complete checkpoints that nobody needs any more.
 
     Kept are the newest, the best by guard loss, the last one before a freeze and all those that a rollback may ask for, the last
-    one before the cache was asked, and what the current epoch began from. Does nothing once `run_epoch` is over: the run is
-    another world's.
+    one before the cache was asked, the last one that an audit has covered, and what the current epoch began from. Does nothing
+    once `run_epoch` is over: the run is another world's.
     """
     readable, versions = readable_checkpoints(root), read_epochs(root)
     found = [(root / one.path, readable[one]) for one in surviving(versions, readable)]
@@ -47,7 +47,7 @@ def prune(root: Path, retention: Retention, run_epoch: int, before: Before) -> N
     scored = [(manifest["guard_loss"], folder) for folder, manifest in found if manifest.get("guard_loss") is not None]
     if scored:
         keep.add(min(scored)[1])
-    keep |= _before_freezes(found, retention.watch_steps) | _before_the_cache(found)
+    keep |= _before_freezes(found, retention.watch_steps) | _before_the_cache(found) | _audited(found)
     for folder in sorted(root / one.path for one in readable):
         if folder not in keep:
             remove_folder(folder, before)
@@ -67,6 +67,12 @@ def _before_the_cache(found: list[tuple[Path, dict]]) -> set[Path]:
     asked = found[-1][1].get("state", {}).get("cache_step", 0)
     before = [folder for folder, fields in found if not fields.get("state", {}).get("cache_step", 0)]
     return set(before[-1:]) if asked else set()
+
+
+def _audited(found: list[tuple[Path, dict]]) -> set[Path]:
+    """The last one that is not after the last audit: where the next one finds wrong bits the run goes back to it."""
+    audited_step = found[-1][1].get("state", {}).get("audited_step", 0)
+    return set([folder for folder, fields in found if fields["step"] <= audited_step][-1:])
 
 
 def sweep(published: Path, base: GenerationId | None, under_way: set[Path], before: Before) -> None:

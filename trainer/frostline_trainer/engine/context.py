@@ -10,6 +10,7 @@ from frostline_contract.shape import deal_leaves
 from frostline_trainer.data.load import TaskData
 from frostline_trainer.data.order import BatchOrder
 from frostline_trainer.engine.alignment import aligned
+from frostline_trainer.engine.flaw import Flaw
 from frostline_trainer.engine.holdings import Holdings
 from frostline_trainer.engine.optimizer import Moments
 from frostline_trainer.model import CutModel
@@ -31,7 +32,8 @@ class RunContext:
     weights_digest: of the initial weights, as the run knows them.
     place_dependence: which unit gives a sample other bits at another place of its tile, in words; empty where none does.
     sample_tile_cost: seconds of the prefix one sample at a time over whole micro-batches; 0 where that was not measured.
-    moments: optimizer state of all units held here. holdings: which of them are whole, and at which state.
+    moments: optimizer state of all units held here. holdings: which of them are whole, and at which state. flaw: of this
+    processor, where a fault is planned.
     """
 
     job: Job
@@ -49,6 +51,7 @@ class RunContext:
     sample_tile_cost: float = 0.0
     moments: Moments = field(default_factory=dict)
     holdings: Holdings = field(default_factory=Holdings)
+    flaw: Flaw = field(default_factory=Flaw)
 
     @property
     def num_units(self) -> int:

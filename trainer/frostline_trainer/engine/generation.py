@@ -3,7 +3,6 @@
 Everything here is a function of (placement, own place in it, freeze point); nothing asks "am I rank 0" in two places.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +12,18 @@ import torch
 from frostline_contract.plan import SAMPLE, Plan, StateTag
 from frostline_contract.shape import leaf_micro_batches
 from frostline_trainer.engine.alignment import aligned
+from frostline_trainer.engine.auditing import Auditing
+from frostline_trainer.engine.audits import Audit, audit_is_due, audits_of
+from frostline_trainer.engine.building import Builder
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.exchange import reduce_gradients
 from frostline_trainer.engine.feed import BatchFeed, StepBatch
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.groups import Groups
 from frostline_trainer.engine.keeping import Keeper
-from frostline_trainer.engine.noise import add_feature_noise
+from frostline_trainer.engine.norms import unit_squares
 from frostline_trainer.engine.optimizer import UnitOptimizer
-from frostline_trainer.engine.pipeline import EnterBoundary, MicroBatch, Pipeline
+from frostline_trainer.engine.pipeline import MicroBatch
 from frostline_trainer.engine.prefix import PrefixReader
 from frostline_trainer.engine.schedules import SCHEDULES, check_schedule, schedule_named
 from frostline_trainer.engine.stage import Stage, StageSettings
@@ -31,11 +33,15 @@ from frostline_trainer.engine.unit_state import HOST, place_unit
 
 @dataclass
 class StepGradients:
-    """A computed, not yet committed step: the reduced gradient of each stage that learns, and what this member tells the vote."""
+    """A computed, not yet committed step: the reduced gradient of each stage that learns, and what this member tells the vote.
+
+    audited: members have computed a part of each other's work again, and came to the same bits.
+    """
 
     totals: dict[int, torch.Tensor]
     losses: dict[int, float]
     unit_squares: dict[int, float]
+    audited: bool = False
 
 
 class Generation:
@@ -87,29 +93,19 @@ class Generation:
         context = self.context
         self.freeze_point = freeze_point
         settings = StageSettings(**{**vars(self._settings), "codec_chain": codec_chain, "round_trip": round_trip})
+        self._builder = Builder(context, self.placement, self.row, freeze_point, settings)
         self.stages: dict[int, Stage] = {}
         self.buffers: dict[int, GradientBuffers] = {}
         for number in self.shape.stages_of(self.pp_rank):
-            units = self.placement.units_of_stage(number)
-            stage = Stage([context.cut.units[unit] for unit in units], units.start, freeze_point, settings)
-            self.stages[number] = stage
+            stage = self.stages[number] = self._builder.stage(number)
             if not stage.is_frozen:
-                self.buffers[number] = self._gradient_buffers(stage)
+                self.buffers[number] = self._builder.buffers(stage)
         self.keeper = Keeper(context, self.plan, self._index, self.world, freeze_point)
         stop_frozen_tie(context, freeze_point, self.plan.placement.units_of(self.worker_id))
         trainable = [pair for stage in self.stages.values() for pair in stage.trainable()]
         self.optimizer = UnitOptimizer(context.job.training.optimizer, trainable, context.moments)
-        self.pipeline = Pipeline(
-            self.stages, self.buffers, self.shape.num_stages, self.row, context.hidden_like(), self._boundary_noise()
-        )
+        self.pipeline = self._builder.pipeline(self.stages, self.buffers)
         self.prefix = None
-
-    def _boundary_noise(self) -> EnterBoundary | None:
-        section = self.context.job.data.augmentation
-        if section.mode != "pointwise-feature":
-            return None
-        seed, scale = self.context.job.seed, section.feature_noise
-        return lambda hidden, samples, step: add_feature_noise(hidden, samples, step, seed, scale)
 
     def rewind(self, origin: tuple[int, int, int]) -> None:
         """After a rollback the data starts again at (step, epoch, offset)."""
@@ -121,10 +117,6 @@ class Generation:
         if stage is not None and 0 < self.freeze_point <= self.placement.stage_bounds[1]:
             data = self.context.data
             self.prefix = PrefixReader(self.context, stage, data.train, cache, self.freeze_point, previous_boundary)
-
-    def _gradient_buffers(self, stage: Stage) -> GradientBuffers:
-        groups = [(unit, [p for _, p in learning(self.context, self.freeze_point, unit)]) for unit, _ in stage.trainable()]
-        return GradientBuffers(groups, self.num_microbatches, self.num_leaves, self.context.exact, self.shape.dp_degree)
 
     # ---- tied embeddings
 
@@ -155,17 +147,27 @@ class Generation:
         micro_batches = self._micro_batches(batch)
         self.phase("schedule")
         actions = self._schedule(self.pp_rank, self.shape.pp_degree, self.shape.virtual_stages, len(micro_batches))
-        task, counts = self.context.task, batch.counts
-        result = self.pipeline.run(
-            actions, micro_batches, step, lambda logits, inputs: task.loss(logits, inputs, counts), self._upstream_learns
-        )
+        audits = self._audits(step)
+        audited = next((audit.micro_batch for audit in audits if audit.replica == self.dp_rank), None)
+        builder = self._builder
+        result = self.pipeline.run(actions, micro_batches, step, builder.loss(batch), builder.upstream_learns, audited)
+        if audits:
+            self.phase("audit")
+            again = builder.again(self.pipeline, self.stages, self.feed, batch, self.moved)
+            Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
         self.phase("exchange")
         totals = self._exchange()
         self.phase("norms")
         losses = {number: float(loss.double()) for number, loss in result.losses.items()}
-        squares = self._unit_squares() if self.dp_rank == 0 else {}
+        squares = unit_squares(self._named_gradients()) if self.dp_rank == 0 else {}
         self.keeper.collect()
-        return StepGradients(totals, losses, squares)
+        return StepGradients(totals, losses, squares, audited=bool(audits))
+
+    def _audits(self, step: int) -> list[Audit]:
+        job = self.context.job
+        if not audit_is_due(job.training, step):
+            return []
+        return audits_of(self.plan, job.seed, step, self.num_microbatches, self.num_leaves)
 
     def _exchange(self) -> dict[int, torch.Tensor]:
         """Each stage's reduced gradient; it leaves for its buddies as soon as it is complete."""
@@ -256,25 +258,16 @@ class Generation:
         buffers.adopt(total)
         return total
 
-    def _unit_squares(self) -> dict[int, float]:
-        """Squared L2 norm of each unit's reduced gradient: one foreach pass, squares added in parameter order in float64."""
-        named = [
+    def _named_gradients(self) -> list[tuple[int, torch.Tensor]]:
+        """Each learning parameter's gradient with its unit; a tied matrix counts once, in unit 0."""
+        tied = self.context.cut.tied if self._tied_stages else None
+        return [
             (unit, parameter.grad)
             for stage in self.stages.values()
             for unit, _ in stage.trainable()
             for name, parameter in learning(self.context, self.freeze_point, unit)
-            if not (self._tied_stages and unit == self.context.num_units - 1 and name == self.context.cut.tied[1])
+            if parameter.grad is not None and not (tied and unit == self.context.num_units - 1 and name == tied[1])
         ]
-        if not named:
-            return {}
-        norms = torch.stack(torch._foreach_norm([gradient for _, gradient in named], 2, torch.float64)).tolist()
-        squares: dict[int, float] = {}
-        for (unit, _), norm in zip(named, norms, strict=True):
-            squares[unit] = squares.get(unit, 0.0) + norm * norm
-        return {unit: square if math.isfinite(square) else math.inf for unit, square in squares.items()}
-
-    def _upstream_learns(self, stage_number: int) -> bool:
-        return stage_number > 0 and self.freeze_point < self.placement.stage_bounds[stage_number]
 
     def own_micro_batches(self) -> list[int]:
         """Numbers of the micro-batches that this replica computes."""

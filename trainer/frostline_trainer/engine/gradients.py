@@ -72,6 +72,26 @@ class GradientBuffers:
             buffer, self._open = self._open, None
             self._tree.push(*self._open_node, buffer)
 
+    def begin_apart(self) -> torch.Tensor:
+        """Point the `.grad`s at a buffer of zeros, for one micro-batch's gradient alone; it comes back by `join` or `release`."""
+        apart = self.spare_buffer().zero_() if self.parameters else torch.empty(0)
+        if self.parameters:
+            self._bind(apart)
+        return apart
+
+    def join(self, micro_batch: int, apart: torch.Tensor) -> None:
+        """Add a micro-batch that was computed apart: the bits of one that was added as it was computed.
+
+        Both are one addition of its gradient to the same sum, and no sum here is a negative zero, which alone could tell.
+        """
+        if not self.parameters:
+            return
+        self.before_backward(micro_batch)
+        assert self._open is not None
+        self._bind(self._open.add_(apart))
+        self.recycle(apart)
+        self.after_backward(micro_batch)
+
     def pieces(self) -> dict[tuple[int, int], torch.Tensor]:
         """Take the tree nodes that this replica has computed; exact sums only. A whole-tree sum goes to `adopt`."""
         nodes, self._tree.nodes = self._tree.nodes, {}

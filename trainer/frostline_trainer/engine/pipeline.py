@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 import torch
 
 from frostline_trainer.comm.collectives import Group, Message, wait_all
+from frostline_trainer.engine.evidence import Digest, Evidence, digest_of
+from frostline_trainer.engine.flaw import Flaw
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.schedules import Action
 from frostline_trainer.engine.stage import Inputs, Stage
 
 EnterBoundary = Callable[[torch.Tensor, list[int], int], torch.Tensor]
 """(boundary activations, samples, step) -> what the first unit that learns is given."""
+Loss = Callable[[torch.Tensor, Inputs], torch.Tensor]
+"""(the last stage's output, inputs) -> the micro-batch's share of the step's loss."""
 
 
 @dataclass
@@ -35,9 +39,23 @@ class MicroBatch:
 
 @dataclass
 class PipelineResult:
-    """losses: loss of each micro-batch by its number, on the rank that runs the last stage."""
+    """losses: loss of each micro-batch by its number, on the rank that runs the last stage. evidence: of the audited micro-batch,
+    by stage.
+    """
 
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
+    evidence: dict[int, Evidence] = field(default_factory=dict)
+
+
+@dataclass
+class _Passed:
+    """A micro-batch after its forward through a stage. root: the loss in the last stage, else the output: where the backward
+    begins. output: kept where a digest of it is wanted.
+    """
+
+    entry: torch.Tensor | None
+    root: torch.Tensor
+    output: torch.Tensor | None = None
 
 
 class Pipeline:
@@ -46,38 +64,63 @@ class Pipeline:
     stages: by stage number. buffers: gradient memory by stage number, for stages that learn. row: the replica's members.
     hidden_like: an empty tensor with a micro-batch's boundary shape, type and device.
     enter_boundary: what is done to the frozen prefix's output before the first unit that learns (an augmentation), or None.
+    flaw: what is wrong with this processor, by plan.
     """
 
     def __init__(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers], num_stages: int, row: Group,
-                 hidden_like: torch.Tensor, enter_boundary: EnterBoundary | None = None) -> None:  # fmt: skip
-        self._enter_boundary = enter_boundary
+                 hidden_like: torch.Tensor, enter_boundary: EnterBoundary | None, flaw: Flaw) -> None:  # fmt: skip
+        self._enter_boundary, self._flaw = enter_boundary, flaw
         self._stages, self._buffers = stages, buffers
         self._num_stages, self._row, self._hidden_like = num_stages, row, hidden_like
         self._sent: list[Message] = []
 
-    def run(self, actions: list[Action], micro_batches: list[MicroBatch], step: int, loss: Callable[..., torch.Tensor],
-            upstream_learns: Callable[[int], bool]) -> PipelineResult:  # fmt: skip
-        """Run a step's actions. upstream_learns(stage): whether any unit before `stage` is trainable."""
+    def run(self, actions: list[Action], micro_batches: list[MicroBatch], step: int, loss: Loss,
+            upstream_learns: Callable[[int], bool], audited: int | None = None) -> PipelineResult:  # fmt: skip
+        """Run a step's actions. upstream_learns(stage): whether any unit before `stage` is trainable. audited: number of the
+        micro-batch of which evidence is kept.
+        """
         result = PipelineResult()
-        kept: dict[tuple[int, int], tuple[torch.Tensor | None, torch.Tensor]] = {}
+        kept: dict[tuple[int, int], _Passed] = {}
         for forward, stage_number, index in actions:
             stage, micro_batch = self._stages[stage_number], micro_batches[index]
-            needs_gradient = upstream_learns(stage_number)
+            needs_gradient, is_audited = upstream_learns(stage_number), micro_batch.number == audited
             if forward:
                 entry = self._entry(stage_number, micro_batch, needs_gradient)
-                output = self._forward(stage, entry, micro_batch, step)
+                passed = self._pass(stage_number, entry, micro_batch, step, loss, is_audited)
                 if stage_number == self._num_stages - 1:
-                    output = loss(output, micro_batch.inputs)
-                    result.losses[micro_batch.number] = output.detach()
+                    result.losses[micro_batch.number] = passed.root.detach()
                 else:
-                    self._send(output.detach(), stage_number + 1, micro_batch.number, downstream=True)
+                    self._send(passed.root.detach(), stage_number + 1, micro_batch.number, downstream=True)
                 if not stage.is_frozen:
-                    kept[stage_number, index] = (entry if needs_gradient else None, output)
+                    kept[stage_number, index] = passed
+                elif is_audited:
+                    result.evidence[stage_number] = Evidence(entry, None, digest_of([passed.output]))
             elif not stage.is_frozen:
-                self._backward(stage_number, micro_batch.number, *kept.pop((stage_number, index)))
+                passed = kept.pop((stage_number, index))
+                evidence = self._backward(stage_number, micro_batch.number, passed, needs_gradient, is_audited)
+                if evidence is not None:
+                    result.evidence[stage_number] = evidence
         wait_all(self._sent)
         self._sent.clear()
+        self._flaw.end_of_schedule()
         return result
+
+    def again(self, stage_number: int, micro_batch: MicroBatch, evidence: Evidence, step: int, loss: Loss,
+              needs_gradient: bool) -> Digest:  # fmt: skip
+        """Compute what somebody has evidence of; nothing is sent and no sum changes. Between a schedule and the exchange."""
+        stage, entry = self._stages[stage_number], evidence.entry
+        if entry is not None:
+            entry = entry.detach().requires_grad_(needs_gradient)
+        passed = self._pass(stage_number, entry, micro_batch, step, loss, keep_output=True)
+        if stage.is_frozen:
+            return digest_of([passed.output])
+        buffers = self._buffers[stage_number]
+        apart = buffers.begin_apart()
+        passed.root.backward(evidence.gradient)
+        self._flaw.gradient(buffers.parameters)
+        digest = self._digest(passed, buffers, apart, needs_gradient)
+        buffers.release(apart)
+        return digest
 
     def abandon(self) -> None:
         """Forget messages under way, so that the group's sockets can close."""
@@ -107,6 +150,12 @@ class Pipeline:
         self._row.receive(hidden, self._owner(stage_number - 1), self._tag(stage_number, micro_batch.number, downstream=True))
         return hidden.requires_grad_(needs_gradient)
 
+    def _pass(self, stage_number: int, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int, loss: Loss,
+              keep_output: bool) -> _Passed:  # fmt: skip
+        output = self._flaw.activation(self._forward(self._stages[stage_number], entry, micro_batch, step))
+        root = loss(output, micro_batch.inputs) if stage_number == self._num_stages - 1 else output
+        return _Passed(entry, root, output if keep_output else None)
+
     def _forward(self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int) -> torch.Tensor:
         hidden = entry
         if stage.num_frozen and micro_batch.boundary is None:
@@ -119,20 +168,32 @@ class Pipeline:
             hidden = self._enter_boundary(hidden, micro_batch.samples, step)
         return stage.run_trainable(hidden, micro_batch.inputs, step, micro_batch.number)
 
-    def _backward(self, stage_number: int, number: int, entry: torch.Tensor | None, output: torch.Tensor) -> None:
-        buffers = self._buffers[stage_number]
-        buffers.before_backward(number)
-        if stage_number == self._num_stages - 1:
-            output.backward()
+    def _backward(self, stage_number: int, number: int, passed: _Passed, needs_gradient: bool, audited: bool) -> Evidence | None:
+        buffers, gradient, apart = self._buffers[stage_number], None, None
+        if audited:
+            apart = buffers.begin_apart()
         else:
+            buffers.before_backward(number)
+        if stage_number < self._num_stages - 1:
             gradient = torch.empty_like(self._hidden_like)
             tag = self._tag(stage_number, number, downstream=False)
             self._row.receive(gradient, self._owner(stage_number + 1), tag)
-            output.backward(gradient)
-        if entry is not None:
-            assert entry.grad is not None
-            self._send(entry.grad, stage_number - 1, number, downstream=False)
-        buffers.after_backward(number)
+        passed.root.backward(gradient)
+        if needs_gradient:
+            assert passed.entry is not None and passed.entry.grad is not None
+            self._send(passed.entry.grad, stage_number - 1, number, downstream=False)
+        self._flaw.gradient(buffers.parameters)
+        if apart is None:
+            buffers.after_backward(number)
+            return None
+        evidence = Evidence(passed.entry, gradient, self._digest(passed, buffers, apart, needs_gradient))
+        buffers.join(number, apart)
+        return evidence
+
+    def _digest(self, passed: _Passed, buffers: GradientBuffers, apart: torch.Tensor, needs_gradient: bool) -> Digest:
+        """Of all that comes out of a stage."""
+        upstream = passed.entry.grad if needs_gradient and passed.entry is not None else None
+        return digest_of([passed.output, passed.root, upstream, apart[: buffers.length]])
 
     def _send(self, tensor: torch.Tensor, to_stage: int, number: int, downstream: bool) -> None:
         self._sent.append(self._row.send(tensor, self._owner(to_stage), self._tag(to_stage, number, downstream)))

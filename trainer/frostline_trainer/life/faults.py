@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 from frostline_contract.durable_files import create_durably
 from frostline_contract.job import Job
-from frostline_contract.job.cluster import FAULTS_OF_A_WORKER, Fault
+from frostline_contract.job.cluster import FAULTS_OF_A_WORKER, FLIPS_OF_A_STEP, Fault
 from frostline_trainer.control.partition import cut_off
 from frostline_trainer.identity import Identity
 from frostline_trainer.training.phases import PhaseClock
 
 log = logging.getLogger(__name__)
 
-COMPUTING = frozenset(("load", "schedule", "exchange", "norms", "prepared", "vote", "tally", "seen", "commit", "update"))
+COMPUTING = frozenset(("load", "schedule", "audit", "exchange", "norms", "prepared", "vote", "tally", "seen", "commit", "update"))
 """Phases of a step that is not recorded yet: the fault's step is the one being computed. In all others, the last committed."""
 PLACES = {"tear": "update", "late_commit": "tally", "flip": "committed"}
 """Kinds with a place of their own. update: some of a unit is written. tally: a vote has returned and is not stored yet."""
@@ -58,7 +58,7 @@ class _Slow:
 class FaultPlan:
     """The faults that may still befall this worker. Its training thread calls `enter`, its checkpoint writer `before_file`.
 
-    flip(what, step): changes a bit; given as soon as the worker has any.
+    flip(fault, step): changes a bit; given as soon as the worker has any.
     """
 
     def __init__(self, faults: dict[int, Fault], identity: Identity, progress: Callable[[], Progress]) -> None:
@@ -68,7 +68,7 @@ class FaultPlan:
         self._in_files = {index: fault for index, fault in faults.items() if fault.kind == "kill_in_checkpoint"}
         self._in_phases = {index: fault for index, fault in faults.items() if fault.kind != "kill_in_checkpoint"}
         self._slow: list[_Slow] = []
-        self.flip: Callable[[str, int], None] | None = None
+        self.flip: Callable[[Fault, int], None] | None = None
 
     @staticmethod
     def of(job: Job, identity: Identity, progress: Callable[[], Progress]) -> "FaultPlan":
@@ -141,7 +141,7 @@ class FaultPlan:
             self._slow_down(phase)
         elif fault.kind == "flip":
             assert self.flip is not None, "a bit is to flip before the worker has anything"
-            self.flip(fault.what, step)
+            self.flip(fault, step)
         elif fault.kind == "cut":
             cut_off(fault.seconds)
         else:
@@ -159,8 +159,8 @@ class FaultPlan:
 
 
 def _place_of(fault: Fault) -> str:
-    """The phase in which it happens. Cached values are changed before a step computes them."""
-    return "load" if (fault.kind, fault.what) == ("flip", "cached_value") else PLACES.get(fault.kind, fault.phase)
+    """The phase in which it happens. What a step computes is changed before it does."""
+    return "load" if fault.kind == "flip" and fault.what in FLIPS_OF_A_STEP else PLACES.get(fault.kind, fault.phase)
 
 
 def _step(progress: Progress, phase: str) -> int:

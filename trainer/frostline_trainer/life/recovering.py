@@ -100,6 +100,7 @@ class Recovery:
             request.distrusted_from = failure.first_step or self._state.cache_step or self._state.step + 1
             request.cache_distrusted = isinstance(failure, CacheDiffers)
             request.distrusted_workers.extend(failure.workers)
+            request.distrusted_detail.update(failure.detail)
         if self.ran is not None:
             request.ran.CopyFrom(to_message(self.ran, plan_pb2.GenerationId))
         self._take_along(request)

@@ -20,10 +20,12 @@ def commit_step(generation: Generation, state: RunState, calendar: DecisionCalen
     """Update the weights, or refuse the step. `state` changes only when the units are whole again; `record_step` follows."""
     training = generation.context.job.training
     tag = StateTag(lineage=state.lineage, step=step, generation=generation.plan.generation)
+    audited_step = step if gradients.audited else state.audited_step
     if not result.finite:
         log.warning("step %d refused: loss %s, gradient norm %s", step, result.loss, result.gradient_norm)
         generation.refuse(gradients, tag)
         state.refused_steps += 1
+        state.audited_step = audited_step
         return
     rate = learning_rate(training.optimizer, training.schedule, state.accepted_steps + 1, calendar.total_steps)
     rate *= _rate_scale(generation)
@@ -32,6 +34,7 @@ def commit_step(generation: Generation, state: RunState, calendar: DecisionCalen
     state.accepted_steps += generation.shape.dp_degree if training.batch == "per_replica" else 1
     state.learning_rate_peak = max(state.learning_rate_peak, rate)
     state.learning_rate = rate
+    state.audited_step = audited_step
     sums = state.interval
     sums.accepted += 1
     sums.loss_sum += result.loss

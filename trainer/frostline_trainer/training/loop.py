@@ -10,8 +10,9 @@ from dataclasses import replace
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import SURVIVORS, Decision, Plan, SeenVote
 from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.engine.auditing import ComputationDiffers
 from frostline_trainer.engine.copies import compare_copies
-from frostline_trainer.engine.generation import Generation
+from frostline_trainer.engine.generation import Generation, StepGradients
 from frostline_trainer.engine.vote import Ballot, VoteResult, hold_vote, read_vote
 from frostline_trainer.training.committing import commit_step, record_step
 from frostline_trainer.training.hooks import Ended, LoopEnd, LoopHooks, Prepared
@@ -75,7 +76,7 @@ class TrainingLoop:
     def _one_step(self, step: int) -> LoopEnd | None:
         started, phase = time.perf_counter(), self.generation.phase
         self.hooks.check()
-        self.prepared = Prepared(step, self.generation.compute(step))
+        self.prepared = Prepared(step, self._compute(step))
         phase("prepared")
         hits, misses = self.hooks.cache_counts()
         gradients = self.prepared.gradients
@@ -89,6 +90,17 @@ class TrainingLoop:
         self._prefetch(step)
         phase("between")
         return self._finish_step() or self._after_vote(result)
+
+    def _compute(self, step: int) -> StepGradients:
+        """The step's gradients. What an audit finds may be older than this step: all since the last one that agreed."""
+        state = self.state
+        try:
+            return self.generation.compute(step)
+        except ComputationDiffers as differs:
+            # Where already the weights differ nobody has computed anything wrong: that is told instead.
+            compare_copies(self.generation, state.step, state.agreed_step)
+            differs.first_step = state.audited_step + 1
+            raise
 
     def _finish_step(self) -> LoopEnd | None:
         """What the last committed step asks for, whoever is a member by now; nothing where it has been done."""

@@ -19,7 +19,7 @@ WINDOW = 512
 
 FEW = 20
 
-OWN_WORK = frozenset(("load", "schedule", "exchange", "norms", "prepared", "commit", "update", "committed"))
+OWN_WORK = frozenset(("load", "schedule", "audit", "exchange", "norms", "prepared", "commit", "update", "committed"))
 """Phases of a step in which a member computes for itself; what it waits in them is taken off."""
 
 

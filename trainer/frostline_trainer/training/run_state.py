@@ -33,6 +33,7 @@ class RunState(BaseModel):
     unconfirmed: the record of `step`, stable once a later vote has passed. records, statistics: stable, not known to be durable.
     data_epoch, data_offset: where the batch after `step` begins.
     cache_step: the first step that has asked the cache, 0 for none. agreed_step: the last one after which copies were compared.
+    audited_step: the last one in which members have computed each other's work again, to the same bits.
     numerics_hash: chains every accepted and refused step with the freeze point it ran under.
     """
 
@@ -59,6 +60,7 @@ class RunState(BaseModel):
     statistics: list[IntervalStatistics] = []
     cache_step: int = 0
     agreed_step: int = 0
+    audited_step: int = 0
     numerics_hash: str = ""
     best_guard_loss: float | None = None
     data_epoch: int = 0

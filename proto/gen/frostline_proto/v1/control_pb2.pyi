@@ -359,7 +359,14 @@ class PlanFate(_message.Message):
     def __init__(self, generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., switched: bool = ...) -> None: ...
 
 class ReportRecoveryRequest(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "generation", "ran", "units", "seen", "fates", "error", "fenced", "distrusted_from", "cache_distrusted", "distrusted_workers")
+    __slots__ = ("worker_id", "incarnation", "generation", "ran", "units", "seen", "fates", "error", "fenced", "distrusted_from", "cache_distrusted", "distrusted_workers", "distrusted_detail")
+    class DistrustedDetailEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -372,6 +379,7 @@ class ReportRecoveryRequest(_message.Message):
     DISTRUSTED_FROM_FIELD_NUMBER: _ClassVar[int]
     CACHE_DISTRUSTED_FIELD_NUMBER: _ClassVar[int]
     DISTRUSTED_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    DISTRUSTED_DETAIL_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: int
     generation: _plan_pb2.GenerationId
@@ -384,7 +392,8 @@ class ReportRecoveryRequest(_message.Message):
     distrusted_from: int
     cache_distrusted: bool
     distrusted_workers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., ran: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[_plan_pb2.SeenVote, _Mapping]]] = ..., fates: _Optional[_Iterable[_Union[PlanFate, _Mapping]]] = ..., error: _Optional[str] = ..., fenced: bool = ..., distrusted_from: _Optional[int] = ..., cache_distrusted: bool = ..., distrusted_workers: _Optional[_Iterable[str]] = ...) -> None: ...
+    distrusted_detail: _containers.ScalarMap[str, str]
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., ran: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[_plan_pb2.SeenVote, _Mapping]]] = ..., fates: _Optional[_Iterable[_Union[PlanFate, _Mapping]]] = ..., error: _Optional[str] = ..., fenced: bool = ..., distrusted_from: _Optional[int] = ..., cache_distrusted: bool = ..., distrusted_workers: _Optional[_Iterable[str]] = ..., distrusted_detail: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ReportRecoveryResponse(_message.Message):
     __slots__ = ()

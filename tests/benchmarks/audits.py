@@ -1,0 +1,45 @@
+"""What an audited step costs over one that is not, and with it what audits cost at the default interval."""
+
+from frostline_contract.job.training import TrainingSection
+from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds
+from tests.benchmarks.members import call_all, make_plan, store_ports
+from tests.benchmarks.subjects import SUBJECTS, placement_of
+from tests.hand_made_plans import buddies_in
+from tests.warm_workers import WarmWorkers
+
+TURNS = {"digits": 200, "bert": 16}
+SHAPES = ((1, 2), (2, 1))
+"""Another replica's owner is the auditor; the buddy is."""
+GOAL_PERCENT = 1.0
+
+
+def audits(effort: Effort) -> Report:
+    """Steps with and without an audit, in turns on one model."""
+    every = TrainingSection.model_fields["audit_every_steps"].default
+    pool, rows = WarmWorkers(), list[Row]()
+    try:
+        for subject in SUBJECTS:
+            for pp_degree, dp_degree in SHAPES:
+                placement, workers = placement_of(pp_degree, dp_degree), pp_degree * dp_degree
+                buddies, uncovered = buddies_in(placement, tuple(range(workers)))
+                plan = make_plan(placement, store_ports(pool, workers))
+                plan = plan.model_copy(update={"buddies": buddies, "uncovered": uncovered})
+                turns = effort.pairs(TURNS[subject])
+                members = call_all(pool, "audit_turns", workers, plan=plan.model_dump(mode="json"), subject=subject, turns=turns)
+                sides = {
+                    side: [max(turn) for turn in zip(*(member[side]["seconds"] for member in members), strict=True)]
+                    for side in ("audited", "plain")
+                }
+                percent = [100 * (a / b - 1) / every for a, b in zip(sides["audited"], sides["plain"], strict=True)]
+                medians = {f"{side} ms": milliseconds(seconds) for side, seconds in sides.items()}
+                case = f"{subject}, {pp_degree} x {dp_degree} (pp x dp)"
+                rows.append(Row(case, f"of a step, every {every}", "%", Spread.of(percent), medians, at_most=GOAL_PERCENT))
+    finally:
+        pool.close()
+    return Report(
+        "Audits",
+        f"Two workers; a step in which each computes a micro-batch of the other's again and all compare bits, and one without, "
+        f"in turns on one model, {TURNS['digits']} turns of the slowest member's step. What one audit adds is spread over the "
+        f"default interval of {every} steps (`training.audit_every_steps`).",
+        rows,
+    )

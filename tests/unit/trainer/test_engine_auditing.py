@@ -1,0 +1,127 @@
+"""An audited step of real members, as threads of the test process (no dropout: they share one generator): who is found wrong."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from frostline_contract.plan import StateTag
+from frostline_trainer.comm.collectives import open_store
+from frostline_trainer.engine.auditing import ComputationDiffers
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.flaw import Flaw, flip_first
+from frostline_trainer.engine.generation import Generation, StepGradients
+from frostline_trainer.engine.groups import form_groups, lone_groups
+from tests.exact_cases import Case, build_case
+from tests.hand_made_plans import Layout, Segment, make_plan
+
+CASE = Case("gpt2_tied", freezing=(), dropout=0.0, audit_every=2)
+AUDITED, NOT_AUDITED = 2, 1
+LAYOUTS = (
+    Layout(1, 2),
+    Layout(1, 3),
+    Layout(2, 2),
+    Layout(2, 2, 2, "interleaved_1f1b"),
+    Layout(2, 1, 2, "gpipe"),
+    Layout(3, 1),
+    Layout(1, 1),
+)
+
+
+def computed(
+    layout: Layout, step: int, freeze_point: int = 0, wrong: Callable[[list[RunContext]], Any] = lambda contexts: None
+) -> list[StepGradients | ComputationDiffers]:
+    """What each member's computation of a step came to. wrong: what is done to the members before it."""
+    size, store = len(layout.numbers), open_store()
+    domains = tuple(range(size)) if size > 1 else ()
+    plan = make_plan(Segment(layout, 9, freeze_point, domains=domains), None, [store[1]] * size)
+    contexts = [build_case(CASE) for _ in range(size)]
+    wrong(contexts)
+
+    def member(index: int) -> StepGradients | ComputationDiffers:
+        worker, context = plan.placement.workers[index], contexts[index]
+        context.holdings.settle(plan.needs(worker), StateTag(lineage=0, step=step - 1, generation=plan.generation))
+        groups = form_groups(plan, worker) if size > 1 else lone_groups()
+        generation = Generation(context, plan, index, groups, freeze_point, lambda name: None)
+        try:
+            return generation.compute(step)
+        except ComputationDiffers as differs:
+            return differs
+        finally:
+            groups.moving.barrier()
+            generation.close()
+
+    with ThreadPoolExecutor(size) as threads:
+        return list(threads.map(member, range(size)))
+
+
+def broken(index: int, what: str, lasting: bool = False) -> Callable[[list[RunContext]], None]:
+    def wrong(contexts: list[RunContext]) -> None:
+        contexts[index].flaw = Flaw(what, lasting)
+
+    return wrong
+
+
+@pytest.mark.parametrize("freeze_point", [0, 3])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_members_agree_and_an_audit_changes_nothing(layout: Layout, freeze_point: int) -> None:
+    for step, audited in ((AUDITED, True), (NOT_AUDITED, False)):
+        found = computed(layout, step, freeze_point)
+        assert [isinstance(one, StepGradients) and one.audited for one in found] == [audited] * len(found), found
+
+
+@pytest.mark.parametrize("what", ["gradient", "activation"])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_what_goes_wrong_once_is_found_by_all_and_its_worker_named(layout: Layout, what: str) -> None:
+    culprit = len(layout.numbers) - 1
+    found = computed(layout, AUDITED, wrong=broken(culprit, what))
+    for one in found:
+        assert isinstance(one, ComputationDiffers)
+        assert one.workers == (f"w{culprit}",)
+        assert one.detail["certain"] == "yes"
+        assert one.detail["audited_step"] == str(AUDITED)
+    assert len({str(one) for one in found}) == 1, "all tell the same"
+
+
+@pytest.mark.parametrize("what", ["gradient", "activation"])
+def test_of_three_replicas_a_broken_one_is_named(what: str) -> None:
+    for culprit in range(3):
+        found = computed(Layout(1, 3), AUDITED, wrong=broken(culprit, what, lasting=True))
+        assert [isinstance(one, ComputationDiffers) and one.workers for one in found] == [(f"w{culprit}",)] * 3
+
+
+@pytest.mark.parametrize("layout", [Layout(1, 2), Layout(2, 1)], ids=str)
+def test_of_two_that_repeat_themselves_both_are_named_and_it_is_said_to_be_unsure(layout: Layout) -> None:
+    found = computed(layout, AUDITED, wrong=broken(0, "gradient", lasting=True))
+    for one in found:
+        assert isinstance(one, ComputationDiffers)
+        assert one.workers == ("w0", "w1")
+        assert one.detail["certain"].startswith("no")
+
+
+def test_a_step_that_is_not_audited_is_not_checked() -> None:
+    found = computed(Layout(1, 2), NOT_AUDITED, wrong=broken(0, "gradient"))
+    assert all(isinstance(one, StepGradients) for one in found)
+
+
+def test_other_weights_give_other_bits() -> None:
+    """Whose they are is the business of `compare_copies`, which the training loop asks first."""
+
+    def wrong(contexts: list[RunContext]) -> None:
+        flip_first(next(contexts[1].cut.units[3].parameters()))
+
+    found = computed(Layout(1, 3), AUDITED, wrong=wrong)
+    assert [isinstance(one, ComputationDiffers) and one.workers for one in found] == [("w1",)] * 3
+
+
+def test_a_buddy_that_has_not_the_whole_stage_says_nothing() -> None:
+    plan_units = range(3)
+
+    def wrong(contexts: list[RunContext]) -> None:
+        settle = contexts[1].holdings.settle
+        contexts[1].holdings.settle = lambda units, tag: settle([u for u in units if u not in plan_units], tag)  # type: ignore[method-assign]
+        contexts[0].flaw = Flaw("gradient")
+
+    found = computed(Layout(2, 1), AUDITED, wrong=wrong)
+    assert all(isinstance(one, StepGradients) for one in found)
