@@ -33,7 +33,7 @@ PLATFORM = {"python_version": "3.12", "python_full_version": "3.12.12", "sys_pla
             "platform_machine": "x86_64", "os_name": "posix", "implementation_name": "cpython",
             "platform_python_implementation": "CPython"}  # fmt: skip
 """The images', not that of the machine that writes the files."""
-OLDEST_PYTHON = "3.11"
+OLDEST_PYTHON = "3.11.5"
 
 
 def read_pins(file: Path) -> dict[str, str]:

@@ -249,7 +249,7 @@ def test_an_image_may_be_pinned_by_tag_and_digest() -> None:
 
     assert re.fullmatch(r"docker\.io/library/redis:7\.[\d.]+-alpine@sha256:[0-9a-f]{64}", redis()), "pinned unless told otherwise"
     tag = redis().split("@")[0]
-    assert redis(f'kubernetes.redis.image.digest="{digest}"') == f"{tag}@{digest}", "instead of the digest that comes with the tag"
+    assert redis(f'kubernetes.redis.image.digest="{digest}"') == f"{tag}@{digest}", "instead of the digest that the tag has"
     assert redis('kubernetes.redis.image.tag="8-alpine"') == "docker.io/library/redis:8-alpine", "another tag keeps no digest"
     assert redis(f'kubernetes.redis.image.tag="{digest}"') == f"docker.io/library/redis@{digest}"
     ours = render(f'kubernetes.trainer.image.digest="{digest}"').container(*TRAINER)["image"]

