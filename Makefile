@@ -28,7 +28,7 @@ export TORCH_INDEX_URL PYTHON
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test test-wide test-kernels cluster-tools test-cluster lint format proto docs verify bench chaos model fuzz mutants images clean
+.PHONY: help setup run test test-wide test-kernels cluster-tools test-cluster lint format proto pins docs verify bench chaos model fuzz mutants images clean
 
 help: ## list these targets
 	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
@@ -68,9 +68,9 @@ proto: $(STAMP) $(PROTO_STAMP) ## regenerate stubs and other generated files
 	tools/generate.sh .
 
 $(PROTO_STAMP): requirements-proto.txt
-	@printf 'installing the stub generator into .venv-proto: about 10 MB\n'
+	@printf 'installing the stub generator and uv into .venv-proto: about 30 MB\n'
 	@.venv/bin/python -m venv --clear .venv-proto
-	@$(PROTOC_PY) -m pip --disable-pip-version-check install --quiet -r requirements-proto.txt
+	@$(PROTOC_PY) -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-proto.txt
 	@touch $@
 
 $(PROTO_STAMP): | $(STAMP)
@@ -78,7 +78,7 @@ $(PROTO_STAMP): | $(STAMP)
 $(DOCS_STAMP): requirements-docs.txt | $(STAMP)
 	@printf 'installing Sphinx into .venv-docs: about 15 MB to download, 120 MB on disk\n'
 	@$(PY) -m venv --clear .venv-docs
-	@.venv-docs/bin/python -m pip --disable-pip-version-check install --quiet -r requirements-docs.txt
+	@.venv-docs/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-docs.txt
 	@touch $@
 
 docs: $(DOCS_STAMP) ## build the documentation into build/docs; a link that leads nowhere is an error
@@ -86,12 +86,16 @@ docs: $(DOCS_STAMP) ## build the documentation into build/docs; a link that lead
 	@.venv-docs/bin/sphinx-build -q -W --keep-going -j auto -c docs/site . build/docs
 	@printf 'docs: build/docs/index.html\n'
 
+pins: $(STAMP) $(PROTO_STAMP) ## after a pin was edited: ask the package index for its hashes, and write what the images install
+	$(PY) tools/pins.py hash
+	$(PY) tools/pins.py images .
+
 verify: $(STAMP) $(PROTO_STAMP) docs ## regenerate into a temporary folder and fail on any difference; build the docs
 	tools/verify.sh
 
 $(BENCH_STAMP): requirements-bench.txt | $(STAMP)
 	@printf 'installing the peers that are measured beside ours into .venv: about 5 MB\n'
-	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps -r requirements-bench.txt
+	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r requirements-bench.txt
 	@touch $@
 
 bench: $(STAMP) $(BENCH_STAMP) ## benchmarks (an hour); figures and pages go to docs/. ARGS="--only NAME" one of them, ARGS=--quick a smoke test

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv: everything that running and testing need, in the checkout, without root. Called by `make setup`.
-# TORCH_INDEX_URL: package index for torch only. PYTHON: the interpreter to build the environment from.
+# Packages are compared with the hashes of requirements*.txt. TORCH_INDEX_URL: package index for torch only, whose builds have others.
+# PYTHON: the interpreter to build the environment from.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -52,16 +53,16 @@ if [ "$(.venv/bin/python -c "$same" 2>/dev/null)" = "$("$python" -c "$same")" ];
 done_
 
 begin 3 "installing requirements.txt: about 0.2 GB to download, 0.8 GB on disk, one to two minutes"
-install -r requirements.txt
+install --require-hashes -r requirements.txt
 done_
 
 if [ -n "${TORCH_INDEX_URL:-}" ]; then
     begin 4 "installing torch from TORCH_INDEX_URL: a CPU build is about 0.2 GB, one minute"
-    install --index-url "$TORCH_INDEX_URL" -r requirements-torch.txt
+    install --index-url "$TORCH_INDEX_URL" "$(grep -o '^torch==[^ ]*' requirements-torch.txt)"
 else
     begin 4 "installing torch with its CUDA libraries: about 2.5 GB to download, 4.9 GB on disk, 2 to 10 minutes"
     printf '      (without a GPU, TORCH_INDEX_URL=<index of CPU builds> makes this ten times smaller)\n'
-    install -r requirements-torch.txt
+    install --require-hashes -r requirements-torch.txt
 fi
 done_
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from frostline_contract.epochs import MANIFEST_PATTERN, FoundCheckpoint, newest, surviving
+from frostline_contract.epochs import EPOCHS_FOLDER, MANIFEST_PATTERN, FoundCheckpoint, newest, surviving
 from frostline_contract.lineage import LineageStart
 from frostline_controller.epochs import read_epochs
 
@@ -16,6 +16,15 @@ def newest_checkpoint(root: Path) -> FoundCheckpoint | None:
     Raises ValueError where the epoch began from one that is gone.
     """
     return newest(read_epochs(root), found_checkpoints(root))
+
+
+class CheckpointsGone(RuntimeError):
+    """A checkpoint root holds nothing of a run that has had checkpoints there."""
+
+
+def has_been_used(root: Path) -> bool:
+    """Whether a checkpoint root has been some run's: it has a checkpoint or the folder of run epochs."""
+    return (root / EPOCHS_FOLDER).is_dir() or bool(found_checkpoints(root))
 
 
 def newest_before(root: Path, step: int, lineages: Iterable[LineageStart]) -> FoundCheckpoint | None:

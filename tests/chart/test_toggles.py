@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -242,9 +243,17 @@ def test_a_shared_cache_is_signed_with_a_secret() -> None:
 
 def test_an_image_may_be_pinned_by_tag_and_digest() -> None:
     digest = "sha256:" + "ab" * 32
-    assert render(f'kubernetes.redis.image.digest="{digest}"').container("StatefulSet", "digits-redis")["image"] == (
-        f"docker.io/library/redis:7.2.11-alpine@{digest}"
-    )
+
+    def redis(*settings: str) -> str:
+        return render(*settings).container("StatefulSet", "digits-redis")["image"]
+
+    assert re.fullmatch(r"docker\.io/library/redis:7\.[\d.]+-alpine@sha256:[0-9a-f]{64}", redis()), "pinned unless told otherwise"
+    tag = redis().split("@")[0]
+    assert redis(f'kubernetes.redis.image.digest="{digest}"') == f"{tag}@{digest}", "instead of the digest that the tag has"
+    assert redis('kubernetes.redis.image.tag="8-alpine"') == "docker.io/library/redis:8-alpine", "another tag keeps no digest"
+    assert redis(f'kubernetes.redis.image.tag="{digest}"') == f"docker.io/library/redis@{digest}"
+    ours = render(f'kubernetes.trainer.image.digest="{digest}"').container(*TRAINER)["image"]
+    assert re.fullmatch(rf"ghcr\.io/frostline/trainer:[\d.]+@{digest}", ours)
 
 
 def _secrets(found: Release, kind: str, name: str) -> set[str]:

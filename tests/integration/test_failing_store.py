@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable
 
 import grpc
@@ -9,6 +10,7 @@ import pytest
 
 from frostline_contract.annotations import COMMAND
 from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_controller.state.durable import read_state
 from frostline_proto.v1 import control_pb2 as pb
 from tests.integration.scripted_worker import record, statistics, wait_for
 from tests.integration.scripted_world import World, world
@@ -144,6 +146,17 @@ def test_commands_are_carried_out_though_their_state_could_not_be_written(faulty
     wait_for(lambda: COMMAND not in LocalBackend(run.folder / "cluster").read().annotations, "the command is removed")
     wait_for(lambda: len(told(run, "command")) == 3, "all are told")
     assert told(run, "command")[1:] == ["reshape by command: 2 x 1", "suspend by command"]
+
+
+def test_a_command_is_answered_when_it_is_durable_and_not_before(faulty: Callable[..., World]) -> None:
+    """A controller that dies right after the answer: its successor knows of the command."""
+    run = faulty()
+    run.plant("state", delay=1.5, fails=False)
+    began = time.monotonic()
+    run.operator.command("freeze", freeze_point=2)
+    assert time.monotonic() - began >= 1.5
+    run.controller.kill()
+    assert read_state(LocalBackend(run.folder / "cluster").read()).forced_freeze_point == 2
 
 
 def test_two_members_that_leave_are_both_drained_for(faulty: Callable[..., World]) -> None:

@@ -19,7 +19,7 @@ def quiet() -> object:
 
 
 def test_only_declared_errors_come_out_of_mutated_input() -> None:
-    assert fuzz((*WIRES, *FILES), 2000, 7, lambda line: None) == []
+    assert fuzz((*WIRES, *FILES), 10_000, 7, lambda line: None) == []
 
 
 def test_the_shares_are_of_all_inputs() -> None:

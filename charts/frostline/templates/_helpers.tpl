@@ -36,8 +36,8 @@ annotations:
 {{- define "frostline.image" -}}
 {{- $repository := .pods.image.repository | default (printf "ghcr.io/frostline/%s" .role) -}}
 {{- $tag := .pods.image.tag | default .root.Chart.AppVersion -}}
+{{- with .pods.image.digest }}{{ $tag = printf "%s@%s" (splitList "@" $tag | first) . }}{{ end -}}
 {{- printf "%s%s%s" $repository (ternary "@" ":" (hasPrefix "sha256:" $tag)) $tag -}}
-{{- with .pods.image.digest }}@{{ . }}{{ end -}}
 {{- end }}
 
 {{/* The release's name as kubelets write it in the variables of its Services. */}}

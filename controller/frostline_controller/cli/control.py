@@ -41,6 +41,11 @@ class ControlClient:
         try:
             return getattr(stub, method)(request, timeout=deadline_seconds)
         except grpc.RpcError as error:
+            if method == "Command" and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise NoRun(
+                    f"{self._folder}: the command is not on disk yet after {deadline_seconds:g} s, it may still be carried out; "
+                    f"see `frostline status {self._folder}` and the controller's log"
+                ) from None
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise NoRun(f"{self._folder}: no controller answers at {self._address}; {_advice(self._folder)}") from None
             if error.code() is grpc.StatusCode.INVALID_ARGUMENT:

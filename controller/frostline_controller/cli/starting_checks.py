@@ -42,6 +42,7 @@ def check_resumable(folder: Path, job: Job, from_scratch: bool) -> None:
         return
     if not from_scratch:
         raise UserMistake(_nothing_there(job, root, recorded))
+    make_folder_durably(root / EPOCHS_FOLDER)  # an empty one tells the controller that starting anew is meant
     if state.current is not None and state.current.run_epoch > 0:
         # The run's epoch, as it would stand if it had begun from the initial weights.
         begun = RunEpoch(version=1, run_epoch=state.current.run_epoch, plan=str(state.current.generation))

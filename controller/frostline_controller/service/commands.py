@@ -1,5 +1,6 @@
 """What people ask for: commands by RPC or by annotation; suspend and resume by a scale request as well."""
 
+import asyncio
 import logging
 from dataclasses import dataclass
 
@@ -20,11 +21,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Asked:
-    """A command that waits. by: who asked. annotation: the text that it came by, empty where it came by a call."""
+    """A command that waits. by: who asked. annotation: the text that it came by, empty where it came by a call. done: set when it
+    has been carried out, for a caller that waits."""
 
     request: pb.CommandRequest
     by: str = "command"
     annotation: str = ""
+    done: asyncio.Future[None] | None = None
 
 
 class Commands:
@@ -35,11 +38,19 @@ class Commands:
         self._queue: list[Asked] = []
         self._read_from: ClusterState | None = None
 
-    def accept(self, request: pb.CommandRequest) -> str:
-        """Check and queue. Returns what will happen; raises InvalidRequest or Refused."""
+    async def accept(self, request: pb.CommandRequest) -> str:
+        """Check, queue, and wait until it is durable: a controller that dies after the answer has a successor that knows of it.
+
+        Returns what will happen; raises InvalidRequest or Refused. A caller that goes away leaves the command in the queue, and
+        who asks for the same meanwhile waits with it.
+        """
         answer = self._answer(request)
-        self._queue.append(Asked(request))
+        done = next((asked.done for asked in self._queue if asked.done is not None and asked.request == request), None)
+        if done is None:
+            done = asyncio.get_running_loop().create_future()
+            self._queue.append(Asked(request, done=done))
         self._run.wake.set()
+        await asyncio.shield(done)
         return answer
 
     def _answer(self, request: pb.CommandRequest) -> str:
@@ -98,6 +109,8 @@ class Commands:
                 await self._carry_out(asked.request, asked.by)
                 await self._run.remove_annotation()
             del self._queue[0]
+            if asked.done is not None:
+                asked.done.set_result(None)
             if asked.annotation:
                 self._read_from = self._run.cluster
 

@@ -3,9 +3,12 @@
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from frostline_contract.plan import Decision
+from frostline_controller.checkpoints import CheckpointsGone
 from frostline_controller.membership import GONE, LEAVING, Worker
 from frostline_controller.planning import check_shapes
 from frostline_controller.service.adapting import Adapting
@@ -81,7 +84,7 @@ class Controller:
             return
         if run.current is not None:
             await run.plans.append([plan_line(run.current, run.current.start_step + 1)])
-        await self.entering.start()
+        await self._unless_gone(self.entering.start())
         await self.sizing.start_pods()
         log.info("controller leads incarnation=%s state=%s generation=%s", run.state.incarnation, run.state.state,
                  run.current.generation if run.current else "none")  # fmt: skip
@@ -163,6 +166,16 @@ class Controller:
             self.adapting.note_joined(f"{worker.pod_name} joined")
         run.wake.set()
 
+    async def _unless_gone(self, act: Coroutine[Any, Any, bool | None]) -> bool | None:
+        """Where checkpoints are gone nothing is planned until they are back: told once by an event, and by the status."""
+        try:
+            return await act
+        except CheckpointsGone as gone:
+            if self.run.message != str(gone):
+                self.run.message = str(gone)
+                await self.run.event("cannot_start", str(gone))
+            return True
+
     async def _round(self) -> None:
         run = self.run
         now = run.clock()
@@ -186,7 +199,7 @@ class Controller:
             await run.streams.flushed(FLUSH_SECONDS)
             self.adapting.ask(f"decision {newest[0].number}" if newest else "a decision was taken back")
         await self.watching.advance(now)
-        if await self.entering.advance(now):
+        if await self._unless_gone(self.entering.advance(now)):
             self._forget_preparation()
         elif not self.ending.draining:
             if (plan := await self.reshaping.advance(now)) is not None:

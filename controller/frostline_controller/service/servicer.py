@@ -217,7 +217,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.LeaveResponse()
 
     async def Command(self, request: pb.CommandRequest, context: Any) -> pb.CommandResponse:
-        return pb.CommandResponse(answer=self._controller.commands.accept(request))
+        return pb.CommandResponse(answer=await self._controller.commands.accept(request))
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusResponse:
         return status_of(self._run)

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from frostline_contract.epochs import EPOCHS_FOLDER
 from frostline_contract.lineage import RESTORE, LineageStart
 from frostline_contract.plan import Decision, GenerationId, Plan
-from frostline_controller.checkpoints import newest_before, newest_checkpoint
+from frostline_controller.checkpoints import CheckpointsGone, has_been_used, newest_before, newest_checkpoint
 from frostline_controller.epochs import current_epoch, raise_epoch
 from frostline_controller.history import in_force, surviving_decisions, without_pending_rollbacks
 from frostline_controller.membership import Worker
@@ -51,9 +52,13 @@ class Starting:
         self._run, self._choosing, self._root = run, choosing, checkpoint_root
 
     async def finish_epoch(self) -> None:
-        """A predecessor made a plan that begins a run epoch durable: begin it, before anybody hears of the plan."""
+        """A predecessor made a plan that begins a run epoch durable: begin it, before anybody hears of the plan.
+
+        Raises CheckpointsGone.
+        """
         current = self._run.current
         if current is not None and (await asyncio.to_thread(current_epoch, self._root)).run_epoch < current.run_epoch:
+            await self._check_not_gone()
             await asyncio.to_thread(raise_epoch, self._root, current)
 
     async def from_checkpoint(
@@ -64,6 +69,7 @@ class Starting:
 
         why_back: for a failure, why nothing newer is left. epoch: a world may run on unseen, so its run epoch ends here.
         distrusted_from: checkpoints of this step and later ones do not count, nor does anything else of them.
+        Raises CheckpointsGone.
         """
         run = self._run
         assert run.identity is not None
@@ -72,6 +78,8 @@ class Starting:
             await asyncio.to_thread(newest_checkpoint, self._root)
         )  # fmt: skip
         base = run.current
+        if found is None and not distrusted_from:
+            await self._check_not_gone()
         step = found.step if found else 0
         lineage = 0 if base is None and found is None else run.state.max_lineage + 1
         reached = found.lineage if found else 0
@@ -90,6 +98,23 @@ class Starting:
         ends = [plan_end_line(base.generation, run.step_of(base))] if base else []
         await self._commit(plan, history, ends, facts)
         return plan
+
+    async def _check_not_gone(self) -> None:
+        """A root that is empty never had anything, or is not mounted, was removed, or was lost with its volume.
+
+        What the second looks like: the run has written a checkpoint, gone on from one, or begun a second epoch; or its state has
+        decisions, and the run directory no record of a step. Then nothing is planned: to train from step 0 unsaid is what nobody
+        asked for. Raises CheckpointsGone.
+        """
+        run, current = self._run, self._run.current
+        had = run.events.counts["checkpoint"] or (current is not None and (current.run_epoch > 1 or current.checkpoint_path))
+        lost = run.state.decisions and run.records.latest is None
+        if (had or lost) and not await asyncio.to_thread(has_been_used, self._root):
+            what = "has had checkpoints" if had else f"has decided on intervals of which {run.run_dir} has no record"
+            raise CheckpointsGone(
+                f"the run {what}, and {self._root} holds no checkpoint: waiting until that folder is mounted or restored; "
+                f"to train again from step 0 make the folder {self._root / EPOCHS_FOLDER}"
+            )
 
     async def newer_checkpoint(self, failure: Failure, found: GoOn) -> int | None:
         """The step of a checkpoint beyond what survivors hold, where there is one: all who had gone on since then are lost."""

@@ -11,6 +11,8 @@ QuantityText = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|G
 Quantity = QuantityText | Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0)]
 """As Kubernetes writes it: 2, "500m", "16Gi"."""
 
+REDIS_TAG = "7.2.16-alpine@sha256:29e8589c3f9ba699b5f7aa4b3c7733c58852a3626439e619aa0ee78de08c6ca0"
+"""With its digest, so that whoever names another tag does not keep this one's."""
 GPU = "nvidia.com/gpu"
 OUR_VARIABLES = "FROSTLINE_"
 SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$"
@@ -23,11 +25,11 @@ OUR_MOUNTS = ("/frostline", "/tmp", "/dev", "/var/run", "/run", "/proc", "/sys",
 
 class ImageSection(Section):
     repository: str = live("", doc="Image without its tag; empty: ghcr.io/frostline/<role>.")
-    tag: str = live("", doc="Tag or, as sha256:..., digest; empty: the chart's appVersion.")
+    tag: str = live("", doc="Tag, tag@sha256:..., or sha256:... alone; empty: the chart's appVersion.")
     digest: str = live(
         "",
         pattern="^(sha256:[0-9a-f]{64})?$",
-        doc="Digest that the tag must have, sha256:...; empty: whatever the registry gives.",
+        doc="Digest that the tag must have, sha256:...; empty: the tag's own, or whatever the registry gives.",
     )
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = live("IfNotPresent", doc="When a node asks the registry.")
 
@@ -221,7 +223,7 @@ class KubernetesSection(Section):
         PodSection(requests={"cpu": "100m", "memory": "128Mi"}, limits={"memory": "256Mi"}), doc="The cache server."
     )
     redis: RedisPods = live(
-        RedisPods(image=ImageSection(repository="docker.io/library/redis", tag="7.2.11-alpine"), requests={"cpu": "250m"}),
+        RedisPods(image=ImageSection(repository="docker.io/library/redis", tag=REDIS_TAG), requests={"cpu": "250m"}),
         doc="Redis shards; their memory follows from cache.memory_bytes.",
     )
     storage: StorageSection = fixed(StorageSection(), doc="Checkpoints and records.")

@@ -128,8 +128,9 @@ async def freeze_to(stage: Stage, freeze_point: int) -> None:
     """An operator's wish becomes the next decision, and its step is reached."""
     assert stage.run.calendar is not None
     taken = len(stage.run.state.decisions)
-    stage.controller.commands.accept(pb.CommandRequest(kind="freeze", freeze_point=freeze_point))
+    asked = asyncio.create_task(stage.controller.commands.accept(pb.CommandRequest(kind="freeze", freeze_point=freeze_point)))
     await stage.until(lambda: stage.run.state.forced_freeze_point == freeze_point, "the command is taken")
+    await stage.until(asked.done, "its caller is answered")
     for worker in stage.run.members:
         worker.step = stage.run.calendar.effective_step(taken + 1) if worker.generation is not None else 0
     await stage.run.statistics.take([to_record(statistics(taken + 1, freeze_point=0), IntervalStatistics)])
