@@ -134,7 +134,7 @@ def test_every_rule_of_the_model_closes_a_promise() -> None:
 
 
 def test_every_number_that_code_refers_to_exists() -> None:
-    numbered = re.compile(r"^(?:## |\*\*|- \*\*)(\d+(?:\.\d+)?)\.? ", re.MULTILINE)
+    numbered = re.compile(r"^(?:## |\*\*|- \*\*)(\d+(?:\.\d+)?)\.?(?:\*\*)? ", re.MULTILINE)
     known = {page: set(numbered.findall(text_of(f"docs/{page}.md"))) for page in ("protocols", "design")}
     referred = [
         (name, page, number)
