@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
@@ -12,13 +11,27 @@ import pytest
 from tests.model.rules import RULES
 
 ROOT = Path(__file__).parents[2]
-TRACKED = subprocess.run(
-    ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
-).stdout.splitlines()
+SKIPPED = {"runs", "build", "_build", "dist", "__pycache__"}
+"""Folders of what tools and runs leave; those whose names begin with a dot are passed over too."""
 SUFFIXES = (".py", ".pyi", ".md", ".proto", ".yaml", ".json", ".tpl", ".toml", ".sh")
-TEXTS = [name for name in TRACKED if name.endswith(SUFFIXES) and (ROOT / name).is_file()]
+
+
+def texts_below(folder: Path) -> list[str]:
+    """The repository's own text files, as paths relative to its root."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name in SKIPPED or path.name.endswith(".egg-info"):
+            continue
+        if path.is_dir():
+            found += texts_below(path)
+        elif path.name.endswith(SUFFIXES):
+            found.append(path.relative_to(ROOT).as_posix())
+    return found
+
+
+TEXTS = texts_below(ROOT)
 PAGES = [name for name in TEXTS if name.endswith(".md")]
-SPECIFICATION, DESIGN, GLOSSARY = "docs/protocols.md", "docs/design.md", "docs/glossary.md"
+SPECIFICATION, GLOSSARY = "docs/protocols.md", "docs/glossary.md"
 
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)?(?:::(test_\w+))?`")
@@ -90,8 +103,8 @@ def test_every_test_that_a_page_names_exists(name: str) -> None:
 def test_every_test_of_the_failure_model_exists() -> None:
     """Its table names a test by file name and function, or by its file alone."""
     functions: dict[str, frozenset[str]] = {}
-    for name in TRACKED:
-        if re.fullmatch(r"tests/.*test_\w+\.py", name) and (ROOT / name).exists():
+    for name in TEXTS:
+        if re.fullmatch(r"tests/.*test_\w+\.py", name):
             functions[Path(name).stem] = functions.get(Path(name).stem, frozenset()) | functions_of(name)
     stem, named, missing = "", 0, []
     for row in re.findall(r"^\|.*\|$", text_of("docs/adr/0007-failure-model.md"), flags=re.MULTILINE):
