@@ -70,7 +70,7 @@ class RunResult:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of final weights and optimizer state: the same on any placement (PROTOCOLS 1)."""
+        """SHA-256 of final weights and optimizer state: the same on any placement (docs/protocols.md 1.10)."""
         return str(self.result["digest"])
 
     @property

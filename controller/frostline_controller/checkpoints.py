@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes back to: the newest complete one of the current run epoch (PROTOCOLS 5 and 6)."""
+"""Which checkpoint a run goes back to: the newest complete one of the current run epoch (docs/protocols.md 5.5)."""
 
 import glob
 import json

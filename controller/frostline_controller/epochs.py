@@ -1,4 +1,4 @@
-"""The epoch object on a file system: read, raised and closed by a result, each by exclusive creation (PROTOCOLS 5).
+"""The epoch object on a file system: read, raised and closed by a result, each by exclusive creation (docs/protocols.md 5.5).
 
     plan durable, naming run_epoch and checkpoint  ->  raise_epoch  ->  announce
 

@@ -1,4 +1,4 @@
-"""Who hangs, if anybody does: a verdict on what all members of a generation last said of themselves (PROTOCOLS 7). Pure.
+"""Who hangs, if anybody does: a verdict on what all members of a generation last said of themselves (docs/protocols.md 7). Pure.
 
 Two signals. Liveness: a heartbeat came. Progress: the training thread's (step, phase), since when, and whether it waits for
 other members. A step is synchronous, so whoever hangs is soon waited for by all others, and nobody is behind it:

@@ -1,4 +1,5 @@
-"""The surviving lineage: which decisions and statistics still count after rollbacks and restores (PROTOCOLS 4, 6). Pure."""
+"""The surviving lineage: which decisions and statistics still count after rollbacks and restores
+(docs/protocols.md 4.7, 6.5). Pure."""
 
 from collections.abc import Iterable
 

@@ -71,7 +71,7 @@ class Settings:
 
     @property
     def identity(self) -> str:
-        """Of this process among leaders (PROTOCOLS 5)."""
+        """Of this process among leaders (docs/protocols.md 5.4)."""
         return f"{self.pod_uid}/{secrets.token_hex(4)}"
 
     @property
@@ -81,7 +81,7 @@ class Settings:
 
 
 class OnlyLeading:
-    """Callers of a leader: nobody is answered once its time is over (PROTOCOLS 5)."""
+    """Callers of a leader: nobody is answered once its time is over (docs/protocols.md 5.4)."""
 
     def __init__(self, callers: Callers, lease: LeaderLease) -> None:
         self._callers, self._lease = callers, lease

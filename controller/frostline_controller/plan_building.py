@@ -93,7 +93,7 @@ def switching_plan(
     domains: Mapping[str, str],
     reason: str,
 ) -> Plan:
-    """A plan that members of `base` switch to by a vote (PROTOCOLS 3).
+    """A plan that members of `base` switch to by a vote (docs/protocols.md 3.1).
 
     store: the worker of the new global rank 0. numerics: freeze point and decision number in force where it starts.
     window: first and last step whose vote may switch. domains: failure domain by worker id; empty: no buddies.
@@ -174,7 +174,7 @@ def survivors_plan(
     domains: Mapping[str, str],
     reason: str,
 ) -> Plan:
-    """A plan from what is left of `base` after a failure: every unit from one state (PROTOCOLS 4).
+    """A plan from what is left of `base` after a failure: every unit from one state (docs/protocols.md 4.4).
 
     found: that state and who has it. Holders that the placement leaves out take part as leavers where nobody else has a unit.
     numerics: freeze point and decision number in force at the step after the state's.

@@ -22,8 +22,6 @@ html_title = "Frostline"
 html_copy_source = False
 html_extra_path = ["index.html"]
 nitpicky = True
-nitpick_ignore = [("myst", f"{folder}{page}.md") for folder in ("", "docs/") for page in ("design", "glossary", "protocols")]
-"""Pages that are being written."""
 
 NAVIGATION = {
     "Start": ["docs/concepts", "docs/tutorial", "docs/troubleshooting"],
@@ -31,7 +29,7 @@ NAVIGATION = {
         "docs/job-reference", "docs/run-directory", "docs/python-api", "docs/faults", "docs/extending", "docs/clusters",
         "charts/frostline/README", "docs/security",
     ],
-    "Understand": ["docs/design", "docs/architecture", "docs/protocols", "docs/grpc", "docs/glossary"],
+    "Understand": ["docs/design", "docs/protocols", "docs/grpc", "docs/glossary"],
     "Measured": ["docs/benchmarks", "docs/comparison/digits", "docs/comparison/reviews"],
     "Change": ["CONTRIBUTING", "docs/testing", "CHANGELOG"],
     "Decisions": sorted(f"docs/adr/{file.stem}" for file in (ROOT / "docs" / "adr").glob("*.md")),

@@ -1,4 +1,4 @@
-"""Annotation keys of the trainer StatefulSet: who writes, who reads, what absence means (house rule 4)."""
+"""Annotation keys of the trainer StatefulSet: who writes, who reads, what absence means (docs/design.md 11.4)."""
 
 PREFIX = "frostline.io/"
 

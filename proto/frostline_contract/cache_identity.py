@@ -1,4 +1,4 @@
-"""What a cached value IS: its key and its header (PROTOCOLS 11); `cache_tag` says who may write it.
+"""What a cached value IS: its key and its header (docs/protocols.md 11.1); `cache_tag` says who may write it.
 
 A key names prefix revision (with its codec chain), data-set digest, split, boundary, sample, augmentation variant and chunk;
 never run, rank, world size or generation, so a cache outlives every reshape and is shared by runs with the same prefix.

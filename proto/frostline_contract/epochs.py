@@ -1,4 +1,4 @@
-"""The run's epoch object, and which checkpoints count under it (PROTOCOLS 5 and 8). Names, schema and rules; no I/O.
+"""The run's epoch object, and which checkpoints count under it (docs/protocols.md 5.5 and 8.1). Names, schema and rules; no I/O.
 
 There is one epoch object a checkpoint root. It changes by compare-and-swap only: on a file system version v of it is the file
 `epochs/<v>.json`, created exclusively and whole, so of two that want to change version v - 1 one finds the name taken. A raised

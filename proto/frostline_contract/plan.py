@@ -36,7 +36,7 @@ class Frozen(BaseModel):
 
 
 class Decision(Frozen):
-    """A policy's verdict on one interval, bound to the step at which it takes effect (PROTOCOLS 6).
+    """A policy's verdict on one interval, bound to the step at which it takes effect (docs/protocols.md 6.2).
 
     number: from 1, one an interval ('no change' too). interval: the interval that it read.
     effective_step: the first step computed under it. freeze_point: index of the first trainable unit from then on.
@@ -159,7 +159,7 @@ class SeenVote(Frozen):
 
 
 class StateTag(Frozen):
-    """Names one state of a unit: (lineage, last committed step, generation whose vote committed it; PROTOCOLS 4).
+    """Names one state of a unit: (lineage, last committed step, generation whose vote committed it; docs/protocols.md 4.4).
 
     For a state that was restored or drawn afresh, the generation of the plan that did so.
     """
@@ -188,10 +188,10 @@ class Plan(Frozen):
     For "survivors" they may have to commit `start_step` late: `vote` is that step's vote (None: nobody has to), and
     state_lineage and state_generation complete the tag of the state it starts from, (state_lineage, start_step,
     state_generation): a state keeps its tag through plans, also where `lineage` is a new one, until the next commit.
-    run_epoch: checkpoints and the result are written and read under it (PROTOCOLS 5).
+    run_epoch: checkpoints and the result are written and read under it (docs/protocols.md 5.5).
     checkpoint_path: for "checkpoint", the manifest's folder relative to the checkpoint root.
     decision_number: the decision that must be in force when it starts. decisions: all decisions so far, oldest first.
-    switch_from, switch_until: for "continue", the steps whose votes may switch (PROTOCOLS 3).
+    switch_from, switch_until: for "continue", the steps whose votes may switch (docs/protocols.md 3.2).
     sources: for each unit the worker id that gives its state to members that lack it (empty for fresh and checkpoint).
     leavers: members of `base` but not of this plan: they vote for the switch, give state away, and become spares.
     state_source: the worker whose run state (counters, unacknowledged records) all members take.

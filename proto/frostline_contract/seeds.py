@@ -1,6 +1,6 @@
 """Seeded randomness: every random number of a run is named, never drawn from shared state.
 
-A seed is the first 8 bytes of the SHA-256 of its name (PROTOCOLS 1), so that it depends on what is computed
+A seed is the first 8 bytes of the SHA-256 of its name (docs/protocols.md 1.4), so that it depends on what is computed
 and never on who computes it or in which order.
 """
 

@@ -1,4 +1,4 @@
-"""Shape arithmetic, in one place and checked at construction (house rule 2)."""
+"""Shape arithmetic, in one place and checked at construction (docs/design.md 11.2)."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ class ParallelShape:
         return [pp_rank + chunk * self.pp_degree for chunk in range(self.virtual_stages)]
 
     def check_fits(self, num_units: int, freeze_point: int, reduction_leaves: int) -> None:
-        """Raise ValueError where a planned run of this shape is refused (PROTOCOLS 1)."""
+        """Raise ValueError where a planned run of this shape is refused (docs/protocols.md 1.14)."""
         trainable = num_units - freeze_point
         if self.num_stages > trainable:
             raise ValueError(
@@ -58,7 +58,7 @@ class ParallelShape:
 
 
 def deal_leaves(reduction_leaves: int, dp_degree: int) -> list[tuple[int, int]]:
-    """Whole, consecutive leaves [low, high) for each dp rank, as even as possible (PROTOCOLS 1, "The sum")."""
+    """Whole, consecutive leaves [low, high) for each dp rank, as even as possible (docs/protocols.md 1.2)."""
     cuts = [round(i * reduction_leaves / dp_degree) for i in range(dp_degree + 1)]
     return list(zip(cuts, cuts[1:], strict=False))
 

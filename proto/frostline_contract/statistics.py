@@ -11,10 +11,10 @@ class GuardReading(Frozen):
 
 
 class IntervalStatistics(Frozen):
-    """What decisions read (PROTOCOLS 6): nothing measured by a clock, nothing that depends on the placement.
+    """What decisions read (docs/protocols.md 6.3): nothing measured by a clock, nothing that depends on the placement.
 
     unit_gradient_norms: root mean square over the interval's accepted steps of each unit's gradient L2 norm, before
-    clipping; 0.0 for frozen units (facts: pipetransformer, Eq. (1)). unit_parameters: parameter count of each unit.
+    clipping; 0.0 for frozen units (docs/design.md 6: Eq. (1)). unit_parameters: parameter count of each unit.
     unit_forward_flops: forward FLOPs of one sample through each unit. learning_rate: at the last step.
     learning_rate_peak: the highest so far, so that a drop shows. accepted_steps: steps not refused as non-finite.
     """
@@ -35,7 +35,7 @@ class IntervalStatistics(Frozen):
 
 
 class UnitProfile(Frozen):
-    """Measured cost of one unit at the job's micro-batch size (DESIGN 7).
+    """Measured cost of one unit at the job's micro-batch size (docs/design.md 7).
 
     forward_seconds, backward_seconds: a micro-batch. parameter_bytes: weights. optimizer_bytes: moments.
     activation_bytes: what one micro-batch keeps for its backward. output_bytes: what crosses to the next unit.

@@ -1,4 +1,4 @@
-"""Domain errors and the status code that each becomes, in one interceptor (house rule 6)."""
+"""Domain errors and the status code that each becomes, in one interceptor (docs/design.md 11.6)."""
 
 import grpc
 

@@ -1,4 +1,5 @@
-"""Placement changes no bit (PROTOCOLS 1): one digest and one list of losses, on any number of workers and through any reshapes.
+"""Placement changes no bit (docs/protocols.md 1): one digest and one list of losses, on any number of workers and through any
+reshapes.
 
 The job freezes twice, reshapes at every freeze and by command in between, reads the frozen prefix from the cache, and drops
 out with seeded masks. Exactness of a single shape against a loop that shares no code with the trainer is tested in

@@ -1,4 +1,4 @@
-"""Failures over real sockets: fences, reports, the plan that answers, and what can go wrong meanwhile (PROTOCOLS 4)."""
+"""Failures over real sockets: fences, reports, the plan that answers, and what can go wrong meanwhile (docs/protocols.md 4)."""
 
 import time
 from collections.abc import Callable

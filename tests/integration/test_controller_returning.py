@@ -1,4 +1,5 @@
-"""Who comes back after a failure: controllers, workers of a world that was given up, processes that have ended (PROTOCOLS 5)."""
+"""Who comes back after a failure: controllers, workers of a world that was given up, processes that have ended
+(docs/protocols.md 5)."""
 
 import json
 import time

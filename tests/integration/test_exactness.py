@@ -1,4 +1,5 @@
-"""Placement changes no bit: every shape has the bits of a plain loop over the unsplit Hugging Face model (PROTOCOLS 1)."""
+"""Placement changes no bit: every shape has the bits of a plain loop over the unsplit Hugging Face model
+(docs/protocols.md 1.11)."""
 
 from dataclasses import replace
 from typing import Any

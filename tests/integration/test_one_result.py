@@ -1,4 +1,4 @@
-"""A run has one result: it is claimed on the epoch object before anybody is told (PROTOCOLS 5)."""
+"""A run has one result: it is claimed on the epoch object before anybody is told (docs/protocols.md 5.6)."""
 
 import json
 import threading

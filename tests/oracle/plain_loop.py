@@ -1,7 +1,7 @@
 """A plain PyTorch training loop over an unsplit Hugging Face model: what every run of the system must equal, bit for bit.
 
 It uses no code of the trainer and none of the contracts' arithmetic: micro-batches, summation tree, clipping, seeds and
-learning rate are written again here from PROTOCOLS 1. It is itself held to the gradient of the whole batch at once
+learning rate are written again here from docs/protocols.md 1. It is itself held to the gradient of the whole batch at once
 (`tests.oracle.whole_batch`).
 """
 
@@ -101,7 +101,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
 
 
 def seed_of(*name: int | str) -> int:
-    """The first 8 bytes of the SHA-256 of the tuple's typed text, without the lowest bit (PROTOCOLS 1)."""
+    """The first 8 bytes of the SHA-256 of the tuple's typed text, without the lowest bit (docs/protocols.md 1.4)."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in name)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

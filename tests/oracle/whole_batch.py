@@ -1,4 +1,4 @@
-"""What the plain loop itself is held to: one backward of the entire batch at once (PROTOCOLS 1, "Against the world")."""
+"""What the plain loop itself is held to: one backward of the entire batch at once (docs/protocols.md 1.11)."""
 
 import torch
 from torch import Tensor

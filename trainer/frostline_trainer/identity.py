@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this worker is: pod UID + process nonce, never a pod's name (PROTOCOLS 5).
+    """Who this worker is: pod UID + process nonce, never a pod's name (docs/protocols.md 5.1).
 
     controller, token: themselves, or the paths of files that hold them (`frostline_rpc.current_text`). node: its failure domain.
     host: the address at which other workers reach its store and its groups. joined_file: made when it has joined, for whoever

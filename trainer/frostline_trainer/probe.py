@@ -1,4 +1,4 @@
-"""The start-up probe: the digest of a small fixed computation at the job's shapes (PROTOCOLS 1).
+"""The start-up probe: the digest of a small fixed computation at the job's shapes (docs/protocols.md 1.9).
 
 Two workers whose probes agree compute the same bits; `numerics: exact` admits no other. It covers what differs between CPU
 models, GPU models and torch versions: matmul, attention, normalisation, activation, an optimizer step.

@@ -1,4 +1,4 @@
-"""Measured cost of each unit at the job's micro-batch size, for the planner (DESIGN 7)."""
+"""Measured cost of each unit at the job's micro-batch size, for the planner (docs/design.md 7)."""
 
 import time
 from collections.abc import Callable, Sequence

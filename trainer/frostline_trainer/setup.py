@@ -78,7 +78,7 @@ def choose_device(job: Job, local_rank: int) -> torch.device:
 
 
 def _deterministic_cuda() -> None:
-    """Exact numerics on CUDA: deterministic kernels only (PROTOCOLS 1)."""
+    """Exact numerics on CUDA: deterministic kernels only (docs/protocols.md 1.8)."""
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -1,4 +1,4 @@
-"""`frostline verify RUN_DIR`: compute chosen steps of a run again in this one process and compare bits (PROTOCOLS 1).
+"""`frostline verify RUN_DIR`: compute chosen steps of a run again in this one process and compare bits (docs/protocols.md 1.13).
 
 Any step can be checked, whatever placement computed it: the run's own checkpoints give the state to start from, its recorded
 decisions the freeze points, and the job file everything else. No controller, no cache, no network.

@@ -1,6 +1,6 @@
 """A worker process: one training process, from its start to its exit code.
 
-Environment: see docs/architecture.md. Exit codes: 0 ended as told, 2 the user's mistake, 3 refused by the controller, 70 a fault.
+Environment: see docs/design.md 14. Exit codes: 0 ended as told, 2 the user's mistake, 3 refused by the controller, 70 a fault.
 """
 
 import logging

@@ -52,7 +52,8 @@ class Comparison:
         }
 
     def same_digests(self) -> dict[str, bool]:
-        """For each seed that was run on two placements with the same numerics: whether the digests agree (PROTOCOLS 1)."""
+        """For each seed that was run on two placements with the same numerics: whether the digests agree
+        (docs/protocols.md 1.1)."""
         checks = {}
         for timed in self.times:
             for outcome in self.accuracy:

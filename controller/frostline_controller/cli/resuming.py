@@ -1,4 +1,4 @@
-"""Which fields of a job may change when a run goes on: the live ones (PROTOCOLS 9)."""
+"""Which fields of a job may change when a run goes on: the live ones (docs/protocols.md 9)."""
 
 from frostline_contract.job import Job, JobError, apply_overrides, parse_job
 from frostline_contract.job.change import differences

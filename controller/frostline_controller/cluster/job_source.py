@@ -1,4 +1,4 @@
-"""The job of a release: what the chart's ConfigMap offers, and what the run has taken of it (PROTOCOLS 8, 9).
+"""The job of a release: what the chart's ConfigMap offers, and what the run has taken of it (docs/protocols.md 8.6, 9).
 
 The run's folder keeps the job that the run follows. A release that is upgraded offers another: of that, live fields are taken and
 fixed ones are refused by name, and the run goes on either way.

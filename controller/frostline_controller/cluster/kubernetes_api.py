@@ -2,7 +2,7 @@
 
 The client brings what is hard to get right (kubeconfig, in-cluster tokens and their rotation, TLS); its typed models and its
 watch are left aside: models cost memory for every kind of object that there is, and a watch without a read timeout waits for ever
-on a connection that is half open (facts: kubernetes).
+on a connection that is half open.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The trainer StatefulSet of one run on a Kubernetes cluster, as the controller sees and changes it (PROTOCOLS 5, 10)."""
+"""The trainer StatefulSet of one run on a Kubernetes cluster, as the controller sees and changes it (docs/protocols.md 5, 10)."""
 
 import datetime
 import logging

@@ -1,4 +1,4 @@
-"""Who leads: a Lease that the chart has rendered, held by renewing it (PROTOCOLS 5).
+"""Who leads: a Lease that the chart has rendered, held by renewing it (docs/protocols.md 5.4).
 
 Another's Lease has run out when it has not changed for its duration by OUR monotonic clock since we first saw it so; the times in
 it, by other machines' clocks, are never compared. The clock goes on while the machine is suspended, since others' do. Our own is

@@ -34,7 +34,7 @@ POLL_SECONDS = 0.05
 POD_PREFIX = "trainer"
 PRELOAD_IN_PODS = "pods"
 GRACE_SECONDS = 15.0
-"""What a scale-down gives a pod (facts: some clouds give no more)."""
+"""What a scale-down gives a pod (some clouds give no more)."""
 
 
 @dataclass(frozen=True)

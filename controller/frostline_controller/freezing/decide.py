@@ -1,4 +1,4 @@
-"""The decision on the newest interval: guard, then policy, then rails (DESIGN 6: score -> decision -> actuation).
+"""The decision on the newest interval: guard, then policy, then rails (docs/design.md 6: score -> decision -> actuation).
 
 `decide` is a pure function; the state that a policy seems to have is a fold over the statistics of the surviving lineage.
 So a controller that restarts, or a successor, comes to the same decision from the same records.
@@ -99,7 +99,7 @@ def _rollback(inputs: FreezeInputs, condemned: Change, finding: str, policy: str
 
 
 def _about_the_tie(inputs: FreezeInputs, freeze_point: int) -> str:
-    """What the embedding's first freeze means for a head that shares its matrix (PROTOCOLS 1, "Tied embeddings")."""
+    """What the embedding's first freeze means for a head that shares its matrix (docs/protocols.md 1.7)."""
     if not inputs.tied or inputs.current > 0 or freeze_point == 0:
         return ""
     if inputs.untie_on_freeze:

@@ -1,6 +1,6 @@
 """What a freeze decision may read, and nothing else: statistics, decisions so far, the job's sections, the calendar.
 
-There is no clock here. "Now" is the last step of the newest interval (PROTOCOLS 6), so a decision that is computed again
+There is no clock here. "Now" is the last step of the newest interval (docs/protocols.md 6.3), so a decision computed again
 after a controller restart is the same decision.
 """
 

@@ -1,4 +1,4 @@
-"""Planning: who computes what, and what a step will cost. Pure: no clock, no I/O, no torch (DESIGN 7)."""
+"""Planning: who computes what, and what a step will cost. Pure: no clock, no I/O, no torch (docs/design.md 7)."""
 
 from frostline_controller.planner.cost import StepCost, placement_cost
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs

@@ -1,4 +1,4 @@
-"""Advice on the micro-batch size: the one number of the numerics that is about speed (DESIGN 7)."""
+"""Advice on the micro-batch size: the one number of the numerics that is about speed (docs/design.md 7)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

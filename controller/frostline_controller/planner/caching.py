@@ -1,4 +1,5 @@
-"""Whether the frozen prefix is read from the cache or computed (DESIGN 8): fetch against recompute, build cost until paid."""
+"""Whether the frozen prefix is read from the cache or computed (docs/design.md 8): fetch against recompute, build cost until
+paid."""
 
 from frostline_controller.planner.cost import cache_seconds
 from frostline_controller.planner.inputs import PlanInputs

@@ -1,4 +1,4 @@
-"""Dealing leaves to replicas, and what an exchange in the tree's order then costs (PROTOCOLS 1, "The sum")."""
+"""Dealing leaves to replicas, and what an exchange in the tree's order then costs (docs/protocols.md 1.2)."""
 
 from functools import lru_cache
 
@@ -55,7 +55,7 @@ def exchange_bytes_factor(leaf_bounds: tuple[int, ...]) -> float:
 
     All-to-all: each piece in chunks to the other dp - 1 members, (dp - 1) / dp of the gradient a piece; then the all-gather
     of the summed chunk, (dp - 1) / dp once more. One piece a replica gives a ring's bytes, 2 (dp - 1) / dp
-    (facts measured for the tree: three replicas of eight leaves exchange five pieces instead of three).
+    (three replicas of eight leaves exchange five pieces instead of three).
     """
     dp_degree = len(leaf_bounds) - 1
     busiest = max(tree_pieces(low, high) for low, high in zip(leaf_bounds, leaf_bounds[1:], strict=False))

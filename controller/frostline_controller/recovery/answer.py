@@ -6,7 +6,7 @@ from frostline_controller.recovery.target import find_target, missing_units
 
 
 def answer(failure: Failure) -> Answer:
-    """What to do about `failure` now (PROTOCOLS 4).
+    """What to do about `failure` now (docs/protocols.md 4).
 
     Wait: somebody that is reached may still report, and only when nobody does may a plan lose a step or send state away.
     NewEpoch: a generation may run on where nobody sees it. GoOn: all units from the newest whole state. GoBack: no state is.

@@ -1,4 +1,5 @@
-"""Whether a plan may start: who may still report, and which generation could still run on without anybody knowing (PROTOCOLS 4).
+"""Whether a plan may start: who may still report, and which generation could still run on without anybody knowing
+(docs/protocols.md 4.2).
 
 A generation's votes are unanimous, so one member's promise, or its end, stops it. Pure.
 """

@@ -1,4 +1,4 @@
-"""The state that all units can come back at: the newest that is whole among the survivors (PROTOCOLS 4, "What"). Pure.
+"""The state that all units can come back at: the newest that is whole among the survivors (docs/protocols.md 4.4). Pure.
 
 States are compared by their tags, never by step numbers alone: two generations may have voted on the same step.
 """
@@ -96,7 +96,8 @@ def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldUnit, ...]:
     """What of a report may be used. Who is gone gives nothing; who ran neither n nor n + 1 only what n names it as a holder of,
     and what it was given on the way into n.
 
-    So a worker that comes back from an older generation brings no state that a plan since then has given up (PROTOCOLS 5).
+    So a worker that comes back from an older generation brings no state that a plan since then has given up
+    (docs/protocols.md 5.8).
     """
     if _is_away(failure, report):
         return ()

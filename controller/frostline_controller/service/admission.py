@@ -45,7 +45,7 @@ class Admission:
                 raise Refused(f"pod {uid!r} is no longer part of the run: another has taken its place, or it was handed back")
 
     def _check_identity(self, request: pb.RegisterRequest) -> None:
-        """A worker must be of this job, and in exact numerics compute the same bits (PROTOCOLS 1). Raises Refused."""
+        """A worker must be of this job, and in exact numerics compute the same bits (docs/protocols.md 1.9). Raises Refused."""
         run = self._controller.run
         if request.job_digest != self._job_digest:
             raise Refused(

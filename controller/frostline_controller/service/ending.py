@@ -141,7 +141,7 @@ class Ending:
         log.info("run ended state=%s step=%s digest=%s message=%r", state, outcome.steps, outcome.digest, outcome.message)
 
     def _claim(self, outcome: pb.RunOutcome) -> pb.RunOutcome:
-        """The outcome that stands: this one, or what a predecessor claimed and could not write any more (PROTOCOLS 5).
+        """The outcome that stands: this one, or what a predecessor claimed and could not write any more (docs/protocols.md 5.6).
 
         Raises Conflict where another world goes on with the run; OSError where the epoch object cannot be written. A failure
         is told all the same: it is no result that a second one could contradict.

@@ -1,4 +1,4 @@
-"""Plans that are entered without a vote: the first one, the one after a resume, and the answer to a failure (PROTOCOLS 4).
+"""Plans that are entered without a vote: the first, one after a resume, and the answer to a failure (docs/protocols.md 4).
 
 A failure is answered at once: everybody who may run the generation, or a prepared one, is fenced and reports what it holds; then
 one plan brings all units to one step, from survivors or a checkpoint. A failure while members enter that plan is that plan's.
@@ -293,7 +293,7 @@ class Entering:
         await self._delete_excluded()
 
     async def _delete_excluded(self) -> None:
-        """The new generation fences; the kill follows (PROTOCOLS 7)."""
+        """The new generation fences; the kill follows (docs/protocols.md 7.3)."""
         run = self._run
         for worker_id, reason in list(self._to_delete.items()):
             worker = run.members.get(worker_id)

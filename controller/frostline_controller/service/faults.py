@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEAVE_GRACE_SECONDS = 15.0
-"""What a preemption's notice gives a pod (facts: some clouds give no more)."""
+"""What a preemption's notice gives a pod (some clouds give no more)."""
 LEFT_SECONDS = 0.1
 """After which what was announced has left this process."""
 OF_A_NODE = ("kill_node", "cut_node")

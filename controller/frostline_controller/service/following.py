@@ -1,5 +1,5 @@
-"""The job changes while the run goes on (PROTOCOLS 9): live fields are followed from the next generation on, fixed ones refused
-by name."""
+"""The job changes while the run goes on (docs/protocols.md 9): live fields are followed from the next generation on, fixed ones
+refused by name."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Records and statistics of stable steps: durable first, acknowledged then, each once (PROTOCOLS 6)."""
+"""Records and statistics of stable steps: durable first, acknowledged then, each once (docs/protocols.md 6.1)."""
 
 import asyncio
 import math
@@ -16,7 +16,7 @@ COMPARED_RECORDS = 4096
 
 
 class ResultsDiffer(Exception):
-    """A step redone under the same numerics has another loss: the promise of PROTOCOLS 1 is broken, the run stops."""
+    """A step redone under the same numerics has another loss: the promise of docs/protocols.md 1.1 is broken, the run stops."""
 
 
 class RecordLog:

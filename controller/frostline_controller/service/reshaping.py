@@ -1,4 +1,4 @@
-"""The two-phase reshape (PROTOCOLS 3): prepare a plan while training goes on, let a vote switch to it, learn the outcome.
+"""The two-phase reshape (docs/protocols.md 3): prepare a plan while training goes on, let a vote switch to it, learn the outcome.
 
 At most one plan is prepared at a time. Whether it was switched to is decided by the workers' vote alone; the controller
 learns it from Ready(entered) and from heartbeats, and withdraws what comes too late.
@@ -226,7 +226,7 @@ class Reshaping:
         return ""
 
     def _is_dead(self, plan: Plan, preparation: Preparation) -> bool:
-        """True where no vote has switched to it and none will (PROTOCOLS 4: its fate is known)."""
+        """True where no vote has switched to it and none will (docs/protocols.md 4.2: its fate is known)."""
         if preparation.withdrawn and not preparation.announced:
             return True
         base = self._run.current

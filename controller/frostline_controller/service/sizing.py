@@ -1,5 +1,5 @@
-"""How many pods the run holds: what a person asked for, and with objective "cost" no more than the plan uses (PROTOCOLS 10).
-Beside them always those of `placement.spare_workers`, which no plan names until a worker is lost.
+"""How many pods the run holds: what a person asked for, and with objective "cost" no more than the plan uses
+(docs/protocols.md 10). Beside them always those of `placement.spare_workers`, which no plan names until a worker is lost.
 
 Scale requests and the annotation `frostline.io/requested-workers` are one wish: an upper limit on the workers, 0 to suspend.
 /scale counts pods, the spare ones among them; the annotation counts workers without the spare ones.

@@ -1,6 +1,6 @@
 """The durable state: what a new controller needs to go on, kept in one annotation and changed by compare-and-swap only.
 
-It holds generation n, a prepared n + 1, all decisions, the lineages and what the run is (PROTOCOLS 5). The patch tests
+It holds generation n, a prepared n + 1, all decisions, the lineages and what the run is (docs/protocols.md 5.3). The patch tests
 FENCE, "<incarnation>.<counter>", so that of two controllers only the one that raised the incarnation last can write.
 """
 
@@ -22,7 +22,7 @@ from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.state.decisions import pack_decisions, unpack_decisions
 
 STATE_BYTES_MAX = 200 * 1024
-"""The API server takes 256 KiB of annotations in all (facts: kubernetes); the rest is left to others."""
+"""The API server takes 256 KiB of annotations in all (docs/design.md 12.5); the rest is left to others."""
 END_BYTES = 16 * 1024
 """More for the state of a run that has ended: it can always be written that it has, and why."""
 
@@ -32,7 +32,7 @@ ENDED = ("completed", "failed", "cancelled", "suspended")
 
 
 class RunIdentity(Frozen):
-    """What the first worker said about the run; every other worker must say the same (PROTOCOLS 1, 8).
+    """What the first worker said about the run; every other worker must say the same (docs/protocols.md 1.9, 1.10).
 
     place_dependence: what makes a sample's bits depend on its place in a tile, in words; empty: nothing. prefix_tile: how many
     samples the frozen prefix computes together, chosen from that with prefix_tile_reason. sample_tile_cost: what one sample at a

@@ -1,4 +1,4 @@
-"""The job file: one typed model, documented field by field (facts: it is also the chart's values file)."""
+"""The job file: one typed model, documented field by field (docs/design.md 9: it is also the chart's values file)."""
 
 from frostline_contract.job.load import apply_overrides, dump_job, job_digest, job_revision, load_job, parse_job, section_digests
 from frostline_contract.job.model import Job

@@ -1,4 +1,4 @@
-"""What a run takes of a changed job file: live fields, and no fixed one (PROTOCOLS 9)."""
+"""What a run takes of a changed job file: live fields, and no fixed one (docs/protocols.md 9)."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""When layers freeze: the job file's `freeze`, `decisions` and `elastic` sections (DESIGN 6, facts: freezing)."""
+"""When layers freeze: the job file's `freeze`, `decisions` and `elastic` sections (docs/design.md 6)."""
 
 from typing import Literal
 

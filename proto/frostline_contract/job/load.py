@@ -71,12 +71,12 @@ def dump_job(job: Job) -> str:
 
 
 def job_digest(job: Job) -> str:
-    """SHA-256 of the fixed fields: what makes it this run. A worker with another digest is refused (PROTOCOLS 8)."""
+    """SHA-256 of the fixed fields: what makes it this run. A worker with another digest is refused (docs/protocols.md 8.6)."""
     return _digest(_fixed(job, job.model_dump(mode="json")))
 
 
 def job_revision(job: Job) -> str:
-    """Of all fields, live ones too: the members of a generation follow one revision (PROTOCOLS 9). 16 hexadecimal digits."""
+    """Of all fields, live ones too: the members of a generation follow one revision (docs/protocols.md 9). 16 hexadecimal digits."""
     return _digest(job.model_dump(mode="json"))[:16]
 
 
@@ -102,7 +102,7 @@ def _digest(values: Any) -> str:
 
 
 def is_live(field: FieldInfo) -> bool:
-    """Whether a field may change while a run goes on (PROTOCOLS 9)."""
+    """Whether a field may change while a run goes on (docs/protocols.md 9)."""
     extra = field.json_schema_extra
     return isinstance(extra, dict) and extra.get("change") == "live"
 

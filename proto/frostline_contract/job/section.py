@@ -1,4 +1,4 @@
-"""The base of every section of a job file, and how a field says whether it may change while a run goes on (PROTOCOLS 9)."""
+"""The base of every section of a job file, and how a field says whether it may change while a run goes on (docs/protocols.md 9)."""
 
 from typing import Any
 

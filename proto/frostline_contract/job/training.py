@@ -47,7 +47,7 @@ class TrainingSection(Section):
     )
     activation_checkpointing: bool = fixed(False, doc="Keep only each unit's input and compute it again in the backward.")
     numerics: Literal["exact", "fast"] = fixed(
-        "exact", doc="exact: placement changes no bit (PROTOCOLS 1). fast: the library's all-reduce, equal to rounding."
+        "exact", doc="exact: placement changes no bit (docs/protocols.md 1). fast: the library's all-reduce, equal to rounding."
     )
     threads: int = fixed(1, ge=1, le=1024, doc="CPU threads a worker; part of the numerics.")
     device: Literal["auto", "cpu", "cuda"] = fixed("auto", doc="auto: cuda where there is one.")

@@ -1,4 +1,4 @@
-"""Which decisions bind after rollbacks and restores (PROTOCOLS 4, 6)."""
+"""Which decisions bind after rollbacks and restores (docs/protocols.md 4.7, 6.5)."""
 
 import pytest
 

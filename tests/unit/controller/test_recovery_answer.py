@@ -1,4 +1,4 @@
-"""Failures by hand: who may go on, from which state, and what is never done (PROTOCOLS 4)."""
+"""Failures by hand: who may go on, from which state, and what is never done (docs/protocols.md 4)."""
 
 import pytest
 

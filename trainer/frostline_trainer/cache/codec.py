@@ -1,8 +1,8 @@
 """How a boundary activation is stored: its own bytes, or fewer by a stated bound.
 
-A lossy codec is part of the function that the run computes (PROTOCOLS 1): a fresh activation goes through `round_trip`, whose
-bits equal those of encode followed by decode. Every codec works on each token alone, elementwise in IEEE arithmetic, so that a
-value has the same bits in every tile. All methods run on the device of their input.
+A lossy codec is part of the function that the run computes (docs/protocols.md 1.6): a fresh activation goes through `round_trip`,
+whose bits equal those of encode followed by decode. Every codec works on each token alone, elementwise in IEEE arithmetic, so
+that a value has the same bits in every tile. All methods run on the device of their input.
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""The prefix revision: a digest of everything that a boundary activation depends on (PROTOCOLS 1 and 11).
+"""The prefix revision: a digest of everything that a boundary activation depends on (docs/protocols.md 1.5 and 11.1).
 
 Two prefixes with one revision compute the same bits for the same sample and variant; that is what lets replicas, reshapes and
 other runs share cached values.

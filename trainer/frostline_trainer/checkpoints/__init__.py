@@ -1,1 +1,1 @@
-"""Checkpoints on disk: how they are written, found, kept and read (PROTOCOLS 8)."""
+"""Checkpoints on disk: how they are written, found, kept and read (docs/protocols.md 8)."""

@@ -1,4 +1,4 @@
-"""Complete checkpoints, as they are found and read: one safetensors file a unit, a manifest written last (PROTOCOLS 8).
+"""Complete checkpoints, as they are found and read: one safetensors file a unit, a manifest written last (docs/protocols.md 8.1).
 
 Layout under the root: <run epoch>/<generation>/<step>/unit-000.safetensors with unit-000.sha256 beside it, and manifest.json.
 A folder without manifest.json is no checkpoint. Any shape loads any. writing.py writes them.
@@ -137,6 +137,7 @@ def readable_checkpoints(root: Path) -> dict[FoundCheckpoint, dict]:
 
 
 def complete_checkpoints(root: Path) -> list[tuple[Path, dict]]:
-    """The complete checkpoints on the run's own history (PROTOCOLS 5), oldest (lineage, step) first: (folder, manifest)."""
+    """The complete checkpoints on the run's own history (docs/protocols.md 5.5), oldest (lineage, step) first: (folder,
+    manifest)."""
     found = readable_checkpoints(root)
     return [(Path(root) / one.path, found[one]) for one in surviving(read_epochs(root), found)]

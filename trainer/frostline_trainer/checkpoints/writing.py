@@ -1,4 +1,4 @@
-"""Writing checkpoints in the background: each member its share, then the manifest, once (PROTOCOLS 8).
+"""Writing checkpoints in the background: each member its share, then the manifest, once (docs/protocols.md 8.2).
 
 The copy is taken at a commit point; a share is written at once; the manifest is published when all shares are there and the step
 is stable. Member 0 does that; where it is gone, or its generation was abandoned, any other member that has the copy.

@@ -2,7 +2,7 @@
 
 Groups are made directly over a store, never through the global default group. So several worlds can exist at once (the next
 generation's is made in the background while the present one trains), and dropping the last reference to a group closes its
-sockets (facts/torch.md, Failure). Votes and state always travel over gloo in host memory; pipelines and gradients use NCCL
+sockets (docs/design.md 12.1). Votes and state always travel over gloo in host memory; pipelines and gradients use NCCL
 on CUDA.
 """
 

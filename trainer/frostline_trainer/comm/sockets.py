@@ -1,8 +1,8 @@
 """The sockets of this process: which of them are a process group's, and how what waits on them is made to end.
 
-gloo has no abort that works: a collective that waits for a silent peer ends only when its sockets do (facts: a stopped peer,
-or one that failed and still holds references). The library tells nobody which sockets it opened, but each group listens at an
-address of its own, and every connection of a group has such an address at one of its ends.
+gloo has no abort that works: a collective that waits for a silent peer ends only when its sockets do
+(docs/design.md 12.1: a stopped peer, or one that failed and still holds references). The library tells nobody which sockets it
+opened, but each group listens at an address of its own, and every connection of a group has such an address at one of its ends.
 """
 
 import os

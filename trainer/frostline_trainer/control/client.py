@@ -1,7 +1,7 @@
 """The worker's side of the Control service: registration, heartbeats, reports and the watch, each in a thread of its own.
 
-The step never waits for any of them (DESIGN 4.4). A controller that cannot be reached is never taken for failed: threads try
-again, reading the address file anew, until it is back.
+The step never waits for any of them (docs/design.md 4.4). A controller that cannot be reached is never taken for failed: threads
+try again, reading the address file anew, until it is back.
 """
 
 import logging

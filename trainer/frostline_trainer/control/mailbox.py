@@ -24,8 +24,8 @@ class Mailbox:
     plans: plans that name this worker and are not over, by counter. allowed: counters whose participants are all ready.
     prepared: counters that this worker has prepared itself. known: counters heard. repeated: heard again, by a controller that
     may not know the answer. dead: plans to which, as this worker knows, no vote switches any more. newest: of all generations
-    heard, in plans and in fences. promised: this worker enters none up to it any more (PROTOCOLS 4). fence: the newest that was
-    fenced; fence_reason: why, empty where it has been answered.
+    heard, in plans and in fences. promised: this worker enters none up to it any more
+    (docs/protocols.md 4.1). fence: the newest that was fenced; fence_reason: why, empty where it has been answered.
     """
 
     worker_id: str
@@ -130,7 +130,7 @@ class Mailbox:
             return self.decisions.get((lineage, number))
 
     def votable(self, step: int, decision_number: int) -> int:
-        """The counter of the plan that this worker may vote ready for in the vote of `step`; 0 for none (PROTOCOLS 3)."""
+        """The counter of the plan that this worker may vote ready for in the vote of `step`; 0: none (docs/protocols.md 3.2)."""
         with self.changed:
             for counter in sorted(self.plans, reverse=True):
                 plan = self.plans[counter]
@@ -142,7 +142,7 @@ class Mailbox:
 
     def ruled_out(self, step: int) -> set[GenerationId]:
         """Plans for which this worker's ballot in the vote of `step` says no, and will in every later one: if that vote passes,
-        no vote switches to them any more (PROTOCOLS 3).
+        no vote switches to them any more (docs/protocols.md 3.3).
         """
         with self.changed:
             return {
@@ -168,7 +168,7 @@ class Mailbox:
             return again
 
     def take_withdrawn(self) -> list[Plan]:
-        """Plans that have been withdrawn since the last call. A vote under way may still switch to one (PROTOCOLS 3)."""
+        """Plans that have been withdrawn since the last call. A vote under way may yet switch to one (docs/protocols.md 3.2)."""
         with self.changed:
             fresh = sorted(self.withdrawn - self._answered)
             self._answered |= self.withdrawn

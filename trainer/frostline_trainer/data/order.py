@@ -71,7 +71,7 @@ class BatchOrder:
         return taken + [PADDING] * (self.batch_size - len(taken))
 
     def variants(self, step: int, indices: Sequence[int], mode: str, k: int) -> list[int]:
-        """The augmentation variant of each sample in a step (PROTOCOLS 1, "Randomness").
+        """The augmentation variant of each sample in a step (docs/protocols.md 1.4).
 
         mode: one of data.augmentation.mode. k: data.augmentation.variants. The choice depends on (seed, step, sample);
         what a variant looks like depends on (seed, sample, variant), see `augment`. Padding has variant 0.

@@ -1,4 +1,4 @@
-"""SHA-256 digests of the model's units: initial weights, and the state that a run ends with (PROTOCOLS 1)."""
+"""SHA-256 digests of the model's units: initial weights, and the state that a run ends with (docs/protocols.md 1.10)."""
 
 from concurrent.futures import ThreadPoolExecutor
 

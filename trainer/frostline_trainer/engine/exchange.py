@@ -1,8 +1,9 @@
-"""Gradients over the data-parallel group, in the tree's order, flat, one exchange a stage (PROTOCOLS 1, "The sum").
+"""Gradients over the data-parallel group, in the tree's order, flat, one exchange a stage (docs/protocols.md 1.2).
 
 Every replica holds the sums of its own aligned tree nodes. All-to-all of chunks brings each replica one chunk of all nodes;
 it sums that chunk in tree order; all-gather puts the chunks together. The bytes are a ring's where every replica holds one
-node (facts/torch.md), and then nothing is copied: the node is sent from where it was summed and received into the same memory.
+node (docs/design.md 12.4), and then nothing is copied: the node is sent from where it was summed and received into the same
+memory.
 """
 
 import torch

@@ -47,7 +47,7 @@ class StepGradients:
 class Generation:
     """A member's part of one plan.
 
-    index: own global rank. phase: called with the name of each phase as it is entered (PROTOCOLS 7).
+    index: own global rank. phase: called with the name of each phase as it is entered (docs/protocols.md 7.1).
     moved: called as often as a part of a long phase is done.
     codec_chain, round_trip: the lossy codec's part of the function, () and None where there is none.
     origin: (step, epoch, offset) of the data where this generation starts.
@@ -140,7 +140,7 @@ class Generation:
     # ---- a step
 
     def compute(self, step: int) -> StepGradients:
-        """Schedule and exchange: afterwards the reduced gradients are complete on the device (PROTOCOLS 2, 1.)."""
+        """Schedule and exchange: afterwards the reduced gradients are complete on the device (docs/protocols.md 2.1)."""
         batch = self.feed.batch(step)
         self.phase("load")
         self.keeper.expect()
@@ -224,7 +224,7 @@ class Generation:
         self.keeper.drop()
 
     def abandon(self, keep_prepared: bool) -> None:
-        """Drop everything that refers to the groups, so that their sockets close (facts/torch.md, Failure).
+        """Drop everything that refers to the groups, so that their sockets close (docs/design.md 12.1).
 
         keep_prepared: the reduced gradients of a prepared step stay, for a late commit.
         """

@@ -1,4 +1,4 @@
-"""What this process could bring back: every unit whose whole state it has, and which state that is (PROTOCOLS 4).
+"""What this process could bring back: every unit whose whole state it has, and which state that is (docs/protocols.md 4.4).
 
 Units that it owns, units that it keeps for others (wards), and units that it has not given up yet. Written by the training
 thread alone; a report is made by that thread too.

@@ -1,4 +1,5 @@
-"""A buddy keeps units of others whole, so that they can be brought back where all their owners are lost (PROTOCOLS 2 and 4).
+"""A buddy keeps units of others whole, so that they can be brought back where all their owners are lost
+(docs/protocols.md 2.2 and 4.6).
 
 A ward's weights lie in the buddy's own copy of the model, its moments among the buddy's moments: an owner's state, at the same
 tag. In every step the owner in replica 0 sends the ward's reduced gradient, which the buddy has before it enters the vote; what

@@ -24,7 +24,7 @@ class StageSettings:
     one_sample_tiles: frozen units compute one sample at a time, for machines whose kernels give a row other bits at another place
     of its tile; otherwise whole micro-batches.
     codec_chain, round_trip: a lossy codec is part of the function: every activation that enters one of these units below the
-    freeze point went through encode and decode (PROTOCOLS 1, "A lossy codec").
+    freeze point went through encode and decode (docs/protocols.md 1.6).
     """
 
     seed: int

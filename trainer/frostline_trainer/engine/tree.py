@@ -1,4 +1,4 @@
-"""The one summation tree of a step: L leaves, summed pairwise whoever computes them (PROTOCOLS 1, "The sum").
+"""The one summation tree of a step: L leaves, summed pairwise whoever computes them (docs/protocols.md 1.2).
 
 A node is (low, size): the sum of the leaves [low, low + size), size a power of two, low a multiple of size.
 """

@@ -97,5 +97,5 @@ def unit_digest(state: UnitState, skip: frozenset[str] = frozenset()) -> bytes:
 
 
 def run_digest(unit_digests: list[bytes]) -> str:
-    """The run's digest: SHA-256 of the units' SHA-256s, in unit order (PROTOCOLS 1)."""
+    """The run's digest: SHA-256 of the units' SHA-256s, in unit order (docs/protocols.md 1.10)."""
     return hashlib.sha256(b"".join(unit_digests)).hexdigest()

@@ -1,4 +1,4 @@
-"""The vote: one small all-reduce that every member of a generation enters once a step (PROTOCOLS 2).
+"""The vote: one small all-reduce that every member of a generation enters once a step (docs/protocols.md 2.3).
 
 Every slot has one contributor, so the sum is exact and everybody totals the slots in one order. Slots: each unit's squared
 gradient norm, each micro-batch's loss, each unit's covered bit, and per member its readiness, newest decision and flags.

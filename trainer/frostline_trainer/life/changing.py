@@ -27,7 +27,7 @@ class Changes:
         self._rebuild(entered, decision.freeze_point)
 
     def roll_back(self, entered: Entered, decision: Decision) -> None:
-        """Weights, moments, cursor and freeze point go back together (PROTOCOLS 6)."""
+        """Weights, moments, cursor and freeze point go back together (docs/protocols.md 6.6)."""
         started = time.perf_counter()
         self._phase("rollback")
         units = entered.plan.needs(entered.generation.worker_id)
@@ -39,7 +39,7 @@ class Changes:
         self._context.holdings.settle(units, self._state.tag)
         entered.generation.rewind(self._state.data_origin)
         self._rebuild(entered, decision.freeze_point)
-        # From here on the newest manifest is the new lineage's (PROTOCOLS 6).
+        # From here on the newest manifest is the new lineage's (docs/protocols.md 6.6).
         self._saving.checkpoint(entered, self._state, before_freeze=True)
         self._report("guard", f"rolled back to step {restored.step}: {decision.reason}", time.perf_counter() - started)
 

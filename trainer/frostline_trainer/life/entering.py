@@ -81,14 +81,14 @@ class Entrance:
         return Entered(plan, groups.world.index, generation, link)
 
     def extend_chain(self, freeze_point: int) -> None:
-        """A boundary that values cross through the codec joins the chain (PROTOCOLS 1, "A lossy codec")."""
+        """A boundary that values cross through the codec joins the chain (docs/protocols.md 1.6)."""
         state = self._state
         state.codec_chain = [point for point in state.codec_chain if point < freeze_point]
         if freeze_point > 0:
             state.codec_chain.append(freeze_point)
 
     def _drop_unnamed(self, plan: Plan) -> None:
-        """What the plan does not name this worker as a holder of is not to be asked for here again (PROTOCOLS 4)."""
+        """What the plan does not name this worker as a holder of is not to be asked for here again (docs/protocols.md 4.4)."""
         holdings = self._context.holdings
         holdings.drop([unit for unit in holdings.all() if unit not in plan.held_by(self._worker_id)])
 

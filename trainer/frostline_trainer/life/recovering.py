@@ -1,4 +1,5 @@
-"""What a worker does when its generation has failed: it reports what it could bring back, and commits late (PROTOCOLS 4)."""
+"""What a worker does when its generation has failed: it reports what it could bring back, and commits late
+(docs/protocols.md 4.1)."""
 
 import logging
 import traceback

@@ -1,4 +1,4 @@
-"""Where every thread of this process is: what a worker says when it is asked because it seems to hang (PROTOCOLS 7)."""
+"""Where every thread of this process is: what a worker says when it is asked because it seems to hang (docs/protocols.md 7.3)."""
 
 import sys
 import threading

@@ -1,5 +1,5 @@
 """Interrupts process groups from a thread of its own: aborting NCCL may block, and neither the heartbeat nor the control
-stream may wait for it (facts: a dead NCCL peer hangs, so somebody beside the blocked training thread has to act).
+stream may wait for it (docs/design.md 12.2: a dead NCCL peer hangs, so somebody beside the blocked training thread has to act).
 
 Who decides that a peer is dead is the controller: it sees heartbeats, and answers with a fence. This thread carries it out:
 every group that it guards is interrupted, so that whatever the training thread is blocked in ends with an error.

@@ -158,7 +158,7 @@ class Worker:
         return ended
 
     def _follow(self, job: Job) -> None:
-        """All members of a generation follow one job; its live fields may differ from the last one's (PROTOCOLS 9)."""
+        """All members of a generation follow one job; its live fields may differ from the last one's (docs/protocols.md 9)."""
         if job is not self.context.job:
             self.context.job = self.job = job
             self.saving.follow(job)
@@ -228,7 +228,7 @@ class Worker:
         return told
 
     def _later_epoch(self, run_epoch: int) -> None:
-        """The checkpoint writer has found that an older world is fenced off: it publishes nothing more (PROTOCOLS 5).
+        """The checkpoint writer has found that an older world is fenced off: it publishes nothing more (docs/protocols.md 5.5).
 
         Only a member of such a world stops. A worker that is in the new epoch already, or waits for a plan, has left it.
         """
@@ -238,7 +238,7 @@ class Worker:
             self._interrupt(plan.generation)
 
     def _recover(self, failure: RuntimeError) -> None:
-        """Drop all groups, keep what could be committed late, and report. A report is a promise (PROTOCOLS 4)."""
+        """Drop all groups, keep what could be committed late, and report. A report is a promise (docs/protocols.md 4.1)."""
         log.warning("generation %s is over: %s", self._running(), failure)
         try:
             self.clock.enter("recovery")
@@ -268,7 +268,7 @@ class Worker:
         return EXIT_DONE
 
     def leave(self, reason: str) -> None:
-        """SIGTERM: ask the controller for a plan without this worker; the run goes on (PROTOCOLS 10)."""
+        """SIGTERM: ask the controller for a plan without this worker; the run goes on (docs/protocols.md 10.2)."""
         if self.client is None or self.client.response is None:
             # Nobody counts on it yet.
             os._exit(EXIT_DONE)

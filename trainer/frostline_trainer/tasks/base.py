@@ -30,7 +30,7 @@ class Task(Protocol):
     def loss(self, logits: Tensor, inputs: dict[str, Tensor], counts: tuple[int, ...]) -> Tensor:
         """This micro-batch's share of the step's loss, a scalar: the sum over terms of
         (sum of valid items' losses) / counts[term] / number of terms. counts are those of the WHOLE step's batch, so that
-        the micro-batches' losses add up to the step's (PROTOCOLS 1)."""
+        the micro-batches' losses add up to the step's (docs/protocols.md 1.3)."""
         ...
 
     def evaluate(self, logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:

@@ -208,7 +208,7 @@ class TrainingLoop:
         )
 
     def _last_vote(self, ended: LoopEnd) -> LoopEnd:
-        """A run ends with one vote that carries no step, so that its last step is stable and leaves (PROTOCOLS 2.5).
+        """A run ends with one vote that carries no step, so that its last step is stable and leaves (docs/protocols.md 2.5).
 
         It switches to nothing, whoever is ready: all members have seen the vote that ends the run.
         """

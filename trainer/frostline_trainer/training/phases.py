@@ -1,4 +1,4 @@
-"""Progress of the training thread: which phase of which step it is in, and how long phases take (PROTOCOLS 7).
+"""Progress of the training thread: which phase of which step it is in, and how long phases take (docs/protocols.md 7.1).
 
 The rolling 99th percentile is the exact one (nearest rank) of a phase's last WINDOW durations. A window forgets, which a run
 that reshapes and freezes needs and a sketch of the whole past (P2, t-digest) does not; it is right from the first sample on;

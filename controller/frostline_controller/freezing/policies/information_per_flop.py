@@ -4,7 +4,7 @@
 
 tr F_i is a unit's Fisher trace, for which its mean squared gradient norm stands; UC is an unfrozen step's cost; BF_i is the
 backward cost that freezing unit i saves, twice its forward FLOPs. Costs are counted FLOPs, never measured times: a policy
-reads nothing that a clock or the placement has touched (PROTOCOLS 6).
+reads nothing that a clock or the placement has touched (docs/protocols.md 6.3).
 """
 
 from collections.abc import Sequence

@@ -100,7 +100,7 @@ class ControlServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def DescribeJob(self, request, context):
-        """worker: the run's job, before anything else. What a pod mounts may be older than the run (PROTOCOLS 9).
+        """worker: the run's job, before anything else. What a pod mounts may be older than the run (docs/protocols.md 9).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
