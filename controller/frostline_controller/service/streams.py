@@ -27,7 +27,7 @@ class Outbox:
         self._reader: asyncio.Future[None] | None = None
 
     def put(self, message: bytes | None) -> bool:
-        """True where the reader waits and is to be woken."""
+        """True where it was empty: the reader may wait, and is to be woken."""
         self._messages.append(message)
         return len(self._messages) == 1
 
