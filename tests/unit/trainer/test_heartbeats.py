@@ -56,8 +56,13 @@ def test_a_controller_that_does_not_answer_is_given_up(monkeypatch: pytest.Monke
     assert clock.now - asked <= ASK_SECONDS + PATIENCE_SECONDS + 1.0
 
 
-def test_an_older_controller_answers_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_controller_answers_each_and_is_given_up_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     made, beats = Clock(monkeypatch).beats()
+    quiet = []
     for _ in range(20):
-        next(beats)
+        quiet.append(next(beats).quiet)
         made.note_answer()
+    assert quiet == [False, *[True] * 19], "an answer that was not asked for is one"
+    with pytest.raises(TimeoutError):
+        for _ in range(20):
+            next(beats)
