@@ -17,6 +17,7 @@ from frostline_controller.service.leading import lead, stamp_logs
 from frostline_controller.service.run import Run
 from frostline_controller.state.durable import DurableStore, check_same_job
 from frostline_rpc.auth import Tokens
+from frostline_rpc.event_loop import run_serving
 
 SUPERSEDED = 4
 """Exit code of a controller that another one has replaced."""
@@ -77,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s", stream=sys.stderr)
     options = arguments(sys.argv[1:] if argv is None else argv)
     try:
-        return asyncio.run(serve(options))
+        return run_serving(serve(options))
     except (ValueError, OSError) as error:
         print(f"frostline controller: {error}", file=sys.stderr)
         return 2

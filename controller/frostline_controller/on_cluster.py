@@ -36,6 +36,7 @@ from frostline_controller.state.durable import DurableStore, check_same_job
 from frostline_rpc.api_server import fetch_keys, token_review
 from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Caller, Callers
 from frostline_rpc.errors import NotLeading
+from frostline_rpc.event_loop import run_serving
 from frostline_rpc.health import serve_health
 from frostline_rpc.projected import Bearer, ProjectedTokens
 
@@ -208,7 +209,7 @@ def main() -> int:
         level="INFO", format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s", stream=sys.stderr
     )
     try:
-        return asyncio.run(serve(Settings.from_environment()))
+        return run_serving(serve(Settings.from_environment()))
     except JobError as error:
         log.error("%s", error)
         return 2

@@ -1,7 +1,7 @@
 """A gRPC server by the house's conventions: authenticated, errors mapped to status codes, messages bounded, health served."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -67,18 +67,21 @@ class _Conventions(grpc.aio.ServerInterceptor):
             except DomainError as error:
                 await context.abort(error.code, str(error))
 
-        async def stream(message: bytes, context: grpc.aio.ServicerContext) -> Any:
+        async def stream(message: bytes, context: grpc.aio.ServicerContext) -> None:
             try:
                 async for response in handler.unary_stream(read(message), context):
-                    yield response
+                    await context.write(response)
             except DomainError as error:
                 await context.abort(error.code, str(error))
 
-        async def conversation(messages: Any, context: grpc.aio.ServicerContext) -> Any:
-            requests = (read(message) async for message in messages)
+        async def conversation(_: Any, context: grpc.aio.ServicerContext) -> None:
+            async def requests() -> AsyncIterator[Any]:
+                while (message := await context.read()) is not grpc.aio.EOF:
+                    yield read(message)
+
             try:
-                async for response in handler.stream_stream(requests, context):
-                    yield response
+                async for response in handler.stream_stream(requests(), context):
+                    await context.write(response)
             except DomainError as error:
                 await context.abort(error.code, str(error))
 

@@ -11,7 +11,6 @@ import json
 import random
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from tests.benchmarks.wire import Connection, open_connection
 NUM_UNITS = 200
 INTERVAL_STEPS = 8
 WAIT_SECONDS = 120.0
-CALL_SECONDS, ANSWER_SECONDS = 60.0, 5.0
+CALL_SECONDS, ANSWER_SECONDS, ASK_SECONDS = 60.0, 5.0, 2.0
 JOIN_AT_ONCE = 25
 """Of each process: pods of one scale-up come at about the same time."""
 TIMED_PHASES = PHASE_ORDER[11:21]
@@ -51,7 +50,8 @@ class Simulated:
         self.decided: dict[int, float] = {}
         self.heartbeat_seconds: list[float] = []
         self.step = 0
-        self._unanswered: deque[float] = deque()
+        self._asked_at: float | None = None
+        self._answered_at = -ASK_SECONDS
 
     async def call(self, method: str, request: Any) -> bytes:
         return await self._connection.unary(method, request.SerializeToString(), CALL_SECONDS)
@@ -90,24 +90,31 @@ class Simulated:
             self.ready.add(message.ready.generation.counter)
 
     async def beat(self) -> None:
-        """A heartbeat each second, each worker at its own moment of it, over one stream after the other."""
+        """A heartbeat each second, each worker at its own moment of it, over one stream after the other. As a worker's
+        (`frostline_trainer.control.heartbeats`), it asks for an answer ASK_SECONDS after the last one."""
         await asyncio.sleep(self.ordinal % 100 / 100)
         call = None
         while True:
-            self._unanswered.append(time.monotonic())
+            now = time.monotonic()
+            quiet = self._asked_at is not None or now - self._answered_at < ASK_SECONDS
+            if not quiet:
+                self._asked_at = now
             if call is None or call.done.done():
-                call = self._connection.conversation("Heartbeats", self._heartbeat(), self._hear_answer)
+                call = self._connection.conversation("Heartbeats", self._heartbeat(quiet), self._hear_answer)
             else:
-                self._connection.more(call, self._heartbeat())
+                self._connection.more(call, self._heartbeat(quiet))
             await asyncio.sleep(1.0)
-            if self._unanswered and time.monotonic() - self._unanswered[0] > ANSWER_SECONDS:
+            if self._asked_at is not None and time.monotonic() - self._asked_at > ANSWER_SECONDS:
                 raise TimeoutError(f"a heartbeat of {self.worker_id} was not answered within {ANSWER_SECONDS:g} s")
 
     def _hear_answer(self, data: bytes) -> None:
         assert pb.HeartbeatsResponse.FromString(data).heartbeat.known, f"{self.worker_id} was given up"
-        self.heartbeat_seconds.append(time.monotonic() - self._unanswered.popleft())
+        assert self._asked_at is not None, "an answer that was not asked for"
+        self._answered_at = time.monotonic()
+        self.heartbeat_seconds.append(self._answered_at - self._asked_at)
+        self._asked_at = None
 
-    def _heartbeat(self) -> bytes:
+    def _heartbeat(self, quiet: bool) -> bytes:
         inside = self.generation is not None
         heartbeat = pb.HeartbeatRequest(
             worker_id=self.worker_id, generation=self.generation, step=self.step, phase="schedule" if inside else "start",
@@ -117,7 +124,7 @@ class Simulated:
             busy_seconds=self._noise.uniform(0.09, 0.11) if inside else 0.0, link=LINK if inside else None,
             cache=CACHE if inside else None,
         )  # fmt: skip
-        return pb.HeartbeatsRequest(heartbeat=heartbeat).SerializeToString()
+        return pb.HeartbeatsRequest(heartbeat=heartbeat, quiet=quiet).SerializeToString()
 
     async def prepare(self, plan: plan_pb2.Plan) -> None:
         await self.call("Ready", pb.ReadyRequest(worker_id=self.worker_id, generation=plan.generation, ready=True, seconds=0.1))

@@ -70,7 +70,8 @@ def thousand_workers(effort: Effort) -> Report:
         f"The controller with {count:,} workers on one core",
         f"The real controller process, alone on one core; {count:,} simulated workers in {PROCESSES} processes on the other "
         f"cores, each with a connection of its own, its stream, a heartbeat a second and its own measurements of {NUM_UNITS} "
-        "units. The workers write their HTTP/2 frames by hand: with gRPC's client they need more than a core themselves, and the "
+        "units; as a worker does, they ask for an answer to a heartbeat two seconds after the last one. "
+        "The workers write their HTTP/2 frames by hand: with gRPC's client they need more than a core themselves, and the "
         "figures were theirs. A decision a second. Decision latency: from the call that reports an interval's statistics to the "
         "moment when a worker holds the decision, after it was written durably; over all workers and all decisions. The planner "
         "is asked after each. Longest turn: what the controller's event loop does between two looks at its sockets, by the "

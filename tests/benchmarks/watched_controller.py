@@ -4,7 +4,6 @@ A turn is everything that the loop does between two looks at its sockets and tim
 at least LEAST_SECONDS become lines "<CLOCK_MONOTONIC seconds when it ended> <its seconds>" of turns.txt in the run's folder.
 """
 
-import asyncio
 import logging
 import selectors
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from frostline_controller.__main__ import arguments, serve
+from frostline_rpc.event_loop import run_serving
 
 LEAST_SECONDS = 0.01
 FILE = "turns.txt"
@@ -44,8 +44,7 @@ def longest_turn(run_dir: Path, begin: float, end: float) -> float:
 def main() -> int:
     logging.basicConfig(format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s", stream=sys.stderr)
     options = arguments(sys.argv[1:])
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(TimedSelector(options.run_dir / FILE))) as runner:
-        return runner.run(serve(options))
+    return run_serving(serve(options), TimedSelector(options.run_dir / FILE))
 
 
 if __name__ == "__main__":

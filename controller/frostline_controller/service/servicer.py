@@ -78,7 +78,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     ) -> AsyncIterator[pb.HeartbeatsResponse]:
         ends_at = self._run.clock() + HEARTBEATS_SECONDS
         async for request in requests:
-            yield pb.HeartbeatsResponse(heartbeat=self._take_heartbeat(request.heartbeat))
+            answer = self._take_heartbeat(request.heartbeat)
+            if not (request.quiet and answer.known):
+                yield pb.HeartbeatsResponse(heartbeat=answer)
             if self._run.clock() > ends_at:
                 return
 

@@ -1,63 +1,108 @@
-"""The WatchPlan streams: one queue a worker, written by the reconciler, read by the worker's stream."""
+"""The WatchPlan streams: one outbox a worker, filled by the reconciler, emptied by the worker's stream.
+
+What goes to all of a thousand workers at once would make one long turn of the event loop, in which nobody is heard: so each turn
+wakes a few streams, in the order in which they were written to.
+"""
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterable
 
 from frostline_proto.v1 import control_pb2 as pb
 
 CLOSED = None
 FLUSH_LOOK_SECONDS = 0.005
+WOKEN_A_TURN = 32
 
 Announcement = pb.WatchPlanResponse | bytes
 """A message, or its serialized form: what goes to a thousand workers is serialized once."""
+
+
+class Outbox:
+    """What one stream is still to send, in order. One reader."""
+
+    def __init__(self) -> None:
+        self._messages: deque[bytes | None] = deque()
+        self._reader: asyncio.Future[None] | None = None
+
+    def put(self, message: bytes | None) -> bool:
+        """True where it was empty: the reader may wait, and is to be woken."""
+        self._messages.append(message)
+        return len(self._messages) == 1
+
+    def wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    async def get(self) -> bytes | None:
+        while not self._messages:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        return self._messages.popleft()
+
+    def empty(self) -> bool:
+        return not self._messages
 
 
 class Streams:
     """At most one stream a worker; a newer one closes the older."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, asyncio.Queue[bytes | None]] = {}
+        self._outboxes: dict[str, Outbox] = {}
+        self._to_wake: deque[Outbox] = deque()
 
-    def open(self, worker_id: str) -> asyncio.Queue[bytes | None]:
-        older = self._queues.get(worker_id)
+    def open(self, worker_id: str) -> Outbox:
+        older = self._outboxes.get(worker_id)
         if older is not None:
-            older.put_nowait(CLOSED)
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._queues[worker_id] = queue
-        return queue
+            self._put(older, CLOSED)
+        outbox = self._outboxes[worker_id] = Outbox()
+        return outbox
 
-    def close(self, worker_id: str, queue: asyncio.Queue[bytes | None]) -> bool:
+    def close(self, worker_id: str, outbox: Outbox) -> bool:
         """Forget a stream that ended. True where it was the worker's newest."""
-        if self._queues.get(worker_id) is not queue:
+        if self._outboxes.get(worker_id) is not outbox:
             return False
-        del self._queues[worker_id]
+        del self._outboxes[worker_id]
         return True
 
     def close_all(self) -> None:
-        for queue in self._queues.values():
-            queue.put_nowait(CLOSED)
+        for outbox in self._outboxes.values():
+            self._put(outbox, CLOSED)
 
     def send(self, worker_id: str, message: Announcement) -> None:
         """To one worker; one that is not listening gets the whole state when it connects."""
         self.send_to((worker_id,), message)
 
     def send_all(self, message: Announcement) -> None:
-        self.send_to(list(self._queues), message)
+        self.send_to(list(self._outboxes), message)
 
     def send_to(self, worker_ids: Iterable[str], message: Announcement) -> None:
         """The same to several workers."""
         serialized = message if isinstance(message, bytes) else message.SerializeToString()
         for worker_id in worker_ids:
-            queue = self._queues.get(worker_id)
-            if queue is not None:
-                queue.put_nowait(serialized)
+            outbox = self._outboxes.get(worker_id)
+            if outbox is not None:
+                self._put(outbox, serialized)
 
     async def flushed(self, seconds: float) -> None:
         """Until what was sent has gone on its way to all, but no longer than `seconds`: one may take nothing any more."""
         deadline = time.monotonic() + seconds
-        while any(not queue.empty() for queue in self._queues.values()) and time.monotonic() < deadline:
+        while any(not outbox.empty() for outbox in self._outboxes.values()) and time.monotonic() < deadline:
             await asyncio.sleep(FLUSH_LOOK_SECONDS)
 
     def listening(self) -> list[str]:
-        return list(self._queues)
+        return list(self._outboxes)
+
+    def _put(self, outbox: Outbox, message: bytes | None) -> None:
+        if not outbox.put(message):
+            return
+        self._to_wake.append(outbox)
+        if len(self._to_wake) == 1:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
+    def _wake_some(self) -> None:
+        for _ in range(min(WOKEN_A_TURN, len(self._to_wake))):
+            self._to_wake.popleft().wake()
+        if self._to_wake:
+            asyncio.get_running_loop().call_soon(self._wake_some)

@@ -42,6 +42,25 @@ def test_a_stream_of_heartbeats_is_answered_one_by_one_and_ends_in_time(tmp_path
     asyncio.run(run())
 
 
+def test_a_quiet_heartbeat_is_answered_only_where_the_worker_is_not_known(tmp_path: Path) -> None:
+    async def quiet(*steps: int) -> AsyncIterator[pb.HeartbeatsRequest]:
+        async for request in said(*steps):
+            request.quiet = request.heartbeat.step != 2
+            yield request
+
+    async def run() -> None:
+        stage = Stage(tmp_path)
+        control = ControlServicer(stage.controller)
+        answers = [answer.heartbeat.known async for answer in control.Heartbeats(quiet(1), None)]
+        assert answers == [False], "it has to register"
+        await stage.join(0)
+        assert len([answer async for answer in control.Heartbeats(quiet(1, 2, 3), None)]) == 1
+        worker = stage.run.members.get("uid-0/1")
+        assert worker is not None and worker.step == 3, "a quiet one is heard as any other"
+
+    asyncio.run(run())
+
+
 def test_a_plan_is_serialized_once_for_all_who_hear_it(tmp_path: Path) -> None:
     async def run() -> None:
         async with leading(tmp_path) as stage:

@@ -1,4 +1,4 @@
-"""A worker's heartbeats as one stream of requests: one an interval, until one is not answered in time."""
+"""A worker's heartbeats as one stream of requests: one an interval, until an answer that was asked for does not come in time."""
 
 import threading
 import time
@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterator
 
 from frostline_proto.v1 import control_pb2
 
+ASK_SECONDS = 2.0
+"""After an answer the next is asked for so much later: to answer is as much work for the controller as to listen, and what it
+says, up to where records are safe, is not urgent."""
+
 
 class Heartbeats:
     """Iterated by gRPC in a thread of its own; `note_answer` is called by whoever reads the answers.
 
-    snapshot(): what to say. interval(): seconds between two. patience: seconds without any answer, while one is due.
+    snapshot(): what to say. interval(): seconds between two. patience: seconds that an answer may take.
     """
 
     def __init__(
@@ -21,20 +25,20 @@ class Heartbeats:
         patience: float,
     ) -> None:
         self._snapshot, self._stopping, self._interval, self._patience = snapshot, stopping, interval, patience
-        self._sent = self._answered = self._seen = 0
-        self._moved_at = 0.0
+        self._asked_at: float | None = None
+        self._answered_at = -ASK_SECONDS
 
     def note_answer(self) -> None:
-        self._answered += 1
+        """Also one that was not asked for: an older controller answers each."""
+        self._answered_at, self._asked_at = time.monotonic(), None
 
     def __iter__(self) -> Iterator[control_pb2.HeartbeatsRequest]:
         """Raises TimeoutError, with which gRPC ends the stream, where nobody answers: that controller is not there any more."""
         while not self._stopping.wait(self._interval()):
-            now = time.monotonic()
-            answered = self._answered
-            if answered != self._seen or answered == self._sent:
-                self._seen, self._moved_at = answered, now
-            elif now - self._moved_at > self._patience:
+            now, asked_at = time.monotonic(), self._asked_at
+            if asked_at is not None and now - asked_at > self._patience:
                 raise TimeoutError(f"no heartbeat was answered for {self._patience:g} s")
-            self._sent += 1
-            yield control_pb2.HeartbeatsRequest(heartbeat=self._snapshot())
+            quiet = asked_at is not None or now - self._answered_at < ASK_SECONDS
+            if not quiet:
+                self._asked_at = now
+            yield control_pb2.HeartbeatsRequest(heartbeat=self._snapshot(), quiet=quiet)

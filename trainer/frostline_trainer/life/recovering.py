@@ -120,6 +120,7 @@ class Recovery:
             request.distrusted_from = first
             request.cache_distrusted |= earlier.cache_distrusted
             request.distrusted_workers.extend(set(earlier.distrusted_workers) - set(request.distrusted_workers))
+            request.distrusted_detail.update({**earlier.distrusted_detail, **request.distrusted_detail})
 
     def commit_late(self, plan: Plan) -> None:
         """Come to the plan's start by its vote, where this worker has prepared that very step and has not committed it."""

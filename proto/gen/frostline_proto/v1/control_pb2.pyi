@@ -138,10 +138,12 @@ class HeartbeatResponse(_message.Message):
     def __init__(self, durable_step: _Optional[int] = ..., durable_lineage: _Optional[int] = ..., durable_interval: _Optional[int] = ..., known: bool = ...) -> None: ...
 
 class HeartbeatsRequest(_message.Message):
-    __slots__ = ("heartbeat",)
+    __slots__ = ("heartbeat", "quiet")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    QUIET_FIELD_NUMBER: _ClassVar[int]
     heartbeat: HeartbeatRequest
-    def __init__(self, heartbeat: _Optional[_Union[HeartbeatRequest, _Mapping]] = ...) -> None: ...
+    quiet: bool
+    def __init__(self, heartbeat: _Optional[_Union[HeartbeatRequest, _Mapping]] = ..., quiet: bool = ...) -> None: ...
 
 class HeartbeatsResponse(_message.Message):
     __slots__ = ("heartbeat",)

@@ -121,8 +121,8 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeats(self, request_iterator, context):
-        """worker: the same for as long as it lives, each heartbeat with its answer: half the work of a call each. No deadline; it ends after
-        a minute, so that the caller is checked again.
+        """worker: the same for as long as it lives, answered where it asks: a fraction of the work of a call each. No deadline; it ends
+        after a minute, so that the caller is checked again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
