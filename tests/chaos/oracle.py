@@ -7,7 +7,7 @@ nothing may be lost; where one is not, everything goes back to the newest comple
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from frostline_contract.plan import CHECKPOINT, CONTINUE, FRESH, SURVIVORS
@@ -70,7 +70,7 @@ def judge(timeline: Timeline) -> Verdict:
     if any(hit.fault.kind == "flip" for hit in timeline.hits):
         return judge_flip(timeline)
     held: dict[str, Held] = {}
-    open_hits = [hit for hit in timeline.hits if breaks(hit, timeline.dead_after_seconds)]
+    open_hits = [one for hit in timeline.hits if breaks(hit, timeline.dead_after_seconds) for one in _one_by_one(hit)]
     recoveries: list[Recovery] = []
     complaints: list[str] = []
     for index, (base, life) in enumerate(pairwise(timeline.lives)):
@@ -112,6 +112,11 @@ def judge_flip(timeline: Timeline) -> Verdict:
             complaints.append(f"{how}; a bit changed in step {hit.step}")
     recoveries = [Recovery(life.name, LOST, (hit,), (), life.first_step - 1, late=False) for life in answers]
     return Verdict(tuple(recoveries), tuple(complaints))
+
+
+def _one_by_one(hit: Hit) -> list[Hit]:
+    """The workers of a lost node do not end in one moment: the last may report, and be answered, before it ends as well."""
+    return [replace(hit, workers=(worker,)) for worker in hit.workers] or [hit]
 
 
 def breaks(hit: Hit, dead_after_seconds: float) -> bool:

@@ -80,6 +80,19 @@ def test_owner_and_buddy_together_go_back_to_the_newest_checkpoint() -> None:
     assert found.backs == [10]
 
 
+def test_the_last_of_a_lost_node_may_be_answered_before_it_ends() -> None:
+    """Its peers' ends reach it before its own does: it reports, is given a plan, and ends in that one."""
+    found = verdict(
+        FIRST, life(2, "checkpoint", 11, "a", lineage=1, recorded=()), life(3, "checkpoint", 11, "xy", lineage=2),
+        hits=(hit("kill_node", "abcd", 14),),
+        checkpoints=BACK["checkpoints"],
+        cuts=((1, 10), (2, 10)),
+        failures=((1, "b is gone; back to step 10: units [1] are held by nobody"), (2, "back to step 10: units [0] are held")),
+    )  # fmt: skip
+    assert found.complaints == ()
+    assert found.backs == [10, 10]
+
+
 def test_going_on_with_a_unit_that_nobody_has_is_refused() -> None:
     hits = (hit("kill_worker", "c", 14), hit("kill_worker", "d", 14))
     found = verdict(FIRST, life(2, "survivors", 14, "ab"), hits=hits)
