@@ -44,9 +44,9 @@ def test_one_pods_mistake_is_told_and_the_others_train_on(world: Callable[..., W
     wait_for(lambda: len(told(run)) == 2, "both are told, each once")
     assert told(run)[0] == f"trainer-{dead.ordinal} cannot start: {LOST}; it is tried again"
     assert "initial weights are 'of another m'" in told(run)[1]
-    status = run.operator.status()
-    assert status.state == "running"
-    assert status.message.startswith(f"1 workers cannot start: trainer-{dead.ordinal}: initial weights")
+    message = f"1 workers cannot start: trainer-{dead.ordinal}: initial weights"
+    wait_for(lambda: run.operator.status().message.startswith(message), "the status says so a moment after the event")
+    assert run.operator.status().state == "running"
     replacement.channel.close()
     run.workers.append(ScriptedWorker(run.folder, dead.ordinal).join())
     wait_for(lambda: "cannot start" not in run.operator.status().message, "a worker of that pod is there again")

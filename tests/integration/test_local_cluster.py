@@ -42,9 +42,9 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., LocalCluster]]:
 
 
 def workers(cluster: LocalCluster, name: str) -> list[dict[str, str]]:
-    """What each worker of a pod said when it started."""
+    """What each worker of a pod said when it started: of whole lines, the last may still be on its way."""
     log = cluster.run_dir / "logs" / f"{name}.log"
-    lines = log.read_text().splitlines() if log.exists() else []
+    lines = log.read_text().rpartition("\n")[0].splitlines() if log.exists() else []
     return [dict(part.split("=", 1) for part in line.split()[1:]) for line in lines if line.startswith("worker pod=")]
 
 
