@@ -54,7 +54,7 @@ def test_it_goes_back_to_before_the_first_wrong_step_and_redone_steps_are_not_co
     assert found is not None and found.step == 8, "the newer one is of an epoch that is over"
     for worker in run.workers:
         worker.enter(back, 8)
-    assert "the cache is off, a cached value was wrong: " in run.operator.status().message
+    wait_for(lambda: "the cache is off, a cached value was wrong: " in run.operator.status().message, "the status says so")
     run.workers[0].records(record(9, lineage=1, generation="1.2", loss=3.0, numerics_hash="h9"))
     (told,) = [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"]
     assert TEXT in told["reason"]
@@ -133,7 +133,8 @@ def test_who_may_be_wrong_makes_place_where_the_answer_needs_a_replacement(world
     for worker in both:
         distrust(worker, plan, 20, 1, workers=tuple(one.worker_id for one in both))
     wait_for(lambda: {state_of(run, one) for one in both} == {"gone"}, "both pods are given up")
-    assert run.operator.status().message.startswith("waiting for workers after a failure: 0 of at least 2")
+    waiting = "waiting for workers after a failure: 0 of at least 2"
+    wait_for(lambda: run.operator.status().message.startswith(waiting), "the status says so")
     assert not [line for line in run.lines("events.jsonl") if line["kind"] == "wrong_bits"], "nothing has been answered"
     replacements = run.join(2)
     answer = answer_to(plan, replacements[0])
