@@ -229,7 +229,9 @@ class Agent:
 
 def say(text: str) -> None:
     pod = os.environ.get("FROSTLINE_POD_NAME", "")
-    print(f"time={time.strftime('%H:%M:%S')} agent pod={pod} {text}", file=sys.stderr, flush=True)
+    # One write: the workers of the pod write to the same file, and print would write the line's end apart.
+    sys.stderr.write(f"time={time.strftime('%H:%M:%S')} agent pod={pod} {text}\n")
+    sys.stderr.flush()
 
 
 def main() -> int:
