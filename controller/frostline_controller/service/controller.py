@@ -1,6 +1,7 @@
 """The reconciler: one task that gathers what arrived by RPC and from the cluster, and acts on it in a fixed order."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Coroutine
@@ -93,6 +94,7 @@ class Controller:
         """Run until `stop`. Raises Conflict where another controller has taken over."""
         while not self._stopped:
             self.run.wake.clear()
+            self.run.hurry.clear()
             began = time.thread_time()
             try:
                 await self._round()
@@ -103,12 +105,8 @@ class Controller:
             except ValueError as error:  # what the job asks for cannot be done: the text says what and why
                 self.ending.fail(str(error), user_mistake=True)
             pause = (time.thread_time() - began) / ROUNDS_SHARE
-            await asyncio.sleep(min(max(pause, COALESCE_SECONDS), COALESCE_SECONDS_MAX))
-            try:
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self.run.wake.wait()
-            except TimeoutError:
-                continue
+            await _set_within(self.run.hurry, min(max(pause, COALESCE_SECONDS), COALESCE_SECONDS_MAX))
+            await _set_within(self.run.wake, TICK_SECONDS)
 
     def stop(self) -> None:
         """End `serve` after the round that is under way: what it is writing is written whole."""
@@ -296,3 +294,10 @@ class Controller:
         if self.run.state.prepared is None and self.reshaping.preparation is not None:
             self.reshaping.preparation = None
             self.adapting.ask("after the recovery")
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, or so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -71,6 +71,7 @@ class Run:
         self.events = EventLog(self.folder / "events.jsonl", may_write)
         self.faults = PlannedFaults(job, self.folder)
         self.wake = asyncio.Event()
+        self.hurry = asyncio.Event()  # a decision is due: the next round does not wait for company
         self.identity = state.identity
         self.calendar = self._calendar()
         self.total_steps = job.total_steps(self.identity.steps_per_epoch) if self.identity else job.training.steps or 0

@@ -131,6 +131,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 )
         await self._run.statistics.take(statistics)
         self._run.wake.set()
+        self._run.hurry.set()
         return pb.ReportStatisticsResponse(durable_interval=self._durable_interval())
 
     async def ReportRecords(self, request: pb.ReportRecordsRequest, context: Any) -> pb.ReportRecordsResponse:
