@@ -18,8 +18,8 @@ Result = TypeVar("Result")
 OPERATIONS_A_TURN = 64
 """So that one turn stays short: each may wake a task."""
 YOUNG_OBJECTS, YOUNG_COLLECTIONS, NEVER = 10_000, 20, 1_000_000_000
-"""Thresholds of the garbage collector's three generations: the oldest, of some hundred thousand objects with a thousand callers, is
-looked at by the clock alone. To look at it takes a tenth of a second, and by count it came most often when much went on."""
+"""Thresholds of the garbage collector's three generations: the oldest, of some hundred thousand objects with a thousand callers,
+is looked at by the clock alone. To look at it takes a tenth of a second, and by count it came most often when much went on."""
 FULL_COLLECTION_SECONDS = 60.0
 
 

@@ -19,6 +19,7 @@ from tests.e2e.runs import Running, json_lines
 
 POLL_SECONDS = 0.05
 CORPUS = "corpus.txt"
+DRAINS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MODULES = {
     "hold_controller": "frostline_controller",
     "hold_cache_server": "frostline_cache_server",
@@ -55,7 +56,7 @@ class Actor:
     def _act_on(self, running: Running) -> None:
         while self._to_come and running.process.poll() is None:
             index, act = self._to_come[0]
-            if running.step >= act.step:
+            if running.step >= act.step and (act.kind != "drain" or _handles_signals(running)):
                 del self._to_come[0]
                 self._do(index, act, running)
                 if act.kind in STOPS:
@@ -78,7 +79,7 @@ class Actor:
         if act.kind in COMMANDS:
             LocalBackend(running.folder / "cluster").patch_annotations({COMMAND: _words(act)}, {})
         elif act.kind == "drain":
-            running.process.send_signal((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[act.value])
+            running.process.send_signal(DRAINS[act.value])
         elif act.kind == "kill_all":
             running.process.kill()
         elif act.kind in WRITES or act.kind == "kill_write":
@@ -112,6 +113,16 @@ class Actor:
             if named and (not act.kind.endswith("agent") or pod == f"trainer-{act.worker}"):
                 found.append(child)
         return found
+
+
+def _handles_signals(running: Running) -> bool:
+    """Whether the command has its handlers in place: while it imports its modules a signal ends it, as any program."""
+    try:
+        status = Path(f"/proc/{running.process.pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _words(act: Act) -> str:

@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from frostline_controller.cli.run_folder import finished_status
 from tests.chaos.acting import CORPUS, Actor
 from tests.chaos.acts import STOPS, WRITES, Act
 from tests.chaos.cases import Case
@@ -147,6 +148,11 @@ class Laboratory:
                 break
             # Nothing of it may still run when the next one begins: who is killed is gone a moment later.
             wait_until_gone(run)
+            if finished_status(run) == "completed":
+                # Killed in the moment after its last write: nothing is left to do, and nobody to remove its temporary files.
+                for left in self._temporary(run).iterdir():
+                    shutil.rmtree(left)
+                return replace(ended, code=0)
             from_scratch = ["--from-scratch"] if not any((run / "checkpoints").glob("*/*/*/manifest.json")) else []
             words = ["resume", str(run), *from_scratch]
         return ended
