@@ -42,6 +42,7 @@ class Case:
     min_workers: int = 1
     objective: str = "throughput"
     audit: float = 0.01
+    audit_every: int = 0
     clocks: dict[str, float] = field(default_factory=lambda: dict(PATIENT_CLOCKS))
 
     def job(self) -> dict[str, Any]:
@@ -49,6 +50,7 @@ class Case:
         values = VARIANTS[self.variant].values
         return {
             **values,
+            "training": {**values["training"], **({"audit_every_steps": self.audit_every} if self.audit_every else {})},
             "decisions": {"lag_steps": LAG, "wait_seconds": self.wait_seconds},
             "placement": {
                 "workers": self.workers,

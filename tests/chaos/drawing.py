@@ -35,7 +35,7 @@ KEEPS_REPLICAS = ("kill_worker", "raise", "late_commit", "leave", "kill_controll
 AIMS = {"whole": 42, "lost": 25, "late": 3, "outside": 25, "flip": 5}
 
 STEP_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between")
-RARE_PHASES = ("evaluate", "freeze", "checkpoint", "reshape", "recovery", "finish", "publish", "decision")
+RARE_PHASES = ("evaluate", "freeze", "checkpoint", "reshape", "recovery", "finish", "publish", "decision", "audit")
 ROLLBACK_STEP = 11
 """From the first freeze on; the guard of the job that diverges takes it back some steps later."""
 
@@ -157,6 +157,7 @@ class _Draw:
             "virtual_stages": 2 if schedule == "interleaved_1f1b" else 1,
             "workers_per_pod": 2 if in_pairs else 1,
             "min_workers": rng.choice((1, 1, 1, 2, workers - 1)),
+            "audit_every": rng.choice((1, 4) if any(fault.phase == "audit" for fault in faults) else (0, 0, 0, 1, 4)),
             "objective": "cost" if aim == "whole" and rng.random() < 0.1 else "throughput",
             **more,
         }

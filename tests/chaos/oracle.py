@@ -20,7 +20,7 @@ SILENCING = frozenset(("stop", "deadlock", "cut_node"))
 ERRORS = frozenset(("raise", "tear", "late_commit"))
 AT_A_PLACE = frozenset(("kill_worker", "kill_in_checkpoint", "stop", "deadlock")) | ERRORS
 """Kinds whose step is exact: the worker carries them out itself. (A worker cut off trains on until it is missed.)"""
-BEFORE_THE_VOTE = frozenset(("load", "schedule", "exchange", "norms", "prepared", "vote"))
+BEFORE_THE_VOTE = frozenset(("load", "schedule", "audit", "exchange", "norms", "prepared", "vote"))
 SINCE_THE_VOTE = frozenset(("tally", "seen", "commit", "update"))
 
 SPOILING = frozenset(("fail_write", "lie_write"))
