@@ -13,6 +13,7 @@ from frostline_controller.checkpoints import CheckpointsGone
 from frostline_controller.membership import GONE, LEAVING, Worker
 from frostline_controller.planning import check_shapes
 from frostline_controller.service.adapting import Adapting
+from frostline_controller.service.cache_news import CacheNews
 from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.commands import Commands
 from frostline_controller.service.ending import Ending
@@ -64,7 +65,7 @@ class Controller:
         self.start_failures = StartFailures(run, self.entering, self.ending)
         self.profiling = ProfileFile(run)
         self.handed_out = HandedOut(run)
-        self.publishing = Publishing(run)
+        self.publishing, self.cache_news = Publishing(run), CacheNews(run)
         self._stopped = False
         self._cluster_read_at = -1.0
         self._round_at = run.clock()
@@ -208,6 +209,7 @@ class Controller:
             await self._settle_leavers()
             self.entering.just_entered = False
         await run.faults.advance(run)
+        await self.cache_news.advance()
         await self.publishing.advance(now)
 
     async def _observe(self, now: float) -> None:
