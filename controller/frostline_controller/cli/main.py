@@ -1,5 +1,6 @@
 """Entry point of `frostline`: parses the arguments, carries the command out, turns its end into an exit status."""
 
+import errno
 import importlib
 import io
 import sys
@@ -38,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         silence(sys.stdout)
         return exit_codes.DONE
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            complain("a path is longer than this system allows; give a shorter one")
+            return exit_codes.USER_MISTAKE
         complain(str(error))
         silence(sys.stdout)
         return exit_codes.FAILED
