@@ -1,6 +1,7 @@
 """Carries out what a case does to its run from outside, when the run has recorded the step, and says what was done."""
 
 import json
+import shutil
 import signal
 import threading
 import time
@@ -13,13 +14,19 @@ import psutil
 from frostline_contract.annotations import COMMAND
 from frostline_contract.durable_files import replace_durably
 from frostline_controller.cluster.local_backend import LocalBackend
-from tests.chaos.acts import COMMANDS, OTHER_DATA, STOPS, WRITES, Act
+from tests.chaos.acts import COMMANDS, OTHER_DATA, OTHER_WEIGHTS, STOPS, WRITES, Act
 from tests.chaos.leftovers import processes_of
 from tests.e2e.runs import Running, json_lines
 
 POLL_SECONDS = 0.05
 CORPUS = "corpus.txt"
+<<<<<<< HEAD
 DRAINS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+=======
+MODEL, OTHER_MODEL = "model", "other"
+"""Folders of a model, and of another one of the same architecture."""
+WEIGHTS = "model.safetensors"
+>>>>>>> 50933168d0f6a33e3efa13b6b837495e59ac579a
 MODULES = {
     "hold_controller": "frostline_controller",
     "hold_cache_server": "frostline_cache_server",
@@ -36,7 +43,7 @@ class Actor:
     def __init__(self, acts: Sequence[Act], folder: Path) -> None:
         """folder: of the case, with its corpus; acts that were done are told in `acts`, planted writes in `writes`."""
         self._to_come = list(enumerate(sorted(acts, key=lambda act: act.step)))
-        self._corpus = folder / CORPUS
+        self._corpus, self._folder = folder / CORPUS, folder
         self.told, self.writes = folder / "acts", folder / "writes"
         for made in (self.told, self.writes):
             made.mkdir(parents=True)
@@ -93,10 +100,22 @@ class Actor:
             replace_durably(self._corpus, own[: len(own) // 2])
             time.sleep(act.seconds)
             replace_durably(self._corpus, own)
+        elif act.kind == OTHER_WEIGHTS:
+            own = self._folder / f"own-{WEIGHTS}"
+            shutil.copy(self._folder / MODEL / WEIGHTS, own)
+            self._load(self._folder / OTHER_MODEL / WEIGHTS)
+            time.sleep(act.seconds)
+            self._load(own)
         elif act.kind.startswith("kill"):
             targets[0].kill()
         else:
             _hold(targets, act.seconds)
+
+    def _load(self, weights: Path) -> None:
+        """From now on these are the model's; whoever has the file open keeps what it has."""
+        draft = self._folder / f"draft-{WEIGHTS}"
+        shutil.copy(weights, draft)
+        draft.rename(self._folder / MODEL / WEIGHTS)
 
     def _targets(self, act: Act, running: Running) -> list[psutil.Process]:
         if act.kind == "hold_all":

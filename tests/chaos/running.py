@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from frostline_controller.cli.run_folder import finished_status
-from tests.chaos.acting import CORPUS, Actor
+from tests.chaos.acting import CORPUS, MODEL, OTHER_MODEL, Actor
 from tests.chaos.acts import STOPS, WRITES, Act
 from tests.chaos.cases import Case
 from tests.chaos.comparing import differences, once, voids
@@ -63,7 +63,7 @@ class Laboratory:
         self._env = {**os.environ, "FROSTLINE_PRELOAD": preload, "OMP_NUM_THREADS": "1"}
         self._references: dict[str, Ended] = {}
         self._running: set[Running] = set()
-        self._order = threading.Lock()
+        self._order, self._saving = threading.Lock(), threading.Lock()
         self._corpus = root / CORPUS
         self._corpus.write_text(corpus())
 
@@ -104,6 +104,14 @@ class Laboratory:
         recovered = tuple(event["seconds"] for event in ended.events("failure"))
         return Outcome(case, tuple(problems), timeline, verdict, seconds, recovered, late, ended.folder)
 
+    def _models(self) -> Path:
+        """Two models of one architecture; made once."""
+        folder = self.root / "models"
+        with self._saving:
+            if not folder.exists():
+                save_models(folder)
+        return folder
+
     def stop(self) -> None:
         """End what runs, with all its processes: a command that is told twice to end does so at once."""
         for running in list(self._running):
@@ -137,6 +145,10 @@ class Laboratory:
         if job["data"]["source"] == "text":
             shutil.copy(self._corpus, folder / CORPUS)
             job = {**job, "data": {**job["data"], "path": str(folder / CORPUS)}}
+        if "path" in job["model"]:
+            for name in (MODEL, OTHER_MODEL):
+                shutil.copytree(self._models() / name, folder / name)
+            job = {**job, "model": {**job["model"], "path": str(folder / MODEL)}}
         file = folder / "job.yaml"
         file.write_text(yaml.safe_dump(job, sort_keys=False))
         actor = Actor(acts, folder)
@@ -178,6 +190,20 @@ class Laboratory:
 
     def _temporary(self, run: Path) -> Path:
         return run.parent / "t"
+
+
+def save_models(folder: Path) -> None:
+    """Models as the variant `loaded` names them, by other seeds."""
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification
+
+    from frostline_trainer.families.checkpoints import quiet
+
+    config = ViTConfig(**VARIANTS["vit"].values["model"]["config"], image_size=8, num_channels=1, num_labels=10)
+    for seed, name in enumerate((MODEL, OTHER_MODEL)):
+        torch.manual_seed(seed)
+        with quiet():
+            ViTForImageClassification(config).save_pretrained(folder / name)
 
 
 def corpus() -> str:

@@ -41,6 +41,8 @@ def test_result_says_how_it_ended_and_what_happened(left: Ended) -> None:
     assert kinds.count("freeze") == 2
     assert kinds.count("reshape") >= 3, kinds
     assert "checkpoint" in kinds
+    (cache,) = left.events("cache")
+    assert cache["use_cache"] and cache["reason"].startswith("on: cache.use is always")
 
 
 def test_records_statistics_and_plans_have_their_keys(left: Ended) -> None:

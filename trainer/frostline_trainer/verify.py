@@ -16,6 +16,7 @@ from frostline_contract.jsonl import read_jsonl
 from frostline_contract.learning_rate import learning_rate
 from frostline_contract.lineage import split_records
 from frostline_contract.plan import MICRO_BATCH, GenerationId, Placement, Plan, PrefixTile, StateTag
+from frostline_contract.reading import read_as
 from frostline_contract.statistics import StepRecord
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.checkpoints.reading import complete_checkpoints, load_unit
@@ -37,7 +38,7 @@ COMPARED = ("loss", "gradient_norm", "learning_rate", "unit_gradient_norms", "fr
 def surviving_records(run_dir: Path) -> dict[int, StepRecord]:
     """The records by step, without those that a rollback or a restore took back."""
     lines = split_records(read_jsonl(run_dir / "metrics.jsonl")).surviving
-    return {line["step"]: StepRecord.model_validate(line) for line in lines}
+    return {line["step"]: read_as(StepRecord, line, "metrics.jsonl") for line in lines}
 
 
 def recorded_prefix_tile(run_dir: Path) -> PrefixTile:

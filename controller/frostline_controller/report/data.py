@@ -3,18 +3,18 @@
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
-from pydantic import BaseModel
 
 from frostline_contract.jsonl import read_jsonl
 from frostline_contract.lineage import Cuts, split_records
 from frostline_contract.plan import Decision, Plan
+from frostline_contract.reading import read_as
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_controller.report.metrics import main_first, main_metric
 
-Contract = TypeVar("Contract", bound=BaseModel)
+RECORDS = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Event:
 
     @staticmethod
     def parse(values: dict[str, Any]) -> "Event":
-        """The event that a line stands for; fields of later versions are ignored, null means the default."""
+        """The event that a line stands for; fields of later versions are ignored, null means the default. Raises ValueError."""
+        if not isinstance(values.get("kind"), str):
+            raise ValueError(f"events.jsonl has an event without a kind: {str(values)[:100]}")
         known = {field.name for field in fields(Event)}
         return Event(**{key: value for key, value in values.items() if key in known and value is not None})
 
@@ -112,8 +114,8 @@ def read_run(run_dir: str | Path) -> RunData:
     return RunData(
         run_dir=folder,
         job=read_yaml(folder / "job.yaml"),
-        records=tuple(contract(StepRecord, line) for line in records.surviving),
-        lost_records=tuple(contract(StepRecord, line) for line in records.undone),
+        records=tuple(read_as(StepRecord, line, RECORDS) for line in records.surviving),
+        lost_records=tuple(read_as(StepRecord, line, RECORDS) for line in records.undone),
         lineage_starts=tuple((start.lineage, start.starts_at_step) for start in records.cuts.starts),
         statistics=_surviving_statistics(folder / "statistics.jsonl", records.cuts),
         plans=plans,
@@ -138,13 +140,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def contract(record_type: type[Contract], values: dict[str, Any]) -> Contract:
-    """A contract record from a line; keys that this version does not know are left out."""
-    return record_type.model_validate({key: value for key, value in values.items() if key in record_type.model_fields})
-
-
 def _surviving_statistics(path: Path, cuts: Cuts) -> tuple[IntervalStatistics, ...]:
-    found = [contract(IntervalStatistics, line) for line in read_jsonl(path)]
+    found = [read_as(IntervalStatistics, line, path.name) for line in read_jsonl(path)]
     kept = {one.number: one for one in found if cuts.survives(one.lineage, one.last_step)}
     return tuple(kept[number] for number in sorted(kept))
 
@@ -157,14 +154,14 @@ def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]
     for line in read_jsonl(path):
         kind = line.get("kind")
         if kind == "plan_end":
-            ends[str(line["generation"])] = int(line["last_step"])
+            ends[str(line.get("generation"))] = int(line.get("last_step") or 0)
         elif kind == "plan":
-            plan = contract(Plan, line)
+            plan = read_as(Plan, line, path.name)
             first_step = int(line.get("first_step") or plan.start_step + 1)
             spans[plan.generation.incarnation, plan.generation.counter] = PlanSpan(plan, first_step, line.get("last_step"))
         elif kind == "decision":
             # `kind` says what the line is, so a decision's own kind has another name here.
-            decisions.append(contract(Decision, {**line, "kind": line["decision_kind"]}))
+            decisions.append(read_as(Decision, {**line, "kind": line.get("decision_kind")}, path.name))
     ended = [
         PlanSpan(span.plan, span.first_step, ends.get(str(span.plan.generation), span.last_step))
         for _, span in sorted(spans.items(), key=lambda item: item[0])

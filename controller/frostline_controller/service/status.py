@@ -73,7 +73,8 @@ def progress_text(run: Run) -> str:
 
 def _message(run: Run) -> str:
     """What the run waits for or ended with, then what somebody has to see to."""
-    return "; ".join(text for text in (run.message or run.state.message, run.trouble, run.cache_off) if text)
+    unsaved = "" if run.ended else run.events.unsaved
+    return "; ".join(text for text in (run.message or run.state.message, unsaved, run.trouble, run.cache_off) if text)
 
 
 def _shown(run: Run) -> list[Worker]:

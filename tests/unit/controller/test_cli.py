@@ -275,3 +275,18 @@ def test_a_shared_cache_without_a_secret_is_refused_before_anything_starts(
     assert code == exit_codes.USER_MISTAKE
     assert "cache.addresses is ['127.0.0.1:1']" in said and SECRET_VARIABLE in said and "cache.trusted: true" in said
     assert not out.exists() or word == "resume"
+
+
+def test_ctrl_c_while_the_command_is_still_being_imported_is_no_traceback() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from frostline_controller.cli.main import main\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'frostline_controller.cli.arguments':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "sys.exit(main(['job', '--schema']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (exit_codes.INTERRUPTED, "", "")
