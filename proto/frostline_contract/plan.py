@@ -3,12 +3,13 @@
 The field names are those of frostline_proto/v1/plan.proto, so that one converter serves them all (frostline_rpc.convert).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
+from frostline_contract.mesh import check_degrees, with_degrees
 from frostline_contract.shape import ParallelShape
 
 CHECKPOINT = "checkpoint"
@@ -33,6 +34,31 @@ class Frozen(BaseModel):
         for name in copied.__dict__.keys() - type(copied).model_fields.keys():
             del copied.__dict__[name]
         return copied
+
+
+Degrees = Annotated[dict[str, int], AfterValidator(check_degrees)]
+"""A shape as its degrees by axis name; see `frostline_contract.mesh`."""
+
+
+class Shaped(Frozen):
+    """Base of records that carry a shape, in a field `degrees`. They can also be read as they were written before it had that
+    name, with `pp_degree` and `dp_degree`.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_degrees(cls, values: Any) -> Any:
+        return with_degrees(values)
+
+    @property
+    def pp_degree(self) -> int:
+        """Depth of the pipeline."""
+        return self.degrees["pp"]
+
+    @property
+    def dp_degree(self) -> int:
+        """Number of replicas."""
+        return self.degrees["dp"]
 
 
 class Decision(Frozen):
@@ -60,17 +86,17 @@ class Decision(Frozen):
     void: bool = False
 
 
-class Placement(Frozen):
+class Placement(Shaped):
     """Who computes what. Changes no bit of any result.
 
+    degrees: the shape, its degrees by axis name.
     stage_bounds: num_stages + 1 unit indices; stage i holds units [stage_bounds[i], stage_bounds[i + 1]).
     workers: worker ids by global rank. leaf_bounds: dp_degree + 1 leaf indices; replica r computes leaves
     [leaf_bounds[r], leaf_bounds[r + 1]). schedule: a name of the schedule registry ("gpipe", "1f1b", "interleaved_1f1b").
     use_cache: whether workers read the frozen prefix's output from the activation cache.
     """
 
-    pp_degree: int
-    dp_degree: int
+    degrees: Degrees
     virtual_stages: int = 1
     stage_bounds: tuple[int, ...]
     leaf_bounds: tuple[int, ...]
@@ -81,7 +107,7 @@ class Placement(Frozen):
 
     @cached_property
     def shape(self) -> ParallelShape:
-        return ParallelShape(self.pp_degree, self.dp_degree, self.virtual_stages)
+        return ParallelShape.of(self.degrees, self.virtual_stages)
 
     def units_of_stage(self, stage: int) -> range:
         return range(self.stage_bounds[stage], self.stage_bounds[stage + 1])
@@ -98,6 +124,15 @@ class Placement(Frozen):
             tuple(unit for stage in self.shape.stages_of(pp_rank) for unit in self.units_of_stage(stage))
             for pp_rank in range(self.pp_degree)
         )
+
+    @cached_property
+    def members_by_pp_rank(self) -> tuple[tuple[str, ...], ...]:
+        """The members of each pipeline rank, by global rank: all hold the same units."""
+        return tuple(self.members_at(self.shape.owners_of(pp_rank)) for pp_rank in range(self.pp_degree))
+
+    def members_at(self, global_ranks: Iterable[int]) -> tuple[str, ...]:
+        """The members that have these global ranks, in the order given."""
+        return tuple(self.workers[global_rank] for global_rank in global_ranks)
 
     @cached_property
     def _pp_rank_of_unit(self) -> Mapping[int, int]:
@@ -119,7 +154,7 @@ class Placement(Frozen):
     def owners(self, unit: int) -> list[str]:
         """The members that hold `unit`, by dp rank."""
         pp_rank = self._pp_rank_of_unit.get(unit)
-        return list(self.workers[pp_rank :: self.pp_degree]) if pp_rank is not None else []
+        return list(self.members_by_pp_rank[pp_rank]) if pp_rank is not None else []
 
 
 class GenerationId(Frozen):
