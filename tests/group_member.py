@@ -47,10 +47,10 @@ def reform(worker_id: str, plans: list[dict[str, Any]], broken: list[bool]) -> l
 
 def _use(groups: Groups, leaves: bool) -> None:
     """A few collectives in each group; `leaves`: not in the last one, which the others then fail in."""
-    assert groups.world is not None and groups.column is not None and groups.row is not None
+    assert groups.world is not None
     with contextlib.suppress(RuntimeError):
-        groups.column.all_reduce_sum(torch.ones(1000))
-        groups.row.all_reduce_sum(torch.ones(1000))
+        groups.along("dp").all_reduce_sum(torch.ones(1000))
+        groups.along("pp").all_reduce_sum(torch.ones(1000))
         groups.moving.broadcast(torch.ones(1000), 0)
         if not leaves:
             groups.world.all_reduce_sum(torch.ones(1000))

@@ -7,17 +7,17 @@ the members of a process group asks a Mesh. A shape crosses the wire, and is wri
 The axes, outermost first. Neighbouring global ranks differ in the innermost axis, so the innermost axes are those whose members
 talk most: a launcher that fills a machine with neighbouring ranks keeps their traffic inside it.
 
-dp          Data parallelism: replicas of the whole pipeline, each with its leaves of the batch. Exists to use more workers than the
-            model has stages, and because copies of a unit's state in two failure domains survive a failure. Members of a dp line
-            sum their gradients once a step, so it is the outermost axis: it can wait for the slowest network.
+dp          Data parallelism: replicas of the whole pipeline, each with its leaves of the batch. Exists to use more workers than
+            the model has stages, and because copies of a unit's state in two failure domains survive a failure. Members of a
+            dp line sum their gradients once a step, so it is the outermost axis: it can wait for the slowest network.
 pp          Pipeline parallelism: the stages of one replica. Exists because one worker cannot hold the model, and because layers
             that are frozen need no worker: it is the axis that shrinks in a run. Members of a pp line send one tensor to a
             neighbour for each micro-batch and stage.
-tp_columns  Tensor parallelism, first part: the inner dimension (heads, MLP width, vocabulary) of a stage's matrices is cut. Exists
-            where one unit is too big or too slow for one worker. Members of the line sum partial products within every unit.
-tp_depth    Tensor parallelism, second part: the hidden dimension is cut too. Exists where a replica spans so many workers that the
-            sums along tp_columns alone would leave the machine. Most of what tensor parallelism sends goes along tp_depth, so it
-            is innermost.
+tp_columns  Tensor parallelism, first part: the inner dimension (heads, MLP width, vocabulary) of a stage's matrices is cut.
+            Exists where one unit is too big or too slow for one worker. The line's members sum partial products within every unit.
+tp_depth    Tensor parallelism, second part: the hidden dimension is cut too. Exists where a replica spans so many workers that
+            the sums along tp_columns alone would leave the machine. Most of what tensor parallelism sends goes along
+            tp_depth, so it is innermost.
 
 A joined axis stands for several: "tp" is tp_columns and tp_depth together, the workers that share one stage of one replica.
 """
@@ -173,9 +173,9 @@ def check_degrees(degrees: Mapping[str, int]) -> dict[str, int]:
     return {name: degree for name, degree in complete.items() if degree > 1 or name in ALWAYS_NAMED}
 
 
-def in_words(degrees: Mapping[str, int]) -> str:
-    """A shape for people, innermost axis first: "pp 4 x dp 2"; "" for no degrees (there is no shape yet)."""
-    return " x ".join(f"{name} {degrees[name]}" for name in reversed(AXES) if name in degrees)
+def in_words(degrees: Mapping[str, int], times: str = "x") -> str:
+    """A shape for people, innermost axis first: "pp 4 x dp 2"; "" for no degrees (there is no shape yet). times: the sign."""
+    return f" {times} ".join(f"{name} {degrees[name]}" for name in reversed(AXES) if name in degrees)
 
 
 def with_degrees(values: Any) -> Any:

@@ -5,11 +5,9 @@ The field names are those of frostline_proto/v1/plan.proto, so that one converte
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
-
-from frostline_contract.mesh import check_degrees, with_degrees
+from frostline_contract.record import Degrees, Frozen, Shaped
 from frostline_contract.shape import ParallelShape
 
 CHECKPOINT = "checkpoint"
@@ -21,44 +19,6 @@ MICRO_BATCH = "micro_batch"
 SAMPLE = "sample"
 PrefixTile = Literal["micro_batch", "sample"]
 """How many samples the frozen prefix computes together: a micro-batch, or one. It is numerics, and constant over a run."""
-
-
-class Frozen(BaseModel):
-    """Base of every immutable record: unknown fields are refused. Cached properties hold what follows from the fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's, without the cached properties: they follow from the fields that `update` replaces."""
-        copied = super().model_copy(update=update, deep=deep)
-        for name in copied.__dict__.keys() - type(copied).model_fields.keys():
-            del copied.__dict__[name]
-        return copied
-
-
-Degrees = Annotated[dict[str, int], AfterValidator(check_degrees)]
-"""A shape as its degrees by axis name; see `frostline_contract.mesh`."""
-
-
-class Shaped(Frozen):
-    """Base of records that carry a shape, in a field `degrees`. They can also be read as they were written before it had that
-    name, with `pp_degree` and `dp_degree`.
-    """
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_degrees(cls, values: Any) -> Any:
-        return with_degrees(values)
-
-    @property
-    def pp_degree(self) -> int:
-        """Depth of the pipeline."""
-        return self.degrees["pp"]
-
-    @property
-    def dp_degree(self) -> int:
-        """Number of replicas."""
-        return self.degrees["dp"]
 
 
 class Decision(Frozen):
@@ -135,18 +95,22 @@ class Placement(Shaped):
         return tuple(self.workers[global_rank] for global_rank in global_ranks)
 
     @cached_property
+    def _pp_rank_of_member(self) -> Mapping[str, int]:
+        return {worker: pp_rank for pp_rank, members in enumerate(self.members_by_pp_rank) for worker in members}
+
+    @cached_property
     def _pp_rank_of_unit(self) -> Mapping[int, int]:
         return {unit: pp_rank for pp_rank, units in enumerate(self.units_by_pp_rank) for unit in units}
 
     def units_of(self, worker_id: str) -> list[int]:
         """The units that a member holds, in order; empty for anybody else."""
-        global_rank = self.global_ranks.get(worker_id)
-        return list(self.units_by_pp_rank[self.shape.pp_rank(global_rank)]) if global_rank is not None else []
+        pp_rank = self._pp_rank_of_member.get(worker_id)
+        return list(self.units_by_pp_rank[pp_rank]) if pp_rank is not None else []
 
     def holds(self, worker_id: str, unit: int) -> bool:
         """Whether `unit` is one of the member's own."""
-        global_rank = self.global_ranks.get(worker_id)
-        return global_rank is not None and self._pp_rank_of_unit.get(unit) == self.shape.pp_rank(global_rank)
+        pp_rank = self._pp_rank_of_member.get(worker_id)
+        return pp_rank is not None and self._pp_rank_of_unit.get(unit) == pp_rank
 
     def leaves_of(self, dp_rank: int) -> range:
         return range(self.leaf_bounds[dp_rank], self.leaf_bounds[dp_rank + 1])

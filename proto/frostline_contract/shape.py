@@ -44,9 +44,7 @@ class ParallelShape:
 
     @cached_property
     def mesh(self) -> Mesh:
-        return Mesh.of(
-            {"dp": self.dp_degree, "pp": self.pp_degree, "tp_columns": self.tp_columns, "tp_depth": self.tp_depth}
-        )
+        return Mesh.of({"dp": self.dp_degree, "pp": self.pp_degree, "tp_columns": self.tp_columns, "tp_depth": self.tp_depth})
 
     @property
     def degrees(self) -> dict[str, int]:

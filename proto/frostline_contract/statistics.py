@@ -1,6 +1,6 @@
 """What workers measure and the controller reads. Everything here but timings is the same on any placement."""
 
-from frostline_contract.plan import Degrees, Frozen, Shaped
+from frostline_contract.record import Degrees, Frozen, Shaped
 
 
 class GuardReading(Frozen):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from frostline_contract.mesh import in_words
 from frostline_contract.statistics import StepRecord
 from frostline_controller.report.data import RunData
 from frostline_controller.report.metrics import main_first
@@ -63,11 +64,8 @@ def shape_chart(run: RunData) -> Chart:
     axes.stairs(pipeline, steps, baseline=None, color=COLOURS["second"], linewidth=2.4, **dashed)
     _whole_numbers(axes, max([*pipeline, *replicas]))
     _finish(axes, run, "workers")
-    shapes = _runs([(record.pp_degree, record.dp_degree) for record in run.records])
-    walk = " → ".join(f"{pp} {TIMES} {dp}" for pp, dp in shapes)
-    return Chart(
-        "shape", "Shape over time", f"Pipeline depth {TIMES} replicas: {walk}.", _svg(figure, "shape", "Shape over time", walk)
-    )
+    walk = " → ".join(_runs([in_words(record.degrees, TIMES) for record in run.records]))
+    return Chart("shape", "Shape over time", f"Degrees of each axis: {walk}.", _svg(figure, "shape", "Shape over time", walk))
 
 
 def freeze_chart(run: RunData) -> Chart:

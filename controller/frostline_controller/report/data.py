@@ -1,7 +1,7 @@
 """What a run directory says, read into one immutable record (docs/run-directory.md has the schemas)."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from frostline_contract.jsonl import read_jsonl
 from frostline_contract.lineage import Cuts, split_records
+from frostline_contract.mesh import with_degrees
 from frostline_contract.plan import Decision, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_controller.report.metrics import main_first, main_metric
@@ -26,8 +27,7 @@ class Event:
     step: int = 0
     generation: str = ""
     freeze_point: int = 0
-    pp_degree: int = 0
-    dp_degree: int = 0
+    degrees: dict[str, int] = field(default_factory=dict)
     num_microbatches: int = 0
     reason: str = ""
     seconds: float = 0.0
@@ -35,8 +35,8 @@ class Event:
     @staticmethod
     def parse(values: dict[str, Any]) -> "Event":
         """The event that a line stands for; fields of later versions are ignored, null means the default."""
-        known = {field.name for field in fields(Event)}
-        return Event(**{key: value for key, value in values.items() if key in known and value is not None})
+        known = {one.name for one in fields(Event)}
+        return Event(**{key: value for key, value in with_degrees(values).items() if key in known and value is not None})
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def contract(record_type: type[Contract], values: dict[str, Any]) -> Contract:
     """A contract record from a line; keys that this version does not know are left out."""
-    return record_type.model_validate({key: value for key, value in values.items() if key in record_type.model_fields})
+    known = record_type.model_fields
+    return record_type.model_validate({key: value for key, value in with_degrees(values).items() if key in known})
 
 
 def _surviving_statistics(path: Path, cuts: Cuts) -> tuple[IntervalStatistics, ...]:
