@@ -14,7 +14,7 @@ pp          Pipeline parallelism: the stages of one replica. Exists because one 
             that are frozen need no worker: it is the axis that shrinks in a run. Members of a pp line send one tensor to a
             neighbour for each micro-batch and stage.
 tp_columns  Tensor parallelism, first part: the inner dimension (heads, MLP width, vocabulary) of a stage's matrices is cut.
-            Exists where one unit is too big or too slow for one worker. The line's members sum partial products within every unit.
+            Exists where one unit is too big or too slow for one worker. Members of the line sum partial products in every unit.
 tp_depth    Tensor parallelism, second part: the hidden dimension is cut too. Exists where a replica spans so many workers that
             the sums along tp_columns alone would leave the machine. Most of what tensor parallelism sends goes along
             tp_depth, so it is innermost.

@@ -78,8 +78,8 @@ class ParallelShape:
         return self.mesh.ranks_at(pp=pp_rank)
 
     def stages_of(self, pp_rank: int) -> list[int]:
-        """The stage numbers that a pipeline rank runs: with virtual stages, every pp_degree-th one."""
-        return list(range(pp_rank, self.num_stages, self.pp_degree))
+        """The stage numbers that a pipeline rank runs, ascending."""
+        return stages_of(pp_rank, self.pp_degree, self.virtual_stages)
 
     def pp_rank_of_stage(self, stage: Any) -> Any:
         """The pipeline rank that runs a stage. stage: a stage number, or an array of them, which gives an array."""
@@ -106,6 +106,11 @@ class ParallelShape:
                 f"dp_degree {self.dp_degree} exceeds training.reduction_leaves {reduction_leaves}: each replica needs a leaf; "
                 "raise reduction_leaves in a new run or lower dp_degree"
             )
+
+
+def stages_of(pp_rank: int, pp_degree: int, virtual_stages: int) -> list[int]:
+    """The stage numbers that a pipeline rank runs, ascending: with virtual stages, every pp_degree-th one."""
+    return [pp_rank + chunk * pp_degree for chunk in range(virtual_stages)]
 
 
 def deal_leaves(reduction_leaves: int, dp_degree: int) -> list[tuple[int, int]]:
