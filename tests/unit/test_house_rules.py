@@ -46,6 +46,7 @@ def test_each_rule_is_seen(name: str, source: str, words: str) -> None:
         ("proto/frostline_contract/mesh.py", '"""Doc."""\npp_rank = global_rank % pp_degree\n'),
         ("tests/oracle.py", '"""Doc."""\npp_rank = global_rank % pp_degree\n'),
         ("a.py", '"""Doc."""\nsamples = batch_size * dp_degree\nwarmup = min(pp_degree - 1 - pp_rank, micro_batches)\n'),
+        ("a.py", '"""Doc."""\nrounded = -(-micro_batches // pp_degree) * pp_degree\n'),
         ("test_a.py", "def test_a():\n    with pytest.raises(ValueError):\n        f()\n"),
     ],
 )
