@@ -180,8 +180,7 @@ def _verify(run_dir: Path, wanted: str) -> int:
     for step, differences in replayer.run(steps):
         wrong += bool(differences)
         record = replayer.records[step]
-        shape = in_words(record.degrees)
-        print(f"step {step:>6}  computed on {shape}  {'; '.join(differences) or 'same bits'}", flush=True)
+        print(f"step {step:>6}  computed on {in_words(record.degrees)}  {'; '.join(differences) or 'same bits'}", flush=True)
     result = run_dir / "result.json"
     if last in steps and result.exists():
         recorded, found = json.loads(result.read_text())["digest"], replayer.final_digest()
