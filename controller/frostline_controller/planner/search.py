@@ -51,7 +51,7 @@ class _Candidate:
 
     @property
     def workers(self) -> int:
-        return self.shape.world_size
+        return self.pp * self.dp  # asked for every candidate: most are never costed, and never get a shape
 
 
 def make_plan(inputs: PlanInputs) -> PlannedPlacement:
@@ -153,8 +153,8 @@ def _cost(model: CostModel, candidate: _Candidate) -> float:
     if candidate.alternative is None:
         inputs = model.inputs
         candidate.bounds = candidate.table.bounds(candidate.pp * candidate.virtual)
-        last = candidate.pp - 1  # of each replica, as if members were dealt by falling speed: its slowest
-        speeds = [inputs.speeds[candidate.shape.global_rank(dp_rank, last)] for dp_rank in range(candidate.dp)]
+        # As if members were dealt by falling speed: the last of each replica is its slowest.
+        speeds = [inputs.speeds[global_rank] for global_rank in candidate.shape.owners_of(candidate.pp - 1)]
         schedule = candidate.table.costs.schedule
         cost = None
         for dealing in (speeds, [1.0] * candidate.dp):  # by speed; evenly where that needs less memory
