@@ -82,7 +82,8 @@ class RunResult:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The surviving records by step, one a step: what a rollback or a restore took back is left out."""
-        return [with_degrees(line) for line in split_records(read_jsonl(self.directory / "metrics.jsonl")).surviving]
+        records = split_records(read_jsonl(self.directory / "metrics.jsonl")).surviving
+        return [with_degrees(line) for line in records]
 
     @property
     def model_directory(self) -> Path:
