@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from frostline_contract.mesh import Mesh
+from frostline_contract.mesh import Mesh, in_words
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,10 @@ class ParallelShape:
 
     def check_fits(self, num_units: int, freeze_point: int, reduction_leaves: int) -> None:
         """Raise ValueError where a planned run of this shape is refused (docs/protocols.md 1.14)."""
+        if self.mesh.degree("tp") > 1:
+            raise ValueError(
+                f"shape {in_words(self.degrees)} cuts tensors, and units compute whole ones: only dp and pp may exceed 1"
+            )
         trainable = num_units - freeze_point
         if self.num_stages > trainable:
             raise ValueError(

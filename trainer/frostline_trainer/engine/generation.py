@@ -60,6 +60,7 @@ class Generation:
         self.context, self.plan, self.placement, self.groups = context, plan, plan.placement, groups
         self.worker_id = plan.placement.workers[index]
         self.shape = plan.placement.shape
+        assert self.shape.mesh.degree("tp") == 1, f"stages compute whole tensors, the plan has {self.shape.degrees}"
         self.pp_rank, self.dp_rank = self.shape.pp_rank(index), self.shape.dp_rank(index)
         self.world = groups.world
         self.phase, self.moved = phase, moved
