@@ -26,6 +26,7 @@ import yaml
 from frostline_contract.job import Job, JobError, dump_job, load_job
 from frostline_contract.jsonl import read_jsonl
 from frostline_contract.lineage import split_records
+from frostline_contract.mesh import with_degrees
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import UserMistake
 from frostline_controller.cli.run_folder import new_run_folder
@@ -81,7 +82,8 @@ class RunResult:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The surviving records by step, one a step: what a rollback or a restore took back is left out."""
-        return list(split_records(read_jsonl(self.directory / "metrics.jsonl")).surviving)
+        records = split_records(read_jsonl(self.directory / "metrics.jsonl")).surviving
+        return [with_degrees(line) for line in records]
 
     @property
     def model_directory(self) -> Path:

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from frostline_contract.plan import Frozen
 from frostline_contract.reading import read_as
+from frostline_contract.record import Frozen
 
 RESTORE, ROLLBACK = "restore", "rollback"
 

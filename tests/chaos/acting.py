@@ -20,13 +20,10 @@ from tests.e2e.runs import Running, json_lines
 
 POLL_SECONDS = 0.05
 CORPUS = "corpus.txt"
-<<<<<<< HEAD
 DRAINS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-=======
 MODEL, OTHER_MODEL = "model", "other"
 """Folders of a model, and of another one of the same architecture."""
 WEIGHTS = "model.safetensors"
->>>>>>> 50933168d0f6a33e3efa13b6b837495e59ac579a
 MODULES = {
     "hold_controller": "frostline_controller",
     "hold_cache_server": "frostline_cache_server",

@@ -191,14 +191,14 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 "controller/frostline_controller/api.py",
-                '        return list(split_records(read_jsonl(self.directory / "metrics.jsonl")).surviving)\n',
+                '        records = split_records(read_jsonl(self.directory / "metrics.jsonl")).surviving\n',
                 "        kept: dict[int, dict[str, Any]] = {}\n"
                 '        for entry in read_jsonl(self.directory / "metrics.jsonl"):\n'
                 '            if "starts_at_step" in entry:\n'
                 '                kept = {step: one for step, one in kept.items() if step <= entry["starts_at_step"]}\n'
                 "            else:\n"
                 '                kept[entry["step"]] = entry\n'
-                "        return [kept[step] for step in sorted(kept)]\n",
+                "        records = [kept[step] for step in sorted(kept)]\n",
             ),
         ),
         ("tests/unit/test_contract_lineage.py",),

@@ -105,7 +105,7 @@ def test_what_start_up_made_is_left_alone_by_the_collector() -> None:
 
 
 def test_the_oldest_objects_are_looked_at_by_the_clock_and_not_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full collection is a turn of a tenth of a second with a thousand callers, and what counts objects makes it a busy moment's."""
+    """A full collection is a turn of a tenth of a second with a thousand callers; by count it comes in a busy moment."""
 
     def full_collections() -> int:
         return gc.get_stats()[2]["collections"]

@@ -15,6 +15,7 @@ from frostline_contract.job import Job, load_job
 from frostline_contract.jsonl import read_jsonl
 from frostline_contract.learning_rate import learning_rate
 from frostline_contract.lineage import split_records
+from frostline_contract.mesh import in_words
 from frostline_contract.plan import MICRO_BATCH, GenerationId, Placement, Plan, PrefixTile, StateTag
 from frostline_contract.reading import read_as
 from frostline_contract.statistics import StepRecord
@@ -101,8 +102,7 @@ class Replayer:
     def _generation(self, freeze_point: int) -> Generation:
         context = self.context
         placement = Placement(
-            pp_degree=1,
-            dp_degree=1,
+            degrees={"dp": 1, "pp": 1},
             stage_bounds=(0, context.num_units),
             leaf_bounds=(0, self.job.training.reduction_leaves),
             workers=("verify",),
@@ -181,8 +181,7 @@ def _verify(run_dir: Path, wanted: str) -> int:
     for step, differences in replayer.run(steps):
         wrong += bool(differences)
         record = replayer.records[step]
-        shape = f"{record.pp_degree}x{record.dp_degree}"
-        print(f"step {step:>6}  computed on {shape}  {'; '.join(differences) or 'same bits'}", flush=True)
+        print(f"step {step:>6}  computed on {in_words(record.degrees)}  {'; '.join(differences) or 'same bits'}", flush=True)
     result = run_dir / "result.json"
     if last in steps and result.exists():
         recorded, found = json.loads(result.read_text())["digest"], replayer.final_digest()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from frostline_contract.durable_files import replace_durably
+from frostline_contract.mesh import in_words, with_degrees
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.errors import NoRun
 from frostline_controller.report.data import RunData, read_json, read_run
@@ -80,6 +81,8 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
     """
     run = read_run(folder)
     last_seen = read_json(folder / "status.json")
+    if "shape" in last_seen:
+        last_seen["shape"] = with_degrees(last_seen["shape"])
     ended = run.result.get("status")
     status = {**_empty(run), **{key: value for key, value in last_seen.items() if key not in ("version", "saved_at")}}
     if run.records:
@@ -113,7 +116,9 @@ def status_text(status: dict[str, Any]) -> str:
         f"{status['name']}: {status['state']}" + (f" ({status['message']})" if status["message"] else ""),
         f"step {status['step']} of {status['total_steps'] or '?'}, generation {status['generation'] or '-'}, "
         f"freeze point {status['freeze_point']} of {status['num_units']} units, "
-        f"shape {shape['pp_degree']} x {shape['dp_degree']} (pp x dp, {shape['schedule'] or 'no schedule'})",
+        f"shape {in_words(shape['degrees'])} ({shape['schedule']})"
+        if shape["degrees"]
+        else "no shape yet",
     ]
     readings = {"loss": status["loss"], **status["metrics"]}
     known = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in readings.items() if value is not None]
@@ -170,10 +175,12 @@ def _empty(run: RunData) -> dict[str, Any]:
 
 def _shape(placement: Any) -> dict[str, Any]:
     """Shape of a placement, contract record or message alike; zeros where there is none yet."""
-    names = ("pp_degree", "dp_degree", "virtual_stages", "schedule", "use_cache")
-    empty = {"pp_degree": 0, "dp_degree": 0, "virtual_stages": 0, "schedule": "", "use_cache": False}
-    values = {name: getattr(placement, name) for name in names} if placement is not None else empty
-    return {**values, "stage_bounds": list(placement.stage_bounds) if placement is not None else []}
+    names = ("virtual_stages", "schedule", "use_cache")
+    empty = {"degrees": {}, "virtual_stages": 0, "schedule": "", "use_cache": False, "stage_bounds": []}
+    if placement is None:
+        return empty
+    values = {name: getattr(placement, name) for name in names}
+    return {"degrees": dict(placement.degrees), **values, "stage_bounds": list(placement.stage_bounds)}
 
 
 def _member(value: int, state: str) -> int | None:

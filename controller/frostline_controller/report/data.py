@@ -1,7 +1,7 @@
 """What a run directory says, read into one immutable record (docs/run-directory.md has the schemas)."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import yaml
 
 from frostline_contract.jsonl import read_jsonl
 from frostline_contract.lineage import Cuts, split_records
+from frostline_contract.mesh import with_degrees
 from frostline_contract.plan import Decision, Plan
 from frostline_contract.reading import read_as
 from frostline_contract.statistics import IntervalStatistics, StepRecord
@@ -26,8 +27,7 @@ class Event:
     step: int = 0
     generation: str = ""
     freeze_point: int = 0
-    pp_degree: int = 0
-    dp_degree: int = 0
+    degrees: dict[str, int] = field(default_factory=dict)
     num_microbatches: int = 0
     reason: str = ""
     seconds: float = 0.0
@@ -37,8 +37,8 @@ class Event:
         """The event that a line stands for; fields of later versions are ignored, null means the default. Raises ValueError."""
         if not isinstance(values.get("kind"), str):
             raise ValueError(f"events.jsonl has an event without a kind: {str(values)[:100]}")
-        known = {field.name for field in fields(Event)}
-        return Event(**{key: value for key, value in values.items() if key in known and value is not None})
+        known = {one.name for one in fields(Event)}
+        return Event(**{key: value for key, value in with_degrees(values).items() if key in known and value is not None})
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Self
 
 from frostline_contract.epochs import EPOCHS_FOLDER
 from frostline_contract.lineage import RESTORE, LineageStart
+from frostline_contract.mesh import in_words
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_controller.checkpoints import CheckpointsGone, has_been_used, newest_before, newest_checkpoint
 from frostline_controller.epochs import current_epoch, raise_epoch
@@ -178,8 +179,7 @@ class Starting:
             max_lineage=max(run.state.max_lineage, plan.lineage),
             continued=continued[-CONTINUED_KEPT:],
             state="draining" if run.state.state == "draining" else "running",
-            start_pp_degree=run.state.start_pp_degree or placement.pp_degree,
-            start_dp_degree=run.state.start_dp_degree or placement.dp_degree,
+            start_degrees=run.state.start_degrees or placement.degrees,
         )  # fmt: skip
         run.message, run.entered = "", {}
         line = plan_line(plan, plan.start_step + 1)
@@ -201,9 +201,8 @@ class Starting:
         run.untold = []
         await run.faults.at("announced", run)
         log.info(
-            "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%sx%s reason=%r",
-            plan.generation, plan.start, plan.start_step, plan.lineage, plan.placement.pp_degree, plan.placement.dp_degree,
-            plan.reason,
+            "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%r reason=%r",
+            plan.generation, plan.start, plan.start_step, plan.lineage, in_words(plan.placement.degrees), plan.reason,
         )  # fmt: skip
 
     def _ends(self, failure: Failure, found: GoOn, ended_at: int) -> list[dict[str, object]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import psutil
 
+from frostline_contract.mesh import in_words
 from frostline_contract.plan import Plan
 from frostline_controller.membership import GONE, LEAVING, Worker
 from frostline_controller.service.run import Run
@@ -64,7 +65,7 @@ def progress_text(run: Run) -> str:
         "total_steps": run.total_steps,
         "generation": str(plan.generation) if plan else "",
         "freeze_point": run.freeze_point(),
-        "shape": f"{plan.placement.pp_degree}x{plan.placement.dp_degree}" if plan else "",
+        "shape": in_words(plan.placement.degrees) if plan else "",
         "loss": round(latest.loss, 6) if latest else None,
         "message": _message(run),
     }

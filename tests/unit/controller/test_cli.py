@@ -140,13 +140,13 @@ def test_status_of_a_finished_run_needs_no_controller(tmp_path: Path, capsys: py
     status = json.loads(text)
     assert code == exit_codes.DONE
     assert (status["state"], status["step"], status["generation"], status["freeze_point"]) == ("completed", 120, "1.4", 4)
-    assert (status["shape"]["pp_degree"], status["shape"]["dp_degree"]) == (1, 4)
+    assert status["shape"]["degrees"] == {"dp": 4, "pp": 1}
     assert status["metrics"] == {"loss": 0.2104, "accuracy": 0.9611}
     assert [(w["dp_rank"], w["pp_rank"], w["state"], w["stages"]) for w in status["workers"]] == [
         (r, 0, "gone", [0]) for r in range(4)
     ]
     code, text, _ = end_of(capsys, "status", str(run_dir))
-    assert text.startswith("digits: completed\nstep 120 of 120, generation 1.4, freeze point 4 of 8 units, shape 1 x 4")
+    assert text.startswith("digits: completed\nstep 120 of 120, generation 1.4, freeze point 4 of 8 units, shape pp 1 x dp 4")
 
 
 def test_status_of_an_unfinished_run_without_a_controller_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

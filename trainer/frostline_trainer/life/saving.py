@@ -70,7 +70,7 @@ class Saving:
         lineage = "" if state.lineage == plan.lineage else f"-lineage-{state.lineage}"
         folder = self.root / checkpoint_path(plan.run_epoch, f"{plan.generation}{lineage}", state.step)
         if self._newest is None or self._newest.folder != folder:
-            own = [unit for unit in self._held(entered) if unit % generation.shape.dp_degree == generation.dp_rank]
+            own = [unit for unit in self._held(entered) if generation.shape.dealt_to(unit) == generation.dp_rank]
             self._newest = Snapshot(
                 folder,
                 {unit: _copied(export_unit(unit, self._context.cut.units[unit], self._context.moments)) for unit in own},
