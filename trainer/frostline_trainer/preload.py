@@ -48,8 +48,22 @@ def warm_up() -> None:
         importlib.import_module("frostline_trainer.warming").import_for(os.environ.get("FROSTLINE_RUN_DIR", ""))
     importlib.import_module(module)
     departure()
+    check_untouched()
     gc.freeze()  # the shared pages stay shared, and a collection in a worker stays cheap
     gc.enable()
+
+
+def check_untouched(descriptors: Path = Path("/proc/self/fd")) -> None:
+    """Raises RuntimeError where an import has opened a GPU: a fork of this process could not use one any more.
+
+    descriptors: folder of links, one an open file.
+    """
+    opened = {os.readlink(link) for link in descriptors.iterdir() if link.is_symlink()}
+    if gpus := sorted(name for name in opened if name.startswith("/dev/nvidia")):
+        raise RuntimeError(
+            f"the preload process has opened {', '.join(gpus)} while it imported: no worker that it forks could use a GPU; "
+            "whatever it imports (plugins of the run, torch's own start) must leave CUDA alone"
+        )
 
 
 @dataclass

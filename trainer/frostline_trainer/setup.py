@@ -22,7 +22,7 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
     """Load data and model as the job says. Raises ValueError for the user's mistakes, one line each."""
     torch.set_num_threads(job.training.threads)
     _check_schedules(job)
-    device = device or choose_device(job, 0)
+    device = device or choose_device(job)
     if device.type == "cuda":
         _deterministic_cuda()
     data = load_data(job)
@@ -65,8 +65,11 @@ def check_tiles(context: RunContext) -> None:
         log.warning("%s; one sample at a time costs %.2f x", context.place_dependence, context.sample_tile_cost)
 
 
-def choose_device(job: Job, local_rank: int) -> torch.device:
-    """The worker's device. Raises ValueError where the job asks for CUDA and there is none."""
+def choose_device(job: Job) -> torch.device:
+    """The worker's device: the first GPU that it sees, which is the only one where an agent has started it (gpus.py).
+
+    Raises ValueError where the job asks for CUDA and there is none.
+    """
     wanted, available = job.training.device, torch.cuda.is_available()
     if wanted == "cuda" and not available:
         raise ValueError("training.device is cuda and no CUDA device is visible; use device: cpu or auto")
@@ -74,7 +77,7 @@ def choose_device(job: Job, local_rank: int) -> torch.device:
         if job.training.precision == "mixed_bfloat16":
             raise ValueError("training.precision mixed_bfloat16 needs a CUDA device; use float32 or bfloat16 on a CPU")
         return torch.device("cpu")
-    return torch.device("cuda", local_rank % torch.cuda.device_count())
+    return torch.device("cuda", 0)
 
 
 def _deterministic_cuda() -> None:

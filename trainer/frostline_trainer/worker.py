@@ -36,6 +36,8 @@ def main() -> int:
     )
     worker = None
     try:
+        if mistake := os.environ.get("FROSTLINE_DEVICE_MISTAKE"):
+            raise ValueError(mistake)
         worker = Worker(identity, *ask_for_job(identity))
         _leave_when_told(worker)
         return worker.run()

@@ -246,6 +246,7 @@ class LocalCluster:
             "FROSTLINE_TOKEN": Tokens.read(self.run_dir / "tokens.json").by_role[WORKER],
             "FROSTLINE_PRELOAD": self._preload,
             "FROSTLINE_WORKERS_PER_POD": str(self._job.placement.workers_per_pod),
+            "FROSTLINE_DEVICE": self._job.training.device,
             "FROSTLINE_GRACE_SECONDS": str(GRACE_SECONDS - 1.0),
         }
 

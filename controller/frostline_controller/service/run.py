@@ -15,6 +15,7 @@ from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState
 from frostline_controller.history import in_force, surviving_decisions
 from frostline_controller.membership import GONE, Membership, Worker
+from frostline_controller.planner.backend import choose_backend
 from frostline_controller.service.events import KINDS, EventLog, event_line
 from frostline_controller.service.faults import PlannedFaults
 from frostline_controller.service.plan_log import PlanLog
@@ -106,9 +107,14 @@ class Run:
         return plan.job_revision not in ("", self.job_revision)
 
     def stamped(self, plan: Plan) -> Plan:
-        """A plan as it is written: with the job that its members are to follow, and the run's prefix tile."""
+        """A plan as it is written: with the job that its members are to follow, the run's prefix tile, and the backend."""
         tile = self.identity.prefix_tile if self.identity is not None else plan.prefix_tile
-        return plan.model_copy(update={"job_revision": self.job_revision, "prefix_tile": tile})
+        workers = map(self.members.get, plan.participants)
+        backend, why = choose_backend(
+            self.job.placement.backend, [worker.device if worker is not None else None for worker in workers]
+        )
+        log.info("backend generation=%s backend=%s reason=%r", plan.generation, backend, why)
+        return plan.model_copy(update={"job_revision": self.job_revision, "prefix_tile": tile, "backend": backend})
 
     def cache_address(self) -> str:
         """host:port of the cache server: where one has been started for this run, else what we were told; empty: none."""

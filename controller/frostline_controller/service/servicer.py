@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 
+from frostline_contract.device import DeviceFacts
 from frostline_contract.job import dump_job
 from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import IntervalStatistics, StepRecord
@@ -56,6 +57,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             last_heard=now,
             unwatched_since=now,
             generation=_generation(request.generation) if request.HasField("generation") else None,
+            device=to_record(request.device, DeviceFacts) if request.HasField("device") else None,
         )
         named = {name for plan in (run.current, run.state.prepared) if plan is not None for name in plan.participants}
         for older in run.members.displaced_by(worker, run.job.placement.workers_per_pod, named):

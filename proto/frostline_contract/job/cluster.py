@@ -23,6 +23,10 @@ class PlacementSection(Section):
     initial_pp_degree: int | None = fixed(
         None, ge=1, doc="The pipeline's depth at the start (the paper's K0); later the planner's choice."
     )
+    backend: Literal["auto", "gloo", "nccl"] = live(
+        "auto",
+        doc="What carries activations and gradients. auto: nccl where each participant of a plan has a GPU of its own, else gloo; nccl: also where GPUs are shared, which NCCL then refuses or allows.",
+    )
     schedule: str = live("auto", doc="gpipe, 1f1b, interleaved_1f1b, an entry point's of frostline.schedules, or auto.")
     virtual_stages: int = live(1, ge=1, le=8, doc="Stages a rank with interleaved_1f1b.")
     planner: Literal["optimal", "paper_greedy"] = live(

@@ -25,7 +25,7 @@ STEP_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "tal
 
 def identity(folder: Path, ordinal: int = 1, nonce: str = "nonce") -> Identity:
     return Identity(run_dir=folder, controller=str(folder / "controller.address"), token="t", pod_name=f"trainer-{ordinal}",
-                    worker_id=f"uid/{nonce}", node="node-1", local_rank=0, host="127.0.0.1")  # fmt: skip
+                    worker_id=f"uid/{nonce}", node="node-1", host="127.0.0.1")  # fmt: skip
 
 
 class Training:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-import torch
-
 from frostline_contract.job import Job, job_revision, parse_job, read_yaml
 from frostline_contract.plan import CONTINUE, GenerationId, Plan
 from frostline_trainer.control.client import ControlClient
@@ -192,9 +190,8 @@ class Preparation:
 
     def _prepare(self, plan: Plan) -> None:
         started = time.perf_counter()
-        backend = "nccl" if self._context.device.type == "cuda" and torch.cuda.device_count() > 1 else "gloo"
         timeout = timedelta(seconds=self._context.job.controller.reshape_deadline_seconds)
-        formation = Formation(plan, self._identity.worker_id, backend, timeout, self._identity.host)
+        formation = Formation(plan, self._identity.worker_id, plan.backend, timeout, self._identity.host)
         with self._lock:
             if plan.generation <= self._mailbox.promised:
                 return
