@@ -203,4 +203,28 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         ("tests/unit/test_contract_lineage.py",),
     ),
+    Mutant(
+        "vote-before-device",
+        "a member votes when it has given its device the step's work, not when that is done",
+        (
+            Edit(
+                TRAINER + "engine/generation.py",
+                "        self._fence()\n        self.keeper.post()\n",
+                "        self.keeper.post()\n",
+            ),
+        ),
+        ("tests/unit/trainer/test_engine_fence.py",),
+    ),
+    Mutant(
+        "abort-is-success",
+        "work that an abort has ended is taken for work that is done",
+        (
+            Edit(
+                TRAINER + "engine/fence.py",
+                "    if groups is not None:\n        groups.check()  #",
+                "    if groups is None:\n        groups.check()  #",
+            ),
+        ),
+        ("tests/unit/trainer/test_engine_fence.py",),
+    ),
 )
