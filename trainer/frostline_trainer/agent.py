@@ -28,13 +28,12 @@ from dataclasses import dataclass
 from http.server import HTTPServer
 from pathlib import Path
 
+from frostline_contract.exit_codes import CRASH_LOOP, DONE, FINAL, REFUSED, USER_MISTAKE
 from frostline_contract.scratch_folder import ScratchFolder
 from frostline_trainer.gpus import VISIBLE, NoDevice, assign_gpus
 from frostline_trainer.identity import ordinal_of
 from frostline_trainer.pod_health import serve_pod_health
 
-DONE, CRASH_LOOP, USER_MISTAKE, REFUSED = 0, 1, 2, 3
-FINAL = {DONE, USER_MISTAKE, REFUSED}
 RESPAWN_SECONDS_FIRST, RESPAWN_SECONDS_MAX = 0.1, 10.0
 CRASHES_MAX = 8
 HEALTHY_SECONDS = 30.0

@@ -26,12 +26,11 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+from frostline_contract.exit_codes import FAULT, FINAL
+
 WORKER_MODULE = "frostline_trainer.worker"
 PR_SET_PDEATHSIG = 1
 REQUEST_BYTES_MAX = 1 << 20
-FAULT = 70
-TOLD = frozenset({0, 2, 3})
-"""Exit codes of a worker that the controller has let go, refused, or heard from."""
 
 
 def warm_up() -> None:
@@ -194,7 +193,7 @@ class Preload:
             found, status = os.waitpid(process_id, os.WNOHANG)
             if found:
                 child, code = self.children.pop(process_id), os.waitstatus_to_exitcode(status)
-                if code not in TOLD:
+                if code not in FINAL:
                     self._tell(child, code)
                 self._send(child, {"exit": code})
                 self._close(child)

@@ -46,6 +46,9 @@ def status_of(run: Run, with_workers: bool = True) -> pb.StatusResponse:
         incarnation=run.state.incarnation,
         resident_bytes=psutil.Process().memory_info().rss,
     )
+    response.quarantined.extend(
+        pb.QuarantinedDevice(node=one.node, uuid=one.uuid, failures=one.failures) for one in run.quarantined
+    )
     if identity is not None:
         response.prefix_tile, response.prefix_tile_reason = identity.prefix_tile, identity.prefix_tile_reason
     if plan is not None:

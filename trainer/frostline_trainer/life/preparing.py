@@ -14,6 +14,7 @@ from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.groups import Formation, Groups
 from frostline_trainer.identity import Identity
+from frostline_trainer.life.sick_device import end_if_sick
 from frostline_trainer.life.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -205,6 +206,7 @@ class Preparation:
             self._fetch_job(plan)
             groups = formation.form()
         except (RuntimeError, Refused, TimeoutError, ValueError) as error:
+            end_if_sick(error)
             self._give_up(plan, f"{type(error).__name__}: {error}"[:500])
             return
         with self._lock:
