@@ -72,6 +72,11 @@ class Worker:
         return self.worker_id.rpartition("/")[0]
 
     @property
+    def gpu(self) -> tuple[str, str]:
+        """(node, UUID) of its GPU; the UUID is "" where it has none."""
+        return self.failure_domain, self.device.uuid if self.device is not None else ""
+
+    @property
     def ordinal(self) -> int:
         tail = self.pod_name.rpartition("-")[2]
         return int(tail) if tail.isdigit() else 0

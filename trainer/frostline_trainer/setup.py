@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from functools import partial
 
 import torch
 
@@ -12,6 +13,7 @@ from frostline_trainer.engine.schedules import schedule_named
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
 from frostline_trainer.probe import run_probe
+from frostline_trainer.self_test import examine_gpu
 from frostline_trainer.tasks import task_for
 from frostline_trainer.tile_check import find_address_dependence, find_place_dependence, may_use_cache, measure_sample_tiles
 
@@ -43,9 +45,10 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
     )
     _check_batch(context)
     tokens, width = hidden_shape
-    context.probe_digest, context.probe_detail = run_probe(
-        width, tokens, job.training.micro_batch_size, COMPUTE_TYPES[job.training.precision], device
-    )
+    probe = partial(run_probe, width, tokens, job.training.micro_batch_size, COMPUTE_TYPES[job.training.precision], device)
+    context.probe_digest, context.probe_detail = probe()
+    if device.type == "cuda":
+        examine_gpu(device, lambda: probe()[0], context.probe_digest)
     check_tiles(context)
     return context
 

@@ -48,7 +48,7 @@ class Admission:
     def _check_device(self, request: pb.RegisterRequest) -> None:
         """Raises Refused for a worker on a GPU that is in quarantine."""
         for one in self._controller.run.quarantined:
-            if request.device.uuid and (one.node, one.uuid) == (request.failure_domain, request.device.uuid):
+            if (one.node, one.uuid) == (request.failure_domain, request.device.uuid):
                 raise Refused(
                     f"device.uuid is {one.uuid}: this GPU of node {one.node} failed {one.failures} times in this run; read the "
                     "node's kernel log for Xid errors, then mend or drain the node"

@@ -113,10 +113,8 @@ class Run:
     def stamped(self, plan: Plan) -> Plan:
         """A plan as it is written: with the job that its members are to follow, the run's prefix tile, and the backend."""
         tile = self.identity.prefix_tile if self.identity is not None else plan.prefix_tile
-        workers = map(self.members.get, plan.participants)
-        backend, why = choose_backend(
-            self.job.placement.backend, [worker.device if worker is not None else None for worker in workers]
-        )
+        devices = [worker.device if worker is not None else None for worker in map(self.members.get, plan.participants)]
+        backend, why = choose_backend(self.job.placement.backend, devices)
         log.info("backend generation=%s backend=%s reason=%r", plan.generation, backend, why)
         return plan.model_copy(update={"job_revision": self.job_revision, "prefix_tile": tile, "backend": backend})
 
@@ -207,12 +205,8 @@ class Run:
     def available(self) -> list[Worker]:
         """Workers that a plan may name: who is still inside a generation that is over is none of them."""
         behind = {worker.worker_id for worker in self.left_behind()}
-        return [one for one in self.members.available() if one.worker_id not in behind and not self.on_sick_device(one)]
-
-    def on_sick_device(self, worker: Worker) -> bool:
-        """Its GPU has failed too often in this run."""
-        uuid = worker.device.uuid if worker.device is not None else ""
-        return bool(uuid) and any((one.node, one.uuid) == (worker.failure_domain, uuid) for one in self.quarantined)
+        sick = {(one.node, one.uuid) for one in self.quarantined}
+        return [one for one in self.members.available() if one.worker_id not in behind and one.gpu not in sick]
 
     @property
     def quarantined(self) -> list[FailedDevice]:

@@ -10,7 +10,6 @@ import os
 import resource
 import sys
 import threading
-import time
 from typing import NoReturn
 
 import torch
@@ -18,6 +17,7 @@ import torch
 from frostline_contract.exit_codes import DEVICE
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.engine.context import RunContext
+from frostline_trainer.self_test import SickDevice
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ POLL_SECONDS = 0.01
 def is_device_error(failure: BaseException | None) -> bool:
     """Whether a device's error is the failure, or what it came from."""
     while failure is not None:
-        if isinstance(failure, torch.AcceleratorError):
+        if isinstance(failure, torch.AcceleratorError | SickDevice):
             return True
         failure = failure.__cause__ or failure.__context__
     return False
@@ -45,14 +45,15 @@ def answers(context: RunContext, seconds: float = ANSWER_SECONDS) -> str:
     if marks is None:
         return ""
     said: list[str] = []
+    given_up = threading.Event()
 
     def ask() -> None:
         try:
             if context.device.type == "cuda":
                 torch.ones(1, device=context.device).add_(1)
             end = marks()
-            while not end.query():
-                time.sleep(POLL_SECONDS)
+            while not end.query() and not given_up.wait(POLL_SECONDS):
+                pass
         except RuntimeError as error:
             said.append(str(error))
         else:
@@ -61,7 +62,9 @@ def answers(context: RunContext, seconds: float = ANSWER_SECONDS) -> str:
     asking = threading.Thread(target=ask, name="ask-device", daemon=True)
     asking.start()
     asking.join(seconds)
-    return said[0] if said else f"it has not answered within {seconds:g} s"
+    answer = list(said)  # what comes later is too late
+    given_up.set()
+    return answer[0] if answer else f"it has not answered within {seconds:g} s"
 
 
 def end_process(why: object) -> NoReturn:
