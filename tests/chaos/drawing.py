@@ -73,7 +73,10 @@ class _Draw:
         stale = variant == LOADED or rng.random() < 0.4
         acts = self._acts_beside(workers, cache, variant, faults) if stale else []
         pods = {"pods_per_node": rng.choices((1, 2), (70, 30))[0], "acts": tuple(acts), "variant": variant}
-        return self._case("whole", workers, rng.choice(SHAPES[workers]), faults, cache=cache, **pods)
+        shape = rng.choice(SHAPES[workers])
+        if shape == (None, None) and len(faults) < 5 and rng.random() < 0.5:  # a pinned shape has no other that needs less memory
+            faults.append(planned("oom", rng.randint(2, 30), rng.randrange(workers), rng.choice(STEP_PHASES)))
+        return self._case("whole", workers, shape, faults, cache=cache, **pods)
 
     def _replicas(self) -> Case:
         """The batch grows with the replicas: what changes their number changes the results, and is left out."""

@@ -227,4 +227,16 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         ("tests/unit/trainer/test_engine_fence.py",),
     ),
+    Mutant(
+        "sick-device-survives",
+        "a worker whose device has failed reports what it holds as intact",
+        (
+            Edit(
+                TRAINER + "life/worker.py",
+                '        log.warning("generation %s is over: %s", self._running(), failure)\n        end_if_sick(failure)\n',
+                '        log.warning("generation %s is over: %s", self._running(), failure)\n',
+            ),
+        ),
+        ("tests/integration/test_sick_devices.py::test_a_worker_whose_device_fails_ends_and_reports_nothing",),
+    ),
 )
