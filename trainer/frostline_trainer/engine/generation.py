@@ -142,10 +142,7 @@ class Generation:
     # ---- a step
 
     def compute(self, step: int) -> StepGradients:
-        """Schedule and exchange: afterwards the reduced gradients are complete on the device (docs/protocols.md 2.1).
-
-        The fence comes before the first read, for every member: what it raises was never promised or voted.
-        """
+        """Schedule and exchange: afterwards the reduced gradients are complete on the device (docs/protocols.md 2.1, 2.2)."""
         batch = self.feed.batch(step)
         self.phase("load")
         self.keeper.expect()
