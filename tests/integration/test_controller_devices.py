@@ -128,7 +128,7 @@ def test_a_plan_that_ran_out_of_memory_is_not_made_again(world: Callable[..., Wo
     plan = run.start()
     run.at(20)
     planned = plan.placement.predicted_peak_bytes
-    assert planned > 0 and plan.placement.dp_degree == 2
+    assert planned > 0 and plan.placement.degrees["dp"] == 2
     short_of_memory(run, plan, run.workers[1], 20)
     answer = answer_to(plan, run.workers[0])
     assert answer.start == "survivors" and answer.placement.predicted_peak_bytes < planned
