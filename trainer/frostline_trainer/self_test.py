@@ -4,9 +4,12 @@ A second or less, against a run that fails later with somebody else's name on it
 that fails in a step: the process ends with that code, and the second time the GPU is in quarantine.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
+
+log = logging.getLogger(__name__)
 
 PATTERNS = (0x5555555555555555, -0x5555555555555556)
 """Every bit once 0 and once 1, its neighbours the other."""
@@ -23,7 +26,12 @@ def examine_gpu(device: torch.device, probe: Callable[[], str], digest: str) -> 
     """Raise SickDevice where the GPU fails. digest: what a first call of `probe` gave."""
     compare_probes(digest, probe())
     free, _ = torch.cuda.mem_get_info(device)
-    check_memory(device, int(min(free * MEMORY_SHARE, MEMORY_BYTES_MAX)))
+    try:
+        check_memory(device, int(min(free * MEMORY_SHARE, MEMORY_BYTES_MAX)))
+    except torch.OutOfMemoryError as taken:
+        log.info("the GPU's memory is not tested, others use it: %s", taken)
+    finally:
+        torch.cuda.empty_cache()
 
 
 def compare_probes(first: str, second: str) -> None:

@@ -152,6 +152,12 @@ def test_a_communicators_error_is_an_error_of_the_step(broken_communicator: Grou
         wait_for_device(SimulatedDevice(looks=0).mark, broken_communicator)
 
 
+def test_a_sound_communicator_is_none(broken_communicator: Groups) -> None:
+    column = broken_communicator.along("dp")
+    column._group = SimpleNamespace(get_error=lambda: ErrorType(0), abort=lambda: None)
+    wait_for_device(SimulatedDevice(looks=0).mark, broken_communicator)
+
+
 def test_only_where_the_device_waits_for_others_the_member_does(broken_communicator: Groups) -> None:
     waiting: list[bool] = []
     device = SimulatedDevice(looks=1, at_look=lambda number: waiting.append(waits_of(threading.get_ident()).since > 0))

@@ -162,7 +162,7 @@ class Group:
         """Raises RuntimeError where the communicator has failed, which no wait says on a device (docs/design.md 12.2)."""
         if self._group is not None and self.backend == "nccl":
             error = self._group.get_error()
-            if error is not ErrorType.SUCCESS:
+            if error != ErrorType.SUCCESS:  # each call makes an object of its own
                 raise RuntimeError(f"an NCCL communicator of this generation has failed: {error.name}")
 
     def close(self) -> None:
