@@ -9,6 +9,7 @@ from pathlib import Path
 from signal import SIGTERM
 
 from frostline_contract.durable_files import replace_durably
+from frostline_contract.exit_codes import REFUSED, USER_MISTAKE
 from frostline_controller.cluster.backend import FAILED, PENDING, RUNNING, SUCCEEDED, PodInfo
 from frostline_controller.cluster.child import kill_group, python_module, signal_child, start_child, strike_group
 
@@ -19,7 +20,6 @@ RESTART_SECONDS_AFTER_SUCCESS = 3.0
 """A pod that ended well is started again too (restartPolicy Always), unless it is scaled away meanwhile: so a run ends."""
 HEALTHY_SECONDS = 30.0
 """An agent that lived this long starts its back-off anew."""
-USER_MISTAKE, REFUSED = 2, 3
 RESTARTS_MAX = 6
 
 
