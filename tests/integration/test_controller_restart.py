@@ -179,7 +179,8 @@ def test_members_that_do_not_come_back_keep_nobody_from_stopping(pair: Callable[
     run.replace_controller()
     operator = Operator(run.folder)
     operator.command("suspend")
-    wait_for(lambda: operator.status().state == "suspended", "stopped without them")
+    wait_for(lambda: operator.status().state != "draining", "stopped without them")
+    assert operator.status().state == "suspended"
     operator.close()
 
 

@@ -154,8 +154,10 @@ def test_a_communicators_error_is_an_error_of_the_step(broken_communicator: Grou
 
 def test_a_sound_communicator_is_none(broken_communicator: Groups) -> None:
     column = broken_communicator.along("dp")
-    column._group = SimpleNamespace(get_error=lambda: ErrorType(0), abort=lambda: None)
+    asked: list[bool] = []
+    column._group = SimpleNamespace(get_error=lambda: asked.append(True) or ErrorType(0), abort=lambda: None)
     wait_for_device(SimulatedDevice(looks=0).mark, broken_communicator)
+    assert asked
 
 
 def test_only_where_the_device_waits_for_others_the_member_does(broken_communicator: Groups) -> None:
