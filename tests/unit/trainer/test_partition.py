@@ -141,6 +141,7 @@ def test_no_heartbeat_passes_while_cut_off_and_its_stream_ends(service: Any, stu
     def beats() -> Iterator[pb.HeartbeatsRequest]:
         for step in sent:
             if step == 2:
+                until(lambda: service[0].steps)  # a stream that breaks takes what is still on its way with it
                 cut_off(30.0)
             yield pb.HeartbeatsRequest(heartbeat=pb.HeartbeatRequest(step=step))
 
