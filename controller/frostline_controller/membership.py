@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 
+from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import CacheProfile, LinkProfile
 from frostline_controller.kept_profile import KeptProfile
@@ -42,7 +43,7 @@ class Worker:
     presence: str = ALIVE
     generation: GenerationId | None = None
     step: int = 0
-    phase: str = "start"
+    phase: str = Phase.START
     phase_seconds: float = 0.0
     phase_told_at: float = 0.0
     waiting_seconds: float = 0.0

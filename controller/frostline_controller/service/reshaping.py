@@ -8,6 +8,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
+from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import GenerationId, Plan
 from frostline_controller.history import in_force
 from frostline_controller.plan_building import switching_plan
@@ -120,10 +121,10 @@ class Reshaping:
     async def _send_plan(self, plan: Plan, preparation: Preparation) -> None:
         """It is durable: everybody hears of it, again where that was not written down."""
         run = self._run
-        await run.faults.at("planned", run)
+        await run.faults.at(ControllerPhase.PLANNED, run)
         run.streams.send_all(run.plan_message(plan))
         preparation.sent = True
-        await run.faults.at("announced", run)
+        await run.faults.at(ControllerPhase.ANNOUNCED, run)
 
     async def advance(self, now: float) -> Plan | None:
         """Move the prepared plan on. Returns the plan that training has switched to, once, else None."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job, job_revision, section_digests
+from frostline_contract.phases import OUTSIDE
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState
 from frostline_controller.history import in_force, surviving_decisions
@@ -29,8 +30,6 @@ log = logging.getLogger(__name__)
 
 WARNINGS = frozenset(("failure", "hang", "checkpoint_failed", "decision_void", "cannot_start", "wrong_bits"))
 """Kinds of events that somebody may have to do something about."""
-OUTSIDE = frozenset(("start", "spare", "recovery", "reshape", "finish", "publish", "done"))
-"""Phases in which a worker computes in no generation, or only what others do not wait for."""
 
 
 class Run:

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 
 from frostline_contract.job import dump_job
+from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_controller.kept_profile import KeptProfile
@@ -103,7 +104,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         worker.phase_p99, worker.busy_seconds = request.phase_p99_seconds, request.busy_seconds
         worker.resident_bytes = request.resident_bytes
         worker.uncovered_units = tuple(request.uncovered_units)
-        if request.phase == "recovery":
+        if request.phase == Phase.RECOVERY:
             run.wake.set()
         if request.HasField("cache"):
             worker.cache = request.cache

@@ -11,6 +11,7 @@ from typing import Self
 
 from frostline_contract.epochs import EPOCHS_FOLDER
 from frostline_contract.lineage import RESTORE, LineageStart
+from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_controller.checkpoints import CheckpointsGone, has_been_used, newest_before, newest_checkpoint
 from frostline_controller.epochs import current_epoch, raise_epoch
@@ -196,10 +197,10 @@ class Starting:
         assert plan is not None
         await self.finish_epoch()
         await run.plans.append(run.untold)
-        await run.faults.at("planned", run)
+        await run.faults.at(ControllerPhase.PLANNED, run)
         run.streams.send_all(run.plan_message(plan))
         run.untold = []
-        await run.faults.at("announced", run)
+        await run.faults.at(ControllerPhase.ANNOUNCED, run)
         log.info(
             "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%sx%s reason=%r",
             plan.generation, plan.start, plan.start_step, plan.lineage, plan.placement.pp_degree, plan.placement.dp_degree,

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from frostline_contract.phases import Phase
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.checkpoints.reading import is_complete
 from frostline_trainer.control.client import ControlClient
@@ -46,7 +47,7 @@ class Conclusion:
     def conclude(self, entered: Entered, ended: LoopEnd) -> None:
         """Returns when the controller has said that the result is stored. Raises RuntimeError where a member is lost before, or
         copies of a unit are not equal."""
-        self._clock.enter("finish")
+        self._clock.enter(Phase.FINISH)
         generation = entered.generation
         self._state.agreed_step = compare_copies(generation, self._state.step, self._state.agreed_step)
         folder = self._saving.checkpoint(entered, self._state, before_freeze=False)
@@ -58,9 +59,9 @@ class Conclusion:
             self._saving.abandon()
         self._saving.finish()
         if entered.index == 0:
-            self._clock.enter("publish")
+            self._clock.enter(Phase.PUBLISH)
             self._tell(self._outcome(ended, folder, unwritten, digest, metrics))
-        self._clock.enter("done")
+        self._clock.enter(Phase.DONE)
         while not self._mailbox.end:
             self._check()
             self._mailbox.wait(WAIT_SECONDS)

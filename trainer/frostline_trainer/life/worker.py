@@ -12,6 +12,7 @@ from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
+from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId, Plan
 from frostline_contract.statistics import WorkerProfile
 from frostline_proto.v1 import control_pb2
@@ -136,7 +137,7 @@ class Worker:
         """Enter a plan and train until it ends."""
         started = time.perf_counter()
         self.entering = plan
-        self.clock.enter("reshape")
+        self.clock.enter(Phase.RESHAPE)
         groups = self.preparation.groups_of(plan)
         self._follow(self.preparation.job_of(plan))
         if self.switched_to is not None:
@@ -147,7 +148,7 @@ class Worker:
         self.entered, self.entering = entered, None
         if entered is None:
             # A leaver has given its state away. It keeps it, and its groups, until it enters another plan or is told to end.
-            self.clock.enter("spare")
+            self.clock.enter(Phase.SPARE)
             return LoopEnd(Ended.SWITCHED)
         self._tell_entered(entered, time.perf_counter() - started)
         self.loop = TrainingLoop(entered.generation, plan, self.state, self.calendar, self.mailbox, self._hooks(entered))
@@ -241,7 +242,7 @@ class Worker:
         """Drop all groups, keep what could be committed late, and report. A report is a promise (docs/protocols.md 4.1)."""
         log.warning("generation %s is over: %s", self._running(), failure)
         try:
-            self.clock.enter("recovery")
+            self.clock.enter(Phase.RECOVERY)
         except RuntimeError as another:
             log.warning("and in the recovery: %s", another)
         heard = self.mailbox.promise(failure.until if isinstance(failure, (Fenced, NotFormed)) else None)
