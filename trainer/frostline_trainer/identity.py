@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from frostline_contract.run_directory import RunDirectory
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -38,7 +40,7 @@ class Identity:
         run_dir = Path(os.environ["FROSTLINE_RUN_DIR"])
         return Identity(
             run_dir=run_dir,
-            controller=os.environ.get("FROSTLINE_CONTROLLER") or str(run_dir / "controller.address"),
+            controller=os.environ.get("FROSTLINE_CONTROLLER") or str(RunDirectory(run_dir).controller_address),
             token=os.environ["FROSTLINE_TOKEN"],
             pod_name=os.environ.get("FROSTLINE_POD_NAME", "worker"),
             worker_id=worker_id_of(os.environ, secrets.token_hex(4)),

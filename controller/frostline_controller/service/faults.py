@@ -17,6 +17,7 @@ from frostline_contract.durable_files import create_durably
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import DEFAULT_PHASE, FAULTS_OF_A_WORKER, Fault
 from frostline_contract.phases import ControllerPhase
+from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cluster.backend import RUNNING, PodInfo
 from frostline_controller.membership import GONE
 
@@ -37,7 +38,7 @@ class PlannedFaults:
     """The faults still to come. Nothing is done, and no file is looked at, where the job plans none."""
 
     def __init__(self, job: Job, folder: Path) -> None:
-        self._folder = folder / "cluster" / "faults"
+        self._folder = RunDirectory(folder).faults
         ours = {index: fault for index, fault in enumerate(job.faults) if fault.kind not in FAULTS_OF_A_WORKER}
         self._to_come = {index: fault for index, fault in ours.items() if fault.kind != "kill_controller"}
         self._kills = {index: fault for index, fault in ours.items() if fault.kind == "kill_controller"}

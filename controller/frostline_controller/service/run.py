@@ -13,6 +13,8 @@ from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job, job_revision, section_digests
 from frostline_contract.phases import OUTSIDE
 from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import ENDED
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState
 from frostline_controller.history import in_force, surviving_decisions
 from frostline_controller.membership import GONE, Membership, Worker
@@ -21,7 +23,7 @@ from frostline_controller.service.faults import PlannedFaults
 from frostline_controller.service.plan_log import PlanLog
 from frostline_controller.service.records import RecordLog, StatisticsLog
 from frostline_controller.service.streams import Streams
-from frostline_controller.state.durable import ENDED, DurableState, DurableStore, with_decisions
+from frostline_controller.state.durable import DurableState, DurableStore, with_decisions
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message
@@ -57,17 +59,18 @@ class Run:
     ) -> None:
         self.parallel_slots, self._cache_address = parallel_slots, cache_address
         self.job, self.job_revision = job, job_revision(job)
-        self.folder, self.backend, self.clock = Path(folder), backend, clock
+        self.places, self.backend, self.clock = RunDirectory(folder), backend, clock
+        self.folder = self.places.path
         self._store = store
         # Durable with whatever is written next, as identity and retries are.
         self.state = state.model_copy(update={"job_digests": section_digests(job)})
         self.cluster = cluster
         self.members = Membership(job.controller.dead_after_seconds, job.controller.heartbeat_seconds)
         self.streams = Streams()
-        self.records = RecordLog(self.folder / "metrics.jsonl", may_write)
-        self.statistics = StatisticsLog(self.folder / "statistics.jsonl", may_write)
-        self.plans = PlanLog(self.folder / "plans.jsonl", may_write)
-        self.events = EventLog(self.folder / "events.jsonl", may_write)
+        self.records = RecordLog(self.places.metrics, may_write)
+        self.statistics = StatisticsLog(self.places.statistics, may_write)
+        self.plans = PlanLog(self.places.plans, may_write)
+        self.events = EventLog(self.places.events, may_write)
         self.faults = PlannedFaults(job, self.folder)
         self.wake = asyncio.Event()
         self.identity = state.identity
@@ -110,7 +113,7 @@ class Run:
 
     def cache_address(self) -> str:
         """host:port of the cache server: where one has been started for this run, else what we were told; empty: none."""
-        file = self.folder / "cache.address"
+        file = self.places.cache_address
         return file.read_text(encoding="utf-8").strip() if file.exists() else self._cache_address
 
     def adopt_identity(self, identity: Any) -> None:

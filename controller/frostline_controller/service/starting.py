@@ -13,6 +13,7 @@ from frostline_contract.epochs import EPOCHS_FOLDER
 from frostline_contract.lineage import RESTORE, LineageStart
 from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_contract.run_status import RunStatus
 from frostline_controller.checkpoints import CheckpointsGone, has_been_used, newest_before, newest_checkpoint
 from frostline_controller.epochs import current_epoch, raise_epoch
 from frostline_controller.history import in_force, surviving_decisions, without_pending_rollbacks
@@ -178,7 +179,7 @@ class Starting:
             lineage=max(start.lineage for start in history.lineages),
             max_lineage=max(run.state.max_lineage, plan.lineage),
             continued=continued[-CONTINUED_KEPT:],
-            state="draining" if run.state.state == "draining" else "running",
+            state=run.state.state if run.state.state == RunStatus.DRAINING else RunStatus.RUNNING,
             start_pp_degree=run.state.start_pp_degree or placement.pp_degree,
             start_dp_degree=run.state.start_dp_degree or placement.dp_degree,
         )  # fmt: skip

@@ -17,6 +17,7 @@ from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS, STATE
 from frostline_contract.job import Job, JobError, section_digests
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, Frozen, GenerationId, Plan, PrefixTile
+from frostline_contract.run_status import ENDED, RunStatus
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState, Conflict
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.state.decisions import pack_decisions, unpack_decisions
@@ -25,10 +26,6 @@ STATE_BYTES_MAX = 200 * 1024
 """The API server takes 256 KiB of annotations in all (docs/design.md 12.5); the rest is left to others."""
 END_BYTES = 16 * 1024
 """More for the state of a run that has ended: it can always be written that it has, and why."""
-
-
-ENDED = ("completed", "failed", "cancelled", "suspended")
-"""States of a run that nothing goes on in until it is resumed."""
 
 
 class RunIdentity(Frozen):
@@ -105,7 +102,7 @@ class DurableState(Frozen):
     prepared: Plan | None = None
     decisions: tuple[Decision, ...] = ()
     identity: RunIdentity | None = None
-    state: str = "waiting"
+    state: RunStatus = RunStatus.WAITING
     message: str = ""
     started_at: float = 0.0
     forced_freeze_point: int = -1

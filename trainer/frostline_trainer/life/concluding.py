@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from frostline_contract.phases import Phase
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import RunStatus
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.checkpoints.reading import is_complete
 from frostline_trainer.control.client import ControlClient
@@ -30,7 +32,7 @@ from frostline_trainer.training.phases import PhaseClock
 from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
-STATUS = {Ended.FINISHED: "completed", Ended.DRAINED: "drained", Ended.FAILED: "failed"}
+STATUS = {Ended.FINISHED: RunStatus.COMPLETED, Ended.DRAINED: RunStatus.SUSPENDED, Ended.FAILED: RunStatus.FAILED}
 WAIT_SECONDS = 0.2
 
 
@@ -73,11 +75,11 @@ class Conclusion:
         unwritten = unwritten or self._saving.why_not_written(folder)
         published = not unwritten and is_complete(folder)
         if ended.how is Ended.FINISHED and published:
-            unwritten = save_final_model(self._context, folder, self._run_dir / "model", self._clock.moved)
+            unwritten = save_final_model(self._context, folder, RunDirectory(self._run_dir).model, self._clock.moved)
         status, message = STATUS[ended.how], ended.message
-        if status != "failed" and (unwritten or not published):
+        if status != RunStatus.FAILED and (unwritten or not published):
             # Without its weights a run is not completed, and cannot be gone on with from where it drained.
-            status, message = "failed", unwritten_text(self._state.step, folder, unwritten)
+            status, message = RunStatus.FAILED, unwritten_text(self._state.step, folder, unwritten)
         place = str(folder.relative_to(self._saving.root)) if published else ""
         return make_outcome(status, self._context, self._state, digest, metrics, place, message)
 

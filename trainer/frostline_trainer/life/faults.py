@@ -18,6 +18,7 @@ from frostline_contract.durable_files import create_durably
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import FAULTS_OF_A_WORKER, FLIPS_OF_A_STEP, Fault
 from frostline_contract.phases import IN_STEP, Phase
+from frostline_contract.run_directory import RunDirectory
 from frostline_trainer.control.partition import cut_off
 from frostline_trainer.identity import Identity
 from frostline_trainer.training.phases import PhaseClock
@@ -63,7 +64,7 @@ class FaultPlan:
     def __init__(self, faults: dict[int, Fault], identity: Identity, progress: Callable[[], Progress]) -> None:
         """faults: by index in the job's `faults`. progress: called in the thread that a fault may hit."""
         self._identity, self._progress = identity, progress
-        self._folder = identity.run_dir / "cluster" / "faults"
+        self._folder = RunDirectory(identity.run_dir).faults
         self._in_files = {index: fault for index, fault in faults.items() if fault.kind == "kill_in_checkpoint"}
         self._in_phases = {index: fault for index, fault in faults.items() if fault.kind != "kill_in_checkpoint"}
         self._slow: list[_Slow] = []

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 
 from frostline_contract.durable_files import move_durably, sync_folder
+from frostline_contract.run_status import RunStatus
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.checkpoints.reading import load_unit, read_manifest
 from frostline_trainer.engine.context import RunContext
@@ -118,7 +119,7 @@ def _watching_growth(folder: Path, moved: Callable[[], None]) -> Iterator[None]:
         watcher.join()
 
 
-def make_outcome(status: str, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,
+def make_outcome(status: RunStatus, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,
                  message: str = "") -> control_pb2.RunOutcome:  # fmt: skip
     """What the controller writes into result.json."""
     job = context.job
