@@ -5,7 +5,7 @@ step and takes back every step of earlier lineages above it. Files are append-on
 line that cuts it, so the rule looks at numbers and never at the order of lines.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,11 @@ class Cuts:
 
     def survives(self, lineage: int, step: int) -> bool:
         """Whether what was computed in `lineage` up to `step` still counts: no later lineage starts below that step."""
-        return all(step <= start.starts_at_step for start in self.starts if start.lineage > lineage)
+        return self.survives_where(lineage, lambda start: step)
+
+    def survives_where(self, lineage: int, needed: Callable[[LineageStart], int]) -> bool:
+        """As `survives`, for what needs other steps of one later lineage than of another. needed: the step for such a start."""
+        return all(needed(start) <= start.starts_at_step for start in self.starts if start.lineage > lineage)
 
     def restores(self) -> "Cuts":
         """Only the restores: what a rollback takes back has happened, what a restore takes back was never published."""

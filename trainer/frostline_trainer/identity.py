@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frostline_contract.run_directory import RunDirectory
+from frostline_contract.worker_id import make_worker_id
 
 
 @dataclass(frozen=True)
@@ -53,4 +54,4 @@ class Identity:
 
 def worker_id_of(env: Mapping[str, str], nonce: str = "") -> str:
     """The id of the worker that was started with this environment. nonce: where the agent gave it none."""
-    return f"{env.get('FROSTLINE_POD_UID', 'pod')}/{env.get('FROSTLINE_WORKER_NONCE', nonce)}"
+    return make_worker_id(env.get("FROSTLINE_POD_UID", "pod"), env.get("FROSTLINE_WORKER_NONCE", nonce))

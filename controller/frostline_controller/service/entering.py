@@ -307,14 +307,11 @@ class Entering:
         """A member that is gone is a failure of the generation, whoever notices it; so is one that waits for an answer."""
         run, plan = self._run, self._run.current
         assert plan is not None
-        settled = run.clock() - run.started > run.members.dead_after_seconds
-        pods = run.cluster.uids
+        if loss := run.loss_among(plan.placement.workers, run.members.dead_after_seconds):
+            self.fail(loss)
+            return
         for worker_id in plan.placement.workers:
             worker = run.members.get(worker_id)
-            lost = worker is None and (settled or (bool(pods) and worker_id.rpartition("/")[0] not in pods))
-            if lost or run.members.has_ended(worker_id) or (worker is not None and not run.members.is_alive(worker_id)):
-                self.fail(f"{self._name(worker_id)} is gone{f': {worker.why_gone}' if worker and worker.why_gone else ''}")
-                return
             if worker is not None and worker.phase == Phase.RECOVERY and worker.generation == plan.generation:
                 self.fail(f"{self._name(worker_id)} waits for an answer to a failure")
                 return

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from frostline_contract.lineage import LineageStart
 from frostline_contract.plan import GenerationId, Plan, SeenVote, StateTag
-from frostline_controller.membership import GONE
+from frostline_contract.worker_id import pod_uid_of
 from frostline_controller.recovery.answer import answer
 from frostline_controller.recovery.facts import Answer, Failure, GoOn, HeldUnit, SurvivorReport, Wait
 from frostline_controller.service.run import Run
@@ -115,13 +115,12 @@ class Recovery:
         """
         if self._goes_with_excluded(worker_id):
             return True
+        patience = min(RETURN_SECONDS if doubted_too else math.inf, run.members.dead_after_seconds)
+        if run.members.loss_of(worker_id, run.cluster.uids, settled=now - run.started > patience):
+            return True
         worker = run.members.get(worker_id)
         if worker is None:
-            in_cluster = not run.cluster.pods or worker_id.rpartition("/")[0] in run.cluster.uids
-            patience = min(RETURN_SECONDS if doubted_too else math.inf, run.members.dead_after_seconds)
-            return not in_cluster or now - run.started > patience
-        if worker.presence == GONE:
-            return True
+            return False
         if worker_id in self.reports:
             return doubted_too and not run.members.reachable(worker_id, now)
         asked = self.asked.get(worker_id)
@@ -132,8 +131,8 @@ class Recovery:
 
     def _goes_with_excluded(self, worker_id: str) -> bool:
         """It is excluded, or in the pod of one that is: the pod is deleted when the answer is out."""
-        pod = worker_id.rpartition("/")[0]
-        return any(other.rpartition("/")[0] == pod for other in self.excluded)
+        pod = pod_uid_of(worker_id)
+        return any(pod_uid_of(other) == pod for other in self.excluded)
 
     def cause(self, run: Run, failure: Failure) -> str:
         """What happened, for people: who ended, hangs or does not answer, else the error that no other explains."""

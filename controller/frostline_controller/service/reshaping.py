@@ -89,7 +89,7 @@ class Reshaping:
         newest = timeline[-1] if timeline else None
         number = newest.number if newest else 0
         first = max(run.step + 1, newest.effective_step if newest else 1, not_before)
-        following = run.calendar.due_before(first) + 1
+        following = run.calendar.due_after(first)
         until = run.total_steps - 1
         if run.calendar.effective_step(following) <= run.total_steps:
             until = min(until, run.calendar.effective_step(following) - 2)
@@ -212,9 +212,8 @@ class Reshaping:
 
     def _overtaken(self, plan: Plan, preparation: Preparation) -> str:
         """Why a plan that nobody may vote for yet should be made anew: a newer decision, or a participant that went."""
-        gone = [worker for worker in plan.participants if not self._run.members.is_alive(worker)]
-        if gone and self._run.clock() - self._run.started > self._run.members.lost_after_seconds:
-            return f"{gone[0]} is gone"
+        if loss := self._run.loss_among(plan.participants, self._run.members.lost_after_seconds):
+            return loss
         if preparation.announced:
             return ""
         newest = in_force(self._run.surviving(), self._run.total_steps + 1)

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,14 @@ class Run:
         ]
         durable = self.records.durable_step(self.state.lineage, self.state.starts_at(self.state.lineage))
         return max([*told, durable, max(plan.start_step, 0)])
+
+    def loss_among(self, worker_ids: Iterable[str], return_seconds: float) -> str:
+        """That one of these workers is gone, and why, in words; empty where none is.
+
+        return_seconds: how long after its start this controller waits for a worker that it has not heard of.
+        """
+        settled = self.clock() - self.started > return_seconds
+        return next((loss for one in worker_ids if (loss := self.members.loss_of(one, self.cluster.uids, settled))), "")
 
     def overdue(self, now: float) -> list[Worker]:
         """Workers that have been silent for too long. A member whose world still commits steps computes: it is only out of reach

@@ -83,7 +83,7 @@ class Starting:
         if found is None and not distrusted_from:
             await self._check_not_gone()
         step = found.step if found else 0
-        lineage = 0 if base is None and found is None else run.state.max_lineage + 1
+        lineage = 0 if base is None and found is None else run.state.next_lineage
         reached = found.lineage if found else 0
         history = self._branch(lineage, step, reached, distrusts=bool(distrusted_from)) if lineage else self._history()
         decision = self._decision(history, step)
@@ -137,8 +137,8 @@ class Starting:
         latest = run.records.latest
         published = latest is not None and (lineage, found.state.step) < (latest.lineage, latest.step)
         if published or not found.extends_all:
-            history = self._branch(run.state.max_lineage + 1, found.state.step, lineage)
-            lineage = run.state.max_lineage + 1
+            history = self._branch(run.state.next_lineage, found.state.step, lineage)
+            lineage = run.state.next_lineage
             decision = self._decision(history, found.state.step)
         freeze_point = decision.freeze_point if decision else 0
         holding = {worker for unit in found.holders for worker in unit}

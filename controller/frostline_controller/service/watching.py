@@ -115,11 +115,9 @@ class Watching:
     def _all_there(self, plan: Plan) -> bool:
         """Where a member is gone the others wait for it and nobody hangs: that it is gone is a failure of its own."""
         members = self._run.members
-        missing = [worker_id for worker_id in plan.placement.workers if not members.is_alive(worker_id)]
-        gone = [worker for worker_id in missing if (worker := members.get(worker_id)) is not None]
-        if gone:
-            self._entering.fail(f"worker {gone[0].pod_name} is gone: {gone[0].why_gone}")
-        return not missing
+        if loss := self._run.loss_among(plan.placement.workers, members.dead_after_seconds):
+            self._entering.fail(loss)
+        return all(members.is_alive(worker_id) for worker_id in plan.placement.workers)
 
     def _anybody_moves(self, plan: Plan, now: float) -> bool:
         """Whether `judge` would find at once that nobody hangs: asked first, since it is so in nearly every round of a run, and

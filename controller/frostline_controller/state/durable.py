@@ -119,6 +119,11 @@ class DurableState(Frozen):
     job_digests: dict[str, str] = Field(default_factory=dict)
 
     @property
+    def next_lineage(self) -> int:
+        """The number of a lineage that opens now: above all that were ever planned."""
+        return self.max_lineage + 1
+
+    @property
     def cuts(self) -> Cuts:
         return Cuts(self.lineages)
 

@@ -1,7 +1,6 @@
 """How a run ends: final score, checkpoint, saved model, outcome."""
 
 import logging
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from frostline_contract.durable_files import move_durably, sync_folder
+from frostline_contract.durable_files import move_durably, sync_file, sync_folder
 from frostline_contract.run_status import RunStatus
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.checkpoints.reading import load_unit, read_manifest
@@ -88,11 +87,10 @@ def _save_whole(context: RunContext, directory: Path, moved: Callable[[], None])
         save_model(context.cut, partial, context.data.processor)
     for path in partial.iterdir():
         moved()
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
+        sync_file(path)
     sync_folder(partial)
     if directory.exists():
-        os.rename(directory, before)
+        move_durably(directory, before)
     move_durably(partial, directory)
     shutil.rmtree(before, ignore_errors=True)
 
