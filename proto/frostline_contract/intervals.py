@@ -40,6 +40,14 @@ class DecisionCalendar:
         """The first step computed under decision `number`."""
         return self.last_step_of(number) + self.lag_steps
 
+    def complete_at(self, step: int) -> int:
+        """The number of the last interval that ends at `step` or before; 0 where none does."""
+        return step // self.interval_steps
+
+    def first_step_of(self, interval: int) -> int:
+        """The first step of an interval."""
+        return self.last_step_of(interval - 1) + 1
+
     def last_step_of(self, interval: int) -> int:
         """The last step of an interval: what decision `interval` reads is known once that step is committed."""
         return interval * self.interval_steps

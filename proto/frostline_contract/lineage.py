@@ -25,6 +25,10 @@ class LineageStart(Frozen):
     kind: str = "start"
     distrusts: bool = False
 
+    def takes_back(self, step: int) -> bool:
+        """Whether what an older lineage computed up to `step` is taken back."""
+        return step > self.starts_at_step
+
 
 @dataclass(frozen=True)
 class Cuts:
@@ -38,11 +42,15 @@ class Cuts:
 
     def survives_where(self, lineage: int, needed: Callable[[LineageStart], int]) -> bool:
         """As `survives`, for what needs other steps of one later lineage than of another. needed: the step for such a start."""
-        return all(needed(start) <= start.starts_at_step for start in self.starts if start.lineage > lineage)
+        return not any(start.takes_back(needed(start)) for start in self.starts if start.lineage > lineage)
 
     def restores(self) -> "Cuts":
         """Only the restores: what a rollback takes back has happened, what a restore takes back was never published."""
         return Cuts(tuple(start for start in self.starts if start.kind == RESTORE))
+
+    def distrusting(self) -> "Cuts":
+        """Only the starts that distrust what they cut off."""
+        return Cuts(tuple(start for start in self.starts if start.distrusts))
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Replayer:
         for step in sorted(steps):
             if step not in self.records:
                 raise ValueError(
-                    f"step {step} is not recorded in {self.run_dir / 'metrics.jsonl'}; recorded: 1 to {max(self.records)}"
+                    f"step {step} is not recorded in {RunDirectory(self.run_dir).metrics}; recorded: 1 to {max(self.records)}"
                 )
             generation = self._start_before(step)
             while self.state.step < step:

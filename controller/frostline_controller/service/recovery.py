@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from frostline_contract.lineage import LineageStart
+from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.plan import GenerationId, Plan, SeenVote, StateTag
 from frostline_contract.worker_id import pod_uid_of
 from frostline_controller.recovery.answer import answer
@@ -211,20 +211,15 @@ def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
 def distrusts_anew(request: pb.ReportRecoveryRequest, lineages: Iterable[LineageStart]) -> bool:
     """Whether the report calls results wrong that no lineage begun since its worker's own distrusts."""
     lineage = max((one.state.lineage for one in request.units if one.intact), default=0)
-    known = any(
-        start.distrusts and lineage < start.lineage and start.starts_at_step < request.distrusted_from for start in lineages
-    )
-    return bool(request.distrusted_from) and not known
+    return bool(request.distrusted_from) and Cuts(tuple(lineages)).distrusting().survives(lineage, request.distrusted_from)
 
 
 def without_distrusted(report: SurvivorReport, lineages: Iterable[LineageStart]) -> SurvivorReport:
     """The report as if its holder had nothing of what a later lineage distrusts."""
+    distrusting = Cuts(tuple(lineages)).distrusting()
 
     def trusted(state: StateTag | None, steps_ahead: int) -> bool:
-        return state is not None and not any(
-            start.distrusts and state.lineage < start.lineage and state.step + steps_ahead > start.starts_at_step
-            for start in lineages
-        )
+        return state is not None and distrusting.survives(state.lineage, state.step + steps_ahead)
 
     return replace(
         report,

@@ -258,7 +258,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     def _durable_interval(self) -> int:
         run = self._run
         lineage = run.state.lineage
-        first = run.state.starts_at(lineage) // run.calendar.interval_steps if run.calendar else 0
+        first = run.calendar.complete_at(run.state.starts_at(lineage)) if run.calendar else 0
         return run.statistics.durable_interval(lineage, first)
 
 

@@ -31,7 +31,7 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
     statistics = IntervalStatistics(
         number=number,
         lineage=state.lineage,
-        first_step=step - calendar.interval_steps + 1,
+        first_step=calendar.first_step_of(number),
         last_step=step,
         freeze_point=state.freeze_point,
         unit_gradient_norms=tuple(math.sqrt(square / count) for square in sums.unit_squares or [0.0] * context.num_units),
