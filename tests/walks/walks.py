@@ -1,0 +1,138 @@
+"""The four walks through the code: which acts each is made of, and which files of ours a real run goes through in them.
+
+An act is a function that the run must come through; one that no longer runs, or was renamed, fails the walk. The files of an act
+are those on the stack when it begins and, unless it is marked `stack`, all that are entered while it runs. So a walk counts each
+file that has a part in it, helpers and contract included, and none can be left out by whoever writes the acts between two ends.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CONTROL, WORKER = "frostline_controller/", "frostline_trainer/"
+
+
+@dataclass(frozen=True)
+class Act:
+    """place: "<file>:<qualified name>". whole: what it calls counts too; not where it does much that is no part of the walk."""
+
+    place: str
+    whole: bool = True
+
+
+def stack(place: str) -> Act:
+    return Act(place, whole=False)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """goal: files that it should take one way. bound: files that it takes today; more is a fault."""
+
+    name: str
+    goal: int
+    bound: int
+    acts: tuple[Act, ...]
+
+
+WALKS = (
+    Walk("a gradient norm becomes a patch of the run's object", 20, 999, (
+        Act(WORKER + "engine/norms.py:unit_squares"),
+        stack(WORKER + "training/loop.py:TrainingLoop._vote"),
+        stack(WORKER + "training/committing.py:commit_step"),
+        stack(WORKER + "training/interval_closing.py:close_interval"),
+        Act(WORKER + "training/run_state.py:RunState.confirm"),
+        Act(WORKER + "training/run_state.py:RunState.outgoing"),
+        Act(WORKER + "control/client.py:ControlClient._send_statistics"),
+        Act(CONTROL + "service/servicer.py:ControlServicer.ReportStatistics"),
+        Act(CONTROL + "deciding.py:next_decision"),
+        Act(CONTROL + "service/freezing.py:Deciding._bind"),
+        Act(CONTROL + "cluster/local_backend.py:LocalBackend.patch_annotations"),
+    )),
+    Walk("an activation goes to Redis and comes back", 12, 999, (
+        stack(WORKER + "engine/prefix.py:PrefixReader._compute"),
+        Act(WORKER + "cache/boundary_cache.py:BoundaryCache.fill"),
+        Act(WORKER + "cache/writer.py:Writer._write"),
+        stack(WORKER + "engine/prefix.py:PrefixReader.prefetch"),
+        Act(WORKER + "cache/boundary_cache.py:BoundaryCache.prefetch"),
+        Act(WORKER + "cache/reader.py:read_values"),
+        Act(WORKER + "cache/boundary_cache.py:BoundaryCache.read"),
+    )),
+    Walk("a killed worker's generation is answered, and a step is committed", 30, 999, (
+        Act(WORKER + "life/departure.py:Teller.tell"),
+        Act(CONTROL + "service/servicer.py:ControlServicer.Leave"),
+        Act(CONTROL + "service/controller.py:Controller._take_departure"),
+        Act(CONTROL + "service/entering.py:Entering._watch_members"),
+        Act(CONTROL + "service/recovery.py:Recovery.fence"),
+        Act(WORKER + "control/mailbox.py:Mailbox.put_fence"),
+        stack(WORKER + "life/worker.py:Worker._recover"),
+        Act(WORKER + "life/recovering.py:Recovery.report"),
+        Act(CONTROL + "service/servicer.py:ControlServicer.ReportRecovery"),
+        Act(CONTROL + "service/recovery.py:Recovery.answer"),
+        Act(CONTROL + "service/starting.py:Starting.from_survivors"),
+        Act(WORKER + "control/delivery.py:deliver"),
+        Act(WORKER + "life/preparing.py:Preparation._prepare"),
+        Act(WORKER + "life/entering.py:Entrance.enter"),
+        stack(WORKER + "training/committing.py:commit_step"),
+    )),
+    Walk("a plan becomes the first step in it", 20, 999, (
+        Act(CONTROL + "service/reshaping.py:Reshaping.prepare"),
+        Act(WORKER + "control/delivery.py:deliver"),
+        Act(WORKER + "life/preparing.py:Preparation._prepare"),
+        Act(CONTROL + "service/servicer.py:ControlServicer.Ready"),
+        Act(CONTROL + "service/reshaping.py:Reshaping._announce_ready"),
+        stack(WORKER + "training/loop.py:TrainingLoop._ballot"),
+        Act(WORKER + "training/loop.py:TrainingLoop._after_vote"),
+        Act(WORKER + "life/entering.py:Entrance.enter"),
+        stack(WORKER + "engine/generation.py:Generation.compute"),
+    )),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Walked:
+    """What a run went through. files: of each act of the walk, in the walk's order. absent: acts that did not happen."""
+
+    walk: Walk
+    files: tuple[tuple[Act, tuple[str, ...]], ...]
+    absent: tuple[str, ...]
+
+    @property
+    def all_files(self) -> tuple[str, ...]:
+        """Each file once, in the order of the acts."""
+        return tuple(dict.fromkeys(file for _, files in self.files for file in files))
+
+    def text(self) -> str:
+        """For people: each act, and the files that it adds."""
+        lines = [f"{self.walk.name}: {len(self.all_files)} files (bound {self.walk.bound}, goal {self.walk.goal})"]
+        told: set[str] = set()
+        for act, files in self.files:
+            new = [file for file in files if file not in told]
+            told.update(new)
+            lines.append(f"  {act.place}  {len(files)} files, {len(new)} of them new")
+            lines += [f"      {file}" for file in new]
+        return "\n".join([*lines, *(f"  {place}  did not happen" for place in self.absent)])
+
+
+def write_acts(folder: Path, walks: Sequence[Walk] = WALKS) -> None:
+    """Tell the recorders what to follow."""
+    acts = {act.place: act.whole for walk in walks for act in walk.acts}
+    (folder / "acts.json").write_text(json.dumps(acts))
+
+
+def read_walks(folder: Path, walks: Sequence[Walk] = WALKS) -> list[Walked]:
+    """What the processes of a run have recorded."""
+    found: dict[str, set[str]] = {}
+    for file in folder.glob("*.jsonl"):
+        for line in file.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                act, touched = json.loads(line)
+                found.setdefault(act, set()).add(touched)
+    return [
+        Walked(
+            walk,
+            tuple((act, tuple(sorted(found.get(act.place, ())))) for act in walk.acts),
+            tuple(act.place for act in walk.acts if act.place not in found),
+        )
+        for walk in walks
+    ]
