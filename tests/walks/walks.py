@@ -1,8 +1,8 @@
 """The four walks through the code: which acts each is made of, and which files of ours a real run goes through in them.
 
-An act is a function that the run must come through; one that no longer runs, or was renamed, fails the walk. The files of an act
-are those on the stack when it begins and, unless it is marked `stack`, all that are entered while it runs. So a walk counts each
-file that has a part in it, helpers and contract included, and none can be left out by whoever writes the acts between two ends.
+An act is a function that the run must come through; one that no longer runs, or was renamed, fails the walk. A walk passes the
+files on the stack when an act begins, and touches, unless the act is marked `stack`, all that are entered while it runs: helpers,
+the contract, and whatever an act sets up. So nobody can leave out a file between an act and its thread's beginning, or beneath it.
 """
 
 import json
@@ -27,16 +27,17 @@ def stack(place: str) -> Act:
 
 @dataclass(frozen=True)
 class Walk:
-    """goal: files that it should take one way. bound: files that it takes today; more is a fault."""
+    """goal: files that it should pass one way. passed, touched: how many it passes and touches today; more is a fault."""
 
     name: str
     goal: int
-    bound: int
+    passed: int
+    touched: int
     acts: tuple[Act, ...]
 
 
 WALKS = (
-    Walk("a gradient norm becomes a patch of the run's object", 20, 999, (
+    Walk("a gradient norm becomes a patch of the run's object", 20, 999, 999, (
         Act(WORKER + "engine/norms.py:unit_squares"),
         stack(WORKER + "training/loop.py:TrainingLoop._vote"),
         stack(WORKER + "training/committing.py:commit_step"),
@@ -49,7 +50,7 @@ WALKS = (
         Act(CONTROL + "service/freezing.py:Deciding._bind"),
         Act(CONTROL + "cluster/local_backend.py:LocalBackend.patch_annotations"),
     )),
-    Walk("an activation goes to Redis and comes back", 12, 999, (
+    Walk("an activation goes to Redis and comes back", 12, 999, 999, (
         stack(WORKER + "engine/prefix.py:PrefixReader._compute"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.fill"),
         Act(WORKER + "cache/writer.py:Writer._write"),
@@ -58,13 +59,12 @@ WALKS = (
         Act(WORKER + "cache/reader.py:read_values"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.read"),
     )),
-    Walk("a killed worker's generation is answered, and a step is committed", 30, 999, (
+    Walk("a killed worker's generation is answered, and a step is committed", 30, 999, 999, (
         Act(WORKER + "life/departure.py:Teller.tell"),
         Act(CONTROL + "service/servicer.py:ControlServicer.Leave"),
         Act(CONTROL + "service/controller.py:Controller._take_departure"),
         Act(CONTROL + "service/entering.py:Entering._watch_members"),
         Act(CONTROL + "service/recovery.py:Recovery.fence"),
-        Act(WORKER + "control/mailbox.py:Mailbox.put_fence"),
         stack(WORKER + "life/worker.py:Worker._recover"),
         Act(WORKER + "life/recovering.py:Recovery.report"),
         Act(CONTROL + "service/servicer.py:ControlServicer.ReportRecovery"),
@@ -75,7 +75,7 @@ WALKS = (
         Act(WORKER + "life/entering.py:Entrance.enter"),
         stack(WORKER + "training/committing.py:commit_step"),
     )),
-    Walk("a plan becomes the first step in it", 20, 999, (
+    Walk("a plan becomes the first step in it", 20, 999, 999, (
         Act(CONTROL + "service/reshaping.py:Reshaping.prepare"),
         Act(WORKER + "control/delivery.py:deliver"),
         Act(WORKER + "life/preparing.py:Preparation._prepare"),
@@ -91,26 +91,33 @@ WALKS = (
 
 @dataclass(frozen=True)
 class Walked:
-    """What a run went through. files: of each act of the walk, in the walk's order. absent: acts that did not happen."""
+    """What a run went through: by act, in the walk's order, the files passed and the files touched. absent: acts that did not
+    happen."""
 
     walk: Walk
-    files: tuple[tuple[Act, tuple[str, ...]], ...]
+    by_act: tuple[tuple[Act, frozenset[str], frozenset[str]], ...]
     absent: tuple[str, ...]
 
     @property
-    def all_files(self) -> tuple[str, ...]:
-        """Each file once, in the order of the acts."""
-        return tuple(dict.fromkeys(file for _, files in self.files for file in files))
+    def passed(self) -> frozenset[str]:
+        return frozenset().union(*(passed for _, passed, _ in self.by_act))
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """With those passed."""
+        return self.passed.union(*(touched for _, _, touched in self.by_act))
 
     def text(self) -> str:
-        """For people: each act, and the files that it adds."""
-        lines = [f"{self.walk.name}: {len(self.all_files)} files (bound {self.walk.bound}, goal {self.walk.goal})"]
+        """For people: each act, and the files that it adds; those only touched in brackets."""
+        walk = self.walk
+        lines = [f"{walk.name}: passes {len(self.passed)} files (today's bound {walk.passed}, goal {walk.goal}), touches "
+                 f"{len(self.touched)} (bound {walk.touched})"]  # fmt: skip
         told: set[str] = set()
-        for act, files in self.files:
-            new = [file for file in files if file not in told]
-            told.update(new)
-            lines.append(f"  {act.place}  {len(files)} files, {len(new)} of them new")
-            lines += [f"      {file}" for file in new]
+        for act, passed, touched in self.by_act:
+            lines.append(f"  {act.place}")
+            lines += [f"      {file}" for file in sorted(passed - told)]
+            lines += [f"      ({file})" for file in sorted(touched - passed - told)]
+            told |= passed | touched
         return "\n".join([*lines, *(f"  {place}  did not happen" for place in self.absent)])
 
 
@@ -122,16 +129,16 @@ def write_acts(folder: Path, walks: Sequence[Walk] = WALKS) -> None:
 
 def read_walks(folder: Path, walks: Sequence[Walk] = WALKS) -> list[Walked]:
     """What the processes of a run have recorded."""
-    found: dict[str, set[str]] = {}
+    found: dict[str, tuple[set[str], set[str]]] = {}
     for file in folder.glob("*.jsonl"):
         for line in file.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
-                act, touched = json.loads(line)
-                found.setdefault(act, set()).add(touched)
+                act, name, on_stack = json.loads(line)
+                found.setdefault(act, (set(), set()))[not on_stack].add(name)
     return [
         Walked(
             walk,
-            tuple((act, tuple(sorted(found.get(act.place, ())))) for act in walk.acts),
+            tuple((act, *(frozenset(files) for files in found.get(act.place, ((), ())))) for act in walk.acts),
             tuple(act.place for act in walk.acts if act.place not in found),
         )
         for walk in walks

@@ -1,8 +1,8 @@
 """Follows calls in every Python process of a traced run: Python imports this module by itself where its folder is on PYTHONPATH.
 
 FROSTLINE_WALKS names a folder with acts.json ({"<file>:<qualified name>": whether what it calls counts}). There each process
-writes <process id>.jsonl: [act, file] for each file of ours on the stack when the act begins, and for each that is entered while
-it runs, once. A line is written at once, so a killed process leaves its own.
+writes <process id>.jsonl: [act, file, whether it was on the stack when the act began] for each file of ours that was,
+and for each that is entered while it runs, once. A line is written at once, so a killed process leaves its own.
 """
 
 import json
@@ -24,7 +24,7 @@ class Recorder:
             self._acts: dict[str, bool] = json.load(file)
         self._codes: dict[CodeType, tuple[str, str]] = {}
         self._threads = threading.local()
-        self._seen: set[tuple[int, str, str]] = set()
+        self._seen: set[tuple[int, str, str, bool]] = set()
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
@@ -37,7 +37,7 @@ class Recorder:
                 self._note_stack(act, frame)
             for _, other in running:
                 if self._acts[other]:
-                    self._note(other, file)
+                    self._note(other, file, on_stack=False)
         elif event == "return":
             running = self._running()
             if running and running[-1][0] is frame:
@@ -64,16 +64,16 @@ class Recorder:
         while frame is not None:
             file, _ = self._place(frame.f_code)
             if file:
-                self._note(act, file)
+                self._note(act, file, on_stack=True)
             frame = frame.f_back
 
-    def _note(self, act: str, file: str) -> None:
-        key = (os.getpid(), act, file)
+    def _note(self, act: str, file: str, on_stack: bool) -> None:
+        key = (os.getpid(), act, file, on_stack)
         if key in self._seen:
             return
         self._seen.add(key)
         handle = os.open(os.path.join(self._folder, f"{key[0]}.jsonl"), os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-        os.write(handle, (json.dumps([act, file]) + "\n").encode())
+        os.write(handle, (json.dumps([act, file, on_stack]) + "\n").encode())
         os.close(handle)
 
 
