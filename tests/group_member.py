@@ -47,13 +47,27 @@ def reform(worker_id: str, plans: list[dict[str, Any]], broken: list[bool]) -> l
 
 def _use(groups: Groups, leaves: bool) -> None:
     """A few collectives in each group; `leaves`: not in the last one, which the others then fail in."""
-    assert groups.world is not None and groups.column is not None and groups.row is not None
+    assert groups.world is not None
     with contextlib.suppress(RuntimeError):
-        groups.column.all_reduce_sum(torch.ones(1000))
-        groups.row.all_reduce_sum(torch.ones(1000))
+        groups.along("dp").all_reduce_sum(torch.ones(1000))
+        groups.along("pp").all_reduce_sum(torch.ones(1000))
         groups.moving.broadcast(torch.ones(1000), 0)
         if not leaves:
             groups.world.all_reduce_sum(torch.ones(1000))
+
+
+def sum_along(worker_id: str, plan: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """For each axis of the plan's mesh, own index in the group along it, and the sum of 2 ** global rank over its members."""
+    torch.set_num_threads(1)
+    made = Plan.model_validate(plan)
+    groups = form_groups(made, worker_id, "gloo", FORMING)
+    found = {}
+    for axis in made.placement.degrees:
+        members = torch.tensor([2 ** made.placement.global_ranks[worker_id]], dtype=torch.int64)
+        groups.along(axis).all_reduce_sum(members)
+        found[axis] = (groups.along(axis).index, int(members))
+    groups.close()
+    return found
 
 
 def wait_for_stopped(worker_id: str, plan: dict[str, Any], collective: str) -> float:

@@ -13,6 +13,10 @@ FILE_LINES_MAX = 320
 FUNCTION_LINES_MAX = 75
 VAGUE_MODULES = {"utils", "util", "common", "manager", "helper", "helpers", "misc"}
 GENERATED = ("proto/gen/",)
+RANKS_LIVE_IN = ("frostline_contract/mesh.py", "frostline_contract/shape.py")
+"""The one home of arithmetic between ranks, stages and degrees; a test may work it out by itself, to compare."""
+DEGREE = re.compile(r"(^|_)(dp|pp|tp|tp_columns|tp_depth)_degree$")
+"""A name that holds the degree of an axis."""
 
 FORBIDDEN = {
     r"\b(TODO|FIXME|XXX|HACK)\b": "unfinished work belongs into an issue",
@@ -44,7 +48,7 @@ def check(file: Path, source: str) -> list[Fault]:
     """The faults of one file, as (line, text)."""
     lines = source.splitlines()
     tree = ast.parse(source, str(file))
-    faults = list(_forbidden(file, lines)) + list(_functions(tree)) + list(_swallowed(tree)) + list(_bare_rank(tree))
+    faults = [*_forbidden(file, lines), *_functions(tree), *_swallowed(tree), *_bare_rank(tree), *_open_coded_rank(file, tree)]
     if any(part.startswith("frostline_") for part in file.parts[:-1]):
         faults += check_homes(file, tree)
     if len(lines) > FILE_LINES_MAX:
@@ -99,6 +103,49 @@ def _bare_rank(tree: ast.AST) -> Iterator[Fault]:
         named = (node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else "") == "rank"
         if named:
             yield node.lineno, "bare 'rank'; say global_rank, pp_rank, dp_rank or local_rank"
+
+
+def _open_coded_rank(file: Path, tree: ast.AST) -> Iterator[Fault]:
+    """Ranks, stages of ranks and sizes of worlds worked out from degrees: `x % d`, `x // d`, `x * d + y`, `d * e`, `x[y::d]`."""
+    if file.as_posix().endswith(RANKS_LIVE_IN) or "tests" in file.parts:
+        return
+    for node in ast.walk(tree):
+        if _is_rank_arithmetic(node):
+            text = "a rank is worked out from degrees; ask frostline_contract.mesh (Mesh, ParallelShape), its one home"
+            yield getattr(node, "lineno", 1), text
+
+
+def _is_rank_arithmetic(node: ast.AST) -> bool:
+    if isinstance(node, ast.Slice):
+        return node.step is not None and _is_degree(node.step)
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "divmod" and _is_degree(node.args[-1])
+    if not isinstance(node, ast.BinOp):
+        return False
+    if isinstance(node.op, ast.Add):
+        pairs = ((node.left, node.right), (node.right, node.left))
+        return any(_is_times_degree(one) and isinstance(other, ast.Name | ast.Attribute) for one, other in pairs)
+    if isinstance(node.op, ast.Mult):
+        return _is_degree(node.left) and _is_degree(node.right)
+    rounding_up = isinstance(node.left, ast.UnaryOp)  # of a count: -(-n // d)
+    return isinstance(node.op, ast.Mod | ast.FloorDiv) and _is_degree(node.right) and not rounding_up
+
+
+def _is_times_degree(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and (_is_degree(node.left) or _is_degree(node.right))
+
+
+def _is_degree(node: ast.AST) -> bool:
+    """`pp_degree`, `shape.dp_degree`, `degrees["pp"]`, `mesh.degree("pp")`."""
+    if isinstance(node, ast.Subscript):
+        return _name_of(node.value) == "degrees"
+    if isinstance(node, ast.Call):
+        return _name_of(node.func) == "degree"
+    return DEGREE.search(_name_of(node)) is not None
+
+
+def _name_of(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _tests_without_assertion(tree: ast.AST) -> Iterator[Fault]:

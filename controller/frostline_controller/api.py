@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from frostline_contract.job import Job, JobError, dump_job, load_job
+from frostline_contract.mesh import with_degrees
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import status_word
 from frostline_controller.cli import exit_codes
@@ -81,7 +82,8 @@ class RunResult:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The surviving records by step, one a step: what a rollback or a restore took back is left out."""
-        return list(RunDirectory(self.directory).read_records().surviving)
+        records = RunDirectory(self.directory).read_records().surviving
+        return [with_degrees(line) for line in records]
 
     @property
     def model_directory(self) -> Path:

@@ -135,6 +135,7 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
     job, said = await patiently(partial(asyncio.to_thread, jobs.accept, settings.run_dir), stop)
     logging.getLogger().setLevel(job.controller.log_level.upper())
     backend = KubernetesBackend(api, settings.namespace, settings.trainers, trainer_selector(settings.release))
+    keeping: list[asyncio.Task[None]] = []
     try:
         run, controller = await take_over(settings, job, jobs, backend, lease, stop)
         stamp_logs(run)
@@ -145,12 +146,15 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
 
         async def take_the_service(port: int) -> None:
             await patiently(partial(asyncio.to_thread, label.take), stop)
+            keeping.append(asyncio.create_task(label.keep(lease.leads)))
 
         callers = OnlyLeading(known_callers(settings, backend), lease)
         web.lead(run)
         told = await lead(controller, callers, settings.host, PORT, stop, take_the_service)
         return 0 if told else SUPERSEDED
     finally:
+        for task in keeping:
+            task.cancel()
         backend.close()
 
 

@@ -49,8 +49,8 @@ def uncovered_of(placement: Placement, domains: Mapping[str, str], buddies: Sequ
     """The units that one failure domain's end would take: no buddy, and all owners in one domain (or domains are unknown)."""
     alone = {
         unit
-        for pp_rank, units in enumerate(placement.units_by_pp_rank)
-        if len({domains.get(owner) for owner in placement.workers[pp_rank :: placement.pp_degree]}) < 2
+        for units, owners in zip(placement.units_by_pp_rank, placement.members_by_pp_rank, strict=True)
+        if len({domains.get(owner) for owner in owners}) < 2
         for unit in units
     }
     return tuple(unit for unit, buddy in enumerate(buddies) if not buddy and unit in alone)

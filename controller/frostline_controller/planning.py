@@ -1,5 +1,6 @@
 """The planner's adapter: from what the controller knows to a placement, and whether a change to it pays."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -35,8 +36,8 @@ def check_shapes(job: Job, num_units: int) -> None:
 class Situation:
     """What a placement is chosen for.
 
-    workers: those that a plan may name, members of the current placement first. start: (pp, dp) that the run began with,
-    zeros before. pinned: a shape by command. steps_left: of the run. reshape_seconds: measured, of the last reshape.
+    workers: those that a plan may name, members of the current placement first. start: degrees that the run began with,
+    empty before. pinned: a shape by command. steps_left: of the run. reshape_seconds: measured, of the last reshape.
     parallel_slots: workers that can compute at once on one machine; None: all. cache_reachable: a cache server is there.
     uncacheable: why nothing may be cached in this run; empty where it may. prefix_cost: of frozen units, over what was profiled.
     tied: the head uses unit 0's matrix. present: ids of workers that are there, where that is more than `workers`.
@@ -46,7 +47,7 @@ class Situation:
     freeze_point: int
     workers: tuple[Worker, ...]
     current: Placement | None
-    start: tuple[int, int]
+    start: Mapping[str, int]
     pinned: PinnedShape | None
     steps_left: int
     reshape_seconds: float
@@ -106,7 +107,8 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
     section, elastic = job.placement, job.elastic
     pinned = situation.pinned
     if pinned is not None:
-        section = section.model_copy(update=pinned.model_dump(include={"pp_degree", "dp_degree", "schedule", "virtual_stages"}))
+        degrees = {f"{axis}_degree": degree for axis, degree in pinned.degrees.items()}
+        section = section.model_copy(update=degrees | pinned.model_dump(include={"schedule", "virtual_stages"}))
         elastic = elastic.model_copy(update={"pipeline": True, "replicas": True})
     profile = reference_profile(situation.workers, one_machine=situation.parallel_slots is not None)
     current = situation.current
@@ -128,8 +130,8 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         elastic=elastic,
         placement=section,
         current=current,
-        start_pp_degree=situation.start[0] or None,
-        start_dp_degree=situation.start[1] or None,
+        start_pp_degree=situation.start.get("pp"),
+        start_dp_degree=situation.start.get("dp"),
         steps_left=situation.steps_left,
         measured_reshape_seconds=situation.reshape_seconds,
         parallel_slots=situation.parallel_slots,

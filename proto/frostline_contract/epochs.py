@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from frostline_contract.plan import Frozen
+from frostline_contract.record import Frozen
 
 EPOCHS_FOLDER = "epochs"
 MANIFEST_NAME = "manifest.json"

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from frostline_contract.plan import Frozen
+from frostline_contract.reading import read_as
+from frostline_contract.record import Frozen
 
 RESTORE, ROLLBACK = "restore", "rollback"
 
@@ -62,16 +63,26 @@ class RecordLines:
     cuts: Cuts
 
 
-def split_records(lines: Iterable[dict[str, Any]]) -> RecordLines:
-    """Tell the records that survive from those that were taken back. Of one (lineage, step) the first line counts."""
+def split_records(lines: Iterable[dict[str, Any]], where: str) -> RecordLines:
+    """Tell the records that survive from those that were taken back. Of one (lineage, step) the first line counts.
+
+    where: what the lines are from, for people. Raises ValueError for a line that is neither a record nor a lineage's start.
+    """
     starts: list[LineageStart] = []
     records: dict[tuple[int, int], dict[str, Any]] = {}
     for line in lines:
         if "starts_at_step" in line:
-            starts.append(LineageStart.model_validate(line))
+            starts.append(read_as(LineageStart, line, where))
         else:
-            records.setdefault((line["lineage"], line["step"]), line)
+            records.setdefault(_place_of(line, where), line)
     cuts = Cuts(tuple(starts))
     surviving = {step: record for (lineage, step), record in sorted(records.items()) if cuts.survives(lineage, step)}
     undone = tuple(record for key, record in sorted(records.items()) if not cuts.survives(*key))
     return RecordLines(tuple(surviving[step] for step in sorted(surviving)), undone, cuts)
+
+
+def _place_of(line: dict[str, Any], where: str) -> tuple[int, int]:
+    place = line.get("lineage"), line.get("step")
+    if not (isinstance(place[0], int) and isinstance(place[1], int)):
+        raise ValueError(f"{where} has a record without lineage and step, two whole numbers: {str(line)[:100]}")
+    return place[0], place[1]

@@ -3,12 +3,11 @@
 The field names are those of frostline_proto/v1/plan.proto, so that one converter serves them all (frostline_rpc.convert).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from frostline_contract.record import Degrees, Frozen, Shaped
 from frostline_contract.shape import ParallelShape
 
 CHECKPOINT = "checkpoint"
@@ -20,19 +19,6 @@ MICRO_BATCH = "micro_batch"
 SAMPLE = "sample"
 PrefixTile = Literal["micro_batch", "sample"]
 """How many samples the frozen prefix computes together: a micro-batch, or one. It is numerics, and constant over a run."""
-
-
-class Frozen(BaseModel):
-    """Base of every immutable record: unknown fields are refused. Cached properties hold what follows from the fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's, without the cached properties: they follow from the fields that `update` replaces."""
-        copied = super().model_copy(update=update, deep=deep)
-        for name in copied.__dict__.keys() - type(copied).model_fields.keys():
-            del copied.__dict__[name]
-        return copied
 
 
 class Decision(Frozen):
@@ -60,17 +46,17 @@ class Decision(Frozen):
     void: bool = False
 
 
-class Placement(Frozen):
+class Placement(Shaped):
     """Who computes what. Changes no bit of any result.
 
+    degrees: the shape, its degrees by axis name.
     stage_bounds: num_stages + 1 unit indices; stage i holds units [stage_bounds[i], stage_bounds[i + 1]).
     workers: worker ids by global rank. leaf_bounds: dp_degree + 1 leaf indices; replica r computes leaves
     [leaf_bounds[r], leaf_bounds[r + 1]). schedule: a name of the schedule registry ("gpipe", "1f1b", "interleaved_1f1b").
     use_cache: whether workers read the frozen prefix's output from the activation cache.
     """
 
-    pp_degree: int
-    dp_degree: int
+    degrees: Degrees
     virtual_stages: int = 1
     stage_bounds: tuple[int, ...]
     leaf_bounds: tuple[int, ...]
@@ -81,7 +67,7 @@ class Placement(Frozen):
 
     @cached_property
     def shape(self) -> ParallelShape:
-        return ParallelShape(self.pp_degree, self.dp_degree, self.virtual_stages)
+        return ParallelShape.of(self.degrees, self.virtual_stages)
 
     def units_of_stage(self, stage: int) -> range:
         return range(self.stage_bounds[stage], self.stage_bounds[stage + 1])
@@ -100,18 +86,31 @@ class Placement(Frozen):
         )
 
     @cached_property
+    def members_by_pp_rank(self) -> tuple[tuple[str, ...], ...]:
+        """The members of each pipeline rank, by global rank: all hold the same units."""
+        return tuple(self.members_at(self.shape.owners_of(pp_rank)) for pp_rank in range(self.pp_degree))
+
+    def members_at(self, global_ranks: Iterable[int]) -> tuple[str, ...]:
+        """The members that have these global ranks, in the order given."""
+        return tuple(self.workers[global_rank] for global_rank in global_ranks)
+
+    @cached_property
+    def _pp_rank_of_member(self) -> Mapping[str, int]:
+        return {worker: pp_rank for pp_rank, members in enumerate(self.members_by_pp_rank) for worker in members}
+
+    @cached_property
     def _pp_rank_of_unit(self) -> Mapping[int, int]:
         return {unit: pp_rank for pp_rank, units in enumerate(self.units_by_pp_rank) for unit in units}
 
     def units_of(self, worker_id: str) -> list[int]:
         """The units that a member holds, in order; empty for anybody else."""
-        global_rank = self.global_ranks.get(worker_id)
-        return list(self.units_by_pp_rank[self.shape.pp_rank(global_rank)]) if global_rank is not None else []
+        pp_rank = self._pp_rank_of_member.get(worker_id)
+        return list(self.units_by_pp_rank[pp_rank]) if pp_rank is not None else []
 
     def holds(self, worker_id: str, unit: int) -> bool:
         """Whether `unit` is one of the member's own."""
-        global_rank = self.global_ranks.get(worker_id)
-        return global_rank is not None and self._pp_rank_of_unit.get(unit) == self.shape.pp_rank(global_rank)
+        pp_rank = self._pp_rank_of_member.get(worker_id)
+        return pp_rank is not None and self._pp_rank_of_unit.get(unit) == pp_rank
 
     def leaves_of(self, dp_rank: int) -> range:
         return range(self.leaf_bounds[dp_rank], self.leaf_bounds[dp_rank + 1])
@@ -119,7 +118,7 @@ class Placement(Frozen):
     def owners(self, unit: int) -> list[str]:
         """The members that hold `unit`, by dp rank."""
         pp_rank = self._pp_rank_of_unit.get(unit)
-        return list(self.workers[pp_rank :: self.pp_degree]) if pp_rank is not None else []
+        return list(self.members_by_pp_rank[pp_rank]) if pp_rank is not None else []
 
 
 class GenerationId(Frozen):

@@ -47,7 +47,7 @@ class RunDirectory:
 
     def read_records(self) -> RecordLines:
         """The records of metrics.jsonl, told apart by whether a rollback or a restore took them back."""
-        return split_records(read_jsonl(self.metrics))
+        return split_records(read_jsonl(self.metrics), self.metrics.name)
 
     def recorded_prefix_tile(self) -> PrefixTile | None:
         """How many samples the run's frozen prefix computed together: each of its plans says the same. None without a plan."""

@@ -1,49 +1,104 @@
-"""Shape arithmetic, in one place and checked at construction (docs/design.md 11.2)."""
+"""A shape: a mesh with the stages of its pipeline, and how leaves, samples and units are dealt over it (docs/design.md 11.2)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from frostline_contract.mesh import Mesh, in_words
 
 
 @dataclass(frozen=True)
 class ParallelShape:
-    """A rectangle of workers: `dp_degree` replicas of a pipeline of `pp_degree` ranks, each with `virtual_stages` stages.
+    """A view of a mesh for those who compute: who runs which stage. Every rank in it is the mesh's (`frostline_contract.mesh`).
 
-    Global ranks run replica by replica: global_rank = dp_rank * pp_degree + pp_rank.
+    Args:
+        pp_degree: depth of the pipeline.
+        dp_degree: number of its replicas.
+        virtual_stages: stages of each pipeline rank.
+        tp_columns, tp_depth: degrees of the workers that share one stage of one replica.
+
+    Raises:
+        ValueError: for a degree below 1, or virtual stages on a pipeline of one rank.
     """
 
     pp_degree: int
     dp_degree: int
     virtual_stages: int = 1
+    tp_columns: int = 1
+    tp_depth: int = 1
 
     def __post_init__(self) -> None:
-        for field in ("pp_degree", "dp_degree", "virtual_stages"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} is {getattr(self, field)}; it must be at least 1")
+        if self.virtual_stages < 1:
+            raise ValueError(f"virtual_stages is {self.virtual_stages}; it must be at least 1")
+        _ = self.mesh  # it checks the degrees
         if self.virtual_stages > 1 and self.pp_degree == 1:
             raise ValueError(f"virtual_stages is {self.virtual_stages} with pp_degree 1; one rank has nothing to interleave with")
 
+    @classmethod
+    def of(cls, degrees: Mapping[str, int], virtual_stages: int = 1) -> "ParallelShape":
+        """The shape with these degrees by axis name. Raises ValueError as `Mesh.of` does."""
+        mesh = Mesh.of(degrees)
+        tensor = {axis: mesh.degree(axis) for axis in ("tp_columns", "tp_depth")}
+        return cls(mesh.degree("pp"), mesh.degree("dp"), virtual_stages, **tensor)
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        return Mesh.of({"dp": self.dp_degree, "pp": self.pp_degree, "tp_columns": self.tp_columns, "tp_depth": self.tp_depth})
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """The degrees by axis name, as the wire and the run directory have them."""
+        return self.mesh.degrees
+
     @property
     def world_size(self) -> int:
-        return self.pp_degree * self.dp_degree
+        return self.mesh.size
 
     @property
     def num_stages(self) -> int:
         return self.pp_degree * self.virtual_stages
 
     def pp_rank(self, global_rank: int) -> int:
-        return global_rank % self.pp_degree
+        return self.mesh.coordinate_on("pp", global_rank)
 
     def dp_rank(self, global_rank: int) -> int:
-        return global_rank // self.pp_degree
+        return self.mesh.coordinate_on("dp", global_rank)
 
-    def global_rank(self, dp_rank: int, pp_rank: int) -> int:
-        return dp_rank * self.pp_degree + pp_rank
+    def global_rank(self, dp_rank: int, pp_rank: int, **tensor: int) -> int:
+        """The global rank at a place; tensor: its indices on tp_columns and tp_depth, where their degree is above 1."""
+        return self.mesh.global_rank(dp=dp_rank, pp=pp_rank, **tensor)
+
+    def replica(self, dp_rank: int) -> tuple[int, ...]:
+        """The global ranks of one replica, ascending: its whole pipeline."""
+        return self.mesh.ranks_at(dp=dp_rank)
+
+    def owners_of(self, pp_rank: int) -> tuple[int, ...]:
+        """The global ranks that compute a pipeline rank's stages, one a replica where tensors are not cut, ascending."""
+        return self.mesh.ranks_at(pp=pp_rank)
 
     def stages_of(self, pp_rank: int) -> list[int]:
-        """The stage numbers that a pipeline rank runs: with virtual stages, every pp_degree-th one."""
-        return [pp_rank + chunk * self.pp_degree for chunk in range(self.virtual_stages)]
+        """The stage numbers that a pipeline rank runs, ascending."""
+        return stages_of(pp_rank, self.pp_degree, self.virtual_stages)
+
+    def pp_rank_of_stage(self, stage: Any) -> Any:
+        """The pipeline rank that runs a stage. stage: a stage number, or an array of them, which gives an array."""
+        return stage % self.pp_degree
+
+    def dealt_to(self, number: int) -> int:
+        """The dp rank that a numbered thing falls to where things are dealt out in turn (a unit's file in a checkpoint)."""
+        return number % self.dp_degree
+
+    def share_of(self, count: int, dp_rank: int) -> range:
+        """A replica's consecutive share of `count` things, as even as possible (tiles of an evaluated split)."""
+        return range(dp_rank * count // self.dp_degree, (dp_rank + 1) * count // self.dp_degree)
 
     def check_fits(self, num_units: int, freeze_point: int, reduction_leaves: int) -> None:
         """Raise ValueError where a planned run of this shape is refused (docs/protocols.md 1.14)."""
+        if self.mesh.degree("tp") > 1:
+            raise ValueError(
+                f"shape {in_words(self.degrees)} cuts tensors, and units compute whole ones: only dp and pp may exceed 1"
+            )
         trainable = num_units - freeze_point
         if self.num_stages > trainable:
             raise ValueError(
@@ -55,6 +110,11 @@ class ParallelShape:
                 f"dp_degree {self.dp_degree} exceeds training.reduction_leaves {reduction_leaves}: each replica needs a leaf; "
                 "raise reduction_leaves in a new run or lower dp_degree"
             )
+
+
+def stages_of(pp_rank: int, pp_degree: int, virtual_stages: int) -> list[int]:
+    """The stage numbers that a pipeline rank runs, ascending: with virtual stages, every pp_degree-th one."""
+    return [pp_rank + chunk * pp_degree for chunk in range(virtual_stages)]
 
 
 def deal_leaves(reduction_leaves: int, dp_degree: int) -> list[tuple[int, int]]:

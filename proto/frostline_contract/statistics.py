@@ -1,6 +1,6 @@
 """What workers measure and the controller reads. Everything here but timings is the same on any placement."""
 
-from frostline_contract.plan import Frozen
+from frostline_contract.record import Degrees, Frozen, Shaped
 
 
 class GuardReading(Frozen):
@@ -75,7 +75,7 @@ class CacheProfile(Frozen):
     hit_fraction: float = 0.0
 
 
-class StepRecord(Frozen):
+class StepRecord(Shaped):
     """One committed (or refused) step: a line of metrics.jsonl, unique by (lineage, step).
 
     step_seconds and its parts, samples_per_second, the shape and the cache counts depend on placement and clock;
@@ -90,8 +90,7 @@ class StepRecord(Frozen):
     unit_gradient_norms: tuple[float, ...] = ()
     freeze_point: int
     refused: bool = False
-    pp_degree: int
-    dp_degree: int
+    degrees: Degrees
     generation: str
     step_seconds: float
     step_parts: dict[str, float] = {}

@@ -3,8 +3,10 @@
 Field by field and without a text form in between: a plan of a thousand workers has tens of thousands of numbers.
 """
 
+from functools import lru_cache
 from typing import Any, TypeVar
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from pydantic import BaseModel, ValidationError
 
@@ -22,7 +24,7 @@ def to_message(record: BaseModel, message_type: type[Wire]) -> Wire:
 
 
 def _fill(message: Message, record: BaseModel) -> None:
-    for name in type(record).model_fields:
+    for name in (*type(record).model_fields, *_deprecated(message.DESCRIPTOR)):
         value = getattr(record, name)
         if value is None:
             continue
@@ -52,9 +54,16 @@ def to_record(message: Message, record_type: type[Record]) -> Record:
         raise InvalidRequest(f"{record_type.__name__}.{place} is {first['input']!r}: {first['msg']}") from None
 
 
+@lru_cache(maxsize=256)
+def _deprecated(descriptor: Descriptor) -> tuple[str, ...]:
+    """Fields that an older reader looks at: the record has a property of the name, and takes the value where it is read."""
+    return tuple(field.name for field in descriptor.fields if field.GetOptions().deprecated)
+
+
 def _values(message: Message) -> dict[str, Any]:
-    """Every field by name, also where it has its default; without messages that are absent."""
+    """Every field by name, also where it has its default; without messages, and deprecated fields, that are absent."""
     values: dict[str, Any] = {}
+    deprecated = _deprecated(message.DESCRIPTOR)
     for field in message.DESCRIPTOR.fields:
         name, kind = field.name, field.message_type
         if field.is_repeated:
@@ -63,6 +72,8 @@ def _values(message: Message) -> dict[str, Any]:
                 values[name] = list(items)
             else:
                 values[name] = dict(items) if kind.GetOptions().map_entry else [_values(one) for one in items]
+        elif name in deprecated and not getattr(message, name):
+            continue
         elif not field.has_presence:
             values[name] = getattr(message, name)
         elif message.HasField(name):

@@ -17,14 +17,32 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 OPERATIONS_A_TURN = 64
 """So that one turn stays short: each may wake a task."""
+YOUNG_OBJECTS, YOUNG_COLLECTIONS, NEVER = 10_000, 20, 1_000_000_000
+"""Thresholds of the garbage collector's three generations: the oldest, of some hundred thousand objects with a thousand callers,
+is looked at by the clock alone. To look at it takes a tenth of a second, and by count it came most often when much went on."""
+FULL_COLLECTION_SECONDS = 60.0
 
 
 def run_serving(main: Coroutine[Any, Any, Result], selector: selectors.BaseSelector | None = None) -> Result:
     """Run to its end. Modules and what else start-up has made stay for the process's life: to look at them in each full
-    collection would make turns of tens of milliseconds."""
+    collection would make turns of tens of milliseconds. Unreachable cycles live for FULL_COLLECTION_SECONDS at the longest."""
     gc.freeze()
-    with asyncio.Runner(loop_factory=lambda: ServingLoop(selector)) as runner:
-        return runner.run(main)
+    thresholds = gc.get_threshold()
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, NEVER)
+    try:
+        with asyncio.Runner(loop_factory=lambda: ServingLoop(selector)) as runner:
+            _collect_by_the_clock(runner.get_loop())
+            return runner.run(main)
+    finally:
+        gc.set_threshold(*thresholds)
+
+
+def _collect_by_the_clock(loop: asyncio.AbstractEventLoop) -> None:
+    def collect() -> None:
+        gc.collect()
+        loop.call_later(FULL_COLLECTION_SECONDS, collect)
+
+    loop.call_later(FULL_COLLECTION_SECONDS, collect)
 
 
 class ServingLoop(asyncio.SelectorEventLoop):

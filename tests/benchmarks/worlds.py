@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import os
 import random
 import shutil
@@ -158,8 +159,7 @@ class Ours(World):
     def commits(self) -> list[Commit]:
         lines = [line for line in self._lines("run/metrics.jsonl") if "starts_at_step" not in line]
         return [
-            Commit(line["step"], line["time_seconds"], line["pp_degree"] * line["dp_degree"], line["generation"])
-            for line in lines
+            Commit(line["step"], line["time_seconds"], math.prod(line["degrees"].values()), line["generation"]) for line in lines
         ]
 
     def kill(self, seed: int) -> float:

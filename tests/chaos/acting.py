@@ -1,6 +1,7 @@
 """Carries out what a case does to its run from outside, when the run has recorded the step, and says what was done."""
 
 import json
+import shutil
 import signal
 import threading
 import time
@@ -13,12 +14,16 @@ import psutil
 from frostline_contract.annotations import COMMAND
 from frostline_contract.durable_files import replace_durably
 from frostline_controller.cluster.local_backend import LocalBackend
-from tests.chaos.acts import COMMANDS, OTHER_DATA, STOPS, WRITES, Act
+from tests.chaos.acts import COMMANDS, OTHER_DATA, OTHER_WEIGHTS, STOPS, WRITES, Act
 from tests.chaos.leftovers import processes_of
 from tests.e2e.runs import Running, json_lines
 
 POLL_SECONDS = 0.05
 CORPUS = "corpus.txt"
+DRAINS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+MODEL, OTHER_MODEL = "model", "other"
+"""Folders of a model, and of another one of the same architecture."""
+WEIGHTS = "model.safetensors"
 MODULES = {
     "hold_controller": "frostline_controller",
     "hold_cache_server": "frostline_cache_server",
@@ -35,7 +40,7 @@ class Actor:
     def __init__(self, acts: Sequence[Act], folder: Path) -> None:
         """folder: of the case, with its corpus; acts that were done are told in `acts`, planted writes in `writes`."""
         self._to_come = list(enumerate(sorted(acts, key=lambda act: act.step)))
-        self._corpus = folder / CORPUS
+        self._corpus, self._folder = folder / CORPUS, folder
         self.told, self.writes = folder / "acts", folder / "writes"
         for made in (self.told, self.writes):
             made.mkdir(parents=True)
@@ -55,7 +60,7 @@ class Actor:
     def _act_on(self, running: Running) -> None:
         while self._to_come and running.process.poll() is None:
             index, act = self._to_come[0]
-            if running.step >= act.step:
+            if running.step >= act.step and (act.kind != "drain" or _handles_signals(running)):
                 del self._to_come[0]
                 self._do(index, act, running)
                 if act.kind in STOPS:
@@ -78,7 +83,7 @@ class Actor:
         if act.kind in COMMANDS:
             LocalBackend(running.folder / "cluster").patch_annotations({COMMAND: _words(act)}, {})
         elif act.kind == "drain":
-            running.process.send_signal((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[act.value])
+            running.process.send_signal(DRAINS[act.value])
         elif act.kind == "kill_all":
             running.process.kill()
         elif act.kind in WRITES or act.kind == "kill_write":
@@ -92,10 +97,22 @@ class Actor:
             replace_durably(self._corpus, own[: len(own) // 2])
             time.sleep(act.seconds)
             replace_durably(self._corpus, own)
+        elif act.kind == OTHER_WEIGHTS:
+            own = self._folder / f"own-{WEIGHTS}"
+            shutil.copy(self._folder / MODEL / WEIGHTS, own)
+            self._load(self._folder / OTHER_MODEL / WEIGHTS)
+            time.sleep(act.seconds)
+            self._load(own)
         elif act.kind.startswith("kill"):
             targets[0].kill()
         else:
             _hold(targets, act.seconds)
+
+    def _load(self, weights: Path) -> None:
+        """From now on these are the model's; whoever has the file open keeps what it has."""
+        draft = self._folder / f"draft-{WEIGHTS}"
+        shutil.copy(weights, draft)
+        draft.rename(self._folder / MODEL / WEIGHTS)
 
     def _targets(self, act: Act, running: Running) -> list[psutil.Process]:
         if act.kind == "hold_all":
@@ -112,6 +129,16 @@ class Actor:
             if named and (not act.kind.endswith("agent") or pod == f"trainer-{act.worker}"):
                 found.append(child)
         return found
+
+
+def _handles_signals(running: Running) -> bool:
+    """Whether the command has its handlers in place: while it imports its modules a signal ends it, as any program."""
+    try:
+        status = Path(f"/proc/{running.process.pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _words(act: Act) -> str:

@@ -11,6 +11,8 @@ WRITES = ("fail_write", "lie_write", "stall_write")
 DEATHS = ("kill_agent", "kill_preload")
 OTHER_DATA = "other_data"
 """For `seconds` whoever starts reads another corpus, as from a stale volume."""
+OTHER_WEIGHTS = "other_weights"
+"""For `seconds` whoever starts loads another model of the same architecture."""
 CHANGES_NUMERICS = frozenset(("freeze", "unfreeze"))
 """What these runs computed is compared with a replay of what was decided."""
 

@@ -12,6 +12,9 @@ SILENT_KINDS = ("stop", "deadlock", "cut_node")
 QUICK_CLOCKS = {"dead_after_seconds": 3.0, "hang_floor_seconds": 3.0}
 PATIENT_CLOCKS = {"dead_after_seconds": 20.0, "hang_floor_seconds": 60.0}
 """Where nothing falls silent, so that a busy machine is taken for no failure."""
+STALLED_CLOCKS = {"dead_after_seconds": 20.0, "hang_floor_seconds": 2.0}
+STALLED_SECONDS = 24.0
+"""Longer than a phase without history may stand still by these clocks, which stands for the ten minutes of the default."""
 CUT_SECONDS_LONG, CUT_SECONDS_SHORT = 8.0, 0.7
 LATE_WAIT_SECONDS = 0.5
 LATE_CUT_SECONDS = 8.0
@@ -42,6 +45,7 @@ class Case:
     min_workers: int = 1
     objective: str = "throughput"
     audit: float = 0.01
+    audit_every: int = 0
     clocks: dict[str, float] = field(default_factory=lambda: dict(PATIENT_CLOCKS))
 
     def job(self) -> dict[str, Any]:
@@ -49,6 +53,7 @@ class Case:
         values = VARIANTS[self.variant].values
         return {
             **values,
+            "training": {**values["training"], **({"audit_every_steps": self.audit_every} if self.audit_every else {})},
             "decisions": {"lag_steps": LAG, "wait_seconds": self.wait_seconds},
             "placement": {
                 "workers": self.workers,

@@ -82,7 +82,7 @@ def train_samples(ended: Ended) -> int:
 
 def _samples_once(ended: Ended, steps: list[int]) -> list[str]:
     settings = ended.result["settings"]
-    replicas = ended.records[0]["dp_degree"] if settings["batch"] == "per_replica" else 1
+    replicas = ended.records[0]["degrees"]["dp"] if settings["batch"] == "per_replica" else 1
     order = BatchOrder(settings["seed"], train_samples(ended), settings["batch_size"] * replicas)
     seen: dict[int, Counter[int]] = {}
     for step in steps:

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from frostline_contract.job.cluster import Fault
-from tests.chaos.acts import FILES, OTHER_DATA, Act
+from tests.chaos.acts import FILES, OTHER_DATA, OTHER_WEIGHTS, Act
 from tests.chaos.cases import (
     CUT_SECONDS_LONG,
     CUT_SECONDS_SHORT,
@@ -13,10 +13,12 @@ from tests.chaos.cases import (
     PATIENT_CLOCKS,
     QUICK_CLOCKS,
     SILENT_KINDS,
+    STALLED_CLOCKS,
+    STALLED_SECONDS,
     Case,
     planned,
 )
-from tests.chaos.jobs import STEPS
+from tests.chaos.jobs import FREEZES_AT, LOADED, STEPS
 
 SHAPES: dict[int, tuple[tuple[int | None, int | None], ...]] = {
     4: ((4, 1), (2, 2), (1, 4), (3, 1), (None, None)),
@@ -32,12 +34,15 @@ WEIGHTS = {
 CACHE_WEIGHTS = {"kill_redis": 8, "kill_cache_server": 8}
 KEEPS_REPLICAS = ("kill_worker", "raise", "late_commit", "leave", "kill_controller", "kill_pod")
 """What a run of four workers answers in the same two replicas."""
-AIMS = {"whole": 42, "lost": 25, "late": 3, "outside": 25, "flip": 5}
+AIMS = {"whole": 40, "lost": 24, "late": 3, "outside": 23, "flip": 7, "long_ending": 3}
 
 STEP_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between")
-RARE_PHASES = ("evaluate", "freeze", "checkpoint", "reshape", "recovery", "finish", "publish", "decision")
+RARE_PHASES = ("evaluate", "freeze", "checkpoint", "reshape", "recovery", "finish", "publish", "decision", "audit")
 ROLLBACK_STEP = 11
 """From the first freeze on; the guard of the job that diverges takes it back some steps later."""
+FOUND_WITHIN = 10
+"""Steps after which a changed bit of a weight or a moment has been found: a checkpoint is taken after eight at most."""
+LAST_FREEZE = FREEZES_AT[-1]
 
 
 def draw_case(seed: int) -> Case:
@@ -56,7 +61,7 @@ class _Draw:
     def whole(self) -> Case:
         """Faults that the survivors should make good, one at a time or in each other's wake."""
         rng = self._rng
-        variant = rng.choices(("vit", "tied", "hurt", "replicas"), (55, 20, 17, 8))[0]
+        variant = rng.choices(("vit", "tied", "hurt", "replicas", LOADED), (50, 18, 16, 8, 8))[0]
         if variant == "replicas":
             return self._replicas()
         workers = rng.choice((4, 4, 5, 6))
@@ -64,7 +69,8 @@ class _Draw:
         faults = self._faults(workers, cache, rng.choices((1, 2, 3, 4, 5), (30, 30, 20, 12, 8))[0])
         if variant == "hurt" and rng.random() < 0.6:
             faults[-1] = planned(rng.choice(("kill_worker", "raise")), ROLLBACK_STEP, rng.randrange(workers), "rollback")
-        acts = self._acts_beside(workers, cache, variant, faults) if rng.random() < 0.4 else []
+        stale = variant == LOADED or rng.random() < 0.4
+        acts = self._acts_beside(workers, cache, variant, faults) if stale else []
         pods = {"pods_per_node": rng.choices((1, 2), (70, 30))[0], "acts": tuple(acts), "variant": variant}
         return self._case("whole", workers, rng.choice(SHAPES[workers]), faults, cache=cache, **pods)
 
@@ -126,14 +132,39 @@ class _Draw:
         return self._case("outside", workers, shape, faults, acts=tuple(acts), cache=cache)
 
     def flip(self) -> Case:
-        """A bit that changes silently, and nothing else: a recovery before it is found might spread it."""
+        """A bit that changes silently. Beside it what moves no unit from one holder to another before it is found, which might
+        spread it, and what comes when it has been found."""
         rng = self._rng
-        cached = rng.random() < 0.3
-        what, workers = "cached_value" if cached else rng.choice(("weight", "moment")), rng.choice((2, 3, 4))
+        what = rng.choices(("cached_value", "weight", "moment", "activation", "gradient"), (25, 25, 20, 15, 15))[0]
+        cached, computed, workers = what == "cached_value", what in ("activation", "gradient"), rng.choice((2, 3, 4))
         shape = (1, workers) if cached or workers == 3 else rng.choice(((1, workers), (2, workers // 2)))
-        fault = Fault(kind="flip", step=rng.randint(12, 34), worker=rng.randrange(shape[0] * shape[1]), what=what)
+        step = rng.randint(12, 26)
+        faults = [Fault(kind="flip", step=step, worker=rng.randrange(shape[0] * shape[1]), what=what)]
+        if rng.random() < 0.4:
+            kind = rng.choice(("kill_controller", "kill_redis", "kill_cache_server") if cached else ("kill_controller",))
+            phase = "step" if kind == "kill_controller" else ""
+            faults.append(planned(kind, step + rng.choice((-4, 0, 1)), 0, phase))
+        if workers > 2 and rng.random() < 0.5:
+            kind = rng.choice(("kill_worker", "raise", "late_commit", "kill_pod"))
+            faults.append(self._fault(kind, step + FOUND_WITHIN + rng.randrange(3), rng.randrange(workers)))
+        acts = (self._act(rng.choice(("checkpoint", "hold_agent")), step - 3, workers),) if rng.random() < 0.3 else ()
         more = {"cache": cached, "audit": 1.0 if cached else 0.01, "reshapes": (), "reshape_every_freeze": False}
-        return self._case("flip", workers, shape, [fault], checkpoint_every=rng.choice((5, 8)), acts=(), **more)
+        if computed:
+            more["audit_every"] = 1
+        return self._case("flip", workers, shape, faults, checkpoint_every=rng.choice((5, 8)), acts=acts, **more)
+
+    def long_ending(self) -> Case:
+        """The last files take far longer than any deadline, or fail more than once: nobody hangs, and nothing is lost."""
+        rng = self._rng
+        workers = rng.choice((2, 3, 4))
+        how = rng.choice(("stall_write", "stall_write", "fail_write", "lie_write"))
+        at = rng.choice(("sync", "name"))
+        file = rng.choice([file for file in FILES[at] if file.startswith(("safetensors", "sha256", "manifest"))])
+        stalled = how == "stall_write"
+        act = Act(how, LAST_FREEZE + 2, file=file, at=at, seconds=STALLED_SECONDS if stalled else 0.0, times=1 if stalled else 3)
+        shape = rng.choice(((workers, 1), (1, workers)))
+        clocks = dict(STALLED_CLOCKS if stalled else PATIENT_CLOCKS)
+        return self._case("ending", workers, shape, [], acts=(act,), checkpoint_every=0, reshapes=(), clocks=clocks)
 
     def _case(self, aim: str, workers: int, shape: tuple[int | None, int | None], faults: list[Fault], **more: Any) -> Case:
         rng = self._rng
@@ -157,6 +188,7 @@ class _Draw:
             "virtual_stages": 2 if schedule == "interleaved_1f1b" else 1,
             "workers_per_pod": 2 if in_pairs else 1,
             "min_workers": rng.choice((1, 1, 1, 2, workers - 1)),
+            "audit_every": rng.choice((1, 4) if any(fault.phase == "audit" for fault in faults) else (0, 0, 0, 1, 4)),
             "objective": "cost" if aim == "whole" and rng.random() < 0.1 else "throughput",
             **more,
         }
@@ -202,8 +234,9 @@ class _Draw:
         kinds = ["checkpoint", "freeze", "unfreeze", "resize", "hold_agent"]
         if not any(fault.kind in (*SILENT_KINDS, "cut") for fault in faults):
             kinds += ["hold_all", "hold_all", "hold_controller"]
-        if variant == "tied":
-            return [Act(OTHER_DATA, max(1, faults[0].step - 1), seconds=rng.choice((4.0, 8.0)))]
+        if variant in ("tied", LOADED):
+            kind = OTHER_DATA if variant == "tied" else OTHER_WEIGHTS
+            return [Act(kind, max(1, faults[0].step - 1), seconds=rng.choice((4.0, 8.0)))]
         kinds += ["hold_redis", "hold_cache_server"] if cache else []
         step = rng.randint(3, 25)
         acts = [self._act(kind, step + place, workers) for place, kind in enumerate(rng.sample(kinds, rng.choice((1, 1, 2))))]

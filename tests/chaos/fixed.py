@@ -4,7 +4,17 @@ from typing import Any
 
 from frostline_contract.job.cluster import Fault
 from tests.chaos.acts import Act
-from tests.chaos.cases import CUT_SECONDS_LONG, LATE_CUT_SECONDS, LATE_WAIT_SECONDS, QUICK_CLOCKS, Case, planned
+from tests.chaos.cases import (
+    CUT_SECONDS_LONG,
+    LATE_CUT_SECONDS,
+    LATE_WAIT_SECONDS,
+    QUICK_CLOCKS,
+    STALLED_CLOCKS,
+    STALLED_SECONDS,
+    Case,
+    planned,
+)
+from tests.chaos.jobs import LOADED
 
 COMMIT_PHASES = ("exchange", "prepared", "vote", "seen", "commit", "committed")
 """Before PREPARED, between PREPARED and the vote, in the vote, after it, in the update, after the update."""
@@ -67,10 +77,19 @@ def jobs() -> list[Case]:
     return [
         case("rolled-back", [planned("kill_worker", 11, 1, "rollback")], variant="hurt", shape=(2, 2)),
         case("replicas", [killed], variant="replicas", shape=(1, 2)),
+        case("in-an-audit", [planned("kill_worker", 15, 1, "audit")], shape=(2, 2), audit_every=5),
         case("gpipe", [killed], schedule="gpipe", shape=(2, 2)),
         case("interleaved", [killed], schedule="interleaved_1f1b", virtual_stages=2, shape=(2, 2)),
         case("pairs", [planned("kill_pod", 14, 1)], workers_per_pod=2, min_workers=3, shape=(2, 2)),
         case("cost", [killed], objective="cost", min_workers=2, shape=(None, None)),
+        case(
+            "flipped-and-killed",
+            [Fault(kind="flip", step=14, worker=1, what="weight"), planned("kill_worker", 26, 2, "vote")],
+            "flip",
+            shape=(1, 3),
+            workers=3,
+            checkpoint_every=8,
+        ),
         case("flipped", [Fault(kind="flip", step=17, worker=1, what="moment")], "flip", shape=(2, 2), checkpoint_every=8),
     ]
 
@@ -79,7 +98,7 @@ def from_outside() -> list[Case]:
     """One case each of what is done to a run from outside."""
 
     def acted(name: str, *acts: Act, aim: str = "outside", **more: Any) -> Case:
-        return case(name, [], aim, acts=acts, shape=(2, 2), checkpoint_every=5, **more)
+        return case(name, [], aim, acts=acts, shape=(2, 2), **{"checkpoint_every": 5, **more})
 
     return [
         acted("drained", Act("drain", 12)),
@@ -103,6 +122,20 @@ def from_outside() -> list[Case]:
         ),
         case(
             "other-data", [planned("kill_pod", 14, 1)], variant="tied", acts=(Act("other_data", 10, seconds=6.0),), shape=(2, 2)
+        ),
+        acted(
+            "stalled-end",
+            Act("stall_write", 30, file="safetensors", at="sync", seconds=STALLED_SECONDS),
+            checkpoint_every=0,
+            clocks=dict(STALLED_CLOCKS),
+        ),
+        acted("full-at-the-end", Act("fail_write", 30, file="manifest", at="sync", times=3), checkpoint_every=0),
+        case(
+            "other-weights",
+            [planned("kill_pod", 14, 1)],
+            variant=LOADED,
+            acts=(Act("other_weights", 10, seconds=6.0),),
+            shape=(2, 2),
         ),
         acted("by-hand", Act("freeze", 12, value=2), Act("checkpoint", 14), Act("unfreeze", 20), Act("resize", 24, value=3)),
     ]

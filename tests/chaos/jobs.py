@@ -126,4 +126,13 @@ _REPLICAS = Variant(
     reference=(1, 2),
 )
 
-VARIANTS = {variant.name: variant for variant in (_VIT, _TIED, _HURT, _REPLICAS)}
+LOADED = "loaded"
+"""Its weights come from a folder, `model.path`, which each case has to itself."""
+
+_LOADED = Variant(
+    LOADED,
+    {**_VIT.values, "name": "chaos-loaded", "model": {**_VIT.values["model"], "config": {}, "path": "model"}},
+    num_units=8,
+)
+
+VARIANTS = {variant.name: variant for variant in (_VIT, _TIED, _HURT, _REPLICAS, _LOADED)}

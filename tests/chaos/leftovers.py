@@ -19,8 +19,14 @@ def leftovers(run: Path, temporary: Path) -> list[str]:
     found = [f"process {process.pid} still runs: {_words(process)}" for process in processes]
     found += [f"port {port} still listens" for port in ports_of(run) if listens(port)]
     found += [f"temporary file {path}" for path in sorted(temporary.iterdir())]
-    found += [f"half-written {path.relative_to(run)}" for pattern in UNFINISHED for path in sorted(run.rglob(pattern))]
+    found += [f"half-written {path.relative_to(run)}" for path in sorted(unfinished(run))]
     return found
+
+
+def unfinished(run: Path) -> list[Path]:
+    """Files that are not whole, by their names. One with a second name is whole: who was killed between naming it and removing
+    the draft's name has left a name, not half a file."""
+    return [path for pattern in UNFINISHED for path in run.rglob(pattern) if path.stat().st_nlink == 1]
 
 
 def wait_until_gone(run: Path) -> list[psutil.Process]:

@@ -20,7 +20,7 @@ SILENCING = frozenset(("stop", "deadlock", "cut_node"))
 ERRORS = frozenset(("raise", "tear", "late_commit"))
 AT_A_PLACE = frozenset(("kill_worker", "kill_in_checkpoint", "stop", "deadlock")) | ERRORS
 """Kinds whose step is exact: the worker carries them out itself. (A worker cut off trains on until it is missed.)"""
-BEFORE_THE_VOTE = frozenset(("load", "schedule", "exchange", "norms", "prepared", "vote"))
+BEFORE_THE_VOTE = frozenset(("load", "schedule", "audit", "exchange", "norms", "prepared", "vote"))
 SINCE_THE_VOTE = frozenset(("tally", "seen", "commit", "update"))
 
 SPOILING = frozenset(("fail_write", "lie_write"))
@@ -67,12 +67,11 @@ class Verdict:
 
 def judge(timeline: Timeline) -> Verdict:
     """Walk through the generations, with what each worker holds and which faults no failure has been answered for yet."""
-    if any(hit.fault.kind == "flip" for hit in timeline.hits):
-        return judge_flip(timeline)
     held: dict[str, Held] = {}
     open_hits = [one for hit in timeline.hits if breaks(hit, timeline.dead_after_seconds) for one in _one_by_one(hit)]
     recoveries: list[Recovery] = []
     complaints: list[str] = []
+    flips_answered = 0
     for index, (base, life) in enumerate(pairwise(timeline.lives)):
         held = held_after(base, life, held, timeline.hits)
         if life.plan.start == CONTINUE:
@@ -84,6 +83,11 @@ def judge(timeline: Timeline) -> Verdict:
         if _resumed(timeline, base, life):
             complaints += _gone_on_after_it(timeline, timeline.lives[: index + 1], life)
             continue
+        if _answers_flip(timeline, base, life):
+            flips_answered += 1
+            complaints += _before_flip(timeline, life)
+            recoveries.append(Recovery(life.name, LOST, tuple(mine), (), life.first_step - 1, late=False))
+            continue
         recovery = _recovery(timeline, life, held, mine)
         recoveries.append(recovery)
         complaints += [*_explained(timeline, base, life, mine), *_fenced(base, life, mine)]
@@ -94,24 +98,34 @@ def judge(timeline: Timeline) -> Verdict:
         if (recovery.expected, recovery.back_to is None) in ((WHOLE, False), (LOST, True)):
             went = "went on" if recovery.back_to is None else f"went back to step {recovery.back_to}"
             complaints.append(f"{life.name} {went}, but {recovery.expected}: units {list(recovery.missing)} are left nowhere")
+    complaints += _all_flips_found(timeline, flips_answered)
     return Verdict(tuple(recoveries), tuple(complaints))
 
 
-def judge_flip(timeline: Timeline) -> Verdict:
-    """A bit that changed in a copy of a unit is found before the next checkpoint or the end, one in the cache when it is read
-    and audited, which may be never; then everything goes back to before it. No other fault is drawn beside it."""
-    (hit,) = (hit for hit in timeline.hits if hit.fault.kind == "flip")
-    answers = [life for life in timeline.lives[1:] if life.plan.start != CONTINUE]
-    complaints = []
-    if len(answers) > 1 or (not answers and hit.fault.what != "cached_value"):
-        complaints.append(f"a bit changed in step {hit.step}, and {len(answers)} generations answer that")
+def _answers_flip(timeline: Timeline, base: Life, life: Life) -> bool:
+    """Its lineage distrusts what was computed before it."""
+    return life.plan.lineage in timeline.distrusting and life.plan.lineage != base.plan.lineage
+
+
+def _before_flip(timeline: Timeline, life: Life) -> list[str]:
+    """All goes back to a complete checkpoint of before the bit changed."""
     complete = {0, *(one.step for one in timeline.checkpoints)}
-    for life in answers:
-        if life.plan.start == SURVIVORS or life.first_step > hit.step or life.first_step - 1 not in complete:
-            how = f"{life.name} starts from {life.plan.start} with step {life.first_step}"
-            complaints.append(f"{how}; a bit changed in step {hit.step}")
-    recoveries = [Recovery(life.name, LOST, (hit,), (), life.first_step - 1, late=False) for life in answers]
-    return Verdict(tuple(recoveries), tuple(complaints))
+    steps = [hit.step for hit in timeline.hits if hit.fault.kind == "flip"]
+    if steps and life.plan.start != SURVIVORS and life.first_step <= max(steps) and life.first_step - 1 in complete:
+        return []
+    how = f"{life.name} starts from {life.plan.start} with step {life.first_step}"
+    return [f"{how}; bits changed in steps {steps}"]
+
+
+def _all_flips_found(timeline: Timeline, answered: int) -> list[str]:
+    """One is found before the next checkpoint or the end, in an audited step, or when the cache is read and audited, which may be
+    never; once, unless the controller that answers is killed."""
+    flips = [hit for hit in timeline.hits if hit.fault.kind == "flip"]
+    least = len([hit for hit in flips if hit.fault.what != "cached_value"])
+    most = len(flips) + sum(hit.fault.kind == "kill_controller" for hit in timeline.hits)
+    if least <= answered <= most:
+        return []
+    return [f"bits changed in steps {[hit.step for hit in flips]}, and {answered} generations answer that"]
 
 
 def _one_by_one(hit: Hit) -> list[Hit]:

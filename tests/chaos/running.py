@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.chaos.acting import CORPUS, Actor
+from frostline_contract.run_directory import RunDirectory
+from tests.chaos.acting import CORPUS, MODEL, OTHER_MODEL, Actor
 from tests.chaos.acts import STOPS, WRITES, Act
 from tests.chaos.cases import Case
 from tests.chaos.comparing import differences, once, voids
@@ -62,7 +63,7 @@ class Laboratory:
         self._env = {**os.environ, "FROSTLINE_PRELOAD": preload, "OMP_NUM_THREADS": "1"}
         self._references: dict[str, Ended] = {}
         self._running: set[Running] = set()
-        self._order = threading.Lock()
+        self._order, self._saving = threading.Lock(), threading.Lock()
         self._corpus = root / CORPUS
         self._corpus.write_text(corpus())
 
@@ -103,6 +104,14 @@ class Laboratory:
         recovered = tuple(event["seconds"] for event in ended.events("failure"))
         return Outcome(case, tuple(problems), timeline, verdict, seconds, recovered, late, ended.folder)
 
+    def _models(self) -> Path:
+        """Two models of one architecture; made once."""
+        folder = self.root / "models"
+        with self._saving:
+            if not folder.exists():
+                save_models(folder)
+        return folder
+
     def stop(self) -> None:
         """End what runs, with all its processes: a command that is told twice to end does so at once."""
         for running in list(self._running):
@@ -136,6 +145,10 @@ class Laboratory:
         if job["data"]["source"] == "text":
             shutil.copy(self._corpus, folder / CORPUS)
             job = {**job, "data": {**job["data"], "path": str(folder / CORPUS)}}
+        if "path" in job["model"]:
+            for name in (MODEL, OTHER_MODEL):
+                shutil.copytree(self._models() / name, folder / name)
+            job = {**job, "model": {**job["model"], "path": str(folder / MODEL)}}
         file = folder / "job.yaml"
         file.write_text(yaml.safe_dump(job, sort_keys=False))
         actor = Actor(acts, folder)
@@ -147,6 +160,11 @@ class Laboratory:
                 break
             # Nothing of it may still run when the next one begins: who is killed is gone a moment later.
             wait_until_gone(run)
+            if RunDirectory(run).ended_as() == "completed":
+                # Killed in the moment after its last write: nothing is left to do, and nobody to remove its temporary files.
+                for left in self._temporary(run).iterdir():
+                    shutil.rmtree(left)
+                return replace(ended, code=0)
             from_scratch = ["--from-scratch"] if not any((run / "checkpoints").glob("*/*/*/manifest.json")) else []
             words = ["resume", str(run), *from_scratch]
         return ended
@@ -172,6 +190,20 @@ class Laboratory:
 
     def _temporary(self, run: Path) -> Path:
         return run.parent / "t"
+
+
+def save_models(folder: Path) -> None:
+    """Models as the variant `loaded` names them, by other seeds."""
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification
+
+    from frostline_trainer.families.checkpoints import quiet
+
+    config = ViTConfig(**VARIANTS["vit"].values["model"]["config"], image_size=8, num_channels=1, num_labels=10)
+    for seed, name in enumerate((MODEL, OTHER_MODEL)):
+        torch.manual_seed(seed)
+        with quiet():
+            ViTForImageClassification(config).save_pretrained(folder / name)
 
 
 def corpus() -> str:

@@ -67,6 +67,7 @@ class Timeline:
     """cuts: (lineage, starts_at_step) lines of metrics.jsonl. failures: reasons of failure events by lineage.
 
     late: (generation, step) of votes whose step some worker committed late. rollbacks: of the guard, by lineage: to which step.
+    distrusting: lineages that distrust what was computed before them.
     """
 
     num_units: int
@@ -78,6 +79,7 @@ class Timeline:
     dead_after_seconds: float = 20.0
     late: frozenset[tuple[str, int]] = frozenset()
     rollbacks: dict[int, int] = field(default_factory=dict)
+    distrusting: frozenset[int] = frozenset()
 
 
 def read_timeline(folder: Path, case: Case, num_units: int) -> Timeline:
@@ -95,6 +97,7 @@ def read_timeline(folder: Path, case: Case, num_units: int) -> Timeline:
         dead_after_seconds=case.clocks["dead_after_seconds"],
         late=_late(folder / "logs"),
         rollbacks=_rollbacks(json_lines(folder / "plans.jsonl")),
+        distrusting=frozenset(line["lineage"] for line in metrics if line.get("distrusts")),
     )
 
 

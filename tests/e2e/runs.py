@@ -106,8 +106,8 @@ class Ended:
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """(pp_degree, dp_degree) in the order in which the run went through them."""
-        every = [(record["pp_degree"], record["dp_degree"]) for record in self.records]
+        """(pp degree, dp degree) in the order in which the run went through them."""
+        every = [(record["degrees"]["pp"], record["degrees"]["dp"]) for record in self.records]
         return [shape for index, shape in enumerate(every) if index == 0 or shape != every[index - 1]]
 
     def lines(self, name: str) -> list[dict[str, Any]]:

@@ -79,6 +79,20 @@ def test_a_weight_that_has_flipped_is_no_wrong_computation(one_worker: Ended, wo
     assert wrong["detail"]["workers"] == ended.fault(0)["worker_ids"]
 
 
+@pytest.mark.parametrize(("pp_degree", "dp_degree"), [(2, 2), (2, 1)], ids=["a replica is left", "the buddy is left"])
+def test_a_member_dies_in_an_audit(pp_degree: int, dp_degree: int, one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
+    """Audited or not, the step is not committed by anybody; the survivors do it again, and nobody is taken for wrong."""
+    workers = pp_degree * dp_degree
+    killed = {"kind": "kill_worker", "step": FOUND, "worker": workers - 1, "phase": "audit"}
+    ended = workshop.run(tmp_path / "run", changes_for(pp_degree, dp_degree, faults=[killed]), "--workers", str(workers))
+    assert ended.digest == one_worker.digest
+    assert ended.numerics == one_worker.numerics
+    assert (ended.fault(0)["step"], ended.fault(0)["phase"]) == (FOUND, "audit")
+    (failure,) = ended.events("failure")
+    assert (failure["step"], failure["lost_steps"]) == (FOUND - 1, 0)
+    assert ended.events("wrong_bits") == []
+
+
 @pytest.mark.parametrize(
     "placement",
     [

@@ -44,7 +44,7 @@ def test_a_job_of_the_users_own_parts_trains(trained: Ended) -> None:
     assert any("loss_plateau: the loss" in decision["reason"] for decision in trained.decisions)
     schedules = {line["placement"]["schedule"] for line in trained.lines("plans.jsonl") if line["kind"] == "plan"}
     assert "eager_1f1b" in schedules
-    assert trained.records[0]["pp_degree"] == 2
+    assert trained.records[0]["degrees"]["pp"] == 2
 
 
 def test_it_is_as_exact_as_a_built_in_one(trained: Ended, installed: str, workshop: Workshop) -> None:

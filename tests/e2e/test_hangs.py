@@ -67,6 +67,16 @@ def test_who_hangs_is_excluded_in_time(one_worker: Ended, workshop: Workshop, tm
     assert failure["lost_steps"] == 0, failure["reason"]
 
 
+def test_who_hangs_is_replaced_where_the_run_cannot_do_without(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
+    fault = {"kind": "deadlock", "step": 14, "worker": 1, "phase": "schedule"}
+    changes = {"faults": [fault], "controller": WATCHED, "placement": {"workers": 2, "min_workers": 2}}
+    ended = workshop.run(tmp_path / "run", changes, "--workers", "2")
+    assert ended.digest == one_worker.digest
+    assert ended.numerics == one_worker.numerics
+    (failure,) = ended.events("failure")
+    assert failure["lost_steps"] == 0, failure["reason"]
+
+
 def test_a_slow_worker_is_measured_and_let_be(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
     fault = {"kind": "slow", "step": 12, "worker": 1, "phase": "schedule", "seconds": 0.5}
     running = workshop.start(tmp_path / "run", {"faults": [fault], "controller": WATCHED}, "--workers", "3")

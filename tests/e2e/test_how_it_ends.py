@@ -127,6 +127,31 @@ def test_a_full_disk_is_waited_out(shop_on_disk: Workshop, disk: SmallDisk, one_
     assert "Traceback" not in ended.output
 
 
+def test_a_run_that_has_trained_to_its_end_waits_for_room(shop_on_disk: Workshop, disk: SmallDisk, one_worker: Ended) -> None:
+    """All its steps are done when there is room again: one refused write of the last checkpoint would have failed the run."""
+    # No decision after step 27 changes anything; those that cannot be written any more are void after five seconds.
+    running = on_small_disk(shop_on_disk, disk, "ends", {"decisions": {"wait_seconds": 5.0}})
+    running.wait_for_step(30)
+    disk.fill()
+    try:
+        told = running.wait_until(lambda: "its weights cannot be written (" in status(shop_on_disk, disk, "ends"), "a word of it")
+        assert told
+    finally:
+        disk.free()
+    ended = running.end()
+    assert ended.digest == one_worker.digest
+    assert ended.numerics == one_worker.numerics
+    (event,) = ended.events("checkpoint_failed")
+    assert event["step"] == 60 and "waiting for up to 60 minutes, free some space under " in event["reason"]
+    assert (ended.folder / "model" / "model.safetensors").exists()
+
+
+def status(shop: Workshop, disk: SmallDisk, name: str) -> str:
+    """What `frostline status` says; "" while no controller answers."""
+    words = [*disk.inside, *FROSTLINE, "status", str(disk.path / name)]
+    return subprocess.run(words, env=shop.env, capture_output=True, text=True, check=False).stdout
+
+
 def test_a_stop_on_a_full_disk_stops(shop_on_disk: Workshop, disk: SmallDisk) -> None:
     running = on_small_disk(shop_on_disk, disk, "stops", {"training": {"steps": 5000}})
     running.wait_for_step(5)

@@ -12,11 +12,11 @@ from frostline_contract.job import load_job
 from tests.e2e.runs import Ended, Workshop
 
 EVENT_KEYS = {
-    "time_seconds", "step", "generation", "kind", "freeze_point", "pp_degree", "dp_degree", "num_microbatches", "reason",
+    "time_seconds", "step", "generation", "kind", "freeze_point", "degrees", "num_microbatches", "reason",
     "seconds",
 }  # fmt: skip
 RECORD_KEYS = {
-    "lineage", "step", "loss", "learning_rate", "gradient_norm", "freeze_point", "pp_degree", "dp_degree", "generation",
+    "lineage", "step", "loss", "learning_rate", "gradient_norm", "freeze_point", "degrees", "generation",
     "step_seconds", "step_parts", "samples_per_second", "cache_hits", "cache_misses",
 }  # fmt: skip
 
@@ -41,6 +41,8 @@ def test_result_says_how_it_ended_and_what_happened(left: Ended) -> None:
     assert kinds.count("freeze") == 2
     assert kinds.count("reshape") >= 3, kinds
     assert "checkpoint" in kinds
+    (cache,) = left.events("cache")
+    assert cache["use_cache"] and cache["reason"].startswith("on: cache.use is always")
 
 
 def test_records_statistics_and_plans_have_their_keys(left: Ended) -> None:
@@ -61,7 +63,7 @@ def test_every_record_lies_in_the_generation_that_it_names(left: Ended) -> None:
     for record in left.records:
         plan = by_name[record["generation"]]
         assert plan["first_step"] <= record["step"]
-        assert (plan["placement"]["pp_degree"], plan["placement"]["dp_degree"]) == (record["pp_degree"], record["dp_degree"])
+        assert plan["placement"]["degrees"] == record["degrees"]
 
 
 def test_pictures_and_logs(left: Ended) -> None:

@@ -98,6 +98,28 @@ def test_a_deadlocked_member_is_asked_for_its_stacks_and_excluded(started: Calla
     assert gone[stuck.worker_id] == "gone"
 
 
+def test_who_hangs_makes_place_where_the_answer_needs_a_replacement(world: Callable[..., World]) -> None:
+    """`placement.min_workers` are all that there are: the pod goes before there is a plan, and its replacement is in the plan."""
+    run = world(placement={"workers": 2, "min_workers": 2}, controller=CONTROLLER)
+    run.workers = [Telling(run.folder, ordinal).join() for ordinal in range(2)]
+    for worker in run.workers:
+        plan = worker.next_plan("fresh")
+        worker.enter(plan, 0)
+    run.at(20)
+    stuck, other = run.workers
+    stuck.stand("schedule")
+    other.stand("exchange", waiting=True)
+    other.next("fence")
+    other.recover(plan, 20, UNITS, fenced=True, error="")
+    waiting = "waiting for workers after a failure: 1 of at least 2 are there"
+    wait_for(lambda: run.operator.status().message.startswith(waiting), "the status says what it waits for")
+    shown = {worker.worker_id: worker.state for worker in run.operator.status().workers}
+    assert shown[stuck.worker_id] == "gone", "its pod is given up while the answer waits"
+    (fresh,) = run.join(1)
+    answer = other.next_plan("survivors")
+    assert set(answer.placement.workers) == {other.worker_id, fresh.worker_id}
+
+
 def test_whoever_shares_the_pod_of_an_excluded_member_is_in_no_plan_either(world: Callable[..., World]) -> None:
     """The pod is deleted when the answer is out: a plan that names its other worker would fail at once."""
     run = world(placement={"workers": 4, "workers_per_pod": 2}, controller=CONTROLLER)

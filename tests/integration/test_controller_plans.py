@@ -73,7 +73,7 @@ def test_plan_that_is_not_ready_in_time_is_withdrawn(world: Callable[..., World]
     run = world(placement={"workers": 2}, controller={"reshape_deadline_seconds": 0.6})
     run.start()
     run.at(3)
-    assert "reshape to 2 x 1" in run.operator.command("reshape", pp_degree=2, dp_degree=1)
+    assert "reshape to pp 2 x dp 1" in run.operator.command("reshape", pp_degree=2, dp_degree=1)
     plan = run.workers[0].next_plan("continue")
     assert (plan.placement.pp_degree, plan.placement.dp_degree) == (2, 1)
     run.workers[0].ready(plan)

@@ -25,6 +25,7 @@ from tests.integration.scripted_worker import (
     stop,
     wait_for,
 )
+from tests.older_runs import rewrite_as_before
 
 FREEZE_AT_1 = {"policy": {"name": "manual", "points": {1: 2}}, "interval_steps": 8, "rails": {"off": ["guard"]}}
 
@@ -189,6 +190,27 @@ def test_records_are_acknowledged_once_durable_and_written_once(pair: Callable[.
     assert first.heartbeat(5).durable_step == 3
     assert first.records(record(3), record(4), record(5), record(6)).durable_step == 6
     assert sorted(line["step"] for line in run.lines("metrics.jsonl")) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_of_before_shapes_had_named_degrees_goes_on(pair: Callable[..., Pair]) -> None:
+    """Its records, events, plans, pinned shape and start were written with `pp_degree` and `dp_degree`."""
+    run = pair(step=3)
+    first, second = run.workers
+    operator = Operator(run.folder)
+    assert "reshape to pp 2 x dp 1" in operator.command("reshape", degrees={"pp": 2, "dp": 1})
+    operator.close()
+    first.next_plan("continue")
+    assert first.records(record(1), record(2)).durable_step == 2
+    run.kill_controller()
+    assert rewrite_as_before(run.folder) > 0
+    run.replace_controller()
+    run.return_workers()
+    plan = first.next_plan("continue")
+    assert (dict(plan.placement.degrees), plan.placement.pp_degree) == ({"dp": 1, "pp": 2}, 2)
+    assert second.records(record(2), record(3)).durable_step == 3, "a record that is there in its older form is the same one"
+    lines = run.lines("metrics.jsonl")
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert (lines[0]["pp_degree"], lines[0]["dp_degree"], lines[2]["degrees"]) == (1, 2, {"dp": 2, "pp": 1})
 
 
 def test_superseded_controller_writes_nothing_and_leaves(pair: Callable[..., Pair]) -> None:

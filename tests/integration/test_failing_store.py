@@ -145,7 +145,7 @@ def test_commands_are_carried_out_though_their_state_could_not_be_written(faulty
         assert worker.next("drain").reason == "suspend by command"
     wait_for(lambda: COMMAND not in LocalBackend(run.folder / "cluster").read().annotations, "the command is removed")
     wait_for(lambda: len(told(run, "command")) == 3, "all are told")
-    assert told(run, "command")[1:] == ["reshape by command: 2 x 1", "suspend by command"]
+    assert told(run, "command")[1:] == ["reshape by command: pp 2 x dp 1", "suspend by command"]
 
 
 def test_a_command_is_answered_when_it_is_durable_and_not_before(faulty: Callable[..., World]) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from frostline_contract.mesh import Mesh
 from frostline_contract.plan import Plan
 from tests.group_member import COLLECTIVES
 from tests.hand_made_plans import Layout, lone_plan
@@ -41,6 +42,25 @@ def test_thirty_reformations_leave_descriptors_threads_and_memory_flat(warm_work
         assert min(descriptors[-SETTLED:]) <= min(descriptors[:SETTLED]), f"worker {number}: {descriptors}"
         assert min(threads[-SETTLED:]) <= min(threads[:SETTLED]), f"worker {number}: {threads}"
         assert resident[-1] - resident[SETTLED] < GROWTH_KIB, f"worker {number}: {resident}"
+
+
+@pytest.mark.parametrize(
+    "degrees",
+    [{"dp": 1, "pp": 2, "tp_columns": 2}, {"dp": 2, "pp": 1, "tp_depth": 2}, {"dp": 1, "pp": 1, "tp_columns": 2, "tp_depth": 2}],
+    ids=str,
+)
+def test_there_is_a_group_along_each_axis_of_any_mesh(degrees: dict[str, int], warm_workers: WarmWorkers) -> None:
+    (plan,) = plans_for(warm_workers, 4, 1)
+    plan["placement"] |= {"degrees": degrees}
+    mesh = Mesh.of(degrees)
+    found = warm_workers.call(
+        [Call("tests.group_member:sum_along", {"worker_id": f"w{number}", "plan": plan}) for number in range(4)]
+    )
+    for global_rank, along in enumerate(found):
+        assert along == {
+            axis: (mesh.coordinate_on(axis, global_rank), sum(2**member for member in mesh.line(global_rank, axis)))
+            for axis in degrees
+        }
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

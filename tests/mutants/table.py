@@ -191,7 +191,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 "controller/frostline_controller/api.py",
-                "        return list(RunDirectory(self.directory).read_records().surviving)\n",
+                "        records = RunDirectory(self.directory).read_records().surviving\n",
                 "        from frostline_contract.jsonl import read_jsonl\n"
                 "        kept: dict[int, dict[str, Any]] = {}\n"
                 "        for entry in read_jsonl(RunDirectory(self.directory).metrics):\n"
@@ -199,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 '                kept = {step: one for step, one in kept.items() if step <= entry["starts_at_step"]}\n'
                 "            else:\n"
                 '                kept[entry["step"]] = entry\n'
-                "        return [kept[step] for step in sorted(kept)]\n",
+                "        records = [kept[step] for step in sorted(kept)]\n",
             ),
         ),
         ("tests/unit/test_contract_lineage.py",),

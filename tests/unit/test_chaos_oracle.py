@@ -5,12 +5,8 @@ from dataclasses import replace
 import pytest
 
 from frostline_contract.job.cluster import Fault
-from frostline_contract.job.load import parse_job
 from frostline_contract.plan import GenerationId, Placement, Plan, SeenVote
-from tests.chaos.acts import COMMANDS, DEATHS, FILES, HOLDS, OTHER_DATA, STOPS, WRITES, Act
-from tests.chaos.drawing import draw_case
-from tests.chaos.fixed import SUBSET, fixed_cases
-from tests.chaos.jobs import VARIANTS
+from tests.chaos.acts import Act
 from tests.chaos.lateness import Lateness, lateness
 from tests.chaos.oracle import EITHER, LOST, WHOLE, Verdict, judge
 from tests.chaos.timeline import Complete, Hit, Life, Timeline
@@ -235,27 +231,6 @@ def test_a_cut_makes_late_what_cannot_pass_it() -> None:
     assert 4 not in short.may
 
 
-def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> None:
-    cases = [draw_case(seed) for seed in range(1, 401)]
-    assert cases == [draw_case(seed) for seed in range(1, 401)]
-    assert sum(case.aim == "lost" for case in cases) >= 80
-    assert {fault.kind for case in cases for fault in case.faults} == set(Fault.model_fields["kind"].annotation.__args__)
-    assert {act.kind for case in cases for act in case.acts} == {*COMMANDS, *STOPS, *HOLDS, *WRITES, *DEATHS, OTHER_DATA}
-    writes = {(act.at, act.file) for case in cases for act in case.acts if act.file}
-    assert writes == {(at, file) for at, files in FILES.items() for file in files}
-    assert max(len(case.faults) for case in cases) == 5
-    assert {case.variant for case in cases} == set(VARIANTS)
-    assert {case.schedule for case in cases} == {"auto", "gpipe", "1f1b", "interleaved_1f1b"}
-    assert {"cost"} <= {case.objective for case in cases}
-    assert max(case.workers_per_pod for case in cases) == 2
-    assert max(case.min_workers for case in cases) > 2
-    for case in cases:
-        parse_job({**case.job(), "data": {"source": "digits"}})
-    names = [case.name for case in fixed_cases()]
-    assert len(names) == len(set(names))
-    assert set(SUBSET) <= set(names)
-
-
 def test_a_killed_run_goes_back_to_its_checkpoint_in_a_new_epoch() -> None:
     killed = Hit(Act("kill_all", 14), tuple("abcd"), 14, "outside", "", (), VOTED_AT - 10)
     resumed = life(2, "checkpoint", 11, "efgh", lineage=1, run_epoch=1)
@@ -287,9 +262,25 @@ def test_a_rollback_of_the_guard_is_gone_on_from() -> None:
     assert verdict(FIRST, back, hits=(killed,)).complaints != ()
 
 
+FLIPPED = Hit(Fault(kind="flip", step=14), ("c",), 14, "committed", "1.1", (), VOTED_AT - 10)
+
+
 def test_a_bit_that_changed_is_undone_from_before_it() -> None:
-    flipped = Hit(Fault(kind="flip", step=14), ("c",), 14, "committed", "1.1", (), VOTED_AT - 10)
+    said = {**BACK, "distrusting": frozenset((1,))}
     back = life(2, "checkpoint", 11, "abcd", lineage=1, run_epoch=1)
-    assert verdict(FIRST, back, hits=(flipped,), **BACK).complaints == ()
+    assert verdict(FIRST, back, hits=(FLIPPED,), **said).complaints == ()
     for wrong in ((FIRST,), (FIRST, life(2, "checkpoint", 15, "abcd", lineage=1)), (FIRST, life(2, "survivors", 14, "abcd"))):
-        assert verdict(*wrong, hits=(flipped,), **BACK).complaints != ()
+        assert verdict(*wrong, hits=(FLIPPED,), **said).complaints != ()
+
+
+def test_what_befalls_a_run_after_its_bit_was_found_is_judged_as_ever() -> None:
+    said = {**BACK, "distrusting": frozenset((1,))}
+    back = life(2, "checkpoint", 11, "abcd", lineage=1, run_epoch=1)
+    killed = hit("kill_worker", "c", 24, generation="1.2", at=VOTED_AT + 10)
+    on = life(3, "survivors", 24, "abd", lineage=1, run_epoch=1)
+    assert verdict(FIRST, back, on, hits=(FLIPPED, killed), **said).complaints == ()
+    assert [one.expected for one in verdict(FIRST, back, on, hits=(FLIPPED, killed), **said).recoveries] == [LOST, WHOLE]
+    assert verdict(FIRST, back, on, hits=(FLIPPED,), **said).complaints != (), "nobody died"
+    again = life(3, "checkpoint", 11, "abcd", lineage=2, run_epoch=2)
+    twice = {**said, "distrusting": frozenset((1, 2))}
+    assert verdict(FIRST, back, again, hits=(FLIPPED,), **twice).complaints != (), "found twice"

@@ -41,6 +41,7 @@ def test_degrees_below_one_are_refused(values: tuple[int, int, int]) -> None:
         (ParallelShape(2, 1, 2), 5, "4 stages for 3 trainable units"),
         (ParallelShape(1, 5), 0, "dp_degree 5 exceeds training.reduction_leaves 4"),
         (ParallelShape(3, 4), 5, None),
+        (ParallelShape(1, 1, tp_columns=2), 0, "shape tp_columns 2 x pp 1 x dp 1 cuts tensors"),
     ],
 )
 def test_shapes_that_do_not_fit(shape: ParallelShape, freeze_point: int, words: str | None) -> None:

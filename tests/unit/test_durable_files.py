@@ -3,6 +3,7 @@
 import asyncio
 import os
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,6 +88,31 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_draft(tmp_path: Path, 
     with pytest.raises(OSError, match="No space left"):
         replace_durably(tmp_path / "a", "new")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "old")]
+
+
+def test_writers_of_one_file_never_share_a_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A former leader and its successor are both process 1 of their containers: the slower write is whole as well."""
+    begun, over, sync = threading.Event(), threading.Event(), os.fsync
+    texts = {"first": "1" * 5000, "second": "2"}
+
+    def slow_for_the_first(handle: int) -> None:
+        if threading.current_thread().name == "first" and not begun.is_set():
+            begun.set()
+            over.wait(10.0)
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", slow_for_the_first)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    first, second = (
+        threading.Thread(target=replace_durably, args=(tmp_path / "job.yaml", text), name=name) for name, text in texts.items()
+    )
+    first.start()
+    assert begun.wait(10.0)
+    second.start()
+    second.join()
+    over.set()
+    first.join()
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("job.yaml", texts["first"])]
 
 
 def test_secrets_are_for_the_user_alone_and_others_follow_the_umask(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
+from frostline_rpc import event_loop
 from frostline_rpc.event_loop import OPERATIONS_A_TURN, ServingLoop, run_serving
 
 CALLS = 3 * OPERATIONS_A_TURN
@@ -101,3 +102,30 @@ def test_what_start_up_made_is_left_alone_by_the_collector() -> None:
         return gc.get_freeze_count()
 
     assert run_serving(frozen()) > 1000
+
+
+def test_the_oldest_objects_are_looked_at_by_the_clock_and_not_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full collection is a turn of a tenth of a second with a thousand callers; by count it comes in a busy moment."""
+
+    def full_collections() -> int:
+        return gc.get_stats()[2]["collections"]
+
+    async def grow() -> int:
+        before = full_collections()
+        kept = [[number] for number in range(400_000)]
+        return full_collections() - before + 0 * len(kept)
+
+    async def wait_for_one() -> None:
+        before = full_collections()
+        while full_collections() == before:
+            await asyncio.sleep(0.01)
+
+    async def within(seconds: float) -> None:
+        async with asyncio.timeout(seconds):
+            await wait_for_one()
+
+    thresholds = gc.get_threshold()
+    assert run_serving(grow()) == 0
+    assert gc.get_threshold() == thresholds
+    monkeypatch.setattr(event_loop, "FULL_COLLECTION_SECONDS", 0.05)
+    run_serving(within(20))

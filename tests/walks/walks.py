@@ -2,7 +2,7 @@
 
 An act is a function that the run must come through; one that no longer runs, or was renamed, fails the walk. A walk passes the
 files on the stack when an act begins, and touches, unless the act is marked `stack`, all that are entered while it runs: helpers,
-the contract, and whatever an act sets up. So nobody can leave out a file between an act and its thread's beginning, or beneath it.
+the contract, and whatever an act sets up. So nobody can leave out a file above an act in its thread, or beneath it.
 """
 
 import json

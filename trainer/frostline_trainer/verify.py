@@ -13,7 +13,9 @@ from pathlib import Path
 
 from frostline_contract.job import Job, load_job
 from frostline_contract.learning_rate import learning_rate
+from frostline_contract.mesh import in_words
 from frostline_contract.plan import MICRO_BATCH, GenerationId, Placement, Plan, StateTag
+from frostline_contract.reading import read_as
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import StepRecord
 from frostline_trainer.cache.codec import make_codec
@@ -35,8 +37,8 @@ COMPARED = ("loss", "gradient_norm", "learning_rate", "unit_gradient_norms", "fr
 
 def surviving_records(run_dir: Path) -> dict[int, StepRecord]:
     """The records by step, without those that a rollback or a restore took back."""
-    lines = RunDirectory(run_dir).read_records().surviving
-    return {line["step"]: StepRecord.model_validate(line) for line in lines}
+    places = RunDirectory(run_dir)
+    return {line["step"]: read_as(StepRecord, line, places.metrics.name) for line in places.read_records().surviving}
 
 
 class Replayer:
@@ -93,8 +95,7 @@ class Replayer:
     def _generation(self, freeze_point: int) -> Generation:
         context = self.context
         placement = Placement(
-            pp_degree=1,
-            dp_degree=1,
+            degrees={"dp": 1, "pp": 1},
             stage_bounds=(0, context.num_units),
             leaf_bounds=(0, self.job.training.reduction_leaves),
             workers=("verify",),
@@ -173,8 +174,7 @@ def _verify(run_dir: Path, wanted: str) -> int:
     for step, differences in replayer.run(steps):
         wrong += bool(differences)
         record = replayer.records[step]
-        shape = f"{record.pp_degree}x{record.dp_degree}"
-        print(f"step {step:>6}  computed on {shape}  {'; '.join(differences) or 'same bits'}", flush=True)
+        print(f"step {step:>6}  computed on {in_words(record.degrees)}  {'; '.join(differences) or 'same bits'}", flush=True)
     result = RunDirectory(run_dir).result
     if last in steps and result.exists():
         recorded, found = json.loads(result.read_text())["digest"], replayer.final_digest()

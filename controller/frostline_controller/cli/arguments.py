@@ -238,8 +238,8 @@ def _add_steering(commands: argparse._SubParsersAction) -> None:
             setup(parser)
 
     def degrees(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--pp", type=positive, required=True, dest="pp_degree", metavar="N", help="pipeline depth")
-        parser.add_argument("--dp", type=positive, required=True, dest="dp_degree", metavar="N", help="replicas")
+        parser.add_argument("--pp", type=positive, required=True, metavar="N", help="pipeline depth")
+        parser.add_argument("--dp", type=positive, required=True, metavar="N", help="replicas")
 
     steer("checkpoint", "Write a checkpoint now.", "checkpoint runs/digits")
     steer("freeze", "Freeze units 0 to N-1 by hand, from the next decision on.", "freeze runs/digits 3",

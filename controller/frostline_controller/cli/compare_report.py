@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from frostline_contract.durable_files import replace_durably
+from frostline_contract.mesh import in_words
 from frostline_controller.cli.compare_statistics import PairedDifference, paired_difference
 from frostline_controller.cli.trials import Outcome
 
@@ -125,10 +126,10 @@ def as_markdown(comparison: Comparison, pictures: list[str]) -> str:
 
 
 def _time_lines(comparison: Comparison) -> list[str]:
-    head = ["arm", "seed", "workers", "micro-batch", "wall seconds", "training seconds", "shapes (pp x dp)", "cache hits"]
+    head = ["arm", "seed", "workers", "micro-batch", "wall seconds", "training seconds", "shapes", "cache hits"]
     rows = [
         [o.arm, str(o.seed), str(o.workers), str(o.micro_batch_size), f"{o.wall_seconds:.1f}", f"{o.training_seconds:.1f}",
-         ", ".join(f"{pp}x{dp}" for pp, dp in o.shapes), f"{o.cache_hits:,}"]
+         ", ".join(map(in_words, o.shapes)), f"{o.cache_hits:,}"]
         for o in sorted(comparison.times, key=lambda outcome: (outcome.seed, comparison.arms.index(outcome.arm)))
     ]  # fmt: skip
     lines = ["## Time", "", "Interleaved runs on one machine; static with fast numerics at its own best micro-batch size.", ""]

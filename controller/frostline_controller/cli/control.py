@@ -28,7 +28,7 @@ class ControlClient:
         """Where the run stands. Raises NoRun where no controller answers."""
         return self._call("Status", control_pb2.StatusRequest(), deadline_seconds)
 
-    def command(self, kind: str, **fields: int) -> str:
+    def command(self, kind: str, **fields: Any) -> str:
         """Steer the run; returns the answer. Raises NoRun, UserMistake for a value that cannot be, else CommandError."""
         return self._call("Command", control_pb2.CommandRequest(kind=kind, **fields), DEADLINE_SECONDS).answer
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from frostline_contract.annotations import COMMAND, PROGRESS, REQUESTED_WORKERS, STATE
+from frostline_contract.mesh import in_words
 from frostline_contract.run_status import ENDED
 from frostline_controller.cli import exit_codes
 from frostline_controller.cluster.kubernetes_api import Api, ApiError, NotFound
@@ -40,7 +41,7 @@ def status_text(release: Release, annotations: dict[str, str]) -> str:
         loss = f", loss {progress['loss']:.4g}" if progress.get("loss") is not None else ""
         lines.append(
             f"step {progress['step']} of {progress['total_steps'] or '?'}, generation {progress['generation']}, "
-            f"freeze point {progress['freeze_point']}, shape {progress['shape']} (pp x dp){loss}"
+            f"freeze point {progress['freeze_point']}, shape {progress['shape']}{loss}"
         )
     lines.append(f"{'pod':<32}{'ready':<7}{'phase':<11}{'restarts':<10}node")
     for pod in release.pods():
@@ -63,7 +64,7 @@ def plan(release: Release, arguments: argparse.Namespace) -> int:
         return exit_codes.DONE
     placement = state.current.placement
     print(
-        f"generation {state.current.generation}, shape {placement.pp_degree} x {placement.dp_degree} (pp x dp), "
+        f"generation {state.current.generation}, shape {in_words(placement.degrees)}, "
         f"schedule {placement.schedule}, stage bounds {list(placement.stage_bounds)}"
     )
     for worker_id in placement.workers:

@@ -1,46 +1,16 @@
-"""Entry point of `frostline`: parses the arguments, carries the command out, turns its end into an exit status."""
+"""Entry point of `frostline`. It imports next to nothing before it can answer Ctrl-C, which may come in its first moment."""
 
-import importlib
-import io
 import sys
-from collections.abc import Sequence
 
 from frostline_controller.cli import exit_codes
-from frostline_controller.cli.arguments import build_parser
-from frostline_controller.cli.errors import CommandError
-from frostline_controller.cli.output import complain, silence
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status (`exit_codes`). A user's mistake is one message, never a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a path may hold letters that this terminal has not
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit status (`exit_codes`)."""
     try:
-        arguments = build_parser().parse_args(argv)
-        module_name, function_name = arguments.run_command.split(":")
-        # Only what the command needs is imported, so that `frostline status` answers at once.
-        module = importlib.import_module(f"frostline_controller.cli.{module_name}")
-        code = int(getattr(module, function_name)(arguments))
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        return code
-    except CommandError as error:
-        complain(str(error))
-        return error.code
-    except ValueError as error:
-        # ValueError is how every part of Frostline says that what it was given cannot be.
-        complain(str(error))
-        return exit_codes.USER_MISTAKE
-    except BrokenPipeError:
-        # The reader of an answer has seen enough (`frostline job --explain | head`). A command that trains writes through a
-        # terminal that is switched off instead (cli/terminal.py), so it never comes here.
-        silence(sys.stdout)
-        return exit_codes.DONE
-    except OSError as error:
-        complain(str(error))
-        silence(sys.stdout)
-        return exit_codes.FAILED
+        from frostline_controller.cli.dispatch import carry_out
+
+        return carry_out(argv)
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
 

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from frostline_contract.job import Job, JobError, load_job
+from frostline_contract.mesh import in_words
 from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import UserMistake
@@ -197,7 +198,7 @@ def _json(job: Job, size: ModelSize, hardware: Hardware, measured: Any, plans: l
 
 def _step_json(planned: PlannedPlacement) -> dict[str, Any]:
     placement = planned.placement
-    shape = {name: getattr(placement, name) for name in ("pp_degree", "dp_degree", "virtual_stages", "schedule", "use_cache")}
+    shape = {name: getattr(placement, name) for name in ("degrees", "virtual_stages", "schedule", "use_cache")}
     return {**shape, "stage_bounds": list(placement.stage_bounds), "step_seconds": planned.cost.total_seconds}
 
 
@@ -213,14 +214,14 @@ def _assumptions(job: Job, size: ModelSize, hardware: Hardware, measured: Measur
 
 def _walk_lines(steps: list[tuple[int, PlannedPlacement]]) -> list[str]:
     first = steps[0][1].cost
-    lines = ["as layers freeze:", f"  {'freeze point':<14}{'shape':<12}{'workers':>8}{'cache':>8}{'step':>12}{'speed':>8}"]
+    lines = ["as layers freeze:", f"  {'freeze point':<14}{'shape':<15}{'workers':>8}{'cache':>8}{'step':>12}{'speed':>8}"]
     for point, planned in steps:
         placement, cost = planned.placement, planned.cost
-        shape = f"{placement.pp_degree} x {placement.dp_degree}"
+        shape = in_words(placement.degrees)
         speed = first.seconds_per_sample / cost.seconds_per_sample
         cached = "yes" if placement.use_cache else "no"
         lines.append(
-            f"  {point:<14}{shape:<12}{len(placement.workers):>8}{cached:>8}{_step(cost.total_seconds):>12}{speed:>7.2f}x"
+            f"  {point:<14}{shape:<15}{len(placement.workers):>8}{cached:>8}{_step(cost.total_seconds):>12}{speed:>7.2f}x"
         )
     return lines
 

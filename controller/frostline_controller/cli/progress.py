@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from frostline_contract.jsonl import JsonlTail
+from frostline_contract.mesh import with_degrees
 from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.errors import CommandError
@@ -31,8 +32,7 @@ class Progress:
     generation: str = ""
     freeze_point: int = 0
     num_units: int = 0
-    pp_degree: int = 0
-    dp_degree: int = 0
+    degrees: dict[str, int] = field(default_factory=dict)
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     samples_per_second: float = 0.0
@@ -94,7 +94,7 @@ class ProgressReader:
         progress.step, progress.total_steps = max(progress.step, status["step"]), status["total_steps"]
         progress.generation, progress.workers = status["generation"], status["workers"]
         progress.freeze_point, progress.num_units = status["freeze_point"], status["num_units"]
-        progress.pp_degree, progress.dp_degree = status["shape"]["pp_degree"], status["shape"]["dp_degree"]
+        progress.degrees = status["shape"]["degrees"]
         progress.seconds_left = status["seconds_left"]
 
     def _take_metrics(self, progress: Progress, values: dict[str, float], result: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ class ProgressReader:
         last = self._recent[-1]
         progress.step, progress.loss, progress.generation = last["step"], last["loss"], last["generation"]
         progress.freeze_point = last["freeze_point"]
-        progress.pp_degree, progress.dp_degree = last["pp_degree"], last["dp_degree"]
+        progress.degrees = with_degrees(last)["degrees"]
         progress.num_units = progress.num_units or len(last.get("unit_gradient_norms", ()))
         progress.samples_per_second = median(record.get("samples_per_second", 0.0) for record in self._recent)
         hits = sum(record.get("cache_hits", 0) for record in self._recent)

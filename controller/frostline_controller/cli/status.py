@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from frostline_contract.mesh import in_words, with_degrees
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_controller.cli.control import ControlClient
@@ -79,8 +80,11 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
     Workers are those of status.json, which `frostline run` leaves behind, else of the last plan; all of them are gone.
     """
     run = read_run(folder)
+    last_seen = RunDirectory(folder).read_status()
+    if "shape" in last_seen:
+        last_seen["shape"] = with_degrees(last_seen["shape"])
     ended = run.result.get("status")
-    status = {**_empty(run), **RunDirectory(folder).read_status()}
+    status = {**_empty(run), **last_seen}
     if run.records:
         last = run.records[-1]
         status |= {
@@ -106,7 +110,9 @@ def status_text(status: dict[str, Any]) -> str:
         f"{status['name']}: {status['state']}" + (f" ({status['message']})" if status["message"] else ""),
         f"step {status['step']} of {status['total_steps'] or '?'}, generation {status['generation'] or '-'}, "
         f"freeze point {status['freeze_point']} of {status['num_units']} units, "
-        f"shape {shape['pp_degree']} x {shape['dp_degree']} (pp x dp, {shape['schedule'] or 'no schedule'})",
+        f"shape {in_words(shape['degrees'])} ({shape['schedule']})"
+        if shape["degrees"]
+        else "no shape yet",
     ]
     readings = {"loss": status["loss"], **status["metrics"]}
     known = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in readings.items() if value is not None]
@@ -163,10 +169,12 @@ def _empty(run: RunData) -> dict[str, Any]:
 
 def _shape(placement: Any) -> dict[str, Any]:
     """Shape of a placement, contract record or message alike; zeros where there is none yet."""
-    names = ("pp_degree", "dp_degree", "virtual_stages", "schedule", "use_cache")
-    empty = {"pp_degree": 0, "dp_degree": 0, "virtual_stages": 0, "schedule": "", "use_cache": False}
-    values = {name: getattr(placement, name) for name in names} if placement is not None else empty
-    return {**values, "stage_bounds": list(placement.stage_bounds) if placement is not None else []}
+    names = ("virtual_stages", "schedule", "use_cache")
+    empty = {"degrees": {}, "virtual_stages": 0, "schedule": "", "use_cache": False, "stage_bounds": []}
+    if placement is None:
+        return empty
+    values = {name: getattr(placement, name) for name in names}
+    return {"degrees": dict(placement.degrees), **values, "stage_bounds": list(placement.stage_bounds)}
 
 
 def _member(value: int, state: str) -> int | None:

@@ -31,11 +31,9 @@ def status(arguments: argparse.Namespace) -> int:
 
 def command(arguments: argparse.Namespace) -> int:
     """Send one Command to the controller and print its answer."""
-    fields = {
-        name: getattr(arguments, name)
-        for name in ("freeze_point", "workers", "pp_degree", "dp_degree")
-        if hasattr(arguments, name)
-    }
+    fields = {name: getattr(arguments, name) for name in ("freeze_point", "workers") if hasattr(arguments, name)}
+    if hasattr(arguments, "pp"):
+        fields["degrees"] = {"pp": arguments.pp, "dp": arguments.dp}
     folder = find_run_folder(arguments.dir)
     with closing(ControlClient(folder)) as client:
         print(client.command(arguments.command, **fields) or f"{arguments.command}: accepted")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from frostline_contract.mesh import in_words
 from frostline_contract.run_status import RunStatus
 from frostline_controller.cli.output import silence
 from frostline_controller.cli.progress import Progress
@@ -129,8 +130,8 @@ def numbers(progress: Progress) -> list[tuple[str, str]]:
         pairs.append(("loss", f"{progress.loss:.4f}"))
     pairs += [(name.replace("_", " "), f"{value:.4f}") for name, value in progress.metrics.items()]
     pairs.append(("freeze point", f"{progress.freeze_point}/{progress.num_units or '?'} units"))
-    if progress.pp_degree:
-        pairs.append(("shape", f"{progress.pp_degree}x{progress.dp_degree} (pp x dp)"))
+    if progress.degrees:
+        pairs.append(("shape", in_words(progress.degrees)))
     if progress.samples_per_second:
         pairs.append(("samples/s", f"{progress.samples_per_second:,.0f}"))
     if progress.cache_hit_fraction is not None:

@@ -60,12 +60,12 @@ class Outcome:
     digest: str
     freeze_point: int
     num_units: int
-    shapes: tuple[tuple[int, int], ...]
+    shapes: tuple[dict[str, int], ...]
     cache_hits: int
     micro_batch_size: int
 
     def as_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "shapes": [list(shape) for shape in self.shapes]}
+        return {**self.__dict__, "shapes": list(self.shapes)}
 
 
 def name_of(arm: str) -> str:
@@ -124,7 +124,7 @@ def read_outcome(trial: Trial) -> Outcome:
     run = read_run(trial.folder)
     every = (*run.lost_records, *run.records)
     started = min(record.time_seconds - record.step_seconds for record in every)
-    shapes = [(record.pp_degree, record.dp_degree) for record in run.records]
+    shapes = [record.degrees for record in run.records]
     return Outcome(
         arm=trial.arm,
         seed=trial.seed,

@@ -32,20 +32,13 @@ def assign_workers(inputs: PlanInputs, shape: ParallelShape, stage_bounds: tuple
     _spread_domains(columns, lacks)
     for column in columns:  # row r of every column: near each other, in the order they have now
         column.sort(key=lambda m: (-m.speed, m.failure_domain, m.global_rank < 0, m.global_rank, m.worker_id))
-    workers = tuple(
-        columns[pp_rank][dp_rank].worker_id for dp_rank in range(shape.dp_degree) for pp_rank in range(shape.pp_degree)
-    )
+    places = ((shape.pp_rank(global_rank), shape.dp_rank(global_rank)) for global_rank in range(shape.world_size))
+    workers = tuple(columns[pp_rank][dp_rank].worker_id for pp_rank, dp_rank in places)
     moved = sum(lacks[member.worker_id][pp_rank] for pp_rank, column in enumerate(columns) for member in column)
     taken, several = set(workers), len({member.failure_domain for member in inputs.members}) > 1
     spares = tuple(member.worker_id for member in inputs.members if member.worker_id not in taken)
     uncovered = sum(len({m.failure_domain for m in column}) < 2 for column in columns) if several else 0
     return Assignment(workers, spares, moved, uncovered)
-
-
-def replica_speeds(inputs: PlanInputs, workers: tuple[str, ...], pp_degree: int) -> list[float]:
-    """The speed of each replica: that of its slowest member."""
-    speed_of = {member.worker_id: member.speed for member in inputs.members}
-    return [min(speed_of[worker] for worker in workers[i : i + pp_degree]) for i in range(0, len(workers), pp_degree)]
 
 
 def _choose(members: tuple[MemberInfo, ...], shape: ParallelShape) -> list[MemberInfo]:

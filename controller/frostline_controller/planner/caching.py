@@ -39,3 +39,9 @@ def cache_verdict(inputs: PlanInputs) -> tuple[bool, str]:
             f"no cache: {figures}, but {saved:.3g} s saved in {left} samples left would not repay {build:.3g} s of filling",
         )
     return True, f"cache: {figures}; it saves {saved:.3g} s in {left} samples left and costs {build:.3g} s to fill"
+
+
+def verdict_in(reason: str) -> str:
+    """What `cache_verdict` said, from the reason of a plan that ends with it; the whole reason where it does not."""
+    starts = [place for mark in ("no cache: ", "cache: ") if (place := reason.find(mark)) >= 0]
+    return reason[min(starts) :].removeprefix("no ").removeprefix("cache: ") if starts else reason

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from frostline_contract.plan import Placement
+from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
-from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.inputs import PlanInputs, replica_speeds
 from frostline_controller.planner.leaves import exchange_bytes_factor, gradient_buffers, micro_batch_counts, tree_pieces
 
 PARTS = ("forward", "backward", "prefix_recompute", "cache_fetch", "p2p", "bubble", "exchange", "optimizer", "vote", "contention")
@@ -175,18 +176,18 @@ def step_cost(
     model: CostModel,
     stage_bounds: tuple[int, ...],
     leaf_bounds: tuple[int, ...],
-    pp_degree: int,
+    shape: ParallelShape,
     schedule: str,
     speeds: list[float],
 ) -> StepCost:
     """The cost of a step of any cut, transit shapes (frozen units outside stage 0) included.
 
-    stage_bounds: pp_degree * v + 1 unit indices. speeds: one a replica, that of its slowest member.
+    stage_bounds: shape.num_stages + 1 unit indices. speeds: one a replica, that of its slowest member.
     """
     inputs = model.inputs
     bounds = np.asarray(stage_bounds)
     low, high = bounds[:-1], bounds[1:]
-    dp_degree, virtual = len(leaf_bounds) - 1, len(low) // pp_degree
+    pp_degree, dp_degree, virtual = shape.pp_degree, shape.dp_degree, shape.virtual_stages
     counts = replica_micro_batches(inputs, leaf_bounds)
     slowest = max(range(dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
     m, speed = counts[slowest], speeds[slowest]
@@ -213,10 +214,10 @@ def step_cost(
         parts["bubble"] = max(parts["bubble"], float(makespan - m * seconds[critical]))
     parts["exchange"] = float(exchange[critical]) + model.tie_seconds(pp_degree)
     parts["optimizer"] = float(optimizer[critical])
-    parts["vote"] = model.vote_seconds(pp_degree * dp_degree)
+    parts["vote"] = model.vote_seconds(shape.world_size)
     busy = m * float(seconds[critical]) + parts["bubble"] + parts["optimizer"]
-    parts["contention"] = _contention(model, sum(counts), dp_degree, pp_degree * dp_degree, busy)
-    pp_rank = np.tile(np.arange(pp_degree), virtual)
+    parts["contention"] = _contention(model, sum(counts), dp_degree, shape.world_size, busy)
+    pp_rank = shape.pp_rank_of_stage(np.arange(shape.num_stages))
     most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
     held = model.stage_bytes(low, high, in_flight(schedule, pp_degree, pp_rank, max(counts)), most_leaves, dp_degree)
     peak = float(np.reshape(held, (virtual, pp_degree)).sum(axis=0).max()) + inputs.base_bytes
@@ -238,9 +239,6 @@ def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
 
     Members that the inputs no longer name count with speed 1.
     """
-    speed_of = {member.worker_id: member.speed for member in inputs.members}
-    pp_degree = placement.pp_degree
-    rows = [placement.workers[i : i + pp_degree] for i in range(0, len(placement.workers), pp_degree)]
-    speeds = [min(speed_of.get(worker, 1.0) for worker in row) for row in rows]
+    speeds = replica_speeds(inputs, placement.workers, placement.shape)
     model = CostModel(inputs, placement.use_cache)
-    return step_cost(model, placement.stage_bounds, placement.leaf_bounds, pp_degree, placement.schedule, speeds)
+    return step_cost(model, placement.stage_bounds, placement.leaf_bounds, placement.shape, placement.schedule, speeds)

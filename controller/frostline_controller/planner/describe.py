@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from frostline_contract.mesh import in_words
 from frostline_controller.planner.cost import StepCost
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.placing import Alternative, PlannedPlacement
@@ -16,7 +17,7 @@ def describe(planned: PlannedPlacement, inputs: PlanInputs) -> str:
     virtual = f" x {placement.virtual_stages} virtual stages" if placement.virtual_stages > 1 else ""
     rate = cost.samples / cost.total_seconds if cost.total_seconds > 0 else float("inf")
     lines = [
-        f"pp {placement.pp_degree} x dp {placement.dp_degree}{virtual}, {placement.schedule}, "
+        f"{in_words(placement.degrees)}{virtual}, {placement.schedule}, "
         f"{len(placement.workers)} workers, {len(planned.spares)} spare; "
         f"freeze point {inputs.freeze_point} of {inputs.num_units}",
         f"predicted step {_seconds(cost.total_seconds)}, {rate:,.1f} samples/s, at most {_bytes(cost.peak_bytes)} a worker",
@@ -51,9 +52,8 @@ def as_json(planned: PlannedPlacement) -> dict[str, Any]:
 
 def _shape_json(option: Alternative) -> dict[str, Any]:
     return {
-        "pp_degree": option.pp_degree,
-        "dp_degree": option.dp_degree,
-        "virtual_stages": option.virtual_stages,
+        "degrees": option.shape.degrees,
+        "virtual_stages": option.shape.virtual_stages,
         "schedule": option.schedule,
         "workers": option.workers,
     }
@@ -80,12 +80,12 @@ def _picture(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
         if inputs.num_units > PICTURE_WIDTH:  # too wide: frozen and trainable counts instead
             frozen = body.count("*")
             body = f"*{frozen} " * bool(frozen) + f"#{len(body) - frozen}"
-        boxes.append(f"[{stage % placement.pp_degree}:{body}]")
+        boxes.append(f"[{placement.shape.pp_rank_of_stage(stage)}:{body}]")
     lines = [f"stages  {' '.join(boxes)}    * frozen  # trainable"]
     for dp_rank in range(min(placement.dp_degree, PICTURE_REPLICAS)):
-        row = placement.workers[dp_rank * placement.pp_degree : (dp_rank + 1) * placement.pp_degree]
-        named = " ".join(row[:PICTURE_REPLICAS]) + (
-            f" and {len(row) - PICTURE_REPLICAS} more" if len(row) > PICTURE_REPLICAS else ""
+        members = placement.members_at(placement.shape.replica(dp_rank))
+        named = " ".join(members[:PICTURE_REPLICAS]) + (
+            f" and {len(members) - PICTURE_REPLICAS} more" if len(members) > PICTURE_REPLICAS else ""
         )
         low, high = placement.leaf_bounds[dp_rank], placement.leaf_bounds[dp_rank + 1]
         lines.append(f"replica {dp_rank}: {named}  (leaves {low} to {high - 1})")
@@ -108,7 +108,7 @@ def _alternatives(planned: PlannedPlacement) -> list[str]:
     best = planned.cost.seconds_per_sample
     lines = [f"{'other shapes':<34}{'workers':>8}{'step':>10}{'against':>9}{'memory':>11}"]
     for option in planned.alternatives:
-        name = f"pp {option.pp_degree} x dp {option.dp_degree}, {option.schedule}"
+        name = f"{in_words(option.shape.degrees)}, {option.schedule}"
         step, ratio = _seconds(option.cost.total_seconds), option.cost.seconds_per_sample / best
         lines.append(f"{name:<34}{option.workers:>8}{step:>10}{ratio:>8.2f}x{_bytes(option.cost.peak_bytes):>11}")
     return lines

@@ -7,6 +7,7 @@ from typing import Literal
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.plan import Placement
+from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
 
 SCHEDULES = ("1f1b", "gpipe", "interleaved_1f1b")
@@ -113,3 +114,10 @@ class PlanInputs:
         """Samples that one step trains: constant, but in the paper's mode, where it grows with the replicas."""
         samples = self.samples_per_step or self.micro_batch_size * self.num_microbatches
         return samples * dp_degree if self.batch == "per_replica" else samples
+
+
+def replica_speeds(inputs: PlanInputs, workers: tuple[str, ...], shape: ParallelShape) -> list[float]:
+    """The speed of each replica: that of its slowest member. Members that the inputs do not name count with speed 1."""
+    speed_of = {member.worker_id: member.speed for member in inputs.members}
+    replicas = (shape.replica(dp_rank) for dp_rank in range(shape.dp_degree))
+    return [min(speed_of.get(workers[global_rank], 1.0) for global_rank in replica) for replica in replicas]

@@ -4,6 +4,7 @@ Units are whole blocks, so a block's parameters are shared between its halves as
 the rule, and stages are then cut by the same greedy fill over whole units, with at least one trainable unit each.
 """
 
+from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.caching import cache_verdict
 from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.planner.inputs import PlanInputs
@@ -33,7 +34,8 @@ def paper_greedy_plan(inputs: PlanInputs) -> PlannedPlacement:
     use_cache, cache_reason = cache_verdict(inputs)
     model = CostModel(inputs, use_cache)
     bounds = _unit_bounds(inputs, pp)
-    cost = step_cost(model, bounds, deal_by_speed(inputs.reduction_leaves, [1.0] * dp), pp, schedule, [1.0] * dp)
+    shape = ParallelShape(pp, dp)
+    cost = step_cost(model, bounds, deal_by_speed(inputs.reduction_leaves, [1.0] * dp), shape, schedule, [1.0] * dp)
     if cost.peak_bytes > inputs.memory_cap:
         raise ValueError(
             f"paper_greedy takes pp {pp}, which needs {int(cost.peak_bytes):,} bytes a worker; the cap is "
@@ -42,7 +44,7 @@ def paper_greedy_plan(inputs: PlanInputs) -> PlannedPlacement:
     reason = "; ".join(
         [f"paper_greedy: K {start} -> {pp} with {inputs.freeze_point} of {inputs.num_units} units frozen", *limits.notes]
     )
-    return finish(model, Alternative(pp, dp, 1, schedule, cost), bounds, None, reason, cache_reason)
+    return finish(model, Alternative(shape, schedule, cost), bounds, None, reason, cache_reason)
 
 
 def _compressed(inputs: PlanInputs, start: int) -> int:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from frostline_contract.plan import Placement
 from frostline_contract.shape import ParallelShape
-from frostline_controller.planner.assignment import assign_workers, replica_speeds
+from frostline_controller.planner.assignment import assign_workers
 from frostline_controller.planner.cost import CostModel, StepCost, step_cost
+from frostline_controller.planner.inputs import replica_speeds
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.partition import StageCosts, refined_bounds
 
@@ -14,15 +15,13 @@ from frostline_controller.planner.partition import StageCosts, refined_bounds
 class Alternative:
     """A shape that was costed: what `frostline plan` shows beside the chosen one."""
 
-    pp_degree: int
-    dp_degree: int
-    virtual_stages: int
+    shape: ParallelShape
     schedule: str
     cost: StepCost
 
     @property
     def workers(self) -> int:
-        return self.pp_degree * self.dp_degree
+        return self.shape.world_size
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def finish(
     costs: None keeps `bounds` as they are; else the cut of the same bottleneck that moves least is taken.
     """
     inputs = model.inputs
-    shape = ParallelShape(chosen.pp_degree, chosen.dp_degree, chosen.virtual_stages)
+    shape = chosen.shape
     shape.check_fits(inputs.num_units, inputs.freeze_point, inputs.reduction_leaves)
     options = [bounds]
     if costs is not None:
@@ -68,10 +67,10 @@ def finish(
     results = []
     for option in options:
         assignment = assign_workers(inputs, shape, option)
-        speeds = replica_speeds(inputs, assignment.workers, shape.pp_degree)
+        speeds = replica_speeds(inputs, assignment.workers, shape)
         for dealing in (speeds, [1.0] * shape.dp_degree):
             leaf_bounds = deal_by_speed(inputs.reduction_leaves, dealing)
-            cost = step_cost(model, option, leaf_bounds, shape.pp_degree, chosen.schedule, speeds)
+            cost = step_cost(model, option, leaf_bounds, shape, chosen.schedule, speeds)
             if cost.peak_bytes <= inputs.memory_cap:
                 results.append((option, assignment, leaf_bounds, cost))
                 break
@@ -79,7 +78,7 @@ def finish(
     least = min(cost.total_seconds for *_, cost in results)
     option, assignment, leaf_bounds, cost = next(r for r in results if r[3].total_seconds <= least * (1 + 1e-9))
     placement = Placement(
-        pp_degree=shape.pp_degree, dp_degree=shape.dp_degree, virtual_stages=shape.virtual_stages, stage_bounds=option,
+        degrees=shape.degrees, virtual_stages=shape.virtual_stages, stage_bounds=option,
         leaf_bounds=leaf_bounds, workers=assignment.workers, schedule=chosen.schedule, use_cache=model.use_cache,
         predicted_step_seconds=cost.total_seconds,
     )  # fmt: skip

@@ -8,9 +8,11 @@ rectangle are spares.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
+from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.caching import cache_verdict
 from frostline_controller.planner.cost import CostModel, replica_micro_batches, step_cost
 from frostline_controller.planner.inputs import PlanInputs
@@ -43,9 +45,13 @@ class _Candidate:
     alternative: Alternative | None = None
     bounds: tuple[int, ...] = ()
 
+    @cached_property
+    def shape(self) -> ParallelShape:
+        return ParallelShape(self.pp, self.dp, self.virtual)
+
     @property
     def workers(self) -> int:
-        return self.pp * self.dp
+        return self.pp * self.dp  # asked for every candidate: most are never costed, and never get a shape
 
 
 def make_plan(inputs: PlanInputs) -> PlannedPlacement:
@@ -147,15 +153,16 @@ def _cost(model: CostModel, candidate: _Candidate) -> float:
     if candidate.alternative is None:
         inputs = model.inputs
         candidate.bounds = candidate.table.bounds(candidate.pp * candidate.virtual)
-        speeds = [inputs.speeds[(row + 1) * candidate.pp - 1] for row in range(candidate.dp)]
+        # As if members were dealt by falling speed: the last of each replica is its slowest.
+        speeds = [inputs.speeds[global_rank] for global_rank in candidate.shape.owners_of(candidate.pp - 1)]
         schedule = candidate.table.costs.schedule
         cost = None
         for dealing in (speeds, [1.0] * candidate.dp):  # by speed; evenly where that needs less memory
             leaf_bounds = deal_by_speed(inputs.reduction_leaves, dealing)
-            cost = step_cost(model, candidate.bounds, leaf_bounds, candidate.pp, schedule, speeds)
+            cost = step_cost(model, candidate.bounds, leaf_bounds, candidate.shape, schedule, speeds)
             if cost.peak_bytes <= inputs.memory_cap:
                 break
-        candidate.alternative = Alternative(candidate.pp, candidate.dp, candidate.virtual, schedule, cost)
+        candidate.alternative = Alternative(candidate.shape, schedule, cost)
     cost = candidate.alternative.cost
     return cost.seconds_per_sample if cost.peak_bytes <= model.inputs.memory_cap else float("inf")
 
@@ -207,7 +214,7 @@ def _reference_seconds(inputs: PlanInputs) -> float:
     table = PartitionTable(StageCosts(model, longest, leaf_bounds, "1f1b", 1), pp, pp)
     if table.bottleneck(pp) == float("inf"):
         return 0.0
-    return step_cost(model, table.bounds(pp), leaf_bounds, pp, "1f1b", [1.0] * dp).seconds_per_sample
+    return step_cost(model, table.bounds(pp), leaf_bounds, ParallelShape(pp, dp), "1f1b", [1.0] * dp).seconds_per_sample
 
 
 def _others(candidates: list[_Candidate], best: _Candidate) -> tuple[Alternative, ...]:

@@ -1,6 +1,6 @@
 """The retry budget: deaths that nobody caused are free, a crash that comes back at the same step is not. Pure."""
 
-from frostline_contract.plan import Frozen
+from frostline_contract.record import Frozen
 
 ERROR_CHARACTERS = 4000
 """Of the first error, its end: the budget is a part of the durable state, which has little room."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from frostline_contract.mesh import AXES, in_words
 from frostline_contract.statistics import StepRecord
 from frostline_controller.report.data import RunData
 from frostline_controller.report.metrics import main_first
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TIMES = "\N{MULTIPLICATION SIGN}"
+AXIS_STYLE = {
+    "dp": {"label": "replicas (dp degree)", "color": COLOURS["learn"]},
+    "pp": {"label": "pipeline depth (pp degree)", "color": COLOURS["second"], "linestyle": (0, (4, 1.4))},
+}
+"""How the shape's picture draws an axis; others in the library's own colours."""
 WIDE, NARROW = 11.0, 6.0
 """Inches: a picture over the whole page, and one of a pair."""
 
@@ -56,18 +62,14 @@ def thin(records: Sequence[StepRecord], count: int = POINTS_MAX) -> list[list[St
 def shape_chart(run: RunData) -> Chart:
     figure, axes = new_figure(WIDE, 2.4)
     steps = _edges(run)
-    pipeline = [record.pp_degree for record in run.records]
-    replicas = [record.dp_degree for record in run.records]
-    axes.stairs(replicas, steps, baseline=None, color=COLOURS["learn"], linewidth=2.4, label="replicas (dp degree)")
-    dashed = {"linestyle": (0, (4, 1.4)), "label": "pipeline depth (pp degree)"}
-    axes.stairs(pipeline, steps, baseline=None, color=COLOURS["second"], linewidth=2.4, **dashed)
-    _whole_numbers(axes, max([*pipeline, *replicas]))
+    named = [axis for axis in AXES if any(axis in record.degrees for record in run.records)]
+    for axis in named:
+        degrees = [record.degrees.get(axis, 1) for record in run.records]
+        axes.stairs(degrees, steps, baseline=None, linewidth=2.4, **AXIS_STYLE.get(axis, {"label": f"{axis} degree"}))
+    _whole_numbers(axes, max(degree for record in run.records for degree in record.degrees.values()))
     _finish(axes, run, "workers")
-    shapes = _runs([(record.pp_degree, record.dp_degree) for record in run.records])
-    walk = " → ".join(f"{pp} {TIMES} {dp}" for pp, dp in shapes)
-    return Chart(
-        "shape", "Shape over time", f"Pipeline depth {TIMES} replicas: {walk}.", _svg(figure, "shape", "Shape over time", walk)
-    )
+    walk = " → ".join(_runs([in_words(record.degrees, TIMES) for record in run.records]))
+    return Chart("shape", "Shape over time", f"Degrees of each axis: {walk}.", _svg(figure, "shape", "Shape over time", walk))
 
 
 def freeze_chart(run: RunData) -> Chart:

@@ -1,19 +1,17 @@
 """What a run directory says, read into one immutable record (docs/run-directory.md has the schemas)."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel
+from typing import Any
 
 from frostline_contract.jsonl import read_jsonl
 from frostline_contract.lineage import Cuts
+from frostline_contract.mesh import with_degrees
 from frostline_contract.plan import Decision, Plan
+from frostline_contract.reading import read_as
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_controller.report.metrics import main_first, main_metric
-
-Contract = TypeVar("Contract", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -25,17 +23,18 @@ class Event:
     step: int = 0
     generation: str = ""
     freeze_point: int = 0
-    pp_degree: int = 0
-    dp_degree: int = 0
+    degrees: dict[str, int] = field(default_factory=dict)
     num_microbatches: int = 0
     reason: str = ""
     seconds: float = 0.0
 
     @staticmethod
     def parse(values: dict[str, Any]) -> "Event":
-        """The event that a line stands for; fields of later versions are ignored, null means the default."""
-        known = {field.name for field in fields(Event)}
-        return Event(**{key: value for key, value in values.items() if key in known and value is not None})
+        """The event that a line stands for; fields of later versions are ignored, null means the default. Raises ValueError."""
+        if not isinstance(values.get("kind"), str):
+            raise ValueError(f"events.jsonl has an event without a kind: {str(values)[:100]}")
+        known = {one.name for one in fields(Event)}
+        return Event(**{key: value for key, value in with_degrees(values).items() if key in known and value is not None})
 
 
 @dataclass(frozen=True)
@@ -111,8 +110,8 @@ def read_run(run_dir: str | Path) -> RunData:
     return RunData(
         run_dir=places.path,
         job=places.read_job_values(),
-        records=tuple(contract(StepRecord, line) for line in records.surviving),
-        lost_records=tuple(contract(StepRecord, line) for line in records.undone),
+        records=tuple(read_as(StepRecord, line, places.metrics.name) for line in records.surviving),
+        lost_records=tuple(read_as(StepRecord, line, places.metrics.name) for line in records.undone),
         lineage_starts=tuple((start.lineage, start.starts_at_step) for start in records.cuts.starts),
         statistics=_surviving_statistics(places.statistics, records.cuts),
         plans=plans,
@@ -122,13 +121,8 @@ def read_run(run_dir: str | Path) -> RunData:
     )
 
 
-def contract(record_type: type[Contract], values: dict[str, Any]) -> Contract:
-    """A contract record from a line; keys that this version does not know are left out."""
-    return record_type.model_validate({key: value for key, value in values.items() if key in record_type.model_fields})
-
-
 def _surviving_statistics(path: Path, cuts: Cuts) -> tuple[IntervalStatistics, ...]:
-    found = [contract(IntervalStatistics, line) for line in read_jsonl(path)]
+    found = [read_as(IntervalStatistics, line, path.name) for line in read_jsonl(path)]
     kept = {one.number: one for one in found if cuts.survives(one.lineage, one.last_step)}
     return tuple(kept[number] for number in sorted(kept))
 
@@ -141,14 +135,14 @@ def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]
     for line in read_jsonl(path):
         kind = line.get("kind")
         if kind == "plan_end":
-            ends[str(line["generation"])] = int(line["last_step"])
+            ends[str(line.get("generation"))] = int(line.get("last_step") or 0)
         elif kind == "plan":
-            plan = contract(Plan, line)
+            plan = read_as(Plan, line, path.name)
             first_step = int(line.get("first_step") or plan.start_step + 1)
             spans[plan.generation.incarnation, plan.generation.counter] = PlanSpan(plan, first_step, line.get("last_step"))
         elif kind == "decision":
             # `kind` says what the line is, so a decision's own kind has another name here.
-            decisions.append(contract(Decision, {**line, "kind": line["decision_kind"]}))
+            decisions.append(read_as(Decision, {**line, "kind": line.get("decision_kind")}, path.name))
     ended = [
         PlanSpan(span.plan, span.first_step, ends.get(str(span.plan.generation), span.last_step))
         for _, span in sorted(spans.items(), key=lambda item: item[0])

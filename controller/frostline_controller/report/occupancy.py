@@ -2,16 +2,19 @@
 
 from typing import Any
 
-from frostline_contract.plan import Plan
+from frostline_contract.mesh import in_words
+from frostline_contract.plan import Placement, Plan
 from frostline_controller.report.charts import thin
 from frostline_controller.report.data import RunData
+from frostline_controller.report.tables import TIMES
 
 
 def occupancy(run: RunData) -> dict[str, Any]:
     """What the page's script draws, as plain JSON.
 
     units: names by index. workers: {id, label} in order of first appearance. plans: the placements that computed surviving
-    steps. segments: [first step, last step, index of the plan or -1, freeze point], in order, together all surviving steps.
+    steps, with the worker of each stage of each replica.
+    segments: [first step, last step, index of the plan or -1, freeze point], in order, together all surviving steps.
     readings: [step, loss, samples a second, hits, hits + misses], thinned. events: those that changed numerics or placement.
     """
     workers: dict[str, int] = {}
@@ -51,20 +54,27 @@ def unit_names(num_units: int) -> list[str]:
 
 
 def _drawn(plan: Plan, workers: dict[str, int]) -> dict[str, Any]:
-    placement = plan.placement
+    placement, shape = plan.placement, plan.placement.shape
     for worker_id in placement.workers:
         workers.setdefault(worker_id, len(workers))
     return {
         "generation": str(plan.generation),
-        "pp": placement.pp_degree,
-        "dp": placement.dp_degree,
+        "shape": in_words(placement.degrees, TIMES),
+        "replicas": [_row(placement, dp_rank, workers) for dp_rank in range(placement.dp_degree)],
+        "pp_ranks": [shape.pp_rank_of_stage(stage) for stage in range(shape.num_stages)],
         "bounds": list(placement.stage_bounds),
         "leaves": list(placement.leaf_bounds),
         "schedule": placement.schedule,
         "cache": placement.use_cache,
-        "workers": [workers[worker_id] for worker_id in placement.workers],
         "reason": plan.reason,
     }
+
+
+def _row(placement: Placement, dp_rank: int, workers: dict[str, int]) -> list[int]:
+    """Of one replica, for each stage the index of the worker that holds it."""
+    shape = placement.shape
+    owners = [shape.global_rank(dp_rank, shape.pp_rank_of_stage(stage)) for stage in range(shape.num_stages)]
+    return [workers[worker_id] for worker_id in placement.members_at(owners)]
 
 
 def _reading(group: list[Any]) -> list[float | None]:

@@ -46,10 +46,9 @@ JAVASCRIPT = """
     make("text", {x: 0, y: top + geometry.row / 2 + 15, "font-size": 10.5, style: "fill:var(--muted)"}, picture, leaves);
     for (let stage = 0; stage + 1 < plan.bounds.length; stage++) {
       const low = plan.bounds[stage], high = plan.bounds[stage + 1];
-      const rank = stage % plan.pp;
-      const worker = data.workers[plan.workers[replica * plan.pp + rank]];
+      const worker = data.workers[plan.replicas[replica][stage]];
       const x = geometry.left + low * geometry.unit, width = (high - low) * geometry.unit;
-      const hue = HUES[rank % HUES.length];
+      const hue = HUES[plan.pp_ranks[stage] % HUES.length];
       const group = make("g", {"class": "stage"}, picture);
       make("title", {}, group, `${worker.label} = ${worker.id}: stage ${stage}, units ${low} to ${high - 1}`);
       make("rect", {x: x, y: top + 2, width: width, height: geometry.row - 12, rx: 8, style: "fill:transparent"}, group);
@@ -73,26 +72,26 @@ JAVASCRIPT = """
       make("text", place, picture, "plans.jsonl does not hold this generation");
       return;
     }
-    const shown = Math.min(plan.dp, REPLICAS_MAX);
-    const outside = data.workers.filter((_, i) => !plan.workers.includes(i)).map((w) => w.label);
+    const shown = Math.min(plan.replicas.length, REPLICAS_MAX), members = plan.replicas.flat();
+    const outside = data.workers.filter((_, i) => !members.includes(i)).map((w) => w.label);
     const notes = [];
-    if (plan.dp > shown) notes.push(`and ${plan.dp - shown} more replicas alike`);
+    if (plan.replicas.length > shown) notes.push(`and ${plan.replicas.length - shown} more replicas alike`);
     const more = outside.length > 24 ? " \\u2026" : "";
     if (outside.length) notes.push(`not in this generation: ${outside.slice(0, 24).join(", ")}${more}`);
     // The tallest shape of the run sets the height, so that the page does not jump while the slider moves.
-    const rows = Math.max(...data.plans.map((p) => Math.min(p.dp, REPLICAS_MAX)));
+    const rows = Math.max(...data.plans.map((p) => Math.min(p.replicas.length, REPLICAS_MAX)));
     picture.setAttribute("viewBox", `0 0 ${width} ${rows * 62 + 24}`);
     const geometry = {left: left, unit: (width - left) / data.units.length, row: Math.min(104, rows * 62 / shown)};
     for (let replica = 0; replica < shown; replica++) drawReplica(plan, replica, replica * geometry.row, freezePoint, geometry);
     make("text", {x: left, y: shown * geometry.row + 14, "font-size": 12, style: "fill:var(--muted)"}, picture, notes.join("; "));
-    picture.setAttribute("aria-label", `Step ${step}: ${plan.pp} pipeline ranks times ${plan.dp} replicas, ` +
+    picture.setAttribute("aria-label", `Step ${step}: ${plan.shape}, ` +
       `${freezePoint} of ${data.units.length} units frozen`);
     tell(step, plan, freezePoint, from, to);
   }
 
   function tell(step, plan, freezePoint, from, to) {
     const reading = readingAt(step);
-    const facts = [["step", step], ["generation", plan.generation], ["shape", `${plan.pp} \\u00d7 ${plan.dp}`],
+    const facts = [["step", step], ["generation", plan.generation], ["shape", plan.shape],
       ["freeze point", `${freezePoint} / ${data.units.length}`], ["schedule", plan.schedule]];
     if (reading[1] !== null) facts.push(["loss", reading[1].toPrecision(4)]);
     if (reading[2]) facts.push(["samples/s", Math.round(reading[2]).toLocaleString("en")]);

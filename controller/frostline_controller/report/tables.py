@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from frostline_contract.mesh import in_words
 from frostline_controller.report.data import RunData
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -28,11 +29,11 @@ def summary(run: RunData) -> list[tuple[str, str]]:
         pairs.append((f"test {name.replace('_', ' ')}", shown))
     if run.records:
         last = run.records[-1]
-        shapes = len({(record.pp_degree, record.dp_degree) for record in run.records})
+        shapes = len({in_words(record.degrees) for record in run.records})
         pairs += [
             ("steps", f"{last.step:,}"),
             ("frozen units", f"{last.freeze_point} of {run.num_units}"),
-            ("last shape (pp, dp)", f"{last.pp_degree} {TIMES} {last.dp_degree}"),
+            ("last shape", in_words(last.degrees, TIMES)),
             ("shapes seen", str(shapes)),
         ]
         hits = sum(record.cache_hits for record in run.records)
@@ -51,7 +52,7 @@ def events_table(run: RunData) -> str:
     rows = []
     for event in run.events:
         kind = f'<span class="kind {escape(event.kind)}">{escape(event.kind.replace("_", " "))}</span>'
-        shape = f"{event.pp_degree} {TIMES} {event.dp_degree}" if event.pp_degree else ""
+        shape = in_words(event.degrees, TIMES)
         took = duration(event.seconds) if event.seconds else ""
         told = [duration(event.time_seconds), event.step, event.generation, kind, event.freeze_point, shape, took]
         rows.append([*told, escape(event.reason)])
@@ -65,7 +66,7 @@ def generations_table(run: RunData) -> str:
         computed = f"{span.first_step} to {span.last_step}" if span.last_step is not None else f"from {span.first_step}"
         cuts = " ".join(f"{low}-{high - 1}" for low, high in pairwise(placement.stage_bounds))
         rows.append([
-            str(span.plan.generation), span.plan.lineage, computed, f"{placement.pp_degree} {TIMES} {placement.dp_degree}", cuts,
+            str(span.plan.generation), span.plan.lineage, computed, in_words(placement.degrees, TIMES), cuts,
             escape(placement.schedule), "yes" if placement.use_cache else "no", escape(span.plan.start), escape(span.plan.reason),
         ])  # fmt: skip
     return table(["generation", "lineage", "steps", "shape", "stages' units", "schedule", "cache", "state from", "reason"], rows)

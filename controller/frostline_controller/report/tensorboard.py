@@ -39,8 +39,8 @@ def scalars(record: StepRecord) -> Iterator[tuple[str, float]]:
     """The (tag, value) pairs of one step."""
     yield from (("train/loss", record.loss), ("train/learning_rate", record.learning_rate))
     yield "train/gradient_norm", record.gradient_norm
-    for name in ("freeze_point", "pp_degree", "dp_degree"):
-        yield f"shape/{name}", getattr(record, name)
+    yield "shape/freeze_point", record.freeze_point
+    yield from ((f"shape/{axis}_degree", degree) for axis, degree in record.degrees.items())
     yield from (("speed/step_seconds", record.step_seconds), ("speed/samples_per_second", record.samples_per_second))
     yield from ((f"step_parts/{name}", seconds) for name, seconds in record.step_parts.items())
     yield from (("cache/hits", record.cache_hits), ("cache/misses", record.cache_misses))

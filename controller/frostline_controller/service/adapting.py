@@ -4,6 +4,7 @@ import logging
 
 from frostline_contract.job.cluster import ScheduledReshape
 from frostline_contract.lineage import ROLLBACK
+from frostline_contract.mesh import in_words
 from frostline_contract.plan import Placement
 from frostline_controller.planning import Choice
 from frostline_controller.service.choosing import Choosing
@@ -130,7 +131,7 @@ class Adapting:
         there = {worker.worker_id for worker in workers}
         leaving = [worker for worker in current.placement.workers if worker not in there]
         pinned = run.state.pinned
-        commanded = pinned is not None and (pinned.pp_degree, pinned.dp_degree) == _degrees(choice.placement)
+        commanded = pinned is not None and pinned.degrees == choice.placement.degrees
         frozen = run.job.placement.reshape_every_freeze and freeze_point != current.freeze_point
         differs = _computed(choice.placement) != _computed(current.placement)
         due = bool(leaving) or frozen or (commanded and differs) or run.behind(current)
@@ -149,20 +150,16 @@ class Adapting:
         if run.calendar.due_before(one.step) > known:
             return
         pinned = PinnedShape(
-            pp_degree=one.pp_degree, dp_degree=one.dp_degree, schedule=one.schedule, virtual_stages=one.virtual_stages,
+            degrees=one.degrees, schedule=one.schedule, virtual_stages=one.virtual_stages,
             from_step=one.step, freeze_point=self._reshaping.window(one.step)[0],
         )  # fmt: skip
         await run.commit(pinned=pinned, reshapes_done=done + 1)
-        self.ask(f"reshape to {one.pp_degree} x {one.dp_degree} scheduled at step {one.step}")
+        self.ask(f"reshape to {in_words(one.degrees)} scheduled at step {one.step}")
 
     def _rollback_pending(self) -> bool:
         """Between a rollback's decision and the first record of the lineage that it opens, nothing can switch."""
         start = self._run.state.lineages[-1]
         return start.kind == ROLLBACK and self._run.records.lineage < start.lineage
-
-
-def _degrees(placement: Placement) -> tuple[int, int]:
-    return placement.pp_degree, placement.dp_degree
 
 
 def _computed(placement: Placement) -> dict[str, object]:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
+from frostline_contract.mesh import Mesh
 from frostline_contract.plan import Placement
 from frostline_controller.kept_profile import KeptProfile
 from frostline_controller.membership import Worker
@@ -50,14 +51,14 @@ class Choosing:
         run = self._run
         assert run.identity is not None
         pinned = run.state.pinned
-        if pinned is not None and (pinned.freeze_point != freeze_point or pinned.pp_degree * pinned.dp_degree > len(workers)):
+        if pinned is not None and (pinned.freeze_point != freeze_point or Mesh.of(pinned.degrees).size > len(workers)):
             pinned = None
         situation = Situation(
             num_units=run.identity.num_units,
             freeze_point=freeze_point,
             workers=self._candidates(workers, current),
             current=current,
-            start=(run.state.start_pp_degree, run.state.start_dp_degree),
+            start=run.state.start_degrees,
             pinned=pinned,
             steps_left=max(0, run.total_steps - step),
             reshape_seconds=run.reshape_seconds,
@@ -99,9 +100,7 @@ class Choosing:
         choice = choose_placement(job, replace(situation, workers=(*there, *self._expected(there))))
         shape, count = choice.placement, len(choice.placement.workers)
         if count <= len(there):
-            pinned = PinnedShape(
-                pp_degree=shape.pp_degree, dp_degree=shape.dp_degree, schedule=shape.schedule, virtual_stages=shape.virtual_stages
-            )
+            pinned = PinnedShape(degrees=shape.degrees, schedule=shape.schedule, virtual_stages=shape.virtual_stages)
             present = frozenset(worker.worker_id for worker in there)
             placed = choose_placement(job, replace(situation, workers=there[:count], pinned=pinned, present=present))
             return Choice(placed.placement, placed.pays, choice.reason, placed.verdict)

@@ -5,7 +5,9 @@ import logging
 from dataclasses import dataclass
 
 from frostline_contract.annotations import COMMAND
+from frostline_contract.mesh import ALWAYS_NAMED, in_words, with_degrees
 from frostline_contract.run_status import RESUMABLE, RunStatus
+from frostline_contract.shape import ParallelShape
 from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.service.adapting import Adapting
@@ -82,22 +84,23 @@ class Commands:
         if kind == "unfreeze":
             return "everything learns again from the next decision on"
         if kind == "reshape":
-            pp_degree, dp_degree = request.pp_degree, request.dp_degree
-            there = len(run.members.available())
-            if pp_degree < 1 or dp_degree < 1 or pp_degree * dp_degree > there:
-                raise InvalidRequest(f"shape {pp_degree} x {dp_degree} needs {pp_degree * dp_degree} workers, {there} are there")
-            if dp_degree > run.job.training.reduction_leaves:
-                raise InvalidRequest(
-                    f"dp_degree {dp_degree} exceeds training.reduction_leaves {run.job.training.reduction_leaves}"
-                )
-            if pp_degree > units - run.freeze_point():
-                raise InvalidRequest(f"pp_degree {pp_degree} exceeds the {units - run.freeze_point()} trainable units")
-            return f"reshape to {pp_degree} x {dp_degree} when it is prepared"
+            return self._check_reshape(request, units - run.freeze_point())
         if kind == "resize" and request.workers < 1:
             raise InvalidRequest(f"workers is {request.workers}; it must be at least 1 (suspend stops the run)")
         return {"suspend": "draining to a checkpoint", "cancel": "cancelling", "checkpoint": "a checkpoint after this step"}.get(
             kind, f"at most {request.workers} workers"
         )
+
+    def _check_reshape(self, request: pb.CommandRequest, trainable: int) -> str:
+        shape, there = _shape_asked(request), len(self._run.members.available())
+        leaves = self._run.job.training.reduction_leaves
+        if shape.world_size > there:
+            raise InvalidRequest(f"shape {in_words(shape.degrees)} needs {shape.world_size} workers, {there} are there")
+        if shape.dp_degree > leaves:
+            raise InvalidRequest(f"dp_degree {shape.dp_degree} exceeds training.reduction_leaves {leaves}")
+        if shape.pp_degree > trainable:
+            raise InvalidRequest(f"pp_degree {shape.pp_degree} exceeds the {trainable} trainable units")
+        return f"reshape to {in_words(shape.degrees)} when it is prepared"
 
     async def advance(self) -> None:
         """Carry out what was asked for. A command leaves the queue when it has been: where a write fails, it is tried again."""
@@ -123,9 +126,9 @@ class Commands:
             await run.commit(forced_freeze_point=request.freeze_point if kind == "freeze" else 0)
             reason += f": freeze point {run.state.forced_freeze_point} with the next decision"
         elif kind == "reshape":
-            pinned = PinnedShape(pp_degree=request.pp_degree, dp_degree=request.dp_degree, freeze_point=run.freeze_point())
+            pinned = PinnedShape(degrees=_shape_asked(request).degrees, freeze_point=run.freeze_point())
             await run.commit(pinned=pinned)
-            reason += f": {request.pp_degree} x {request.dp_degree}"
+            reason += f": {in_words(pinned.degrees)}"
             self._adapting.ask(reason)
         elif kind == "checkpoint":
             run.streams.send_all(pb.WatchPlanResponse(checkpoint=pb.CheckpointNotice(reason=reason)))
@@ -173,3 +176,17 @@ class Commands:
             await run.event("command", f"refused: {error}")
             return
         self._queue.append(Asked(request, annotation=text))
+
+
+def _shape_asked(request: pb.CommandRequest) -> ParallelShape:
+    """The shape that a reshape asks for, by its degrees or by what an older caller sends. Raises InvalidRequest."""
+    older = {"pp_degree": request.pp_degree, "dp_degree": request.dp_degree}
+    degrees = with_degrees({"degrees": dict(request.degrees), **older})["degrees"]
+    if not degrees:
+        raise InvalidRequest("reshape: the request has no degrees; it must name pp and dp")
+    if others := [axis for axis, degree in degrees.items() if axis not in ALWAYS_NAMED and degree != 1]:
+        raise InvalidRequest(f"reshape: degrees.{others[0]} is {degrees[others[0]]}; a run can be reshaped along pp and dp")
+    try:
+        return ParallelShape.of(degrees)
+    except ValueError as error:
+        raise InvalidRequest(f"reshape: {error}") from None

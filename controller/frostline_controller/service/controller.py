@@ -1,17 +1,22 @@
 """The reconciler: one task that gathers what arrived by RPC and from the cluster, and acts on it in a fixed order."""
 
 import asyncio
+import contextlib
+import json
 import logging
 import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from frostline_contract.plan import Decision
 from frostline_controller.checkpoints import CheckpointsGone
 from frostline_controller.membership import GONE, LEAVING, Worker
 from frostline_controller.planning import check_shapes
 from frostline_controller.service.adapting import Adapting
+from frostline_controller.service.cache_news import CacheNews
 from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.commands import Commands
 from frostline_controller.service.ending import Ending
@@ -63,7 +68,7 @@ class Controller:
         self.start_failures = StartFailures(run, self.entering, self.ending)
         self.profiling = ProfileFile(run)
         self.handed_out = HandedOut(run)
-        self.publishing = Publishing(run)
+        self.publishing, self.cache_news = Publishing(run), CacheNews(run)
         self._stopped = False
         self._cluster_read_at = -1.0
         self._round_at = run.clock()
@@ -93,6 +98,7 @@ class Controller:
         """Run until `stop`. Raises Conflict where another controller has taken over."""
         while not self._stopped:
             self.run.wake.clear()
+            self.run.hurry.clear()
             began = time.thread_time()
             try:
                 await self._round()
@@ -101,14 +107,17 @@ class Controller:
                 log.error("the state cannot be written, trying again error=%s", error)
                 await asyncio.sleep(TICK_SECONDS)
             except ValueError as error:  # what the job asks for cannot be done: the text says what and why
-                self.ending.fail(str(error), user_mistake=True)
+                self._fail_by(error)
             pause = (time.thread_time() - began) / ROUNDS_SHARE
-            await asyncio.sleep(min(max(pause, COALESCE_SECONDS), COALESCE_SECONDS_MAX))
-            try:
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self.run.wake.wait()
-            except TimeoutError:
-                continue
+            await _set_within(self.run.hurry, min(max(pause, COALESCE_SECONDS), COALESCE_SECONDS_MAX))
+            await _set_within(self.run.wake, TICK_SECONDS)
+
+    def _fail_by(self, error: ValueError) -> None:
+        """Most say what is wrong with the job. What cannot be read, of a file or a message, is no mistake of the user's."""
+        unreadable = isinstance(error, (ValidationError, json.JSONDecodeError, UnicodeError))
+        if unreadable:
+            log.error("a round failed on something that cannot be read", exc_info=error)
+        self.ending.fail(f"{type(error).__name__}: {error}" if unreadable else str(error), user_mistake=not unreadable)
 
     def stop(self) -> None:
         """End `serve` after the round that is under way: what it is writing is written whole."""
@@ -210,6 +219,7 @@ class Controller:
             await self._settle_leavers()
             self.entering.just_entered = False
         await run.faults.advance(run)
+        await self.cache_news.advance()
         await self.publishing.advance(now)
 
     async def _observe(self, now: float) -> None:
@@ -288,3 +298,10 @@ class Controller:
         if self.run.state.prepared is None and self.reshaping.preparation is not None:
             self.reshaping.preparation = None
             self.adapting.ask("after the recovery")
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, or so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

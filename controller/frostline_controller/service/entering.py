@@ -106,7 +106,7 @@ class Entering:
         """A member hangs: the answer does without it, and its pod is taken away once the answer is out."""
         self.fail(f"{self._name(worker_id)} is excluded: {reason}")
         if self.recovery is not None:
-            self.recovery.excluded[worker_id] = reason
+            self.recovery.exclude_hung(worker_id, reason)
 
     def fences(self) -> list[pb.WatchPlanResponse]:
         """What a worker whose stream has just opened must hear of a failure that is being answered."""
@@ -191,9 +191,9 @@ class Entering:
         await self._delete_excluded()
 
     async def _wait(self, why: str, recovery: Recovery) -> None:
-        """No answer yet. It may need those who come in the place of who computed wrong: these go now, once they have promised."""
+        """No answer yet. It may need those who come in the place of the excluded: these go now, not when the answer is out."""
         self._run.message = why
-        self._to_delete |= recovery.wrong_and_promised
+        self._to_delete |= recovery.may_be_replaced
         await self._delete_excluded()
 
     async def _make_plan(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery) -> Plan:

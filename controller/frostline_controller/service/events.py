@@ -21,7 +21,11 @@ Line = dict[str, Any]
 
 
 class EventLog:
-    """Appends events; those with a key are written once, also over restarts of the controller. counts: events so far, by kind."""
+    """Appends events; those with a key are written once, also over restarts of the controller. counts: events so far, by kind.
+
+    newest: the newest of each kind. unsaved: why no checkpoint can be written, since the last one that could; empty: nothing is
+    known to be wrong.
+    """
 
     def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
         self._journal = Journal(path, may_write)
@@ -29,6 +33,8 @@ class EventLog:
         self._unwritten: list[Line] = []
         self._keys: set[tuple[str, int, int]] = set()
         self.counts: Counter[str] = Counter()
+        self.newest: dict[str, Line] = {}
+        self.unsaved = ""
         for line in self._journal.lines():
             self._note(line)
 
@@ -41,6 +47,11 @@ class EventLog:
 
     def holds(self, kind: str, step: int, lineage: int) -> bool:
         return (kind, step, lineage) in self._keys
+
+    def hear(self, kind: str, step: int, lineage: int, reason: str) -> None:
+        """For the status, of an event that is yet to be written: the disk may be the one that the event tells of."""
+        if not self.holds(kind, step, lineage):
+            self._follow_checkpoints(kind, reason)
 
     async def keep(self, line: Line) -> None:
         """Take an event of the controller's own. Where it cannot be written now (a full disk) `flush` does it later: an act that
@@ -73,8 +84,14 @@ class EventLog:
             return bool(new)
 
     def _note(self, line: Line) -> None:
+        self._follow_checkpoints(line["kind"], str(line.get("reason", "")))
         self._keys.add(_key(line))
+        self.newest[line["kind"]] = line
         self.counts[line["kind"]] += 1
+
+    def _follow_checkpoints(self, kind: str, reason: str) -> None:
+        if kind in ("checkpoint", "checkpoint_failed"):
+            self.unsaved = reason if kind == "checkpoint_failed" else ""
 
 
 def event_line(kind: str, started_at: float, seconds: float = 0.0, **fields: Any) -> Line:

@@ -31,8 +31,8 @@ class Recovery:
     """since: of the first sign, by the run's clock. reason: that sign. of: the generation that failed.
 
     asked: when the fence was sent, by worker. excluded: workers that were judged to hang, or whose bits are wrong, whatever they
-    still say. distrusted_from: the first step whose result is not to be used; 0: all may be. cache_wrong: the cache is why.
-    distrusted_detail: what was found to differ, for the event.
+    still say. hung: those of them that hang. distrusted_from: the first step whose result is not to be used; 0: all may be.
+    cache_wrong: the cache is why. distrusted_detail: what was found to differ, for the event.
     """
 
     since: float
@@ -42,6 +42,7 @@ class Recovery:
     errors: dict[str, str] = field(default_factory=dict)
     asked: dict[str, float] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
+    hung: set[str] = field(default_factory=set)
     charged: bool = False
     distrusted_from: int = 0
     cache_wrong: bool = False
@@ -58,6 +59,11 @@ class Recovery:
             self.cache_wrong |= request.cache_distrusted
             self.excluded |= dict.fromkeys(request.distrusted_workers, last_line(request.error))
             self.distrusted_detail |= request.distrusted_detail
+
+    def exclude_hung(self, worker_id: str, reason: str) -> None:
+        """The answer does without it."""
+        self.excluded[worker_id] = reason
+        self.hung.add(worker_id)
 
     def fence(self, run: Run, now: float) -> None:
         """Tell all that may run n or n + 1, and hold its state, to stop and to say what they hold."""
@@ -153,9 +159,10 @@ class Recovery:
         return "; ".join(told[:CAUSES_TOLD]) + more if told else self.reason
 
     @property
-    def wrong_and_promised(self) -> dict[str, str]:
-        """Whose bits are wrong, and who has reported: their end is that of any worker that dies meanwhile."""
-        return {one: why for one, why in self.excluded.items() if self.distrusted_from and one in self.reports}
+    def may_be_replaced(self) -> dict[str, str]:
+        """Excluded workers whose end is that of any worker that dies meanwhile: who hangs is waited for no more, and whose bits
+        are wrong has reported."""
+        return {one: why for one, why in self.excluded.items() if one in self.hung or one in self.reports}
 
     async def tell_wrong_bits(self, run: Run, plan: Plan) -> None:
         """The event: whose bits are wrong and where these workers are, for whoever looks after the machines. plan: the answer."""

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
+from frostline_contract.mesh import in_words
 from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import GenerationId, Plan
 from frostline_controller.history import in_force
@@ -113,8 +114,8 @@ class Reshaping:
         self.preparation = Preparation(since=run.clock(), cause=cause)
         run.wake.set()  # `advance` sends it
         log.info(
-            "plan prepared generation=%s shape=%sx%s freeze_point=%s switch=%s..%s reason=%r",
-            plan.generation, plan.placement.pp_degree, plan.placement.dp_degree, freeze_point, first, until, plan.reason,
+            "plan prepared generation=%s shape=%r freeze_point=%s switch=%s..%s reason=%r",
+            plan.generation, in_words(plan.placement.degrees), freeze_point, first, until, plan.reason,
         )  # fmt: skip
         return True
 

@@ -73,6 +73,7 @@ class Run:
         self.events = EventLog(self.places.events, may_write)
         self.faults = PlannedFaults(job, self.folder)
         self.wake = asyncio.Event()
+        self.hurry = asyncio.Event()  # a decision is due: the next round does not wait for company
         self.identity = state.identity
         self.calendar = self._calendar()
         self.total_steps = job.total_steps(self.identity.steps_per_epoch) if self.identity else job.training.steps or 0
@@ -281,8 +282,7 @@ class Run:
             "lineage": self.state.lineage,
             "generation": str(plan.generation) if plan else "",
             "freeze_point": self.freeze_point(),
-            "pp_degree": plan.placement.pp_degree if plan else 0,
-            "dp_degree": plan.placement.dp_degree if plan else 0,
+            "degrees": plan.placement.degrees if plan else {},
             "num_microbatches": self.job.training.num_microbatches,
             "reason": reason,
             **fields,

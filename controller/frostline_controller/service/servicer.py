@@ -132,6 +132,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 )
         await self._run.statistics.take(statistics)
         self._run.wake.set()
+        self._run.hurry.set()
         return pb.ReportStatisticsResponse(durable_interval=self._durable_interval())
 
     async def ReportRecords(self, request: pb.ReportRecordsRequest, context: Any) -> pb.ReportRecordsResponse:
@@ -141,6 +142,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         if request.HasField("outcome"):
             self._check_outcome(request.worker_id, _generation(request.generation))
         records = [to_record(one, StepRecord) for one in request.records]
+        for event in request.events:
+            run.events.hear(event.kind, event.step, event.lineage, event.reason)
         try:
             await run.records.take(records, run.state.lineages, run.job.training.numerics == "exact")
         except ResultsDiffer as error:

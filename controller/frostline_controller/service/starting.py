@@ -11,6 +11,7 @@ from typing import Self
 
 from frostline_contract.epochs import EPOCHS_FOLDER
 from frostline_contract.lineage import RESTORE, LineageStart
+from frostline_contract.mesh import in_words
 from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_contract.run_status import RunStatus
@@ -180,8 +181,7 @@ class Starting:
             max_lineage=max(run.state.max_lineage, plan.lineage),
             continued=continued[-CONTINUED_KEPT:],
             state=run.state.state if run.state.state == RunStatus.DRAINING else RunStatus.RUNNING,
-            start_pp_degree=run.state.start_pp_degree or placement.pp_degree,
-            start_dp_degree=run.state.start_dp_degree or placement.dp_degree,
+            start_degrees=run.state.start_degrees or placement.degrees,
         )  # fmt: skip
         run.message, run.entered = "", {}
         line = plan_line(plan, plan.start_step + 1)
@@ -203,9 +203,8 @@ class Starting:
         run.untold = []
         await run.faults.at(ControllerPhase.ANNOUNCED, run)
         log.info(
-            "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%sx%s reason=%r",
-            plan.generation, plan.start, plan.start_step, plan.lineage, plan.placement.pp_degree, plan.placement.dp_degree,
-            plan.reason,
+            "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%r reason=%r",
+            plan.generation, plan.start, plan.start_step, plan.lineage, in_words(plan.placement.degrees), plan.reason,
         )  # fmt: skip
 
     def _ends(self, failure: Failure, found: GoOn, ended_at: int) -> list[dict[str, object]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import psutil
 
+from frostline_contract.mesh import in_words
 from frostline_contract.plan import Plan
 from frostline_contract.run_status import RunStatus
 from frostline_controller.membership import GONE, LEAVING, Worker
@@ -60,7 +61,7 @@ def progress_text(run: Run) -> str:
         "total_steps": run.total_steps,
         "generation": str(plan.generation) if plan else "",
         "freeze_point": run.freeze_point(),
-        "shape": f"{plan.placement.pp_degree}x{plan.placement.dp_degree}" if plan else "",
+        "shape": in_words(plan.placement.degrees) if plan else "",
         "loss": round(latest.loss, 6) if latest else None,
         "message": _message(run),
     }
@@ -69,7 +70,8 @@ def progress_text(run: Run) -> str:
 
 def _message(run: Run) -> str:
     """What the run waits for or ended with, then what somebody has to see to."""
-    return "; ".join(text for text in (run.message or run.state.message, run.trouble, run.cache_off) if text)
+    unsaved = "" if run.ended else run.events.unsaved
+    return "; ".join(text for text in (run.message or run.state.message, unsaved, run.trouble, run.cache_off) if text)
 
 
 def _shown(run: Run) -> list[Worker]:

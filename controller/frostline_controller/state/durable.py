@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS, STATE
 from frostline_contract.job import Job, JobError, section_digests
 from frostline_contract.lineage import Cuts, LineageStart
-from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, Frozen, GenerationId, Plan, PrefixTile
+from frostline_contract.mesh import with_degrees
+from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, GenerationId, Plan, PrefixTile
+from frostline_contract.record import Degrees, Frozen, Shaped
 from frostline_contract.run_status import ENDED, RunStatus
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState, Conflict
 from frostline_controller.recovery.budget import RetryBudget
@@ -26,6 +28,10 @@ STATE_BYTES_MAX = 200 * 1024
 """The API server takes 256 KiB of annotations in all (docs/design.md 12.5); the rest is left to others."""
 END_BYTES = 16 * 1024
 """More for the state of a run that has ended: it can always be written that it has, and why."""
+
+
+OLDER_START = ("start_pp_degree", "start_dp_degree")
+"""Fields of a state that an older version has written."""
 
 
 class RunIdentity(Frozen):
@@ -68,11 +74,10 @@ class RunIdentity(Frozen):
         return max(1.0, self.sample_tile_cost) if self.prefix_tile == SAMPLE else 1.0
 
 
-class PinnedShape(Frozen):
+class PinnedShape(Shaped):
     """A shape by command; it holds until the freeze point is no longer `freeze_point`. from_step: first step that may switch."""
 
-    pp_degree: int
-    dp_degree: int
+    degrees: Degrees
     schedule: str = "1f1b"
     virtual_stages: int = 1
     from_step: int = 0
@@ -88,7 +93,7 @@ class DurableState(Frozen):
     replicas: what the controller last wrote to spec.replicas; -1: never. scaling_from: what it was, while that write is not
     known to be done; -1 otherwise. requested_workers: a user's limit, 0 to suspend; -1: none.
     continued: generations that led to the current one, newest last: their members may still bring records of stable steps.
-    start_pp_degree, start_dp_degree: the shape that the run began with; 0 before.
+    start_degrees: the shape that the run began with, by axis name; empty before.
     retries: failures of the run's own making without progress since. cache_off: why the cache is used no more; empty: it may be.
     job_digests: of the job that the run follows, by section; empty in a state that an older version has written.
     """
@@ -112,11 +117,19 @@ class DurableState(Frozen):
     scaling_from: int = -1
     continued: tuple[GenerationId, ...] = ()
     requested_workers: int = -1
-    start_pp_degree: int = 0
-    start_dp_degree: int = 0
+    start_degrees: dict[str, int] = Field(default_factory=dict)
     retries: RetryBudget = RetryBudget()
     cache_off: str = ""
     job_digests: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_start_degrees(cls, values: Any) -> Any:
+        """A state that was written before shapes had named degrees has `start_pp_degree` and `start_dp_degree`."""
+        if not isinstance(values, Mapping) or not any(name in values for name in OLDER_START):
+            return values
+        older = with_degrees({name.removeprefix("start_"): values.get(name, 0) for name in OLDER_START})
+        return {"start_degrees": older["degrees"]} | {name: value for name, value in values.items() if name not in OLDER_START}
 
     @property
     def next_lineage(self) -> int:

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import field_validator, model_validator
 
 from frostline_contract.job.section import SECONDS_MAX, Section, fixed, live
+from frostline_contract.mesh import Mesh
 from frostline_contract.phases import FAULT_PHASES, ControllerPhase, Phase
 from frostline_contract.shard_address import parse_shard_address
 
@@ -49,7 +50,7 @@ class PlacementSection(Section):
     def _consistent(self) -> "PlacementSection":
         if self.min_workers > self.workers:
             raise ValueError(f"min_workers {self.min_workers} exceeds workers {self.workers}; lower min_workers or raise workers")
-        pinned = (self.pp_degree or 1) * (self.dp_degree or 1)
+        pinned = Mesh.of({"dp": self.dp_degree or 1, "pp": self.pp_degree or 1}).size
         if pinned > self.workers:
             raise ValueError(f"pp_degree x dp_degree = {pinned} exceeds workers {self.workers}; raise workers or lower a degree")
         return self
@@ -125,6 +126,11 @@ class ScheduledReshape(Section):
     dp_degree: int = fixed(ge=1, doc="Replicas.")
     schedule: str = fixed("1f1b", doc="Schedule.")
     virtual_stages: int = fixed(1, ge=1, doc="Stages a rank.")
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """The shape, its degrees by axis name."""
+        return {"dp": self.dp_degree, "pp": self.pp_degree}
 
 
 FAULTS_OF_A_WORKER = ("kill_worker", "raise", "tear", "late_commit", "stop", "deadlock", "slow", "cut", "kill_in_checkpoint",

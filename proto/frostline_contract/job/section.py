@@ -1,8 +1,8 @@
 """The base of every section of a job file, and how a field says whether it may change while a run goes on (docs/protocols.md 9)."""
 
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 SECONDS_MAX = 1e7
 """The longest time that a field takes: four months. Beyond it clocks and timeouts of the system no longer count."""
@@ -12,6 +12,22 @@ class Section(BaseModel):
     """A part of the job file: unknown keys are refused, values are checked, nothing changes after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, values: Any) -> Any:
+        """YAML has many words for a truth value; taken for 1 or 0 it would be the answer to a question that nobody asked."""
+        for name, value in values.items() if isinstance(values, dict) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field is not None and takes_numbers(field.annotation):
+                raise ValueError(f"{name} is {str(value).lower()}, a truth value; write a number")
+        return values
+
+
+def takes_numbers(annotation: Any) -> bool:
+    """Whether a field of this type is a number, or one or nothing, and never a truth value."""
+    kinds = {annotation, *get_args(annotation)}
+    return bool(kinds & {int, float}) and bool not in kinds
 
 
 def fixed(default: Any = ..., *, doc: str, **limits: Any) -> Any:

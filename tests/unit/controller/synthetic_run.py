@@ -55,22 +55,22 @@ def result() -> dict[str, Any]:
 
 
 def events() -> list[dict[str, Any]]:
-    names = ("time_seconds", "step", "generation", "kind", "freeze_point", "pp_degree", "dp_degree", "reason", "seconds")
+    names = ("time_seconds", "step", "generation", "kind", "freeze_point", "degrees", "reason", "seconds")
 
     def event(*values: Any) -> dict[str, Any]:
         return {"num_microbatches": 8, "seconds": 0.0, **dict(zip(names, values, strict=False))}
 
     return [
-        event(0.4, 0, "1.1", "start", 0, 4, 1, "4 workers registered"),
-        event(14.0, 43, "1.1", "freeze", 2, 4, 1, "gradient_argmin: block 1 of 6 has the least norm"),
-        event(15.2, 50, "1.2", "reshape", 2, 2, 2, "saves 4.1 s of the 21 s left for 0.3 s", 0.31),
-        event(15.6, 50, "1.2", "cache", 2, 2, 2, "fetch 0.2 ms against 0.9 ms to compute"),
-        event(27.0, 83, "1.2", "freeze", 4, 2, 2, "gradient_argmin: block 3 of 6 <has the> least norm"),
-        event(31.0, 95, "1.2", "failure", 4, 2, 2, "pod-3: killed by signal 9"),
-        event(31.4, 80, "1.3", "join", 2, 2, 2, "pod-3 replaced"),
-        event(31.9, 80, "1.3", "reshape", 2, 2, 2, "restored from the checkpoint of step 80", 0.9),
-        event(36.0, 100, "1.4", "reshape", 4, 1, 4, "every trainable unit fits one worker", 0.22),
-        event(42.1, 120, "1.4", "checkpoint", 4, 1, 4, "the run's end", 0.08),
+        event(0.4, 0, "1.1", "start", 0, {"dp": 1, "pp": 4}, "4 workers registered"),
+        event(14.0, 43, "1.1", "freeze", 2, {"dp": 1, "pp": 4}, "gradient_argmin: block 1 of 6 has the least norm"),
+        event(15.2, 50, "1.2", "reshape", 2, {"dp": 2, "pp": 2}, "saves 4.1 s of the 21 s left for 0.3 s", 0.31),
+        event(15.6, 50, "1.2", "cache", 2, {"dp": 2, "pp": 2}, "fetch 0.2 ms against 0.9 ms to compute"),
+        event(27.0, 83, "1.2", "freeze", 4, {"dp": 2, "pp": 2}, "gradient_argmin: block 3 of 6 <has the> least norm"),
+        event(31.0, 95, "1.2", "failure", 4, {"dp": 2, "pp": 2}, "pod-3: killed by signal 9"),
+        event(31.4, 80, "1.3", "join", 2, {"dp": 2, "pp": 2}, "pod-3 replaced"),
+        event(31.9, 80, "1.3", "reshape", 2, {"dp": 2, "pp": 2}, "restored from the checkpoint of step 80", 0.9),
+        event(36.0, 100, "1.4", "reshape", 4, {"dp": 4, "pp": 1}, "every trainable unit fits one worker", 0.22),
+        event(42.1, 120, "1.4", "checkpoint", 4, {"dp": 4, "pp": 1}, "the run's end", 0.08),
     ]
 
 
@@ -98,8 +98,7 @@ def record(step: int, lineage: int) -> StepRecord:
         gradient_norm=math.sqrt(sum(norm * norm for norm in norms)),
         unit_gradient_norms=norms,
         freeze_point=freeze_point,
-        pp_degree=pp_degree,
-        dp_degree=dp_degree,
+        degrees={"dp": dp_degree, "pp": pp_degree},
         generation=generation,
         step_seconds=seconds,
         step_parts={"forward": seconds * 0.3, "backward": seconds * 0.45, "exchange": seconds * 0.15, "vote": seconds * 0.1},
@@ -143,8 +142,7 @@ def _plan(
     counter: int, lineage: int, freeze_point: int, bounds: Bounds, leaves: Bounds, workers: tuple[str, ...], reason: str
 ) -> dict[str, Any]:
     placement = Placement(
-        pp_degree=len(bounds) - 1,
-        dp_degree=len(leaves) - 1,
+        degrees={"dp": len(leaves) - 1, "pp": len(bounds) - 1},
         stage_bounds=bounds,
         leaf_bounds=leaves,
         workers=workers,

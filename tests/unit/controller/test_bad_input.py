@@ -65,6 +65,21 @@ COMMAND_LINES = [
     ("status {torn}", "plans.jsonl, line 1: no JSON"),
     ("report {half}", "job.yaml: no YAML"),
     ("report {zeros}", "bytes that are no text"),
+    ("report {worded}", "metrics.jsonl has a record without lineage and step, two whole numbers: {'step': 'three'}"),
+    ("status {worded}", "metrics.jsonl has a record without lineage and step"),
+    ("report {planless}", "plans.jsonl holds a broken Plan: generation: Field required"),
+    ("report {counted}", "statistics.jsonl holds a broken IntervalStatistics: number: "),
+    ("report {unkind}", "events.jsonl has an event without a kind: {'step': 3}"),
+    (f"run -f {{job}} --out {'x' * 5000}", "a path is longer than this system allows; give a shorter one"),
+    ("run -f {dir}/loop", "loop: cannot be read (Too many levels of symbolic links)"),
+    ("run -f {dir}/wide", "wide: is no UTF-8 text"),
+    ("run -f {job} --quiet=3", "ignored explicit argument '3'"),
+    ("run -f {job} --out .", "is not empty and holds no run"),
+    ("job --explain x.y.z", "no field 'x.y.z'"),
+    (f"freeze {{run}} {HUGE}", "is no whole number and at most 2147483647"),
+    ("cancel {run} now", "unrecognized arguments: now"),
+    ("compare -f {job} --arms ,", "nothing is no arm"),
+    ("plan -f {job} --profile {dir}/list.json", "Input should be an object"),
     ("verify {run} --steps ten", "'ten' is no list of steps; write 10,20,30"),
     ("verify {run} --steps 0", "'0' is no list of steps"),
     ("verify {run} --steps 1,,2", "is no list of steps"),
@@ -99,6 +114,14 @@ COMMAND_LINES = [
 ]
 
 FIELDS = [
+    ("seed=true", "seed is true, a truth value; write a number"),
+    ("training.steps=true", "training: steps is true, a truth value; write a number"),
+    ("training.clip_norm=false", "training: clip_norm is false, a truth value; write a number"),
+    ("training.audit_every_steps=.5", "got a number with a fractional part"),
+    ("elastic=off", "elastic is 'off'"),
+    ("faults=[{kind: explode, step: 1}]", "faults.0.kind is 'explode'"),
+    ("reshapes=[3]", "reshapes.0 is 3"),
+    ("placement.spare_workers=999999999", "less than or equal to 65536"),
     ("training.steps=0", "training.steps is 0"),
     ("training.steps=many", "training.steps is 'many'"),
     ("training.steps=1.5", "training.steps is 1.5"),
@@ -200,9 +223,21 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     lines = (zeros / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (zeros / "metrics.jsonl").write_bytes(b"".join([*lines[:3], b"\0" * 4096 + b"\n", *lines[3:]]))
     run, unfinished = write_run(tmp_path / "run"), write_run(tmp_path / "unfinished", finished=False)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "wide").write_bytes(job.read_text().encode("utf-16"))
+    (tmp_path / "list.json").write_text("[1, 2]")
+    broken = {
+        "worded": ("metrics.jsonl", '{"step": "three"}'),
+        "planless": ("plans.jsonl", '{"kind": "plan"}'),
+        "counted": ("statistics.jsonl", '{"number": null}'),
+        "unkind": ("events.jsonl", '{"step": 3}'),
+    }
+    runs = {name: write_run(tmp_path / name) for name in broken}
+    for name, (file, line) in broken.items():
+        (runs[name] / file).write_text(line + "\n")
     half = write_run(tmp_path / "half")
     (half / "job.yaml").write_text("model: {family: vit")
-    return {"dir": tmp_path, "job": job, "run": run, "unfinished": unfinished, "torn": torn, "zeros": zeros, "half": half}
+    return {"dir": tmp_path, "job": job, "run": run, "unfinished": unfinished, "torn": torn, "zeros": zeros, "half": half} | runs
 
 
 @pytest.fixture(autouse=True)

@@ -140,13 +140,13 @@ def test_status_of_a_finished_run_needs_no_controller(tmp_path: Path, capsys: py
     status = json.loads(text)
     assert code == exit_codes.DONE
     assert (status["state"], status["step"], status["generation"], status["freeze_point"]) == ("completed", 120, "1.4", 4)
-    assert (status["shape"]["pp_degree"], status["shape"]["dp_degree"]) == (1, 4)
+    assert status["shape"]["degrees"] == {"dp": 4, "pp": 1}
     assert status["metrics"] == {"loss": 0.2104, "accuracy": 0.9611}
     assert [(w["dp_rank"], w["pp_rank"], w["state"], w["stages"]) for w in status["workers"]] == [
         (r, 0, "gone", [0]) for r in range(4)
     ]
     code, text, _ = end_of(capsys, "status", str(run_dir))
-    assert text.startswith("digits: completed\nstep 120 of 120, generation 1.4, freeze point 4 of 8 units, shape 1 x 4")
+    assert text.startswith("digits: completed\nstep 120 of 120, generation 1.4, freeze point 4 of 8 units, shape pp 1 x dp 4")
 
 
 def test_status_of_an_unfinished_run_without_a_controller_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,3 +275,18 @@ def test_a_shared_cache_without_a_secret_is_refused_before_anything_starts(
     assert code == exit_codes.USER_MISTAKE
     assert "cache.addresses is ['127.0.0.1:1']" in said and SECRET_VARIABLE in said and "cache.trusted: true" in said
     assert not out.exists() or word == "resume"
+
+
+def test_ctrl_c_while_the_command_is_still_being_imported_is_no_traceback() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from frostline_controller.cli.main import main\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'frostline_controller.cli.arguments':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "sys.exit(main(['job', '--schema']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (exit_codes.INTERRUPTED, "", "")

@@ -84,7 +84,7 @@ def test_an_outcome_is_read_from_a_run_directory(tmp_path: Path) -> None:
     found = read_outcome(Trial("elastic", 0, 4, folder))
     assert found.final == {"loss": 0.2104, "accuracy": 0.9611}
     assert (found.freeze_point, found.num_units, found.wall_seconds) == (4, 8, 42.5)
-    assert found.shapes == ((4, 1), (2, 2), (1, 4))
+    assert found.shapes == ({"dp": 1, "pp": 4}, {"dp": 2, "pp": 2}, {"dp": 4, "pp": 1})
     assert found.training_seconds == pytest.approx(0.33 * 119 + 5, rel=0.05)
 
 

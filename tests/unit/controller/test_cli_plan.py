@@ -1,6 +1,7 @@
 """`frostline plan` on real job files: sizes without torch, text and JSON, mistakes."""
 
 import json
+import math
 import time
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def test_every_example_has_a_plan(file: Path, capsys: pytest.CaptureFixture[str]
     told = json.loads(capsys.readouterr().out)
     placement = told["plans"][0]["placement"]
     assert placement["stage_bounds"][-1] == told["model"]["num_units"]
-    assert len(placement["workers"]) == placement["pp_degree"] * placement["dp_degree"] <= job.placement.workers
+    assert len(placement["workers"]) == math.prod(placement["degrees"].values()) <= job.placement.workers
     assert told["micro_batch_size"]["advised"] <= job.training.batch_size
 
 
@@ -122,7 +123,7 @@ def test_the_first_plan_has_the_depth_that_the_job_starts_with(tmp_path: Path, c
     path.write_text(dump_job(parse_job(job_values(placement={"workers": 4, "initial_pp_degree": 3}))))
     assert main(["plan", "-f", str(path), "--json"]) == 0
     (plan,) = json.loads(capsys.readouterr().out)["plans"]
-    assert plan["placement"]["pp_degree"] == 3
+    assert plan["placement"]["degrees"]["pp"] == 3
     start, *later = plan["by_freeze_point"]
-    assert (start["freeze_point"], start["pp_degree"]) == (0, 3)
-    assert min(step["pp_degree"] for step in later) < 3, "once it has started, the depth is the planner's choice"
+    assert (start["freeze_point"], start["degrees"]["pp"]) == (0, 3)
+    assert min(step["degrees"]["pp"] for step in later) < 3, "once it has started, the depth is the planner's choice"

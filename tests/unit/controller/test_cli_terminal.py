@@ -28,7 +28,7 @@ def worker(name: str, dp_rank: int | None, pp_rank: int | None, units: list[int]
 
 RUNNING = Progress(
     name="digits", state="running", step=70, total_steps=120, generation="1.2", freeze_point=2, num_units=8,
-    pp_degree=2, dp_degree=1, loss=0.51234, metrics={"accuracy": 0.8262}, samples_per_second=407.2,
+    degrees={"dp": 1, "pp": 2}, loss=0.51234, metrics={"accuracy": 0.8262}, samples_per_second=407.2,
     cache_hit_fraction=0.467, seconds_left=12.3,
     workers=[
         worker("trainer-1", 0, 1, [5, 6, 7]), worker("trainer-0", 0, 0, [0, 1, 2, 3, 4]),
@@ -39,7 +39,7 @@ RUNNING = Progress(
 
 def test_a_progress_line_says_everything_once() -> None:
     assert progress_line(RUNNING) == (
-        "running   step 70/120  loss 0.5123  accuracy 0.8262  freeze point 2/8 units  shape 2x1 (pp x dp)  samples/s 407  "
+        "running   step 70/120  loss 0.5123  accuracy 0.8262  freeze point 2/8 units  shape pp 2 x dp 1  samples/s 407  "
         "cache hits 47 %  left 12.3 s"
     )
 

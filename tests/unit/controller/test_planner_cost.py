@@ -3,6 +3,7 @@
 import pytest
 
 from frostline_contract.plan import Placement
+from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import CacheProfile, LinkProfile
 from frostline_controller.planner.cost import CostModel, cache_seconds, placement_cost, step_cost
 from frostline_controller.planner.leaves import deal_by_speed, exchange_bytes_factor, micro_batch_counts, tree_pieces
@@ -15,8 +16,9 @@ FREE_LINK = LinkProfile(
 
 def cost(case, bounds, dp=1, schedule="1f1b", pp=None, use_cache=False, speeds=None):
     leaves = deal_by_speed(case.reduction_leaves, speeds or [1.0] * dp)
-    pp = pp or len(bounds) - 1
-    return step_cost(CostModel(case, use_cache), bounds, leaves, pp, schedule, speeds or [1.0] * dp)
+    stages = len(bounds) - 1
+    shape = ParallelShape(pp or stages, len(leaves) - 1, stages // (pp or stages))
+    return step_cost(CostModel(case, use_cache), bounds, leaves, shape, schedule, speeds or [1.0] * dp)
 
 
 def test_one_worker_is_the_sum_of_its_units():

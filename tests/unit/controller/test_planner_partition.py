@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frostline_contract.job.cluster import PlacementSection
+from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.partition import PartitionTable, StageCosts, refined_bounds
@@ -29,10 +30,11 @@ def test_the_cut_equals_brute_force_in_whole_step_time(seed):
                 case = inputs(units, 8, freeze_point=freeze_point)
                 model, leaves, table = table_for(case, dp, stages)
                 costs = [
-                    step_cost(model, bounds, leaves, stages, "1f1b", [1.0] * dp).total_seconds
+                    step_cost(model, bounds, leaves, ParallelShape(stages, dp), "1f1b", [1.0] * dp).total_seconds
                     for bounds in all_bounds(7, freeze_point, stages)
                 ]
-                found = step_cost(model, table.bounds(stages), leaves, stages, "1f1b", [1.0] * dp).total_seconds
+                shape = ParallelShape(stages, dp)
+                found = step_cost(model, table.bounds(stages), leaves, shape, "1f1b", [1.0] * dp).total_seconds
                 assert found == pytest.approx(min(costs), rel=1e-12)
 
 
@@ -43,7 +45,7 @@ def test_under_a_memory_cap_the_cut_equals_brute_force_and_refuses_when_it_does(
     units = [unit(source.uniform(0.001, 0.05), source.randrange(10**5, 10**7), source.randrange(10**6, 10**7)) for _ in range(6)]
     free = CostModel(inputs(units, 4))
     leaves = deal_by_speed(8, [1.0])
-    peaks = [step_cost(free, bounds, leaves, 3, schedule, [1.0]).peak_bytes for bounds in all_bounds(6, 0, 3)]
+    peaks = [step_cost(free, bounds, leaves, ParallelShape(3, 1), schedule, [1.0]).peak_bytes for bounds in all_bounds(6, 0, 3)]
     for cap in [*sorted({int(peak) for peak in peaks})[:: max(1, len(peaks) // 5)], int(min(peaks)) - 1]:
         case = inputs(units, 4, placement=PlacementSection(worker_memory_bytes=cap))
         _, _, table = table_for(case, 1, 3, schedule)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.plan import Placement
+from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner import MemberInfo, make_plan
 from frostline_controller.planner.cost import CostModel, step_cost
@@ -26,7 +27,7 @@ def brute_force(case) -> float:
         for pp in range(1, min(len(case.members) // dp, case.trainable_units) + 1):
             for schedule, virtual in schedules_for(case, pp, dp):
                 for bounds in all_bounds(case.num_units, case.freeze_point, pp * virtual):
-                    cost = step_cost(model, bounds, leaves, pp, schedule, [1.0] * dp)
+                    cost = step_cost(model, bounds, leaves, ParallelShape(pp, dp, virtual), schedule, [1.0] * dp)
                     if cost.peak_bytes <= case.memory_cap:
                         least = min(least, cost.total_seconds)
     return least

@@ -111,7 +111,7 @@ def choose(workers: tuple[Worker, ...], current: Placement | None = None, parall
         }
     )  # fmt: skip
     situation = Situation(
-        num_units=6, freeze_point=0, workers=workers, current=current, start=(0, 0), pinned=None, steps_left=1000,
+        num_units=6, freeze_point=0, workers=workers, current=current, start={}, pinned=None, steps_left=1000,
         reshape_seconds=1.0, boundary_bytes_per_sample=100, uncacheable="", cache_reachable=False, train_samples=1000,
         parallel_slots=parallel_slots,
     )  # fmt: skip

@@ -43,13 +43,17 @@ def write_unit(folder: Path, unit: int, state: UnitState, tied: frozenset[str], 
     _write_whole(digest_file(folder, unit), f"{counted.hex()} {whole.hex()} {generation}".encode(), before)
 
 
-def write_failure(folder: Path, units: list[int], reason: str) -> None:
-    """Tell whoever publishes that this share will not come, and give back the room that it took. As far as the disk lets it."""
+def drop_share(folder: Path, units: list[int]) -> None:
+    """Give back the room that a share took, as far as the disk lets it."""
     for unit in units:
         for path in (unit_file(folder, unit), digest_file(folder, unit)):
             for left in (path, path.with_name(path.name + PARTIAL)):
                 with contextlib.suppress(OSError):
                     left.unlink()
+
+
+def write_failure(folder: Path, units: list[int], reason: str) -> None:
+    """Tell whoever publishes that this share will not come. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     failure_file(folder, units[0] if units else 0).write_text(reason[:500])
 

@@ -16,6 +16,7 @@ from queue import Empty, Queue
 from frostline_contract.plan import GenerationId
 from frostline_trainer.checkpoints.files import (
     digest_file,
+    drop_share,
     publish_manifest,
     read_failures,
     remove_folder,
@@ -42,7 +43,8 @@ class Snapshot:
     """One member's share of a checkpoint. manifest: its fields. publishes: whether this member is the first to publish it.
 
     base: the generation before, where it may still be publishing. stable: set once a later vote has passed.
-    written: set once the share is on disk, or cannot be.
+    written: set once the share is on disk, or cannot be. last: the run ends with it; its members agree on what became of it, and
+    try again where it could not be written.
     """
 
     folder: Path
@@ -53,6 +55,7 @@ class Snapshot:
     manifest: dict
     publishes: bool
     base: GenerationId | None = None
+    last: bool = False
     stable: threading.Event = field(default_factory=threading.Event)
     written: threading.Event = field(default_factory=threading.Event)
     taken_at: float = field(default_factory=time.monotonic)
@@ -70,7 +73,8 @@ class Snapshot:
 class WriterNotices:
     """What the writer tells, in its own thread.
 
-    published(folder, manifest, seconds since the copy). trouble(step, reason): checkpoints are not written any more; told once.
+    published(folder, manifest, seconds since the copy). trouble(step, reason): checkpoints are not written any more; told once,
+    and of the run's last one each time.
     fenced(run_epoch): that later epoch has begun; each is told once. before(operation, step): ahead of every file operation.
     """
 
@@ -110,9 +114,13 @@ class CheckpointWriter:
 
     def finish(self, seconds: float = FINISH_SECONDS) -> None:
         """Wait until everything handed in so far is written and published, or given up, at most about `seconds`."""
+        self.finishing(seconds).wait()
+
+    def finishing(self, seconds: float = FINISH_SECONDS) -> threading.Event:
+        """Set when `finish` would return."""
         done = threading.Event()
         self._queue.put(lambda: self._finish(time.monotonic() + seconds, done))
-        done.wait()
+        return done
 
     def close(self) -> None:
         """Finish, and end the thread: nothing may be handed in afterwards."""
@@ -156,25 +164,37 @@ class CheckpointWriter:
         self._ended = True
 
     def _write_share(self, snapshot: Snapshot) -> None:
-        step = snapshot.manifest["step"]
+        self._forget(snapshot)
         try:
-            for unit, state in snapshot.units.items():
-                tied = snapshot.tied_names.get(unit, frozenset())
-                write_unit(snapshot.folder, unit, state, tied, str(snapshot.generation), self._before(snapshot))
+            # What has been published by whoever stood in for the publisher is not written again.
+            if not is_complete(snapshot.folder):
+                self._write_units(snapshot)
         except OSError as error:
             self._not_written(snapshot, str(error))
             try:
-                if snapshot.publishes:
-                    remove_folder(snapshot.folder, self._before(snapshot))
-                else:
-                    write_failure(snapshot.folder, list(snapshot.units), str(error))
+                self._clear(snapshot, str(error))
             except OSError as unsaid:
-                log.info("checkpoint of step %d: it cannot be cleared away, nor the others be told (%s)", step, unsaid)
+                text = "checkpoint of step %d: it cannot be cleared away, nor the others be told (%s)"
+                log.info(text, snapshot.manifest["step"], unsaid)
         else:
             self._open.append(snapshot)
         finally:
             snapshot.units = {}
             snapshot.written.set()
+
+    def _write_units(self, snapshot: Snapshot) -> None:
+        for unit, state in snapshot.units.items():
+            tied = snapshot.tied_names.get(unit, frozenset())
+            write_unit(snapshot.folder, unit, state, tied, str(snapshot.generation), self._before(snapshot))
+
+    def _clear(self, snapshot: Snapshot, reason: str) -> None:
+        """Of a share that could not be written. Whoever writes a last checkpoint agrees with the others, and needs no marker."""
+        if snapshot.publishes:
+            remove_folder(snapshot.folder, self._before(snapshot))
+            return
+        drop_share(snapshot.folder, list(snapshot.units))
+        if not snapshot.last:
+            write_failure(snapshot.folder, list(snapshot.units), reason)
 
     def _settle(self) -> None:
         """Publish what can be published, give up what cannot; what may still come stays."""
@@ -251,12 +271,20 @@ class CheckpointWriter:
     def _not_written(self, snapshot: Snapshot, reason: str) -> None:
         """One clear warning, not one a checkpoint."""
         self._note(snapshot, reason)
+        if snapshot.last:
+            self._failing = True
+            self._notices.trouble(snapshot.manifest["step"], reason)
+            return
         if self._failing:
             log.debug("checkpoint %s not written: %s", snapshot.folder, reason)
             return
         self._failing = True
         log.warning("checkpoint %s not written: %s; training goes on, free some space", snapshot.folder, reason)
         self._notices.trouble(snapshot.manifest["step"], reason)
+
+    def _forget(self, snapshot: Snapshot) -> None:
+        """It is tried again: what became of it before counts no more."""
+        self.not_written = {folder: why for folder, why in self.not_written.items() if folder != snapshot.folder}
 
     def _note(self, snapshot: Snapshot, reason: str) -> None:
         self.not_written = {**dict(list(self.not_written.items())[-7:]), snapshot.folder: reason}

@@ -52,9 +52,9 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
             continue
         number = numbers[seed_of("audit", seed, step, replica) % len(numbers)]
         for stage in range(shape.num_stages):
-            pp_rank = stage % placement.pp_degree
-            owners = [shape.global_rank((replica + ahead) % shape.dp_degree, pp_rank) for ahead in range(shape.dp_degree)]
-            judges = tuple(owners[1:]) or _keepers(plan, stage) or (owners[0],)
+            holders = shape.owners_of(shape.pp_rank_of_stage(stage))
+            owners = holders[replica:] + holders[:replica]  # the replica's own first, then the next replica's
+            judges = owners[1:] or _keepers(plan, stage) or (owners[0],)
             audits.append(Audit(stage, replica, number, owners[0], judges))
     return audits
 

@@ -17,10 +17,12 @@ from frostline_trainer.engine.tied import learning, stop_frozen_tie
 
 
 class Builder:
-    """row: the replica's members."""
+    """line: the replica's members, by pipeline rank."""
 
-    def __init__(self, context: RunContext, placement: Placement, row: Group, freeze_point: int, settings: StageSettings) -> None:
-        self._context, self._placement, self._row = context, placement, row
+    def __init__(
+        self, context: RunContext, placement: Placement, line: Group, freeze_point: int, settings: StageSettings
+    ) -> None:
+        self._context, self._placement, self._line = context, placement, line
         self._freeze_point, self._settings = freeze_point, settings
 
     def stage(self, number: int) -> Stage:
@@ -35,8 +37,8 @@ class Builder:
         return GradientBuffers(groups, context.num_microbatches(degree), leaves, context.exact, degree)
 
     def pipeline(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers]) -> Pipeline:
-        context, num_stages = self._context, self._placement.shape.num_stages
-        return Pipeline(stages, buffers, num_stages, self._row, context.hidden_like(), self._boundary_noise(), context.flaw)
+        context, shape = self._context, self._placement.shape
+        return Pipeline(stages, buffers, shape, self._line, context.hidden_like(), self._boundary_noise(), context.flaw)
 
     def _boundary_noise(self) -> EnterBoundary | None:
         section = self._context.job.data.augmentation

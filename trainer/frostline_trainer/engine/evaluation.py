@@ -18,9 +18,7 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
     context, size = generation.context, generation.context.micro_batch_size
     num_tiles = -(-len(split) // size)
     rows = torch.zeros(num_tiles * size, context.task.num_columns, dtype=torch.float64)
-    own = range(generation.dp_rank * num_tiles // generation.shape.dp_degree,
-                (generation.dp_rank + 1) * num_tiles // generation.shape.dp_degree)  # fmt: skip
-    for tile in own:
+    for tile in generation.shape.share_of(num_tiles, generation.dp_rank):
         generation.moved()
         samples = list(range(tile * size, min((tile + 1) * size, len(split))))
         samples += [-1] * (size - len(samples))

@@ -14,45 +14,45 @@ from frostline_trainer.engine.tree import TreeSum, aligned_pieces
 
 
 def reduce_gradients(
-    buffers: GradientBuffers, column: Group, leaf_bounds: tuple[int, ...], num_leaves: int, exact: bool
+    buffers: GradientBuffers, replicas: Group, leaf_bounds: tuple[int, ...], num_leaves: int, exact: bool
 ) -> torch.Tensor:
-    """The step's gradient of this stage: the same bits on every member of `column`. Returns a flat buffer of the stage."""
+    """The step's gradient of this stage: the same bits on every member of `replicas`. Returns a flat buffer of the stage."""
     if not exact:
         total = buffers.take_accumulated()
-        column.all_reduce_sum(total)
+        replicas.all_reduce_sum(total)
         return total
     own = buffers.pieces()
-    if column.size == 1:
+    if replicas.size == 1:
         return own[(0, num_leaves)]
     pieces = [aligned_pieces(low, high, num_leaves) for low, high in zip(leaf_bounds, leaf_bounds[1:], strict=False)]
-    if column.size == 2 and len(pieces[0]) == len(pieces[1]) == 1:
+    if replicas.size == 2 and len(pieces[0]) == len(pieces[1]) == 1:
         # a + b = b + a: the library's sum of two has the tree's bits.
         (total,) = own.values()
-        column.all_reduce_sum(total)
+        replicas.all_reduce_sum(total)
         return total
-    return _exchange(buffers, column, own, pieces, num_leaves)
+    return _exchange(buffers, replicas, own, pieces, num_leaves)
 
 
 def _exchange(
     buffers: GradientBuffers,
-    column: Group,
+    replicas: Group,
     own: dict[tuple[int, int], torch.Tensor],
     pieces: list[list[tuple[int, int]]],
     num_leaves: int,
 ) -> torch.Tensor:
-    members, chunk = column.size, buffers.chunk
-    mine = [own[node] for node in pieces[column.index]]
+    members, chunk = replicas.size, buffers.chunk
+    mine = [own[node] for node in pieces[replicas.index]]
     outgoing = mine[0] if len(mine) == 1 else _interleaved(mine, buffers, members)
     counts = [len(nodes) * chunk for nodes in pieces]
     incoming = buffers.room("incoming", sum(counts))
-    column.all_to_all(incoming, outgoing, counts, [len(mine) * chunk] * members)
+    replicas.all_to_all(incoming, outgoing, counts, [len(mine) * chunk] * members)
     tree = TreeSum(num_leaves)
     nodes = [node for replica in pieces for node in replica]
     for (low, size), value in zip(nodes, incoming.view(-1, chunk), strict=True):
         tree.push(low, size, value)
     for value in mine[1:]:
         buffers.recycle(value)
-    column.all_gather(mine[0], tree.take(0, num_leaves))
+    replicas.all_gather(mine[0], tree.take(0, num_leaves))
     return mine[0]
 
 

@@ -57,12 +57,13 @@ class Generation:
     def __init__(self, context: RunContext, plan: Plan, index: int, groups: Groups, freeze_point: int,
                  phase: Callable[[Phase], None], codec_chain: tuple[int, ...] = (), round_trip: Any = None,
                  origin: tuple[int, int, int] = (0, 0, 0), moved: Callable[[], None] = lambda: None) -> None:  # fmt: skip
-        assert groups.world is not None and groups.row is not None and groups.column is not None
+        assert groups.world is not None, "a leaver computes nothing"
         self.context, self.plan, self.placement, self.groups = context, plan, plan.placement, groups
         self.worker_id = plan.placement.workers[index]
         self.shape = plan.placement.shape
+        assert self.shape.mesh.degree("tp") == 1, f"stages compute whole tensors, the plan has {self.shape.degrees}"
         self.pp_rank, self.dp_rank = self.shape.pp_rank(index), self.shape.dp_rank(index)
-        self.world, self.row, self.column = groups.world, groups.row, groups.column
+        self.world = groups.world
         self.phase, self.moved = phase, moved
         self.num_microbatches = context.num_microbatches(self.shape.dp_degree)
         self.num_leaves = context.job.training.reduction_leaves
@@ -94,7 +95,7 @@ class Generation:
         context = self.context
         self.freeze_point = freeze_point
         settings = StageSettings(**{**vars(self._settings), "codec_chain": codec_chain, "round_trip": round_trip})
-        self._builder = Builder(context, self.placement, self.row, freeze_point, settings)
+        self._builder = Builder(context, self.placement, self.groups.along("pp"), freeze_point, settings)
         self.stages: dict[int, Stage] = {}
         self.buffers: dict[int, GradientBuffers] = {}
         for number in self.shape.stages_of(self.pp_rank):
@@ -135,8 +136,8 @@ class Generation:
         mine = [self.stages[0].units[0].get_parameter(tied[0]).grad] if 0 in uses else []
         last = self.shape.num_stages - 1
         mine += [self.stages[last].units[-1].get_parameter(tied[1]).grad] if last in uses else []
-        peer = last % self.shape.pp_degree if 0 in uses else 0
-        sum_uses(mine, self.row, peer, 2 * self.shape.num_stages * self.num_microbatches + 1)
+        peer = self.shape.pp_rank_of_stage(last if 0 in uses else 0)
+        sum_uses(mine, self.groups.along("pp"), peer, 2 * self.shape.num_stages * self.num_microbatches + 1)
 
     # ---- a step
 
@@ -255,7 +256,8 @@ class Generation:
         self.groups.close()
 
     def _reduce(self, buffers: GradientBuffers) -> torch.Tensor:
-        total = reduce_gradients(buffers, self.column, self.placement.leaf_bounds, self.num_leaves, self.context.exact)
+        replicas = self.groups.along("dp")
+        total = reduce_gradients(buffers, replicas, self.placement.leaf_bounds, self.num_leaves, self.context.exact)
         buffers.adopt(total)
         return total
 

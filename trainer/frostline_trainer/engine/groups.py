@@ -1,4 +1,13 @@
-"""The process groups of one generation: the world that votes, this worker's pipeline row and its data-parallel column."""
+"""The process groups of one generation: those in which all take part, and one along each axis of its mesh.
+
+Whoever computes asks for a group by axis, `groups.along("pp")`: its members are this rank's line along that axis
+(`frostline_contract.mesh`), in the order of their coordinate on it. Two groups lie along no axis:
+
+world   All members, by global rank: votes, evaluation, comparison of copies, gradients for buddies. Always gloo, in host memory:
+        it must be interruptible at any time, and what it carries is small or lies in host memory already.
+moving  The world, followed by those leavers that still give state away: units move in it at a switch. A generation without
+        leavers has one group for both.
+"""
 
 import threading
 import time
@@ -6,7 +15,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from frostline_contract.mesh import Mesh
 from frostline_contract.plan import Plan
+from frostline_contract.shape import ParallelShape
 from frostline_trainer.comm.collectives import DEFAULT_TIMEOUT, Group, connect_store, interrupt_together
 from frostline_trainer.comm.store_ping import answers
 
@@ -25,20 +36,35 @@ class Interrupted(RuntimeError):
 
 @dataclass
 class Groups:
-    """moving: the members first, then leavers that still give state away; the same as `world` where there are none.
+    """One participant's process groups.
 
-    A leaver has no world, row and column. store: the generation's store, None for a lone worker.
+    Args:
+        store: the generation's store, None for a lone worker.
+        moving: members and leavers, see above.
+        world: the members; None for a leaver.
+        lines: by axis the group of this member's line along it; empty for a leaver.
     """
 
     store: Any
     moving: Group
     world: Group | None
-    row: Group | None
-    column: Group | None
+    lines: dict[str, Group]
+
+    def along(self, axis: str) -> Group:
+        """The group of this member's line along an axis of the mesh: the members that differ from it there alone.
+
+        Raises:
+            KeyError: for an axis that the mesh does not name, and for a leaver.
+        """
+        if axis not in self.lines:
+            raise KeyError(
+                f"there is no group along {axis!r}; this participant has groups along {', '.join(self.lines) or 'no axis'}"
+            )
+        return self.lines[axis]
 
     def all(self) -> list[Group]:
         """Each group once."""
-        groups = [group for group in (self.row, self.column, self.world, self.moving) if group is not None]
+        groups = [group for group in (*self.lines.values(), self.world, self.moving) if group is not None]
         return list({id(group): group for group in groups}.values())
 
     def interrupt(self) -> None:
@@ -54,8 +80,8 @@ class Groups:
 class Formation:
     """Meets a plan's other participants and makes the groups; it can be interrupted at any time, also afterwards.
 
-    backend: of row and column; world and moving are always gloo. timeout: for all to arrive. host: the address at which others
-    reach this worker.
+    backend: of the groups along axes; world and moving are always gloo. timeout: for all to arrive. host: the address at
+    which others reach this worker.
     """
 
     def __init__(self, plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
@@ -130,12 +156,15 @@ class Formation:
         plan, shape, index = self.plan, self.plan.placement.shape, self._index
         moving = self._group(store, "moving", index, len(plan.participants), "gloo")
         if index >= shape.world_size:
-            return Groups(store, moving, None, None, None)
-        pp_rank, dp_rank = shape.pp_rank(index), shape.dp_rank(index)
+            return Groups(store, moving, None, {})
         world = self._group(store, "world", index, shape.world_size, "gloo") if plan.leavers else moving
-        row = self._group(store, f"row{dp_rank}", pp_rank, shape.pp_degree, self._backend)
-        column = self._group(store, f"column{pp_rank}", dp_rank, shape.dp_degree, self._backend)
-        return Groups(store, moving, world, row, column)
+        lines = {axis: self._line(store, shape.mesh, axis) for axis in reversed(shape.degrees)}
+        return Groups(store, moving, world, lines)
+
+    def _line(self, store: Any, mesh: Mesh, axis: str) -> Group:
+        """The group of this member's line along an axis, named after the line's first rank."""
+        line = mesh.line(self._index, axis)
+        return self._group(store, f"{axis}{line[0]}", mesh.coordinate_on(axis, self._index), len(line), self._backend)
 
     def _group(self, store: Any, name: str, index: int, size: int, backend: str) -> Group:
         self._check()
@@ -162,4 +191,4 @@ def form_groups(plan: Plan, worker_id: str, backend: str = "gloo", timeout: time
 def lone_groups() -> Groups:
     """The groups of a single worker: no sockets."""
     group = Group(None, "alone", 0, 1)
-    return Groups(None, group, group, group, group)
+    return Groups(None, group, group, dict.fromkeys(ParallelShape(1, 1).degrees, group))

@@ -50,7 +50,7 @@ def parcels_of(plan: Plan, freeze_point: int) -> list[Parcel]:
     """Every message of a step's gradients to buddies, in unit order. A frozen unit has no gradient to send."""
     placement, parcels = plan.placement, list[Parcel]()
     for stage in range(placement.shape.num_stages) if plan.buddies else ():
-        owner = placement.shape.global_rank(0, stage % placement.pp_degree)
+        owner = placement.shape.global_rank(0, placement.shape.pp_rank_of_stage(stage))
         run: list[int] = []
         for unit in placement.units_of_stage(stage):
             if run and plan.buddies[unit] != plan.buddies[run[0]]:

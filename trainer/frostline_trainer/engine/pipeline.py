@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from frostline_contract.shape import ParallelShape
 from frostline_trainer.comm.collectives import Group, Message, wait_all
 from frostline_trainer.engine.evidence import Digest, Evidence, digest_of
 from frostline_trainer.engine.flaw import Flaw
@@ -61,17 +62,18 @@ class _Passed:
 class Pipeline:
     """One rank's part of a pipeline.
 
-    stages: by stage number. buffers: gradient memory by stage number, for stages that learn. row: the replica's members.
+    stages: by stage number. buffers: gradient memory by stage number, for stages that learn. line: the replica's members,
+    by pipeline rank.
     hidden_like: an empty tensor with a micro-batch's boundary shape, type and device.
     enter_boundary: what is done to the frozen prefix's output before the first unit that learns (an augmentation), or None.
     flaw: what is wrong with this processor, by plan.
     """
 
-    def __init__(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers], num_stages: int, row: Group,
+    def __init__(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers], shape: ParallelShape, line: Group,
                  hidden_like: torch.Tensor, enter_boundary: EnterBoundary | None, flaw: Flaw) -> None:  # fmt: skip
         self._enter_boundary, self._flaw = enter_boundary, flaw
         self._stages, self._buffers = stages, buffers
-        self._num_stages, self._row, self._hidden_like = num_stages, row, hidden_like
+        self._shape, self._num_stages, self._line, self._hidden_like = shape, shape.num_stages, line, hidden_like
         self._sent: list[Message] = []
 
     def run(self, actions: list[Action], micro_batches: list[MicroBatch], step: int, loss: Loss,
@@ -147,7 +149,7 @@ class Pipeline:
         if stage_number == 0:
             return micro_batch.boundary
         hidden = torch.empty_like(self._hidden_like)
-        self._row.receive(hidden, self._owner(stage_number - 1), self._tag(stage_number, micro_batch.number, downstream=True))
+        self._line.receive(hidden, self._owner(stage_number - 1), self._tag(stage_number, micro_batch.number, downstream=True))
         return hidden.requires_grad_(needs_gradient)
 
     def _pass(self, stage_number: int, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int, loss: Loss,
@@ -177,7 +179,7 @@ class Pipeline:
         if stage_number < self._num_stages - 1:
             gradient = torch.empty_like(self._hidden_like)
             tag = self._tag(stage_number, number, downstream=False)
-            self._row.receive(gradient, self._owner(stage_number + 1), tag)
+            self._line.receive(gradient, self._owner(stage_number + 1), tag)
         passed.root.backward(gradient)
         if needs_gradient:
             assert passed.entry is not None and passed.entry.grad is not None
@@ -196,10 +198,10 @@ class Pipeline:
         return digest_of([passed.output, passed.root, upstream, apart[: buffers.length]])
 
     def _send(self, tensor: torch.Tensor, to_stage: int, number: int, downstream: bool) -> None:
-        self._sent.append(self._row.send(tensor, self._owner(to_stage), self._tag(to_stage, number, downstream)))
+        self._sent.append(self._line.send(tensor, self._owner(to_stage), self._tag(to_stage, number, downstream)))
 
     def _owner(self, stage_number: int) -> int:
-        return stage_number % self._row.size
+        return self._shape.pp_rank_of_stage(stage_number)
 
     def _tag(self, stage_number: int, number: int, downstream: bool) -> int:
         return (number * self._num_stages + stage_number) * 2 + downstream

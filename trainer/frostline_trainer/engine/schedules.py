@@ -11,6 +11,8 @@ from importlib.metadata import entry_points
 from itertools import pairwise
 from typing import NamedTuple
 
+from frostline_contract.shape import stages_of
+
 
 class Action(NamedTuple):
     """One forward or backward of one micro-batch (counted within the replica) through one stage."""
@@ -25,7 +27,7 @@ Schedule = Callable[[int, int, int, int], list[Action]]
 
 def gpipe(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Action]:
     """All forwards, then all backwards (Huang et al. 2019). With virtual stages: chunk by chunk, and back."""
-    stages = [pp_rank + chunk * pp_degree for chunk in range(virtual_stages)]
+    stages = stages_of(pp_rank, pp_degree, virtual_stages)
     forwards = [Action(True, stage, m) for stage in stages for m in range(num_microbatches)]
     backwards = [Action(False, stage, m) for stage in reversed(stages) for m in range(num_microbatches)]
     return forwards + backwards
@@ -50,8 +52,9 @@ def interleaved(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatc
     warm-ups would no longer fit each other's.)
     """
     rounded = -(-num_microbatches // pp_degree) * pp_degree
-    forwards = _rounds(pp_rank, pp_degree, range(virtual_stages), rounded, forward=True)
-    backwards = _rounds(pp_rank, pp_degree, range(virtual_stages - 1, -1, -1), rounded, forward=False)
+    stages = stages_of(pp_rank, pp_degree, virtual_stages)
+    forwards = _rounds(stages, pp_degree, rounded, forward=True)
+    backwards = _rounds(stages[::-1], pp_degree, rounded, forward=False)
     warmup = min((pp_degree - pp_rank - 1) * 2 + (virtual_stages - 1) * pp_degree, len(forwards))
     actions = forwards[:warmup]
     for index, forward in enumerate(forwards[warmup:]):
@@ -60,11 +63,11 @@ def interleaved(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatc
     return [action for action in actions if action.micro_batch < num_microbatches]
 
 
-def _rounds(pp_rank: int, pp_degree: int, chunks: range, num_microbatches: int, forward: bool) -> list[Action]:
+def _rounds(stages: list[int], pp_degree: int, num_microbatches: int, forward: bool) -> list[Action]:
     order = []
     for start in range(0, num_microbatches, pp_degree):
         members = range(start, start + pp_degree)
-        order += [Action(forward, pp_rank + chunk * pp_degree, m) for chunk in chunks for m in members]
+        order += [Action(forward, stage, m) for stage in stages for m in members]
     return order
 
 

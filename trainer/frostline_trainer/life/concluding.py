@@ -19,13 +19,8 @@ from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.copies import compare_copies
 from frostline_trainer.engine.digests import world_digest
 from frostline_trainer.life.entering import Entered
-from frostline_trainer.life.finishing import (
-    agree_written,
-    final_score,
-    make_outcome,
-    save_final_model,
-    unwritten_text,
-)
+from frostline_trainer.life.finishing import final_score, make_outcome, unwritten_text
+from frostline_trainer.life.last_files import WAIT_SECONDS, LastFiles
 from frostline_trainer.life.saving import Saving
 from frostline_trainer.training.hooks import Ended, LoopEnd
 from frostline_trainer.training.phases import PhaseClock
@@ -33,7 +28,6 @@ from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
 STATUS = {Ended.FINISHED: RunStatus.COMPLETED, Ended.DRAINED: RunStatus.SUSPENDED, Ended.FAILED: RunStatus.FAILED}
-WAIT_SECONDS = 0.2
 
 
 class Conclusion:
@@ -52,16 +46,15 @@ class Conclusion:
         self._clock.enter(Phase.FINISH)
         generation = entered.generation
         self._state.agreed_step = compare_copies(generation, self._state.step, self._state.agreed_step)
-        folder = self._saving.checkpoint(entered, self._state, before_freeze=False)
-        self._saving.stable()
+        files = LastFiles(self._saving, self._mailbox, self._clock.moved, self._check, patient=ended.how is not Ended.FAILED)
+        folder = files.hand_in(entered, self._state)
         metrics = final_score(generation) if ended.how is Ended.FINISHED else {}
         digest = world_digest(generation)
-        unwritten = agree_written(generation, self._saving.wait_for_share(folder, self._clock.moved))
-        if unwritten:
-            self._saving.abandon()
-        self._saving.finish()
+        unwritten = files.checkpoint(entered, self._state, folder)
         if entered.index == 0:
             self._clock.enter(Phase.PUBLISH)
+            if ended.how is Ended.FINISHED and not unwritten:
+                unwritten = files.model(self._context, folder, RunDirectory(self._run_dir).model, self._state.step)
             self._tell(self._outcome(ended, folder, unwritten, digest, metrics))
         self._clock.enter(Phase.DONE)
         while not self._mailbox.end:
@@ -71,13 +64,10 @@ class Conclusion:
     def _outcome(
         self, ended: LoopEnd, folder: Path, unwritten: str, digest: str, metrics: dict[str, float]
     ) -> control_pb2.RunOutcome:
-        """What came of the run; the model that plain transformers loads is written on the way."""
-        unwritten = unwritten or self._saving.why_not_written(folder)
-        published = not unwritten and is_complete(folder)
-        if ended.how is Ended.FINISHED and published:
-            unwritten = save_final_model(self._context, folder, RunDirectory(self._run_dir).model, self._clock.moved)
+        """What came of the run. unwritten: what kept its last files from being written."""
+        published = is_complete(folder)
         status, message = STATUS[ended.how], ended.message
-        if status != RunStatus.FAILED and (unwritten or not published):
+        if status != RunStatus.FAILED and unwritten:
             # Without its weights a run is not completed, and cannot be gone on with from where it drained.
             status, message = RunStatus.FAILED, unwritten_text(self._state.step, folder, unwritten)
         place = str(folder.relative_to(self._saving.root)) if published else ""

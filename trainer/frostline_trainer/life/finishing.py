@@ -35,15 +35,20 @@ def final_score(generation: Generation) -> dict[str, float]:
 
 
 def agree_written(generation: Generation, why_not: str) -> str:
-    """Whether all members have written their shares of the final checkpoint; all wait for the slowest one.
+    """Whether all members have written their part of the final checkpoint; all wait for the slowest one.
 
-    why_not: what kept this member from it, empty where nothing did. Returns that, or whose share is missing, or "".
+    why_not: what kept this member from it, empty where nothing did. Returns that, or whose part is missing, or "".
     """
-    failed = torch.zeros(generation.world.size, dtype=torch.int32)
-    failed[generation.world.index] = int(bool(why_not))
-    generation.world.all_reduce_sum(failed)
-    without = failed.nonzero().flatten().tolist()
-    return why_not or (f"members {without} could not write their shares" if without else "")
+    without = who_says(generation, bool(why_not))
+    return why_not or (f"members {without} could not write their part" if without else "")
+
+
+def who_says(generation: Generation, yes: bool) -> list[int]:
+    """Members that say yes, by their place in the world: the same answer for all, when all have said something."""
+    said = torch.zeros(generation.world.size, dtype=torch.int32)
+    said[generation.world.index] = int(yes)
+    generation.world.all_reduce_sum(said)
+    return list(map(int, said.nonzero().flatten()))
 
 
 def unwritten_text(step: int, folder: Path, why: str) -> str:
@@ -60,12 +65,12 @@ def save_final_model(context: RunContext, folder: Path, directory: Path, moved: 
     moved: called with every unit, and as often as the files have grown. Returns what kept it from being written; empty where
     nothing did.
     """
-    manifest = read_manifest(folder)
-    for index, unit in enumerate(context.cut.units):
-        moved()
-        unit.to("cpu")
-        import_unit(index, unit, {}, load_unit(folder, manifest, index))
     try:
+        manifest = read_manifest(folder)
+        for index, unit in enumerate(context.cut.units):
+            moved()
+            unit.to("cpu")
+            import_unit(index, unit, {}, load_unit(folder, manifest, index))
         _save_whole(context, directory, moved)
     except (OSError, SafetensorError) as error:
         return str(error)

@@ -1,6 +1,7 @@
 """This worker's share of checkpoints: which units it writes, when they may be published, and how state comes back from one."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,10 @@ RESTORE_WAIT_SECONDS = 60.0
 MOVED_SECONDS = 0.2
 SHARE_WAIT_SECONDS = 60.0
 """How long a freeze waits for the checkpoint that it may be rolled back to; a disk that is slower than that is not waited for."""
+PATIENCE_SECONDS = 3600.0
+"""How long a run that has nothing else left to do waits for the disk that its last checkpoint and its model go to."""
+STALLED_SECONDS = 30.0
+"""After which a file operation that has not returned is told of."""
 
 
 class Saving:
@@ -45,6 +50,7 @@ class Saving:
         self._writer = CheckpointWriter(self._retention(context.job), notices)
         self._waiting: list[Snapshot] = []
         self._newest: Snapshot | None = None
+        self._told_last = ""
 
     def follow(self, job: Job) -> None:
         """Keep as many as another revision of the job says."""
@@ -53,17 +59,18 @@ class Saving:
     def _retention(self, job: Job) -> Retention:
         return Retention(job.checkpoint.keep_last, _watch_steps(job, self._context.order(1).steps_per_epoch))
 
-    def checkpoint(self, entered: Entered, state: RunState, before_freeze: bool) -> Path:
+    def checkpoint(self, entered: Entered, state: RunState, before_freeze: bool, last: bool = False) -> Path:
         """Copy this member's share at a commit point and hand it to the background writer. Returns the checkpoint's folder.
 
-        before_freeze: the guard may come back to it, whoever dies meanwhile: returns when the share is on disk.
+        before_freeze: the guard may come back to it, whoever dies meanwhile: returns when the share is on disk. last: the run
+        ends with it.
         """
         generation, plan = entered.generation, entered.plan
         # A rollback in place begins a lineage in the same generation, whose steps have the old ones' numbers and other bits.
         lineage = "" if state.lineage == plan.lineage else f"-lineage-{state.lineage}"
         folder = self.root / checkpoint_path(plan.run_epoch, f"{plan.generation}{lineage}", state.step)
         if self._newest is None or self._newest.folder != folder:
-            own = [unit for unit in self._held(entered) if unit % generation.shape.dp_degree == generation.dp_rank]
+            own = [unit for unit in self._held(entered) if generation.shape.dealt_to(unit) == generation.dp_rank]
             self._newest = Snapshot(
                 folder,
                 {unit: _copied(export_unit(unit, self._context.cut.units[unit], self._context.moments)) for unit in own},
@@ -73,9 +80,11 @@ class Saving:
                 self._manifest(entered, state, before_freeze),
                 publishes=entered.index == 0,
                 base=plan.base if plan.start == "continue" else None,
+                last=last,
             )
             self._waiting.append(self._newest)
             self._writer.write(self._newest)
+        self._newest.last |= last
         if before_freeze and not self._newest.written.wait(SHARE_WAIT_SECONDS):
             log.warning("checkpoint %s is not on disk after %.0f s; training goes on", folder, SHARE_WAIT_SECONDS)
         return folder
@@ -105,19 +114,15 @@ class Saving:
     def wait_for_share(self, folder: Path, moved: Callable[[], None] = lambda: None) -> str:
         """Wait until this member's share of the newest checkpoint is on disk. Returns why it cannot be, empty where it is.
 
-        moved: called as often as the writer has come further.
+        moved: called as often as the writer has come further, and for as long as a disk that stands still is waited for.
         """
         if self._newest is not None and self._newest.folder == folder:
-            operations = self._writer.operations
-            while not self._newest.written.wait(MOVED_SECONDS):
-                if self._writer.operations != operations:
-                    operations = self._writer.operations
-                    moved()
+            self._await(self._newest.written, moved)
         return self.why_not_written(folder)
 
-    def finish(self) -> None:
+    def finish(self, moved: Callable[[], None] = lambda: None) -> None:
         """At the end: wait until everything is written and published, or given up; what others left unfinished is removed."""
-        self._writer.finish()
+        self._await(self._writer.finishing(), moved)
         newest = self._newest
         if newest is None or not newest.publishes or not is_complete(newest.folder):
             return
@@ -125,6 +130,19 @@ class Saving:
             sweep(newest.folder, None, set(), lambda operation: None)
         except OSError as error:
             log.warning("unfinished checkpoints under %s not removed: %s", self.root, error)
+
+    def _await(self, done: threading.Event, moved: Callable[[], None]) -> None:
+        """Wait for the writer. A stalled disk is no hung worker: another one would stall at it as well."""
+        operations, since = self._writer.operations, time.monotonic()
+        while not done.wait(MOVED_SECONDS):
+            stood = time.monotonic() - since
+            if self._writer.operations != operations:
+                operations, since = self._writer.operations, time.monotonic()
+            elif stood > PATIENCE_SECONDS:
+                continue
+            elif stood > STALLED_SECONDS and self._newest is not None and self._newest.last:
+                self.tell_last(self._newest.manifest["step"], f"no answer from the disk for {STALLED_SECONDS:g} s")
+            moved()
 
     def close(self) -> None:
         """Finish for good."""
@@ -175,7 +193,21 @@ class Saving:
             )
         )
 
+    def tell_last(self, step: int, reason: str) -> None:
+        """What keeps the run's last files from being written: an event and a line in the log, once for each reason."""
+        if reason != self._told_last:
+            self._told_last = reason
+            text = (
+                f"trained to step {step}, and its weights cannot be written ({reason}); waiting for up to "
+                f"{PATIENCE_SECONDS / 60:g} minutes, free some space under {self.root}"
+            )
+            log.warning("%s", text)
+            self._client.add_event(control_pb2.RunEvent(kind="checkpoint_failed", step=step, reason=text))
+
     def _trouble(self, step: int, reason: str) -> None:
+        if self._newest is not None and self._newest.last:
+            self.tell_last(step, reason)
+            return
         text = f"checkpoints cannot be written ({reason}); training goes on, free some space under {self.root}"
         self._client.add_event(control_pb2.RunEvent(kind="checkpoint_failed", step=step, reason=text))
 

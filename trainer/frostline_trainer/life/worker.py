@@ -12,6 +12,7 @@ from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
+from frostline_contract.mesh import in_words
 from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId, Plan
 from frostline_contract.statistics import WorkerProfile
@@ -171,8 +172,7 @@ class Worker:
         self.client.entered(plan.generation)
         self.client.entered_in_background(plan.generation, seconds, self.state.step)
         units, shape = plan.placement.units_of(self.identity.worker_id), plan.placement.shape
-        text = "entered %s at step %d: pp %d dp %d, units %s"
-        log.info(text, plan.generation, self.state.step, shape.pp_degree, shape.dp_degree, units)
+        log.info("entered %s at step %d: %s, units %s", plan.generation, self.state.step, in_words(shape.degrees), units)
 
     def _hooks(self, entered: Entered) -> LoopHooks:
         return LoopHooks(

@@ -420,18 +420,27 @@ class LeaveResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CommandRequest(_message.Message):
-    __slots__ = ("kind", "freeze_point", "workers", "pp_degree", "dp_degree")
+    __slots__ = ("kind", "freeze_point", "workers", "degrees", "pp_degree", "dp_degree")
+    class DegreesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     KIND_FIELD_NUMBER: _ClassVar[int]
     FREEZE_POINT_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    DEGREES_FIELD_NUMBER: _ClassVar[int]
     PP_DEGREE_FIELD_NUMBER: _ClassVar[int]
     DP_DEGREE_FIELD_NUMBER: _ClassVar[int]
     kind: str
     freeze_point: int
     workers: int
+    degrees: _containers.ScalarMap[str, int]
     pp_degree: int
     dp_degree: int
-    def __init__(self, kind: _Optional[str] = ..., freeze_point: _Optional[int] = ..., workers: _Optional[int] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ...) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., freeze_point: _Optional[int] = ..., workers: _Optional[int] = ..., degrees: _Optional[_Mapping[str, int]] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ...) -> None: ...
 
 class CommandResponse(_message.Message):
     __slots__ = ("answer",)

@@ -41,7 +41,15 @@ class Decision(_message.Message):
     def __init__(self, number: _Optional[int] = ..., interval: _Optional[int] = ..., effective_step: _Optional[int] = ..., freeze_point: _Optional[int] = ..., lineage: _Optional[int] = ..., kind: _Optional[str] = ..., reason: _Optional[str] = ..., policy: _Optional[str] = ..., rollback_to_step: _Optional[int] = ..., void: bool = ..., decided_in: _Optional[int] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("pp_degree", "dp_degree", "virtual_stages", "stage_bounds", "leaf_bounds", "workers", "schedule", "use_cache", "predicted_step_seconds")
+    __slots__ = ("degrees", "pp_degree", "dp_degree", "virtual_stages", "stage_bounds", "leaf_bounds", "workers", "schedule", "use_cache", "predicted_step_seconds")
+    class DegreesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    DEGREES_FIELD_NUMBER: _ClassVar[int]
     PP_DEGREE_FIELD_NUMBER: _ClassVar[int]
     DP_DEGREE_FIELD_NUMBER: _ClassVar[int]
     VIRTUAL_STAGES_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +59,7 @@ class Placement(_message.Message):
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     USE_CACHE_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    degrees: _containers.ScalarMap[str, int]
     pp_degree: int
     dp_degree: int
     virtual_stages: int
@@ -60,7 +69,7 @@ class Placement(_message.Message):
     schedule: str
     use_cache: bool
     predicted_step_seconds: float
-    def __init__(self, pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ..., virtual_stages: _Optional[int] = ..., stage_bounds: _Optional[_Iterable[int]] = ..., leaf_bounds: _Optional[_Iterable[int]] = ..., workers: _Optional[_Iterable[str]] = ..., schedule: _Optional[str] = ..., use_cache: bool = ..., predicted_step_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, degrees: _Optional[_Mapping[str, int]] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ..., virtual_stages: _Optional[int] = ..., stage_bounds: _Optional[_Iterable[int]] = ..., leaf_bounds: _Optional[_Iterable[int]] = ..., workers: _Optional[_Iterable[str]] = ..., schedule: _Optional[str] = ..., use_cache: bool = ..., predicted_step_seconds: _Optional[float] = ...) -> None: ...
 
 class StateTag(_message.Message):
     __slots__ = ("lineage", "step", "generation")
@@ -244,7 +253,14 @@ class IntervalStatistics(_message.Message):
     def __init__(self, number: _Optional[int] = ..., lineage: _Optional[int] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., freeze_point: _Optional[int] = ..., unit_gradient_norms: _Optional[_Iterable[float]] = ..., unit_parameters: _Optional[_Iterable[int]] = ..., unit_forward_flops: _Optional[_Iterable[int]] = ..., learning_rate: _Optional[float] = ..., learning_rate_peak: _Optional[float] = ..., loss_mean: _Optional[float] = ..., accepted_steps: _Optional[int] = ..., guard: _Optional[_Union[GuardReading, _Mapping]] = ...) -> None: ...
 
 class StepRecord(_message.Message):
-    __slots__ = ("lineage", "step", "loss", "learning_rate", "gradient_norm", "unit_gradient_norms", "freeze_point", "refused", "pp_degree", "dp_degree", "generation", "step_seconds", "step_parts", "samples_per_second", "cache_hits", "cache_misses", "time_seconds", "numerics_hash", "evaluation")
+    __slots__ = ("lineage", "step", "loss", "learning_rate", "gradient_norm", "unit_gradient_norms", "freeze_point", "refused", "degrees", "pp_degree", "dp_degree", "generation", "step_seconds", "step_parts", "samples_per_second", "cache_hits", "cache_misses", "time_seconds", "numerics_hash", "evaluation")
+    class DegreesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     class StepPartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -267,6 +283,7 @@ class StepRecord(_message.Message):
     UNIT_GRADIENT_NORMS_FIELD_NUMBER: _ClassVar[int]
     FREEZE_POINT_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    DEGREES_FIELD_NUMBER: _ClassVar[int]
     PP_DEGREE_FIELD_NUMBER: _ClassVar[int]
     DP_DEGREE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -286,6 +303,7 @@ class StepRecord(_message.Message):
     unit_gradient_norms: _containers.RepeatedScalarFieldContainer[float]
     freeze_point: int
     refused: bool
+    degrees: _containers.ScalarMap[str, int]
     pp_degree: int
     dp_degree: int
     generation: str
@@ -297,4 +315,4 @@ class StepRecord(_message.Message):
     time_seconds: float
     numerics_hash: str
     evaluation: _containers.ScalarMap[str, float]
-    def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., unit_gradient_norms: _Optional[_Iterable[float]] = ..., freeze_point: _Optional[int] = ..., refused: bool = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ..., generation: _Optional[str] = ..., step_seconds: _Optional[float] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hits: _Optional[int] = ..., cache_misses: _Optional[int] = ..., time_seconds: _Optional[float] = ..., numerics_hash: _Optional[str] = ..., evaluation: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., unit_gradient_norms: _Optional[_Iterable[float]] = ..., freeze_point: _Optional[int] = ..., refused: bool = ..., degrees: _Optional[_Mapping[str, int]] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ..., generation: _Optional[str] = ..., step_seconds: _Optional[float] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hits: _Optional[int] = ..., cache_misses: _Optional[int] = ..., time_seconds: _Optional[float] = ..., numerics_hash: _Optional[str] = ..., evaluation: _Optional[_Mapping[str, float]] = ...) -> None: ...

@@ -1,0 +1,35 @@
+"""Tells when the cache's use changes: first used, refused, off again. What it follows is durable, and so is what it has told."""
+
+from frostline_contract.plan import GenerationId
+from frostline_controller.planner.caching import verdict_in
+from frostline_controller.service.run import Run
+
+
+class CacheNews:
+    """Writes the events of kind `cache`: one where units are frozen for the first time, and one for each change since.
+
+    A job without a cache (`elastic.cache` off, `cache.use: never`) has none: its user knows.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._seen: GenerationId | None = None
+
+    async def advance(self) -> None:
+        """Compare the current plan with the last event; after a controller's end too."""
+        run = self._run
+        plan = run.current
+        if plan is None or plan.generation == self._seen:
+            return
+        self._seen = plan.generation
+        wanted = run.job.elastic.cache and run.job.cache.use != "never"
+        told = run.events.newest.get("cache")
+        if not wanted or (plan.freeze_point == 0 and told is None):
+            return
+        used = plan.placement.use_cache
+        if told is not None and told.get("use_cache") == used:
+            return
+        if told is None or used or plan.freeze_point > 0:
+            why = run.cache_off if run.cache_off and not used else verdict_in(plan.reason)
+            step = max(plan.start_step, 0)
+            await run.event("cache", f"{'on' if used else 'off'}: {why}", step=step, use_cache=used)

@@ -1,0 +1,44 @@
+"""A run directory as it was written before shapes had named degrees: the same lines, with `pp_degree` and `dp_degree`."""
+
+import base64
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from frostline_contract.annotations import PLAN
+
+FILES = ("metrics.jsonl", "plans.jsonl", "events.jsonl")
+
+
+def as_before(values: Any) -> Any:
+    """The same record, and every record in it, with `pp_degree` and `dp_degree` in place of `degrees`."""
+    if isinstance(values, list):
+        return [as_before(value) for value in values]
+    if not isinstance(values, dict):
+        return values
+    older: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in ("degrees", "start_degrees"):
+            start = name.removesuffix("degrees")
+            older |= {f"{start}pp_degree": value.get("pp", 0), f"{start}dp_degree": value.get("dp", 0)}
+        else:
+            older[name] = as_before(value)
+    return older
+
+
+def rewrite_as_before(folder: Path) -> int:
+    """Rewrite a run directory's lines and its durable state. Returns how many degrees were renamed."""
+    texts = {folder / name: (folder / name).read_text() for name in FILES if (folder / name).exists()}
+    for file, text in texts.items():
+        file.write_text("".join(json.dumps(as_before(json.loads(line))) + "\n" for line in text.splitlines()))
+    renamed = sum(text.count('degrees"') for text in texts.values())
+    cluster = folder / "cluster" / "statefulset.json"
+    if cluster.exists():
+        found = json.loads(cluster.read_text())
+        annotations = found["metadata"]["annotations"]
+        state = zlib.decompress(base64.b64decode(annotations[PLAN])).decode()
+        renamed += state.count('degrees"')
+        annotations[PLAN] = base64.b64encode(zlib.compress(json.dumps(as_before(json.loads(state))).encode())).decode()
+        cluster.write_text(json.dumps(found))
+    return renamed

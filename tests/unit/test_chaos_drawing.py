@@ -1,0 +1,42 @@
+"""What chaos draws: always the same for a seed, and over many seeds all that can befall a run."""
+
+from frostline_contract.job.cluster import Fault
+from frostline_contract.job.load import parse_job
+from tests.chaos.acts import COMMANDS, DEATHS, FILES, HOLDS, OTHER_DATA, OTHER_WEIGHTS, STOPS, WRITES
+from tests.chaos.drawing import draw_case
+from tests.chaos.fixed import SUBSET, fixed_cases
+from tests.chaos.jobs import VARIANTS
+
+
+def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> None:
+    cases = [draw_case(seed) for seed in range(1, 401)]
+    assert cases == [draw_case(seed) for seed in range(1, 401)]
+    assert sum(case.aim == "lost" for case in cases) >= 80
+    assert {fault.kind for case in cases for fault in case.faults} == set(Fault.model_fields["kind"].annotation.__args__)
+    assert {act.kind for case in cases for act in case.acts} == {
+        *COMMANDS,
+        *STOPS,
+        *HOLDS,
+        *WRITES,
+        *DEATHS,
+        OTHER_DATA,
+        OTHER_WEIGHTS,
+    }
+    writes = {(act.at, act.file) for case in cases for act in case.acts if act.file}
+    assert writes == {(at, file) for at, files in FILES.items() for file in files}
+    assert max(len(case.faults) for case in cases) == 5
+    assert {case.variant for case in cases} == set(VARIANTS)
+    assert {case.schedule for case in cases} == {"auto", "gpipe", "1f1b", "interleaved_1f1b"}
+    assert {"cost"} <= {case.objective for case in cases}
+    assert max(case.workers_per_pod for case in cases) == 2
+    flips = [case for case in cases if case.aim == "flip"]
+    assert {case.faults[0].what for case in flips} == {"cached_value", "weight", "moment", "activation", "gradient"}
+    assert {"kill_controller", "kill_worker"} <= {fault.kind for case in flips for fault in case.faults[1:]}
+    assert any(fault.phase == "audit" for case in cases for fault in case.faults)
+    assert {act.kind for case in cases if case.aim == "ending" for act in case.acts} == set(WRITES)
+    assert max(case.min_workers for case in cases) > 2
+    for case in cases:
+        parse_job({**case.job(), "data": {"source": "digits"}})
+    names = [case.name for case in fixed_cases()]
+    assert len(names) == len(set(names))
+    assert set(SUBSET) <= set(names)
