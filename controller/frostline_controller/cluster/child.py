@@ -1,30 +1,25 @@
 """Child processes that never outlive the run: a session of their own, killed as a group, and by the kernel when we die."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1
+LAUNCHER = Path(__file__).with_name("mortal.py")
 
 
-def _death_signal() -> Callable[[], None] | None:
-    """What a child runs before it becomes the program: on Linux it asks to be killed when the thread that made it ends."""
+def mortal(argv: Sequence[str]) -> list[str]:
+    """The command that runs a program which dies with us: a launcher asks the kernel for that, then becomes the program.
+
+    Not a `preexec_fn`: that runs Python between fork and exec, in a copy of a process whose other threads (gRPC's) may have held
+    any lock; such a child stood still for ever, and the thread that started it with it.
+    """
     if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-    def die_with_parent() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-    return die_with_parent
-
-
-DIE_WITH_PARENT = _death_signal()
+        return list(argv)
+    return [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), *argv]
 
 
 def python_module(name: str) -> tuple[str, ...]:
@@ -47,14 +42,13 @@ def start_child(argv: list[str], env: dict[str, str], log: Path, folder: Path) -
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as output:
         return subprocess.Popen(
-            argv,
+            mortal(argv),
             env=env,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=DIE_WITH_PARENT,
         )
 
 

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from frostline_controller.cluster.child import DIE_WITH_PARENT
+from frostline_controller.cluster.child import mortal
 
 START_SECONDS = 10.0
 """How long a new server may take until it answers; an empty one needs about 50 ms."""
@@ -103,12 +103,11 @@ def _start_once(server: Path, folder: Path, memory_bytes: int, port: int, passwo
     # that is killed cannot stop it, so the kernel does.
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [str(server), str(config)],
+            mortal([str(server), str(config)]),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=DIE_WITH_PARENT,
         )
     return RedisProcess(process, "127.0.0.1", port, password, log, config)
 
