@@ -29,4 +29,4 @@ def test_an_act_that_does_not_happen_is_told(tmp_path: Path) -> None:
     (tmp_path / "1.jsonl").write_text('["a.py:there", "a.py", true]\n["a.py:there", "b.py", false]\n["a.py:the')
     (found,) = read_walks(tmp_path, walks)
     assert (found.passed, found.touched, found.absent) == ({"a.py"}, {"a.py", "b.py"}, ("a.py:renamed",))
-    assert "passes 1 files (today's bound 1, goal 1), touches 2" in found.text()
+    assert "touches 2 files (today's bound 1, goal 1), of which it passes 1 (bound 1)" in found.text()
