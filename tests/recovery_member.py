@@ -77,7 +77,6 @@ def live(case: Case, number: int, folder: str, node: str, faults: list[dict[str,
         pod_name=f"trainer-{number}",
         worker_id=f"w{number}",
         node=node,
-        local_rank=0,
         host="127.0.0.1",
     )
     worker = CaseWorker(identity, case, job_with(case, faults, pods, **sections))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 
+from frostline_contract.device import DeviceFacts
 from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import CacheProfile, LinkProfile
@@ -29,7 +30,7 @@ class Worker:
     phase_seconds: age of its phase at phase_told_at. waiting_seconds: of that, blocked on others. phase_p99: seconds by phase.
     link, cache: as the newest heartbeat says them: the message has the record's fields, and few of them are ever looked at.
     busy_seconds: a step's own work. slowness: that over what its peers would take, 0.0 unknown. lasting_slowness: what is
-    believed of it after a while.
+    believed of it after a while. device: None where it has not told.
     """
 
     worker_id: str
@@ -61,6 +62,7 @@ class Worker:
     unwatched_since: float = 0.0
     on_notice: bool = False
     why_gone: str = ""
+    device: DeviceFacts | None = None
 
     @cached_property
     def order(self) -> tuple[int, str, float, str]:
@@ -70,6 +72,11 @@ class Worker:
     @property
     def pod_uid(self) -> str:
         return pod_uid_of(self.worker_id)
+
+    @property
+    def gpu(self) -> tuple[str, str]:
+        """(node, UUID) of its GPU; the UUID is "" where it has none."""
+        return self.failure_domain, self.device.uuid if self.device is not None else ""
 
     @property
     def ordinal(self) -> int:

@@ -41,6 +41,7 @@ class Situation:
     parallel_slots: workers that can compute at once on one machine; None: all. cache_reachable: a cache server is there.
     uncacheable: why nothing may be cached in this run; empty where it may. prefix_cost: of frozen units, over what was profiled.
     tied: the head uses unit 0's matrix. present: ids of workers that are there, where that is more than `workers`.
+    memory_limit_bytes: a plan that was predicted to need more ran out of memory; 0: none has.
     """
 
     num_units: int
@@ -59,6 +60,7 @@ class Situation:
     tied: bool = False
     prefix_cost: float = 1.0
     present: frozenset[str] = frozenset()
+    memory_limit_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,9 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         degrees = {f"{axis}_degree": degree for axis, degree in pinned.degrees.items()}
         section = section.model_copy(update=degrees | pinned.model_dump(include={"schedule", "virtual_stages"}))
         elastic = elastic.model_copy(update={"pipeline": True, "replicas": True})
+    if situation.memory_limit_bytes:
+        known = section.worker_memory_bytes or situation.memory_limit_bytes
+        section = section.model_copy(update={"worker_memory_bytes": min(known, situation.memory_limit_bytes)})
     profile = reference_profile(situation.workers, one_machine=situation.parallel_slots is not None)
     current = situation.current
     total = sum(unit.forward_seconds + unit.backward_seconds for unit in profile.units)

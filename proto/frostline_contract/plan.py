@@ -20,6 +20,10 @@ SAMPLE = "sample"
 PrefixTile = Literal["micro_batch", "sample"]
 """How many samples the frozen prefix computes together: a micro-batch, or one. It is numerics, and constant over a run."""
 
+GLOO, NCCL = "gloo", "nccl"
+Backend = Literal["gloo", "nccl"]
+"""What carries activations and gradients between members. Votes and states always travel over gloo."""
+
 
 class Decision(Frozen):
     """A policy's verdict on one interval, bound to the step at which it takes effect (docs/protocols.md 6.2).
@@ -53,7 +57,8 @@ class Placement(Shaped):
     stage_bounds: num_stages + 1 unit indices; stage i holds units [stage_bounds[i], stage_bounds[i + 1]).
     workers: worker ids by global rank. leaf_bounds: dp_degree + 1 leaf indices; replica r computes leaves
     [leaf_bounds[r], leaf_bounds[r + 1]). schedule: a name of the schedule registry ("gpipe", "1f1b", "interleaved_1f1b").
-    use_cache: whether workers read the frozen prefix's output from the activation cache.
+    use_cache: whether workers read the frozen prefix's output from the activation cache. predicted_peak_bytes: the planner's,
+    of the fullest worker; 0 for none.
     """
 
     degrees: Degrees
@@ -64,6 +69,7 @@ class Placement(Shaped):
     schedule: str = "1f1b"
     use_cache: bool = False
     predicted_step_seconds: float = 0.0
+    predicted_peak_bytes: int = 0
 
     @cached_property
     def shape(self) -> ParallelShape:
@@ -197,6 +203,7 @@ class Plan(Frozen):
     store_host, store_port: the TCPStore of the new global rank 0.
     job_revision: of the job that its members follow (`frostline_contract.job.job_revision`).
     prefix_tile: how many samples frozen units compute together, the same in every plan of a run.
+    backend: what carries activations and gradients between members: the same for all of them, so nobody chooses it by itself.
     """
 
     generation: GenerationId
@@ -226,6 +233,7 @@ class Plan(Frozen):
     run_epoch: int = 0
     job_revision: str = ""
     prefix_tile: PrefixTile = MICRO_BATCH
+    backend: Backend = GLOO
 
     @property
     def start_tag(self) -> StateTag | None:

@@ -83,7 +83,7 @@ class ParallelShape:
 
     def pp_rank_of_stage(self, stage: Any) -> Any:
         """The pipeline rank that runs a stage. stage: a stage number, or an array of them, which gives an array."""
-        return stage % self.pp_degree
+        return pp_rank_of_stage(stage, self.pp_degree)
 
     def dealt_to(self, number: int) -> int:
         """The dp rank that a numbered thing falls to where things are dealt out in turn (a unit's file in a checkpoint)."""
@@ -115,6 +115,11 @@ class ParallelShape:
 def stages_of(pp_rank: int, pp_degree: int, virtual_stages: int) -> list[int]:
     """The stage numbers that a pipeline rank runs, ascending: with virtual stages, every pp_degree-th one."""
     return [pp_rank + chunk * pp_degree for chunk in range(virtual_stages)]
+
+
+def pp_rank_of_stage(stage: Any, pp_degree: int) -> Any:
+    """The pipeline rank that runs a stage. stage: a stage number, or an array of them, which gives an array."""
+    return stage % pp_degree
 
 
 def deal_leaves(reduction_leaves: int, dp_degree: int) -> list[tuple[int, int]]:

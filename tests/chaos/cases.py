@@ -7,7 +7,7 @@ from frostline_contract.job.cluster import Fault
 from tests.chaos.acts import CHANGES_NUMERICS, Act
 from tests.chaos.jobs import LAG, VARIANTS
 
-SILENT_KINDS = ("stop", "deadlock", "cut_node")
+SILENT_KINDS = ("stop", "deadlock", "device_hang", "cut_node")
 """Kinds that only a deadline finds."""
 QUICK_CLOCKS = {"dead_after_seconds": 3.0, "hang_floor_seconds": 3.0}
 PATIENT_CLOCKS = {"dead_after_seconds": 20.0, "hang_floor_seconds": 60.0}

@@ -30,6 +30,7 @@ SHAPES: dict[int, tuple[tuple[int | None, int | None], ...]] = {
 WEIGHTS = {
     "kill_worker": 42, "late_commit": 7, "tear": 7, "raise": 6, "stop": 4, "deadlock": 4, "slow": 2, "cut": 4,
     "kill_in_checkpoint": 5, "kill_pod": 6, "kill_node": 5, "cut_node": 4, "leave": 8, "kill_controller": 10,
+    "device_error": 6, "device_hang": 3,
 }  # fmt: skip
 CACHE_WEIGHTS = {"kill_redis": 8, "kill_cache_server": 8}
 KEEPS_REPLICAS = ("kill_worker", "raise", "late_commit", "leave", "kill_controller", "kill_pod")
@@ -72,7 +73,10 @@ class _Draw:
         stale = variant == LOADED or rng.random() < 0.4
         acts = self._acts_beside(workers, cache, variant, faults) if stale else []
         pods = {"pods_per_node": rng.choices((1, 2), (70, 30))[0], "acts": tuple(acts), "variant": variant}
-        return self._case("whole", workers, rng.choice(SHAPES[workers]), faults, cache=cache, **pods)
+        shape = rng.choice(SHAPES[workers])
+        if shape == (None, None) and len(faults) < 5 and rng.random() < 0.5:  # a pinned shape has no other that needs less memory
+            faults.append(planned("oom", rng.randint(2, 30), rng.randrange(workers), rng.choice(STEP_PHASES)))
+        return self._case("whole", workers, shape, faults, cache=cache, **pods)
 
     def _replicas(self) -> Case:
         """The batch grows with the replicas: what changes their number changes the results, and is left out."""
@@ -222,7 +226,7 @@ class _Draw:
         phase = ""
         if kind == "kill_controller":
             phase = rng.choice(("step", "planned", "announced", "recovering"))
-        elif kind in ("kill_worker", "raise"):
+        elif kind in ("kill_worker", "raise", "device_error"):
             phase = rng.choice(STEP_PHASES) if rng.random() < 0.6 else rng.choice(RARE_PHASES)
         elif kind in ("stop", "deadlock", "cut", "slow"):
             phase = rng.choice(STEP_PHASES)

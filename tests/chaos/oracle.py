@@ -15,10 +15,11 @@ from tests.chaos.timeline import Complete, Hit, Life, Timeline
 
 KILLED_RUN = frozenset(("kill_all", "kill_write"))
 """Every process at once: nobody is left to say that the others have ended."""
-ENDING = frozenset(("kill_worker", "kill_in_checkpoint", "kill_pod", "kill_node", "kill_agent", "kill_preload")) | KILLED_RUN
-SILENCING = frozenset(("stop", "deadlock", "cut_node"))
-ERRORS = frozenset(("raise", "tear", "late_commit"))
-AT_A_PLACE = frozenset(("kill_worker", "kill_in_checkpoint", "stop", "deadlock")) | ERRORS
+KILLED = frozenset(("kill_worker", "kill_in_checkpoint", "kill_pod", "kill_node", "kill_agent", "kill_preload"))
+ENDING = KILLED | KILLED_RUN | {"device_error"}
+SILENCING = frozenset(("stop", "deadlock", "device_hang", "cut_node"))
+ERRORS = frozenset(("raise", "tear", "late_commit", "oom"))
+AT_A_PLACE = frozenset(("kill_worker", "kill_in_checkpoint", "stop", "deadlock", "device_error", "device_hang")) | ERRORS
 """Kinds whose step is exact: the worker carries them out itself. (A worker cut off trains on until it is missed.)"""
 BEFORE_THE_VOTE = frozenset(("load", "schedule", "audit", "exchange", "norms", "prepared", "vote"))
 SINCE_THE_VOTE = frozenset(("tally", "seen", "commit", "update"))

@@ -116,13 +116,14 @@ def test_the_trainers_are_what_facts_say() -> None:
     variables = environment(container)
     assert {name: variables[name] for name in (
         "FROSTLINE_RUN_DIR", "FROSTLINE_CONTROLLER", "FROSTLINE_CACHE", "FROSTLINE_TOKEN", "FROSTLINE_WORKERS_PER_POD",
-        "FROSTLINE_GRACE_SECONDS", "FROSTLINE_HEALTH_PORT",
+        "FROSTLINE_DEVICE", "FROSTLINE_GRACE_SECONDS", "FROSTLINE_HEALTH_PORT",
     )} == {
         "FROSTLINE_RUN_DIR": "/frostline/storage/runs/digits",
         "FROSTLINE_CONTROLLER": "$(DIGITS_CONTROLLER_SERVICE_HOST):7000",
         "FROSTLINE_CACHE": "$(DIGITS_CACHE_SERVER_SERVICE_HOST):7100",
         "FROSTLINE_TOKEN": "/var/run/frostline/token",
         "FROSTLINE_WORKERS_PER_POD": "1",
+        "FROSTLINE_DEVICE": "auto",
         "FROSTLINE_GRACE_SECONDS": "29",
         "FROSTLINE_HEALTH_PORT": "7001",
     }  # fmt: skip

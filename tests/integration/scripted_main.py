@@ -11,7 +11,8 @@ def main() -> int:
     """FROSTLINE_SCRIPT: "wait" (until SIGTERM, then 0), "stubborn" (ignores SIGTERM), "exit N", "raise", "gloo"."""
     script = os.environ["FROSTLINE_SCRIPT"]
     sys.stdout.write(f"worker pod={os.environ.get('FROSTLINE_POD_NAME')} uid={os.environ.get('FROSTLINE_POD_UID')} "
-                     f"local_rank={os.environ['FROSTLINE_LOCAL_RANK']} process={os.getpid()} at={time.time():.3f}\n")  # fmt: skip
+                     f"device={os.environ.get('CUDA_VISIBLE_DEVICES', '-')} "
+                     f"process={os.getpid()} at={time.time():.3f}\n")  # fmt: skip
     sys.stdout.flush()
     if script.startswith("exit"):
         return int(script.split()[1])

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import yaml
 
+from frostline_contract.device import DeviceFacts
 from frostline_contract.job import dump_job, job_digest, load_job, parse_job
 from frostline_contract.plan import Plan, SeenVote, StateTag
 from frostline_proto.v1 import control_pb2 as pb
@@ -126,7 +127,7 @@ class ScriptedWorker:
         self.messages: queue.Queue[pb.WatchPlanResponse] = queue.Queue()
         self.node, self.store_port = node or f"node-{ordinal}", 10000 + ordinal
         self.generation: plan_pb2.GenerationId | None = None
-        self.step = 0
+        self.device, self.step = DeviceFacts(), 0
         self.phase = "forward"
         self.silent = False
         self._beating = threading.Event()
@@ -157,6 +158,7 @@ class ScriptedWorker:
                 probe_detail="scripted", job_digest=self.job_digest, num_units=NUM_UNITS, steps_per_epoch=16, train_samples=512,
                 dataset_digest="data", weights_digest=self.weights, generation=self.generation, boundary_bytes_per_sample=100,
                 profile=plan_pb2.WorkerProfile(micro_batch_size=4, units=[unit] * NUM_UNITS, device="cpu"),
+                device=to_message(self.device, plan_pb2.DeviceFacts),
             ),
             timeout=5,
         )  # fmt: skip

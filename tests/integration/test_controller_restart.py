@@ -158,6 +158,32 @@ def test_members_that_are_not_back_yet_are_not_left_out_of_the_shape(pair: Calla
     assert not [plan for plan in heard if plan.start == "continue"], "who has not come back yet has not gone"
 
 
+def test_who_is_asked_to_stop_before_the_members_are_back_waits_for_them(pair: Callable[..., Pair]) -> None:
+    """They hold steps that no checkpoint has: a new leader ended the run without them (chaos, seed 7005)."""
+    run = pair(step=5)
+    run.kill_controller()
+    run.replace_controller()
+    operator = Operator(run.folder)
+    operator.command("suspend")
+    wait_for(lambda: operator.status().state != "running", "the command is taken")
+    time.sleep(0.5)
+    assert operator.status().state == "draining"
+    run.return_workers()
+    assert [worker.next("drain").reason for worker in run.workers] == ["suspend by command"] * 2
+    operator.close()
+
+
+def test_members_that_do_not_come_back_keep_nobody_from_stopping(pair: Callable[..., Pair]) -> None:
+    run = pair(step=5, controller={"heartbeat_seconds": 0.2, "dead_after_seconds": 1.0})
+    run.kill_controller()
+    run.replace_controller()
+    operator = Operator(run.folder)
+    operator.command("suspend")
+    wait_for(lambda: operator.status().state != "draining", "stopped without them")
+    assert operator.status().state == "suspended"
+    operator.close()
+
+
 def test_a_decision_that_the_workers_gave_up_before_it_was_taken_is_void(pair: Callable[..., Pair]) -> None:
     """Also where the controller that heard of it is another one than that which takes the decision."""
     run = pair(step=12, freeze=FREEZE_AT_1)

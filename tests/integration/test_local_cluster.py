@@ -99,12 +99,6 @@ def test_deleted_pod_comes_back_under_its_name_with_a_new_uid(cluster: Callable[
     wait_for(lambda: not psutil.pid_exists(int(workers(made, "trainer-1")[0]["process"])), "the deleted pod's worker is gone")
 
 
-def test_a_pod_has_the_workers_that_the_job_says(cluster: Callable[..., LocalCluster]) -> None:
-    made = cluster("wait", 1, placement={"workers": 2, "workers_per_pod": 2})
-    found = wait_for(lambda: (w := workers(made, "trainer-0"))[1:] and w, "two workers")
-    assert sorted(worker["local_rank"] for worker in found) == ["0", "1"]
-
-
 def test_pod_that_ended_well_is_started_again_while_it_is_wanted(cluster: Callable[..., LocalCluster]) -> None:
     made = cluster("exit 0", 1)
     first = wait_for(lambda: workers(made, "trainer-0"), "a worker")[0]

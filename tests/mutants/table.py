@@ -204,4 +204,40 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         ("tests/unit/test_contract_lineage.py",),
     ),
+    Mutant(
+        "vote-before-device",
+        "a member votes when it has given its device the step's work, not when that is done",
+        (
+            Edit(
+                TRAINER + "engine/generation.py",
+                "        self._fence()\n        self.keeper.post()\n",
+                "        self.keeper.post()\n",
+            ),
+        ),
+        ("tests/unit/trainer/test_engine_fence.py",),
+    ),
+    Mutant(
+        "abort-is-success",
+        "work that an abort has ended is taken for work that is done",
+        (
+            Edit(
+                TRAINER + "engine/fence.py",
+                "        groups.check()  # an abort",
+                "        pass  # an abort",
+            ),
+        ),
+        ("tests/unit/trainer/test_engine_fence.py",),
+    ),
+    Mutant(
+        "sick-device-survives",
+        "a worker whose device has failed reports what it holds as intact",
+        (
+            Edit(
+                TRAINER + "life/worker.py",
+                '        log.warning("generation %s is over: %s", self._running(), failure)\n        end_if_sick(failure)\n',
+                '        log.warning("generation %s is over: %s", self._running(), failure)\n',
+            ),
+        ),
+        ("tests/integration/test_sick_devices.py::test_a_worker_whose_device_fails_ends_and_reports_nothing",),
+    ),
 )

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from frostline_contract import plan, statistics
+from frostline_contract import device, plan, statistics
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.auth import ALLOWED
 from frostline_rpc.channel import IDEMPOTENT, SERVICES
@@ -30,6 +30,7 @@ PAIRS: list[tuple[type[BaseModel], type[Message]]] = [
     (plan.UnitHolders, plan_pb2.UnitHolders),
     (statistics.UnitProfile, plan_pb2.UnitProfile),
     (statistics.WorkerProfile, plan_pb2.WorkerProfile),
+    (device.DeviceFacts, plan_pb2.DeviceFacts),
     (statistics.LinkProfile, plan_pb2.LinkProfile),
     (statistics.CacheProfile, plan_pb2.CacheProfile),
     (statistics.GuardReading, plan_pb2.GuardReading),

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from frostline_contract.exit_codes import CRASH_LOOP, DEVICE, DONE, FAULT, FINAL, REFUSED, USER_MISTAKE
 from frostline_contract.job import Job, load_job
 from frostline_controller.cli import exit_codes, kubectl
 from frostline_controller.cli.arguments import build_parser
@@ -15,8 +16,7 @@ from frostline_controller.service.events import KINDS
 from frostline_proto.v1 import cache_pb2, control_pb2
 from frostline_rpc.auth import ALLOWED
 from frostline_rpc.channel import IDEMPOTENT
-from frostline_trainer import agent, verify, worker
-from frostline_trainer.life.worker import EXIT_DONE, EXIT_REFUSED
+from frostline_trainer import verify
 from tools.concept_pictures import PICTURES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,8 +77,8 @@ def test_every_exit_code_of_a_process_is_explained_and_no_other() -> None:
         "controller/frostline_controller/__main__.py"
     )
     assert explained == {
-        "worker": {EXIT_DONE, EXIT_REFUSED, worker.EXIT_USER, worker.EXIT_FAULT},
-        "agent (the pod)": agent.FINAL | {agent.CRASH_LOOP},
+        "worker": {DONE, USER_MISTAKE, REFUSED, FAULT, DEVICE},
+        "agent (the pod)": FINAL | {CRASH_LOOP},
         "controller": controller,
         "cache server": exits_of("cache_server/frostline_cache_server/__main__.py"),
         "preload process": exits_of("trainer/frostline_trainer/preload.py"),

@@ -2,9 +2,13 @@
 
     python -m frostline_trainer.agent
 
-Environment: FROSTLINE_WORKERS_PER_POD (1), FROSTLINE_PRELOAD (socket of a preload process; unset: the agent starts its own),
-FROSTLINE_LOG (file of the workers' output; unset: the agent's own), FROSTLINE_GRACE_SECONDS (from SIGTERM to SIGKILL),
-FROSTLINE_HEALTH_PORT (HTTP port for probes, on FROSTLINE_BIND_HOST; unset: none), and what workers read.
+Each worker is started with its own GPU alone (CUDA_VISIBLE_DEVICES, gpus.py). Where that cannot be, workers are started with
+FROSTLINE_DEVICE_MISTAKE, the reason: they tell the controller, which the agent does not speak to, and end.
+
+Environment: FROSTLINE_WORKERS_PER_POD (1), FROSTLINE_DEVICE (the job's training.device; auto), FROSTLINE_PRELOAD (socket of a
+preload process; unset: the agent starts its own), FROSTLINE_LOG (file of the workers' output; unset: the agent's own),
+FROSTLINE_GRACE_SECONDS (from SIGTERM to SIGKILL), FROSTLINE_HEALTH_PORT (HTTP port for probes, on FROSTLINE_BIND_HOST; unset:
+none), and what workers read.
 
 Exit codes of a worker: 0 done, 2 the user's mistake, 3 refused by the controller: these are not started again, but for one try
 after a refusal, since what was refused may have been the process (it belonged to a world that is over) and not the pod. Anything
@@ -25,11 +29,12 @@ from http.server import HTTPServer
 from pathlib import Path
 
 from frostline_contract.backoff import HEALTHY_SECONDS, Backoff
+from frostline_contract.exit_codes import CRASH_LOOP, DONE, FINAL, REFUSED, USER_MISTAKE
 from frostline_contract.scratch_folder import ScratchFolder
+from frostline_trainer.gpus import VISIBLE, NoDevice, assign_gpus
+from frostline_trainer.identity import ordinal_of
 from frostline_trainer.pod_health import serve_pod_health
 
-DONE, CRASH_LOOP, USER_MISTAKE, REFUSED = 0, 1, 2, 3
-FINAL = {DONE, USER_MISTAKE, REFUSED}
 RESPAWN_SECONDS_FIRST, RESPAWN_SECONDS_MAX = 0.1, 10.0
 CRASHES_MAX = 8
 CONNECT_SECONDS = 0.1
@@ -66,6 +71,7 @@ class Agent:
         self._socket = env.get("FROSTLINE_PRELOAD", "")
         self._health_port = int(env.get("FROSTLINE_HEALTH_PORT", "0"))
         self._health: HTTPServer | None = None
+        self._devices: list[dict[str, str]] = [{} for _ in self._slots]
         self._folder: ScratchFolder | None = None  # only where it is used
         if not self._socket or self._health_port:
             self._folder = ScratchFolder()
@@ -80,6 +86,7 @@ class Agent:
         self._selector.register(wake, selectors.EVENT_READ)
         if not self._socket:
             self._start_preload()
+        self._devices = self.assign_devices()
         try:
             self._serve_health()
             while any(slot.exit_code is None for slot in self._slots):
@@ -102,6 +109,18 @@ class Agent:
         if self._kill_at is not None:
             return DONE
         return next((code for code in (CRASH_LOOP, USER_MISTAKE, REFUSED) if code in codes), DONE)
+
+    def assign_devices(self) -> list[dict[str, str]]:
+        """What each worker's environment says of its device, by local rank: once in the agent's life, so that none moves."""
+        ordinal = ordinal_of(self._env.get("FROSTLINE_POD_NAME", ""))
+        try:
+            gpus = assign_gpus(self._env.get("FROSTLINE_DEVICE", "auto"), ordinal, len(self._slots), self._env)
+        except NoDevice as mistake:
+            say(f"no devices for the workers: {mistake}")
+            return [{"FROSTLINE_DEVICE_MISTAKE": str(mistake)} for _ in self._slots]
+        for local_rank, uuid in enumerate(gpus):
+            say(f"device local_rank={local_rank} uuid={uuid}")
+        return [{VISIBLE: uuid} for uuid in gpus] or self._devices
 
     def _on_term(self, number: int, frame: object) -> None:
         if self._kill_at is None:
@@ -132,7 +151,7 @@ class Agent:
             slot.next_start = now + CONNECT_SECONDS
             return
         nonce = secrets.token_hex(4)
-        env = {**self._env, "FROSTLINE_LOCAL_RANK": str(slot.local_rank), "FROSTLINE_WORKER_NONCE": nonce}
+        env = {**self._env, **self._devices[slot.local_rank], "FROSTLINE_WORKER_NONCE": nonce}
         if self._folder is not None:
             slot.joined = self._folder.path / f"joined-{nonce}"
             env["FROSTLINE_JOINED"] = str(slot.joined)

@@ -26,15 +26,12 @@ class Identity:
     pod_name: str
     worker_id: str
     node: str
-    local_rank: int
     host: str
     joined_file: Path | None = None
 
     @property
     def ordinal(self) -> int:
-        """Of its pod; 0 for a pod without one."""
-        tail = self.pod_name.rpartition("-")[2]
-        return int(tail) if tail.isdigit() else 0
+        return ordinal_of(self.pod_name)
 
     @staticmethod
     def from_environment() -> "Identity":
@@ -46,10 +43,15 @@ class Identity:
             pod_name=os.environ.get("FROSTLINE_POD_NAME", "worker"),
             worker_id=worker_id_of(os.environ, secrets.token_hex(4)),
             node=os.environ.get("FROSTLINE_NODE", "local"),
-            local_rank=int(os.environ.get("FROSTLINE_LOCAL_RANK", "0")),
             host=os.environ.get("FROSTLINE_HOST", "127.0.0.1"),
             joined_file=Path(joined) if (joined := os.environ.get("FROSTLINE_JOINED")) else None,
         )
+
+
+def ordinal_of(pod_name: str) -> int:
+    """The number at the end of a pod's name; 0 for a name without one."""
+    tail = pod_name.rpartition("-")[2]
+    return int(tail) if tail.isdigit() else 0
 
 
 def worker_id_of(env: Mapping[str, str], nonce: str = "") -> str:

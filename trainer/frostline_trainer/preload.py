@@ -26,12 +26,11 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+from frostline_contract.exit_codes import FAULT, FINAL
+
 WORKER_MODULE = "frostline_trainer.worker"
 PR_SET_PDEATHSIG = 1
 REQUEST_BYTES_MAX = 1 << 20
-FAULT = 70
-TOLD = frozenset({0, 2, 3})
-"""Exit codes of a worker that the controller has let go, refused, or heard from."""
 
 
 def warm_up() -> None:
@@ -48,8 +47,22 @@ def warm_up() -> None:
         importlib.import_module("frostline_trainer.warming").import_for(os.environ.get("FROSTLINE_RUN_DIR", ""))
     importlib.import_module(module)
     departure()
+    check_untouched()
     gc.freeze()  # the shared pages stay shared, and a collection in a worker stays cheap
     gc.enable()
+
+
+def check_untouched(descriptors: Path = Path("/proc/self/fd")) -> None:
+    """Raises RuntimeError where an import has opened a GPU: a fork of this process could not use one any more.
+
+    descriptors: folder of links, one an open file.
+    """
+    opened = {os.readlink(link) for link in descriptors.iterdir() if link.is_symlink()}
+    if gpus := sorted(name for name in opened if name.startswith("/dev/nvidia")):
+        raise RuntimeError(
+            f"the preload process has opened {', '.join(gpus)} while it imported: no worker that it forks could use a GPU; "
+            "whatever it imports (plugins of the run, torch's own start) must leave CUDA alone"
+        )
 
 
 @dataclass
@@ -180,7 +193,7 @@ class Preload:
             found, status = os.waitpid(process_id, os.WNOHANG)
             if found:
                 child, code = self.children.pop(process_id), os.waitstatus_to_exitcode(status)
-                if code not in TOLD:
+                if code not in FINAL:
                     self._tell(child, code)
                 self._send(child, {"exit": code})
                 self._close(child)

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from functools import partial
 
 import torch
 
@@ -12,6 +13,7 @@ from frostline_trainer.engine.schedules import schedule_named
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
 from frostline_trainer.probe import run_probe
+from frostline_trainer.self_test import examine_gpu
 from frostline_trainer.tasks import task_for
 from frostline_trainer.tile_check import find_address_dependence, find_place_dependence, may_use_cache, measure_sample_tiles
 
@@ -22,7 +24,7 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
     """Load data and model as the job says. Raises ValueError for the user's mistakes, one line each."""
     torch.set_num_threads(job.training.threads)
     _check_schedules(job)
-    device = device or choose_device(job, 0)
+    device = device or choose_device(job)
     if device.type == "cuda":
         _deterministic_cuda()
     data = load_data(job)
@@ -43,9 +45,10 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
     )
     _check_batch(context)
     tokens, width = hidden_shape
-    context.probe_digest, context.probe_detail = run_probe(
-        width, tokens, job.training.micro_batch_size, COMPUTE_TYPES[job.training.precision], device
-    )
+    probe = partial(run_probe, width, tokens, job.training.micro_batch_size, COMPUTE_TYPES[job.training.precision], device)
+    context.probe_digest, context.probe_detail = probe()
+    if device.type == "cuda":
+        examine_gpu(device, lambda: probe()[0], context.probe_digest)
     check_tiles(context)
     return context
 
@@ -65,8 +68,11 @@ def check_tiles(context: RunContext) -> None:
         log.warning("%s; one sample at a time costs %.2f x", context.place_dependence, context.sample_tile_cost)
 
 
-def choose_device(job: Job, local_rank: int) -> torch.device:
-    """The worker's device. Raises ValueError where the job asks for CUDA and there is none."""
+def choose_device(job: Job) -> torch.device:
+    """The worker's device: the first GPU that it sees, which is the only one where an agent has started it (gpus.py).
+
+    Raises ValueError where the job asks for CUDA and there is none.
+    """
     wanted, available = job.training.device, torch.cuda.is_available()
     if wanted == "cuda" and not available:
         raise ValueError("training.device is cuda and no CUDA device is visible; use device: cpu or auto")
@@ -74,7 +80,7 @@ def choose_device(job: Job, local_rank: int) -> torch.device:
         if job.training.precision == "mixed_bfloat16":
             raise ValueError("training.precision mixed_bfloat16 needs a CUDA device; use float32 or bfloat16 on a CPU")
         return torch.device("cpu")
-    return torch.device("cuda", local_rank % torch.cuda.device_count())
+    return torch.device("cuda", 0)
 
 
 def _deterministic_cuda() -> None:

@@ -1,6 +1,7 @@
 """A worker process: one training process, from its start to its exit code.
 
-Environment: see docs/design.md 14. Exit codes: 0 ended as told, 2 the user's mistake, 3 refused by the controller, 70 a fault.
+Environment: see docs/design.md 14. Exit codes: 0 ended as told, 2 the user's mistake, 3 refused by the controller, 70 a fault,
+71 its device failed (frostline_contract/exit_codes.py).
 """
 
 import logging
@@ -10,6 +11,9 @@ import sys
 import threading
 import traceback
 
+import torch
+
+from frostline_contract.exit_codes import FAULT, REFUSED, USER_MISTAKE
 from frostline_contract.job import Job, parse_job, read_yaml
 from frostline_contract.statistics import WorkerProfile
 from frostline_proto.v1 import control_pb2
@@ -18,10 +22,10 @@ from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.line import ControllerLine, Refused
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.identity import Identity
-from frostline_trainer.life.worker import EXIT_REFUSED, Worker
+from frostline_trainer.life.sick_device import end_if_sick
+from frostline_trainer.life.worker import Worker
 
 log = logging.getLogger(__name__)
-EXIT_USER, EXIT_FAULT = 2, 70
 JOB_PATIENCE_SECONDS = 60.0
 
 
@@ -36,20 +40,31 @@ def main() -> int:
     )
     worker = None
     try:
+        if mistake := os.environ.get("FROSTLINE_DEVICE_MISTAKE"):
+            raise ValueError(mistake)
         worker = Worker(identity, *ask_for_job(identity))
         _leave_when_told(worker)
         return worker.run()
     except Refused as refusal:
         log.error("refused: %s", refusal)
-        return EXIT_REFUSED
+        return REFUSED
     except ValueError as mistake:
         log.error("%s", mistake)
         _tell(identity, worker, str(mistake), user_mistake=True)
-        return EXIT_USER
+        return USER_MISTAKE
+    except torch.OutOfMemoryError as shortage:
+        log.exception("out of memory")
+        mistake = (
+            f"{identity.pod_name} has too little device memory to begin: {str(shortage).splitlines()[0]}; lower "
+            "training.micro_batch_size, set training.activation_checkpointing, or use GPUs with more memory"
+        )
+        _tell(identity, worker, mistake, user_mistake=True)
+        return USER_MISTAKE
     except Exception as fault:
+        end_if_sick(fault)
         log.exception("fault")
         _tell(identity, worker, "".join(traceback.format_exception(fault))[-4000:], user_mistake=False)
-        return EXIT_FAULT
+        return FAULT
 
 
 def ask_for_job(identity: Identity) -> tuple[Job, list[WorkerProfile]]:

@@ -39,6 +39,8 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
         "uncovered_units": list(response.uncovered_units),
         "prefix_tile": response.prefix_tile,
         "prefix_tile_reason": response.prefix_tile_reason,
+        "backend": response.backend,
+        "quarantined": [{"node": one.node, "uuid": one.uuid, "failures": one.failures} for one in response.quarantined],
         "generation": f"{response.generation.incarnation}.{response.generation.counter}",
         "freeze_point": response.freeze_point,
         "num_units": response.num_units,
@@ -68,6 +70,7 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
                 "resident_bytes": worker.resident_bytes,
                 "step_parts": dict(worker.step_parts),
                 "slowness": worker.slowness or None,
+                "device": {"name": worker.device.name, "uuid": worker.device.uuid, "host": worker.device.host},
             }
             for worker in response.workers
         ],
@@ -123,6 +126,10 @@ def status_text(status: dict[str, Any]) -> str:
         lines.append(f"one node's end would take units {', '.join(map(str, uncovered))}: nobody on another node keeps a copy")
     if reason := status.get("prefix_tile_reason"):
         lines.append(f"frozen layers compute one {status['prefix_tile'].replace('_', '-')} at a time: {reason}")
+    if status.get("backend") == "nccl":
+        lines.append("activations and gradients travel over NCCL")
+    for gone in status.get("quarantined") or []:
+        lines.append(f"not used any more: GPU {gone['uuid']} of node {gone['node']}, which failed {gone['failures']} times")
     if status["workers"]:
         lines.append(f"{'worker':<34}{'process':>9}  {'state':<9}{'stages':<8}{'dp':<4}{'units+kept':<12}{'heartbeat':<11}phase")
     for worker in status["workers"]:
@@ -156,11 +163,11 @@ def _empty(run: RunData) -> dict[str, Any]:
             "worker_id": worker_id, "pod_name": "", "process_id": None, "state": "gone", "global_rank": global_rank,
             "pp_rank": pp_rank, "dp_rank": shape.dp_rank(global_rank), "stages": shape.stages_of(pp_rank),
             "units": placement.units_of(worker_id), "keeps": [], "heartbeat_age_seconds": None, "step": 0, "phase": "",
-            "resident_bytes": 0, "step_parts": {}, "slowness": None,
+            "resident_bytes": 0, "step_parts": {}, "slowness": None, "device": {"name": "", "uuid": "", "host": ""},
         })  # fmt: skip
     return {
         "name": run.name, "state": "", "step": 0, "total_steps": training.get("steps") or 0, "epoch": 0.0, "lineage": 0,
-        "run_epoch": 0, "uncovered_units": [], "prefix_tile": "", "prefix_tile_reason": "",
+        "run_epoch": 0, "uncovered_units": [], "prefix_tile": "", "prefix_tile_reason": "", "backend": "", "quarantined": [],
         "generation": "", "freeze_point": 0, "num_units": run.num_units, "shape": _shape(placement), "loss": None, "metrics": {},
         "samples_per_second": 0.0, "cache_hit_fraction": 0.0, "seconds_left": None, "message": "",
         "controller": {"incarnation": 0, "resident_bytes": 0}, "workers": workers,

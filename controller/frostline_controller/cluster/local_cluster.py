@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from frostline_contract.annotations import STATE
+from frostline_contract.exit_codes import USER_MISTAKE
 from frostline_contract.job import Job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import TRAINING
@@ -26,7 +27,7 @@ from frostline_contract.scratch_folder import ScratchFolder
 from frostline_controller.cluster.backend import SUCCEEDED
 from frostline_controller.cluster.child import child_environment, last_lines, python_module
 from frostline_controller.cluster.local_backend import LocalBackend
-from frostline_controller.cluster.pod import USER_MISTAKE, Pod
+from frostline_controller.cluster.pod import Pod
 from frostline_controller.cluster.service_process import QUICK_ENDS_MAX, Service, ServiceProcess
 from frostline_rpc.auth import WORKER, Tokens
 
@@ -249,6 +250,7 @@ class LocalCluster:
             "FROSTLINE_TOKEN": Tokens.read(self._places.tokens).by_role[WORKER],
             "FROSTLINE_PRELOAD": self._preload,
             "FROSTLINE_WORKERS_PER_POD": str(self._job.placement.workers_per_pod),
+            "FROSTLINE_DEVICE": self._job.training.device,
             "FROSTLINE_GRACE_SECONDS": str(GRACE_SECONDS - 1.0),
         }
 

@@ -9,6 +9,7 @@ from signal import SIGTERM
 
 from frostline_contract.backoff import Backoff
 from frostline_contract.durable_files import replace_durably
+from frostline_contract.exit_codes import REFUSED, USER_MISTAKE
 from frostline_controller.cluster.backend import FAILED, PENDING, RUNNING, SUCCEEDED, PodInfo
 from frostline_controller.cluster.child import python_module
 from frostline_controller.cluster.supervised import SupervisedChild
@@ -18,7 +19,6 @@ log = logging.getLogger(__name__)
 RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX = 0.2, 10.0
 RESTART_SECONDS_AFTER_SUCCESS = 3.0
 """A pod that ended well is started again too (restartPolicy Always), unless it is scaled away meanwhile: so a run ends."""
-USER_MISTAKE, REFUSED = 2, 3
 RESTARTS_MAX = 6
 
 

@@ -80,7 +80,7 @@ def finish(
     placement = Placement(
         degrees=shape.degrees, virtual_stages=shape.virtual_stages, stage_bounds=option,
         leaf_bounds=leaf_bounds, workers=assignment.workers, schedule=chosen.schedule, use_cache=model.use_cache,
-        predicted_step_seconds=cost.total_seconds,
+        predicted_step_seconds=cost.total_seconds, predicted_peak_bytes=round(cost.peak_bytes),
     )  # fmt: skip
     return PlannedPlacement(placement, cost, assignment.spares, alternatives, reason, cache_reason,
                             assignment.moved_bytes if inputs.current else 0,

@@ -164,4 +164,4 @@ class Adapting:
 
 def _computed(placement: Placement) -> dict[str, object]:
     """What makes two placements different: everything but the prediction."""
-    return placement.model_dump(exclude={"predicted_step_seconds"})
+    return placement.model_dump(exclude={"predicted_step_seconds", "predicted_peak_bytes"})

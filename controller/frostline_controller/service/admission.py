@@ -27,6 +27,7 @@ class Admission:
         """Raises Refused where this worker is not wanted, or would bring other data, code or bits into the run."""
         await self._check_place(request.worker_id)
         try:
+            self._check_device(request)
             self._check_identity(request)
         except Refused as refusal:
             self._controller.start_failures.note(request.worker_id, str(refusal), request.pod_name)
@@ -44,6 +45,15 @@ class Admission:
             await run.reread()  # the pod may be milliseconds old
             if run.cluster.pods and uid not in run.cluster.uids:
                 raise Refused(f"pod {uid!r} is no longer part of the run: another has taken its place, or it was handed back")
+
+    def _check_device(self, request: pb.RegisterRequest) -> None:
+        """Raises Refused for a worker on a GPU that is in quarantine."""
+        for one in self._controller.run.quarantined:
+            if (one.node, one.uuid) == (request.failure_domain, request.device.uuid):
+                raise Refused(
+                    f"device.uuid is {one.uuid}: this GPU of node {one.node} failed {one.failures} times in this run; read the "
+                    "node's kernel log for Xid errors, then mend or drain the node"
+                )
 
     def _check_identity(self, request: pb.RegisterRequest) -> None:
         """A worker must be of this job, and in exact numerics compute the same bits (docs/protocols.md 1.9). Raises Refused."""

@@ -69,6 +69,7 @@ class Choosing:
             parallel_slots=run.parallel_slots,
             train_samples=run.identity.train_samples,
             tied=run.identity.tied,
+            memory_limit_bytes=run.memory_limit_bytes,
         )
         if self._for_cost:
             return await asyncio.to_thread(self._cheapest, situation)

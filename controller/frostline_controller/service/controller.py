@@ -19,6 +19,7 @@ from frostline_controller.service.adapting import Adapting
 from frostline_controller.service.cache_news import CacheNews
 from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.commands import Commands
+from frostline_controller.service.devices import Devices
 from frostline_controller.service.ending import Ending
 from frostline_controller.service.entering import Entering
 from frostline_controller.service.following import Following, Offers
@@ -66,6 +67,7 @@ class Controller:
         self.commands = Commands(run, self.sizing, self.adapting, self.entering, self.ending)
         self.watching = Watching(run, self.entering, self.adapting)
         self.start_failures = StartFailures(run, self.entering, self.ending)
+        self.devices = Devices(run)
         self.profiling = ProfileFile(run)
         self.handed_out = HandedOut(run)
         self.publishing, self.cache_news = Publishing(run), CacheNews(run)
@@ -195,6 +197,7 @@ class Controller:
         await self._take_departures(now)
         await self._tell_own_events()
         await self.start_failures.advance()
+        await self.devices.advance()
         if self.entering.crash_loop:
             self.ending.fail(self.entering.crash_loop, crash_loop=True)
         if await self.ending.settle(now):

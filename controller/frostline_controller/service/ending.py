@@ -33,6 +33,7 @@ class Ending:
         self.outcome: pb.RunOutcome | None = None
         self.draining = run.state.message if run.state.state == RunStatus.DRAINING else ""
         self._drained: object = None
+        self._missed = False
         self.cancelled = False
         self._user_mistake = self._crash_loop = False
         self.end_reason = f"the run is {run.state.state}" if run.ended else ""
@@ -84,21 +85,36 @@ class Ending:
         self.note_outcome(pb.RunOutcome(status=RunStatus.FAILED, message=message, steps=self._run.step))
 
     async def drain(self, reason: str, cancelled: bool = False) -> None:
-        """Ask all members for a checkpoint at a step boundary; without members the run just stops where it is."""
+        """Ask all members for a checkpoint at a step boundary; without members the run just stops where it is.
+
+        Members that a new leader has not heard of yet are asked when they come back; `settle` waits for none of them for ever.
+        """
         run = self._run
         if run.ended:
             return
         await run.commit(state=RunStatus.DRAINING, message=reason)
         self.cancelled, self.draining = self.cancelled or cancelled, reason
-        if run.current is None or not any(run.members.is_alive(worker) for worker in run.current.placement.workers):
+        if self._is_deserted():
             self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=reason, steps=run.step))
             return
+        self._missed = bool(run.awaited())
         self._tell_drain()
         log.info("draining step=%s reason=%r", run.step, reason)
+
+    def _is_deserted(self) -> bool:
+        """No member is there that could save, and none is to be expected."""
+        run = self._run
+        if run.current is None:
+            return True
+        back_until = run.started + run.members.dead_after_seconds
+        expected = run.awaited() and run.clock() < back_until
+        return not expected and not any(run.members.is_alive(worker) for worker in run.current.placement.workers)
 
     async def settle(self, now: float) -> bool:
         """True where the run is over: nothing else is to be done for it."""
         run = self._run
+        if self.draining and self._missed and self.outcome is None and self._is_deserted():
+            self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=self.draining, steps=run.step))
         if self.outcome is not None and not run.ended:
             await self._end(self.outcome)
             self._told_at = now

@@ -15,6 +15,7 @@ from frostline_contract.plan import Plan
 from frostline_controller.membership import LEAVING, Worker
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
 from frostline_controller.service.choosing import Choosing
+from frostline_controller.service.devices import no_placement
 from frostline_controller.service.recovery import Recovery, distrusts_anew, facts_line, fence_message, generation_of, last_line
 from frostline_controller.service.reshaping import Reshaping
 from frostline_controller.service.run import Run
@@ -45,8 +46,7 @@ class Entering:
         self._run, self._choosing, self._reshaping = run, choosing, reshaping
         self._starting = Starting(run, choosing, checkpoint_root)
         self.recovery: Recovery | None = None
-        self.resuming = False
-        self.just_entered = False
+        self.resuming = self.just_entered = False
         self._waiting_since: float | None = None
         self._name = run.members.name_of
         self._entry = Entry(run.clock(), run.clock(), "", failed=False) if run.current is not None else None
@@ -175,7 +175,7 @@ class Entering:
         try:
             plan = await self._make_plan(found, failure, workers, recovery)
         except ValueError as refusal:
-            await self._wait(f"after a failure: no placement for {len(workers)} workers: {refusal}", recovery)
+            await self._wait(no_placement(run, len(workers), self._choosing.wanted_workers(), refusal), recovery)
             return
         interrupted, since = self._entry, recovery.since
         if interrupted is not None and interrupted.failed and interrupted.reason:

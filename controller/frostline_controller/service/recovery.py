@@ -24,6 +24,7 @@ RETURN_SECONDS = 3.0
 CAUSES_TOLD = 3
 MARKS_OF_A_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "interrupted")
 """In the text of an error: it came from a collective, in which a peer was lost."""
+MARKS_OF_ITS_OWN = ("out of memory", "OutOfMemoryError", "Duplicate GPU", "invalid usage")
 
 
 @dataclass
@@ -180,7 +181,7 @@ class Recovery:
 
     def first_error(self) -> tuple[str, str] | None:
         """Who failed first, and its traceback: the first one that is not only about a peer which had gone."""
-        own = ((worker_id, text) for worker_id, text in self.errors.items() if not any(mark in text for mark in MARKS_OF_A_PEER))
+        own = ((worker_id, text) for worker_id, text in self.errors.items() if not of_a_peer(text))
         return next(own, next(iter(self.errors.items()), None))
 
     def of_its_own(self, run: Run, failure: Failure) -> tuple[bool, str]:
@@ -198,6 +199,11 @@ class Recovery:
         first = self.first_error()
         text = next((text for text in (*told, first[1] if first else "") if text), "")
         return crashed or unexplained or bool(self.excluded), text
+
+
+def of_a_peer(text: str) -> bool:
+    """Whether an error came from a collective in which a peer was lost: NCCL also names mistakes and shortages of its own."""
+    return any(mark in text for mark in MARKS_OF_A_PEER) and not any(mark in text for mark in MARKS_OF_ITS_OWN)
 
 
 def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:

@@ -18,20 +18,24 @@ from frostline_contract.run_status import ENDED
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState
 from frostline_controller.history import in_force, surviving_decisions
 from frostline_controller.membership import GONE, Membership, Worker
+from frostline_controller.planner.backend import choose_backend
 from frostline_controller.service.events import KINDS, EventLog, event_line
 from frostline_controller.service.faults import PlannedFaults
 from frostline_controller.service.plan_log import PlanLog
 from frostline_controller.service.records import RecordLog, StatisticsLog
 from frostline_controller.service.streams import Streams
-from frostline_controller.state.durable import DurableState, DurableStore, with_decisions
+from frostline_controller.state.durable import DurableState, DurableStore, FailedDevice, with_decisions
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message
 
 log = logging.getLogger(__name__)
 
-WARNINGS = frozenset(("failure", "hang", "checkpoint_failed", "decision_void", "cannot_start", "wrong_bits"))
+WARNINGS = frozenset(("failure", "hang", "checkpoint_failed", "decision_void", "cannot_start", "wrong_bits", "quarantine",
+                      "out_of_memory"))  # fmt: skip
 """Kinds of events that somebody may have to do something about."""
+DEVICE_FAILURES_MAX = 2
+"""A GPU that failed so often in a run is not used in it any more: one error is often the only one."""
 
 
 class Run:
@@ -85,6 +89,7 @@ class Run:
         self.trouble = ""
         self.accept_numerics = False
         self.retries, self.cache_off = state.retries, state.cache_off
+        self.failed_devices, self.memory_limit_bytes = state.failed_devices, state.memory_limit_bytes
         self._removing: dict[str, str] = {}
         self.untold: list[dict[str, object]] = []
         self._plan_messages: dict[GenerationId, tuple[Plan, tuple[Decision, ...], bytes]] = {}
@@ -108,9 +113,12 @@ class Run:
         return plan.job_revision not in ("", self.job_revision)
 
     def stamped(self, plan: Plan) -> Plan:
-        """A plan as it is written: with the job that its members are to follow, and the run's prefix tile."""
+        """A plan as it is written: with the job that its members are to follow, the run's prefix tile, and the backend."""
         tile = self.identity.prefix_tile if self.identity is not None else plan.prefix_tile
-        return plan.model_copy(update={"job_revision": self.job_revision, "prefix_tile": tile})
+        devices = [worker.device if worker is not None else None for worker in map(self.members.get, plan.participants)]
+        backend, why = choose_backend(self.job.placement.backend, devices)
+        log.info("backend generation=%s backend=%s reason=%r", plan.generation, backend, why)
+        return plan.model_copy(update={"job_revision": self.job_revision, "prefix_tile": tile, "backend": backend})
 
     def cache_address(self) -> str:
         """host:port of the cache server: where one has been started for this run, else what we were told; empty: none."""
@@ -126,9 +134,9 @@ class Run:
     async def commit(self, **changes: Any) -> None:
         """Change the durable state: written and tested before it is true here. Raises Conflict where another leads.
 
-        identity, retries and cache_off become durable with whatever is written next.
+        identity, retries, cache_off, failed_devices and memory_limit_bytes become durable with whatever is written next.
         """
-        own = {"identity": self.identity, "retries": self.retries, "cache_off": self.cache_off}
+        own = {name: getattr(self, name) for name in ("identity", "retries", "cache_off", "failed_devices", "memory_limit_bytes")}
         fresh = self.state.model_copy(update={**own, **changes})
         await asyncio.to_thread(self._store.write, self.state, fresh, self._removing)
         self.state, self._removing = fresh, {}
@@ -188,10 +196,7 @@ class Run:
         return max([*told, durable, max(plan.start_step, 0)])
 
     def loss_among(self, worker_ids: Iterable[str], return_seconds: float) -> str:
-        """That one of these workers is gone, and why, in words; empty where none is.
-
-        return_seconds: how long after its start this controller waits for a worker that it has not heard of.
-        """
+        """Why one of these is gone; "" where none is. return_seconds: after the start, for those that were not heard of yet."""
         settled = self.clock() - self.started > return_seconds
         return next((loss for one in worker_ids if (loss := self.members.loss_of(one, self.cluster.uids, settled))), "")
 
@@ -207,7 +212,13 @@ class Run:
     def available(self) -> list[Worker]:
         """Workers that a plan may name: who is still inside a generation that is over is none of them."""
         behind = {worker.worker_id for worker in self.left_behind()}
-        return [worker for worker in self.members.available() if worker.worker_id not in behind]
+        sick = {(one.node, one.uuid) for one in self.quarantined}
+        return [one for one in self.members.available() if one.worker_id not in behind and one.gpu not in sick]
+
+    @property
+    def quarantined(self) -> list[FailedDevice]:
+        """GPUs that no plan uses any more."""
+        return [one for one in self.failed_devices if one.failures >= DEVICE_FAILURES_MAX]
 
     def awaited(self) -> list[str]:
         """Members of the running plan that have not come back to this controller since it started, and still may: no news of
@@ -234,8 +245,7 @@ class Run:
 
     def step_seconds(self) -> float:
         """Of the newest record; the plan's prediction before there is one."""
-        latest = self.records.latest
-        if latest is not None and latest.step_seconds > 0:
+        if (latest := self.records.latest) is not None and latest.step_seconds > 0:
             return latest.step_seconds
         predicted = self.current.placement.predicted_step_seconds if self.current else 0.0
         return predicted or 1.0

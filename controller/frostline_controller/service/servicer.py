@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 
+from frostline_contract.device import DeviceFacts
 from frostline_contract.job import dump_job
 from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
@@ -57,6 +58,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             last_heard=now,
             unwatched_since=now,
             generation=_generation(request.generation) if request.HasField("generation") else None,
+            device=to_record(request.device, DeviceFacts) if request.HasField("device") else None,
         )
         named = {name for plan in (run.current, run.state.prepared) if plan is not None for name in plan.participants}
         for older in run.members.displaced_by(worker, run.job.placement.workers_per_pod, named):
@@ -204,6 +206,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             raise StaleGeneration(
                 f"incarnation {request.incarnation} is newer than this controller's {self._run.state.incarnation}"
             )
+        if request.HasField("memory_shortage"):
+            self._controller.devices.note_shortage(request)
         self._controller.entering.note_report(request.worker_id, request)
         self._run.wake.set()
         return pb.ReportRecoveryResponse()
@@ -214,6 +218,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             log.error("worker failed worker=%s error=%r", request.worker_id, request.error)
         mistake = request.user_mistake  # also of a worker that could not even register
         if request.ended:
+            controller.devices.note_end(request)
             self._run.members.end(request.worker_id, "" if mistake else request.error)
         if mistake and controller.start_failures.has_run:
             controller.start_failures.note(request.worker_id, request.error or request.reason)

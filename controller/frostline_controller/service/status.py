@@ -42,10 +42,13 @@ def status_of(run: Run, with_workers: bool = True) -> pb.StatusResponse:
         incarnation=run.state.incarnation,
         resident_bytes=psutil.Process().memory_info().rss,
     )
+    response.quarantined.extend(
+        pb.QuarantinedDevice(node=one.node, uuid=one.uuid, failures=one.failures) for one in run.quarantined
+    )
     if identity is not None:
         response.prefix_tile, response.prefix_tile_reason = identity.prefix_tile, identity.prefix_tile_reason
     if plan is not None:
-        response.run_epoch = plan.run_epoch
+        response.run_epoch, response.backend = plan.run_epoch, plan.backend
         response.uncovered_units.extend(_uncovered(run, plan))
         response.generation.CopyFrom(to_message(plan.generation, plan_pb2.GenerationId))
         response.placement.CopyFrom(to_message(plan.placement, plan_pb2.Placement))
@@ -96,6 +99,7 @@ def _worker_status(run: Run, worker: Worker, now: float) -> pb.WorkerStatus:
         resident_bytes=worker.resident_bytes,
         step_parts=worker.step_parts,
         slowness=worker.slowness,
+        device=to_message(worker.device, plan_pb2.DeviceFacts) if worker.device is not None else None,
     )
     if member and placement is not None:
         global_rank = placement.global_ranks[worker.worker_id]

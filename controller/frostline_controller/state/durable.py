@@ -84,6 +84,14 @@ class PinnedShape(Shaped):
     freeze_point: int = 0
 
 
+class FailedDevice(Frozen):
+    """A GPU (or MIG instance) that ended a worker of this run: where it is, and how often it did."""
+
+    node: str
+    uuid: str
+    failures: int
+
+
 class DurableState(Frozen):
     """counter: highest plan number ever used. max_lineage: highest lineage ever planned, started or not.
 
@@ -96,6 +104,7 @@ class DurableState(Frozen):
     start_degrees: the shape that the run began with, by axis name; empty before.
     retries: failures of the run's own making without progress since. cache_off: why the cache is used no more; empty: it may be.
     job_digests: of the job that the run follows, by section; empty in a state that an older version has written.
+    failed_devices: GPUs that failed. memory_limit_bytes: a plan that is predicted to need more ran out of memory; 0: none has.
     """
 
     incarnation: int = 0
@@ -120,6 +129,8 @@ class DurableState(Frozen):
     start_degrees: dict[str, int] = Field(default_factory=dict)
     retries: RetryBudget = RetryBudget()
     cache_off: str = ""
+    failed_devices: tuple[FailedDevice, ...] = ()
+    memory_limit_bytes: int = 0
     job_digests: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="before")

@@ -24,6 +24,10 @@ class PlacementSection(Section):
     initial_pp_degree: int | None = fixed(
         None, ge=1, doc="The pipeline's depth at the start (the paper's K0); later the planner's choice."
     )
+    backend: Literal["auto", "gloo", "nccl"] = live(
+        "auto",
+        doc="What carries activations and gradients. auto: nccl where each participant of a plan has a GPU of its own, else gloo; nccl: also where GPUs are shared, which NCCL then refuses or allows.",
+    )
     schedule: str = live("auto", doc="gpipe, 1f1b, interleaved_1f1b, an entry point's of frostline.schedules, or auto.")
     virtual_stages: int = live(1, ge=1, le=8, doc="Stages a rank with interleaved_1f1b.")
     planner: Literal["optimal", "paper_greedy"] = live(
@@ -134,12 +138,12 @@ class ScheduledReshape(Section):
 
 
 FAULTS_OF_A_WORKER = ("kill_worker", "raise", "tear", "late_commit", "stop", "deadlock", "slow", "cut", "kill_in_checkpoint",
-                      "flip")  # fmt: skip
+                      "flip", "device_error", "device_hang", "oom")  # fmt: skip
 """Carried out by the worker itself, at (step, phase)."""
 FAULTS_OF_A_POD = ("kill_pod", "kill_node", "cut_node", "leave")
 """Carried out through the cluster when the controller hears of the step."""
 FAULTS_OF_A_SERVICE = ("kill_redis", "kill_cache_server", "kill_controller")
-PLACED_FAULTS = ("kill_worker", "raise", "stop", "deadlock", "slow", "cut", "kill_controller")
+PLACED_FAULTS = ("kill_worker", "raise", "stop", "deadlock", "slow", "cut", "device_error", "oom", "kill_controller")
 """Those whose `phase` is the user's choice; the others have a place of their own."""
 FLIPS_OF_A_STEP = ("cached_value", "activation", "gradient")
 """What of a step's computation may have a wrong bit; it is made so before the step computes it."""
@@ -155,12 +159,15 @@ class Fault(Section):
 
     kind: Literal[
         "kill_worker", "raise", "tear", "late_commit", "stop", "deadlock", "slow", "cut", "kill_in_checkpoint", "flip",
+        "device_error", "device_hang", "oom",
         "kill_pod", "kill_node", "cut_node", "leave", "kill_redis", "kill_cache_server", "kill_controller",
     ] = fixed(
         doc="kill_worker: SIGKILL. raise: an error of the step. tear: an error inside the update. late_commit: an error after "
         "this worker's part of the vote, before it has seen the result. stop: SIGSTOP. deadlock: blocks with heartbeats going on. "
         "slow: every step takes `seconds` longer, for 20 steps. cut: no control message passes for `seconds`. "
-        "kill_in_checkpoint: SIGKILL in the middle of writing one. flip: a bit changes silently, see `what`. kill_pod, kill_node: the agent too, all pods of a node. "
+        "kill_in_checkpoint: SIGKILL in the middle of writing one. flip: a bit changes silently, see `what`. "
+        "device_error: the worker's device fails, and its process ends. device_hang: its device does nothing more. oom: its device "
+        "has too little memory for the plan. kill_pod, kill_node: the agent too, all pods of a node. "
         "cut_node: its pods are replaced while their processes live on, cut off from the controller for `seconds`. "
         "leave: a pod is deleted with grace. kill_redis, kill_cache_server, kill_controller: SIGKILL, and they come back."
     )  # fmt: skip
@@ -168,7 +175,7 @@ class Fault(Section):
     worker: int = fixed(0, ge=0, doc="Pod ordinal; of kill_node and cut_node: a pod of the node. Means nothing for services.")
     phase: str = fixed(
         DEFAULT_PHASE,
-        doc=f"Where in the step. For kill_worker, raise, stop, deadlock, slow and cut: {_one_of(FAULT_PHASES)}. For "
+        doc=f"Where in the step. For kill_worker, raise, stop, deadlock, slow, cut, device_error and oom: {_one_of(FAULT_PHASES)}. For "
         f"kill_controller: {_one_of(tuple(ControllerPhase))}. The other kinds have a place of their own.",
     )
     seconds: float = fixed(5.0, gt=0.0, le=SECONDS_MAX, doc="How long, for slow, cut and cut_node.")

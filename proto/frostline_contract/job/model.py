@@ -50,6 +50,8 @@ class Job(Section):
             )
         if self.training.precision == "mixed_bfloat16" and self.training.device == "cpu":
             raise ValueError("training.precision is mixed_bfloat16 and training.device is cpu; use bfloat16 or float32 on a CPU")
+        if self.placement.backend == "nccl" and self.training.device == "cpu":
+            raise ValueError("placement.backend is nccl and training.device is cpu; NCCL needs GPUs: use auto or gloo")
         pods = self.placement.pods
         for index, fault in enumerate(self.faults):
             if fault.worker >= pods and fault.kind not in FAULTS_OF_A_SERVICE:

@@ -51,7 +51,10 @@ class Bench:
         self.generation = Generation(context, self.plan, 0, lone_groups(), 0, lambda name: None)
 
     def run(self) -> LoopEnd:
-        hooks = LoopHooks(
+        return TrainingLoop(self.generation, self.plan, self.state, CALENDAR, self.box, self.hooks()).run()
+
+    def hooks(self) -> LoopHooks:
+        return LoopHooks(
             checkpoint=lambda before: self.asked.append(f"checkpoint {self.state.step}{' before a freeze' if before else ''}"),
             roll_back=self._roll_back,
             stable=lambda: self.after_vote(),
@@ -63,7 +66,6 @@ class Bench:
             seen=lambda vote: None,
             check=lambda: None,
         )
-        return TrainingLoop(self.generation, self.plan, self.state, CALENDAR, self.box, hooks).run()
 
     def _applied(self, decision: Decision) -> None:
         self.asked.append(f"applied {decision.freeze_point} after {self.state.step}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from frostline_contract.durable_files import create_durably
 from frostline_contract.job import parse_job
@@ -25,7 +26,7 @@ STEP_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "tal
 
 def identity(folder: Path, ordinal: int = 1, nonce: str = "nonce") -> Identity:
     return Identity(run_dir=folder, controller=str(folder / "controller.address"), token="t", pod_name=f"trainer-{ordinal}",
-                    worker_id=f"uid/{nonce}", node="node-1", local_rank=0, host="127.0.0.1")  # fmt: skip
+                    worker_id=f"uid/{nonce}", node="node-1", host="127.0.0.1")  # fmt: skip
 
 
 class Training:
@@ -74,6 +75,26 @@ def test_an_error_comes_at_its_step_and_phase(tmp_path: Path, fault: dict[str, A
                     "phase": phase, "generation": "1.3", "lineage": 2, "units": [4]}  # fmt: skip
     assert 0 <= time.time() - at < 60
     assert [file.name for file in (tmp_path / "cluster" / "faults").iterdir()] == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [("device_error", torch.AcceleratorError), ("oom", torch.OutOfMemoryError)], ids=["device_error", "oom"]
+)
+def test_a_device_that_fails_raises_what_torch_raises(tmp_path: Path, kind: str, error: type[RuntimeError]) -> None:
+    training = Training(tmp_path, {"kind": kind, "step": 5, "worker": 1, "phase": "norms"})
+    with pytest.raises(error, match=r"planned fault 0"):
+        for _ in range(30):
+            training.one_step()
+    assert (training.step, training.clock.now().phase) == (4, "norms")
+
+
+def test_a_device_hangs_from_the_beginning_of_its_step(tmp_path: Path) -> None:
+    training, hung = Training(tmp_path, {"kind": "device_hang", "step": 5, "worker": 1}), list[int]()
+    training.plan.hang = lambda: hung.append(training.step + 1)
+    for _ in range(10):
+        training.one_step()
+    assert hung == [5]
+    assert json.loads((tmp_path / "cluster" / "faults" / "0").read_text())["phase"] == "load"
 
 
 def test_a_fault_happens_once_also_where_another_process_computes_its_step_again(tmp_path: Path) -> None:

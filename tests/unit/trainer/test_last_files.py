@@ -1,6 +1,7 @@
 """The last checkpoint and the model of a run that has trained to its end: what cannot be written is tried again, and said."""
 
 import errno
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -20,14 +21,15 @@ STATE = RunState(step=7)
 class BadDisk:
     """Fails the operations that it is told to, so many times each. done: operations begun, by name."""
 
-    def __init__(self, **failures: int) -> None:
+    def __init__(self, number: int = errno.EIO, **failures: int) -> None:
+        self.number = number
         self.left, self.done = Counter(failures), Counter[str]()
 
     def __call__(self, operation: str, step: int) -> None:
         self.done[operation] += 1
         if self.left[operation] > 0:
             self.left[operation] -= 1
-            raise OSError(errno.EIO, f"planted at {operation}")
+            raise OSError(self.number, f"{os.strerror(self.number)}, planted at {operation}")
 
 
 def save(member: Member, mailbox: Mailbox | None = None, patient: bool = True) -> tuple[Path, str, list[int]]:
@@ -47,7 +49,10 @@ def test_a_last_checkpoint_that_fails_is_written_again(operation: str, tmp_path:
     assert why_not == "" and is_complete(folder) and disk.left[operation] == 0
     told = [event for event in member.events.events if event.kind == "checkpoint_failed"]
     assert len(told) == 1 and told[0].step == 7
-    assert f"its weights cannot be written ([Errno {errno.EIO}] planted at {operation}); waiting for up to" in told[0].reason
+    assert (
+        f"its weights cannot be written ([Errno {errno.EIO}] {os.strerror(errno.EIO)}, planted at {operation}); waiting for up to"
+        in told[0].reason
+    )
     assert [event.step for event in member.events.events if event.kind == "checkpoint"] == [7]
     assert len(moves) > 1, "who waits for the disk does not hang"
 
@@ -58,6 +63,14 @@ def test_a_run_that_has_failed_waits_for_no_disk(tmp_path: Path) -> None:
     folder, why_not, _ = save(member, patient=False)
     member.saving.close()
     assert "planted at create" in why_not and not is_complete(folder) and disk.done["create"] == 1
+
+
+def test_what_no_room_helps_is_not_waited_for(tmp_path: Path) -> None:
+    disk = BadDisk(number=errno.EFBIG, create=100)
+    member = Member(tmp_path, before=disk)
+    _, why_not, _ = save(member)
+    member.saving.close()
+    assert "File too large" in why_not and disk.done["create"] == 1
 
 
 def test_a_stop_ends_the_wait(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_whoever_waits_in_a_dead_store_is_told_and_does_not_wait_for_the_deadlin
         plan = make_plan(Segment(Layout(1, 2), 1), None, [port, port])
         name = plan.placement.workers[0]
         box = Mailbox(name)
-        identity = Identity(tmp_path, str(tmp_path / "nobody"), "any", "trainer-0", name, "node", 0, "127.0.0.1")
+        identity = Identity(tmp_path, str(tmp_path / "nobody"), "any", "trainer-0", name, "node", "127.0.0.1")
         client = ControlClient(identity.controller, "any", control_pb2.RegisterRequest(worker_id=name), box,
                                control_pb2.HeartbeatRequest, lambda lineage, step, interval: None)  # fmt: skip
         preparation = Preparation(build_case(Case("vit")), identity, box, client, lambda: None, lambda: 0)

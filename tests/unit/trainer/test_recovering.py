@@ -66,7 +66,7 @@ def test_a_plan_that_is_entered_has_answered(recovery: Recovery) -> None:
 
 def test_a_later_run_epoch_ends_the_older_generation_and_not_the_plan_that_began_it(tmp_path: Path) -> None:
     identity = Identity(
-        run_dir=tmp_path, controller="127.0.0.1:9", token="any", pod_name="trainer-0", worker_id="w0", node="one", local_rank=0,
+        run_dir=tmp_path, controller="127.0.0.1:9", token="any", pod_name="trainer-0", worker_id="w0", node="one",
         host="127.0.0.1",
     )  # fmt: skip
     worker = Worker(identity, job_of(CASE))

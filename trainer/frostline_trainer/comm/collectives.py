@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import ErrorType
 
 from frostline_trainer.comm import sockets
 from frostline_trainer.comm.patient import wait_for
@@ -156,6 +157,13 @@ class Group:
         else:
             sockets.cut(self._address, self._peers)
             self._interrupted.set()
+
+    def check(self) -> None:
+        """Raises RuntimeError where the communicator has failed, which no wait says on a device (docs/design.md 12.2)."""
+        if self._group is not None and self.backend == "nccl":
+            error = self._group.get_error()
+            if error != ErrorType.SUCCESS:  # each call makes an object of its own
+                raise RuntimeError(f"an NCCL communicator of this generation has failed: {error.name}")
 
     def close(self) -> None:
         """Drop the group; gloo closes its sockets with the last reference."""

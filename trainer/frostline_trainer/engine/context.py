@@ -10,6 +10,7 @@ from frostline_contract.shape import deal_leaves
 from frostline_trainer.data.load import TaskData
 from frostline_trainer.data.order import BatchOrder
 from frostline_trainer.engine.alignment import aligned
+from frostline_trainer.engine.fence import MakeMark, marks_of
 from frostline_trainer.engine.flaw import Flaw
 from frostline_trainer.engine.holdings import Holdings
 from frostline_trainer.engine.optimizer import Moments
@@ -33,7 +34,7 @@ class RunContext:
     place_dependence: which unit gives a sample other bits at another place of its tile, in words; empty where none does.
     sample_tile_cost: seconds of the prefix one sample at a time over whole micro-batches; 0 where that was not measured.
     moments: optimizer state of all units held here. holdings: which of them are whole, and at which state. flaw: of this
-    processor, where a fault is planned.
+    processor, where a fault is planned. marks: of the device's work (engine/fence.py); None: a CPU's is done when a call returns.
     """
 
     job: Job
@@ -52,6 +53,10 @@ class RunContext:
     moments: Moments = field(default_factory=dict)
     holdings: Holdings = field(default_factory=Holdings)
     flaw: Flaw = field(default_factory=Flaw)
+    marks: MakeMark | None = None
+
+    def __post_init__(self) -> None:
+        self.marks = self.marks or marks_of(self.device)
 
     @property
     def num_units(self) -> int:

@@ -19,10 +19,11 @@ from frostline_trainer.engine.building import Builder
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.exchange import reduce_gradients
 from frostline_trainer.engine.feed import BatchFeed, StepBatch
+from frostline_trainer.engine.fence import wait_for_device
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.groups import Groups
 from frostline_trainer.engine.keeping import Keeper
-from frostline_trainer.engine.norms import unit_squares
+from frostline_trainer.engine.norms import gradient_norms, unit_squares
 from frostline_trainer.engine.optimizer import UnitOptimizer
 from frostline_trainer.engine.pipeline import MicroBatch
 from frostline_trainer.engine.prefix import PrefixReader
@@ -142,7 +143,7 @@ class Generation:
     # ---- a step
 
     def compute(self, step: int) -> StepGradients:
-        """Schedule and exchange: afterwards the reduced gradients are complete on the device (docs/protocols.md 2.1)."""
+        """Schedule and exchange: afterwards the reduced gradients are complete on the device (docs/protocols.md 2.1, 2.2)."""
         batch = self.feed.batch(step)
         self.phase(Phase.LOAD)
         self.keeper.expect()
@@ -154,16 +155,26 @@ class Generation:
         builder = self._builder
         result = self.pipeline.run(actions, micro_batches, step, builder.loss(batch), builder.upstream_learns, audited)
         if audits:
+            self._fence()
             self.phase(Phase.AUDIT)
             again = builder.again(self.pipeline, self.stages, self.feed, batch, self.moved)
             Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
         self.phase(Phase.EXCHANGE)
         totals = self._exchange()
         self.phase(Phase.NORMS)
-        losses = {number: float(loss.double()) for number, loss in result.losses.items()}
-        squares = unit_squares(self._named_gradients()) if self.dp_rank == 0 else {}
+        named = self._named_gradients() if self.dp_rank == 0 else []
+        norms = gradient_norms(named)
+        losses = torch.stack([loss.double() for loss in result.losses.values()]) if result.losses else None
+        self._fence()
+        self.keeper.post()
+        told = dict(zip(result.losses, losses.tolist() if losses is not None else (), strict=True))
+        squares = unit_squares(named, norms)
         self.keeper.collect()
-        return StepGradients(totals, losses, squares, audited=bool(audits))
+        return StepGradients(totals, told, squares, audited=bool(audits))
+
+    def _fence(self) -> None:
+        """All that the device was given is done, and no group has failed."""
+        wait_for_device(self.context.marks, self.groups)
 
     def _audits(self, step: int) -> list[Audit]:
         job = self.context.job
@@ -204,8 +215,7 @@ class Generation:
         self.optimizer.step(learning_rate)
         self.phase(Phase.UPDATE)
         self.keeper.commit(learning_rate, factor)
-        if self.context.device.type == "cuda":
-            torch.cuda.synchronize(self.context.device)
+        wait_for_device(self.context.marks)
         self.context.holdings.settle(whole, tag)
         self._end_step(gradients)
 

@@ -11,12 +11,12 @@ moving  The world, followed by those leavers that still give state away: units m
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from frostline_contract.mesh import Mesh
-from frostline_contract.plan import Plan
+from frostline_contract.plan import NCCL, Plan
 from frostline_contract.shape import ParallelShape
 from frostline_trainer.comm.collectives import DEFAULT_TIMEOUT, Group, connect_store, interrupt_together
 from frostline_trainer.comm.store_ping import answers
@@ -43,12 +43,14 @@ class Groups:
         moving: members and leavers, see above.
         world: the members; None for a leaver.
         lines: by axis the group of this member's line along it; empty for a leaver.
+        interrupted: set before any of them is.
     """
 
     store: Any
     moving: Group
     world: Group | None
     lines: dict[str, Group]
+    interrupted: threading.Event = field(default_factory=threading.Event)
 
     def along(self, axis: str) -> Group:
         """The group of this member's line along an axis of the mesh: the members that differ from it there alone.
@@ -69,7 +71,20 @@ class Groups:
 
     def interrupt(self) -> None:
         """Whatever blocks in one of them ends with RuntimeError. Callable from any thread."""
+        self.interrupted.set()
         interrupt_together(self.all())
+
+    def check(self) -> None:
+        """Raises RuntimeError where they were interrupted, or a communicator has failed: what it was to fill holds anything."""
+        if self.interrupted.is_set():
+            raise Interrupted("the groups were interrupted while the device was computing")
+        for group in self.all():
+            group.check()
+
+    @property
+    def wait_on_device(self) -> bool:
+        """Whether the device itself waits for other members in them."""
+        return any(group.backend == NCCL and group.size > 1 for group in self.lines.values())
 
     def close(self) -> None:
         for group in self.all():
@@ -156,10 +171,10 @@ class Formation:
         plan, shape, index = self.plan, self.plan.placement.shape, self._index
         moving = self._group(store, "moving", index, len(plan.participants), "gloo")
         if index >= shape.world_size:
-            return Groups(store, moving, None, {})
+            return Groups(store, moving, None, {}, self._given_up)
         world = self._group(store, "world", index, shape.world_size, "gloo") if plan.leavers else moving
         lines = {axis: self._line(store, shape.mesh, axis) for axis in reversed(shape.degrees)}
-        return Groups(store, moving, world, lines)
+        return Groups(store, moving, world, lines, self._given_up)
 
     def _line(self, store: Any, mesh: Mesh, axis: str) -> Group:
         """The group of this member's line along an axis, named after the line's first rank."""

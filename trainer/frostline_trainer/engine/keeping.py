@@ -85,6 +85,7 @@ class Keeper:
         self._outgoing = [parcel for parcel in parcels if parcel.owner == index]
         self.incoming = [_Incoming(context, parcel, freeze_point) for parcel in parcels if parcel.buddy == index]
         self._staging: dict[Parcel, torch.Tensor] = {}
+        self._staged: list[tuple[Parcel, torch.Tensor]] = []
         self._sent: list[Message] = []
         self._expected: list[Message] = []
         self._optimizers = self._ward_optimizers([ward for ward in self.wards if ward >= freeze_point])
@@ -104,20 +105,33 @@ class Keeper:
         self._expected = [self._world.expect(item.landing, item.parcel.owner, item.parcel.tag) for item in self.incoming]
 
     def send(self, stage: int, buffers: GradientBuffers, total: torch.Tensor) -> None:
-        """Start sending what buddies keep of a stage whose reduced gradient is `total`; it must not change until `commit`."""
+        """Start sending what buddies keep of a stage whose reduced gradient is `total`; it must not change until `commit`.
+
+        From a device it is on its way to host memory now, and is sent by `post`.
+        """
         for parcel in self._outgoing:
             if parcel.stage == stage:
                 payload = total[buffers.span(parcel.units)]
-                self._sent.append(self._world.send(self._staged(parcel, payload), parcel.buddy, parcel.tag))
+                if payload.is_cuda:
+                    self._staged.append((parcel, self._stage(parcel, payload)))
+                else:
+                    self._send(parcel, payload)
 
-    def _staged(self, parcel: Parcel, payload: torch.Tensor) -> torch.Tensor:
-        """From the device into page-locked host memory, which is kept from step to step."""
-        if not payload.is_cuda:
-            return payload
+    def post(self) -> None:
+        """Send what has come from the device: after the fence (engine/fence.py), before `collect`."""
+        for parcel, staging in self._staged:
+            self._send(parcel, staging)
+        self._staged = []
+
+    def _send(self, parcel: Parcel, payload: torch.Tensor) -> None:
+        self._sent.append(self._world.send(payload, parcel.buddy, parcel.tag))
+
+    def _stage(self, parcel: Parcel, payload: torch.Tensor) -> torch.Tensor:
+        """From the device into page-locked host memory, which is kept from step to step; whole when the device has come here."""
         staging = self._staging.get(parcel)
         if staging is None:
             staging = self._staging[parcel] = torch.empty(payload.shape, dtype=payload.dtype, pin_memory=True)
-        return staging.copy_(payload)
+        return staging.copy_(payload, non_blocking=True)
 
     def collect(self) -> None:
         """Wait until the wards' gradients of this step are here: a vote that passes proves it of every buddy."""
@@ -147,7 +161,7 @@ class Keeper:
 
     def abandon(self, keep_prepared: bool) -> None:
         """Forget messages under way, so that the group's sockets can close; collected gradients stay where `keep_prepared`."""
-        self._sent, self._expected = [], []
+        self._sent, self._expected, self._staged = [], [], []
         if not keep_prepared:
             self.drop()
 

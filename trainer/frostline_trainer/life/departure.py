@@ -14,11 +14,13 @@ from collections.abc import Mapping
 
 import grpc
 
+from frostline_contract.exit_codes import DEVICE
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.channel import open_channel
 from frostline_rpc.current_text import current_text
 from frostline_rpc.shared_channel import SharedChannel
 from frostline_trainer.control.partition import is_cut_off
+from frostline_trainer.gpus import VISIBLE
 from frostline_trainer.identity import worker_id_of
 
 PATIENCE_SECONDS = 30.0
@@ -27,6 +29,7 @@ RETRY_SECONDS = 0.1
 CALL_SECONDS = 5.0
 CHANNELS_MAX = 4
 """Connections kept: to the controllers of the newest runs, where many share a preload process."""
+MEANINGS = {DEVICE: f"its device failed (exit code {DEVICE})"}
 NEEDED = ("FROSTLINE_POD_UID", "FROSTLINE_WORKER_NONCE", "FROSTLINE_TOKEN", "FROSTLINE_CONTROLLER")
 
 
@@ -34,7 +37,7 @@ def line_of(env: Mapping[str, str], code: int | None) -> bytes:
     """For the pipe: a worker with this environment has started (None), or ended with `code`. Empty where nobody is to hear."""
     if not all(name in env for name in NEEDED):
         return b""
-    told = {name: env[name] for name in (*NEEDED, "FROSTLINE_CUT") if name in env}
+    told = {name: env[name] for name in (*NEEDED, "FROSTLINE_CUT", "FROSTLINE_NODE", VISIBLE) if name in env}
     return json.dumps({"env": told, "code": code}).encode() + b"\n"
 
 
@@ -70,8 +73,11 @@ class Teller:
 
         It is given up where the run is over: the file with the controller's address is gone then.
         """
-        reason = f"its process ended: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
-        request = control_pb2.LeaveRequest(worker_id=worker_id_of(env), reason=reason, ended=True)
+        reason = f"its process ended: {signal.Signals(-code).name if code < 0 else MEANINGS.get(code, f'exit code {code}')}"
+        request = control_pb2.LeaveRequest(
+            worker_id=worker_id_of(env), reason=reason, ended=True, exit_code=code, node=env.get("FROSTLINE_NODE", ""),
+            device_uuid=env.get(VISIBLE, ""),
+        )  # fmt: skip
         deadline = time.monotonic() + patience_seconds
         while time.monotonic() < deadline:
             try:

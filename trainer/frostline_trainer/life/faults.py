@@ -1,8 +1,10 @@
 """Planned faults of this worker: what the job's `faults` do to it, at (step, phase), each once (docs/faults.md).
 
 `raise`, `tear` and `late_commit` raise RuntimeError in the training thread, as a failed collective does: the process goes on
-as a survivor. The other kinds end, stop, block, slow or cut it off. A fault is carried out by whoever first creates
-`<run>/cluster/faults/<index>`, so it happens once, also where its step is computed again by another process.
+as a survivor. `oom` and `device_error` raise what torch raises where a GPU has no memory, or has failed; with `device_hang` the
+device's work is never done, as far as the fence can see (engine/fence.py). The other kinds end, stop, block, slow or cut it off.
+A fault is carried out by whoever first creates `<run>/cluster/faults/<index>`, so it happens once, also where its step is
+computed again by another process.
 """
 
 import json
@@ -14,18 +16,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from frostline_contract.durable_files import create_durably
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import FAULTS_OF_A_WORKER, FLIPS_OF_A_STEP, Fault
 from frostline_contract.phases import IN_STEP, Phase
 from frostline_contract.run_directory import RunDirectory
 from frostline_trainer.control.partition import cut_off
+from frostline_trainer.engine.context import RunContext
 from frostline_trainer.identity import Identity
 from frostline_trainer.training.phases import PhaseClock
 
 log = logging.getLogger(__name__)
 
-PLACES = {"tear": Phase.UPDATE, "late_commit": Phase.TALLY, "flip": Phase.COMMITTED}
+PLACES = {"tear": Phase.UPDATE, "late_commit": Phase.TALLY, "flip": Phase.COMMITTED, "device_hang": Phase.LOAD}
 """Kinds with a place of their own. UPDATE: some of a unit is written."""
 HALF_WRITTEN = "rename"
 """The bytes are in a file that is not yet under its name; other files of the checkpoint may be there, or missing."""
@@ -58,7 +63,7 @@ class _Slow:
 class FaultPlan:
     """The faults that may still befall this worker. Its training thread calls `enter`, its checkpoint writer `before_file`.
 
-    flip(fault, step): changes a bit; given as soon as the worker has any.
+    flip(fault, step): changes a bit; given as soon as the worker has any. hang(): its device does nothing more.
     """
 
     def __init__(self, faults: dict[int, Fault], identity: Identity, progress: Callable[[], Progress]) -> None:
@@ -69,6 +74,7 @@ class FaultPlan:
         self._in_phases = {index: fault for index, fault in faults.items() if fault.kind != "kill_in_checkpoint"}
         self._slow: list[_Slow] = []
         self.flip: Callable[[Fault, int], None] | None = None
+        self.hang: Callable[[], None] | None = None
 
     @staticmethod
     def of(job: Job, identity: Identity, progress: Callable[[], Progress]) -> "FaultPlan":
@@ -86,7 +92,7 @@ class FaultPlan:
             clock.hook = self.enter
 
     def enter(self, phase: str) -> None:
-        """The training thread enters `phase`; what is due here happens. Raises RuntimeError for raise, tear and late_commit."""
+        """The training thread enters `phase`; what is due here happens. Raises RuntimeError, or one of its kinds, for some."""
         if self._slow:
             self._slow_down(phase)
         for index, fault in list(self._in_phases.items()):
@@ -142,6 +148,13 @@ class FaultPlan:
         elif fault.kind == "flip":
             assert self.flip is not None, "a bit is to flip before the worker has anything"
             self.flip(fault, step)
+        elif fault.kind == "device_error":
+            raise torch.AcceleratorError(f"CUDA error: planned fault {index}: {fault.kind} at step {step} in {phase}")
+        elif fault.kind == "oom":
+            raise torch.OutOfMemoryError(f"CUDA out of memory: planned fault {index} at step {step} in {phase}")
+        elif fault.kind == "device_hang":
+            assert self.hang is not None, "a device is to hang before the worker has one"
+            self.hang()
         elif fault.kind == "cut":
             cut_off(fault.seconds)
         else:
@@ -156,6 +169,18 @@ class FaultPlan:
                 time.sleep(slow.seconds)
             if slow.left == 0:
                 self._slow.remove(slow)
+
+
+class _NeverDone:
+    """A place that a device does not come to any more."""
+
+    def query(self) -> bool:
+        return False
+
+
+def hang_device(context: RunContext) -> None:
+    """From now on no work that the device is given is ever done, a CPU's neither."""
+    context.marks = _NeverDone
 
 
 def _place_of(fault: Fault) -> str:

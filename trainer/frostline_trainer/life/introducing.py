@@ -10,6 +10,7 @@ from frostline_contract.statistics import CacheProfile, LinkProfile, WorkerProfi
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message
 from frostline_trainer.data.augment import cache_refusal
+from frostline_trainer.device_facts import device_facts
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.digests import weights_digest
 from frostline_trainer.identity import Identity
@@ -50,6 +51,7 @@ def make_registration(
         weights_digest=context.weights_digest,
         place_dependence=context.place_dependence,
         sample_tile_cost=context.sample_tile_cost,
+        device=to_message(device_facts(context.device), plan_pb2.DeviceFacts),
     )
 
 

@@ -4,6 +4,8 @@ A run that has trained to its end has all of it to lose by one write that fails,
 disk is waited out, said in status and log; only after PATIENCE_SECONDS, or where somebody stops the run, is it given up.
 """
 
+import errno
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,8 @@ from frostline_trainer.training.run_state import RunState
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
 WAIT_SECONDS = 0.2
+HOPELESS = os.strerror(errno.EFBIG)
+"""In the reason of a write that this process may not make (its own limit of a file's size): no room that comes helps."""
 
 
 class LastFiles:
@@ -45,7 +49,7 @@ class LastFiles:
         complete."""
         patience = Patience(self._seconds)
         while why_not := self._checkpoint_once(entered.generation, folder, state.step):
-            patient = self._pause(patience)
+            patient = HOPELESS not in why_not and self._pause(patience)
             if who_says(entered.generation, not patient):
                 return why_not
             self.hand_in(entered, state)
@@ -56,7 +60,7 @@ class LastFiles:
         patience = Patience(self._seconds)
         while why_not := save_final_model(context, folder, directory, self._moved):
             self._saving.tell_last(step, why_not)
-            if not self._pause(patience):
+            if HOPELESS in why_not or not self._pause(patience):
                 return why_not
         return ""
 

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-import torch
-
 from frostline_contract.job import Job, job_revision, parse_job, read_yaml
 from frostline_contract.plan import CONTINUE, GenerationId, Plan
 from frostline_trainer.control.client import ControlClient
@@ -16,6 +14,7 @@ from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.groups import Formation, Groups
 from frostline_trainer.identity import Identity
+from frostline_trainer.life.sick_device import end_if_sick
 from frostline_trainer.life.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -192,9 +191,8 @@ class Preparation:
 
     def _prepare(self, plan: Plan) -> None:
         started = time.perf_counter()
-        backend = "nccl" if self._context.device.type == "cuda" and torch.cuda.device_count() > 1 else "gloo"
         timeout = timedelta(seconds=self._context.job.controller.reshape_deadline_seconds)
-        formation = Formation(plan, self._identity.worker_id, backend, timeout, self._identity.host)
+        formation = Formation(plan, self._identity.worker_id, plan.backend, timeout, self._identity.host)
         with self._lock:
             if plan.generation <= self._mailbox.promised:
                 return
@@ -208,6 +206,7 @@ class Preparation:
             self._fetch_job(plan)
             groups = formation.form()
         except (RuntimeError, Refused, TimeoutError, ValueError) as error:
+            end_if_sick(error)
             self._give_up(plan, f"{type(error).__name__}: {error}"[:500])
             return
         with self._lock:

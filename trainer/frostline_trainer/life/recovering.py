@@ -5,6 +5,8 @@ import logging
 import traceback
 from collections import deque
 
+import torch
+
 from frostline_contract.plan import GenerationId, Plan, SeenVote
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message
@@ -12,6 +14,7 @@ from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.mailbox import DueReport, Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.wrong_bits import CacheDiffers, WrongBits
+from frostline_trainer.life.sick_device import memory_shortage
 from frostline_trainer.training.loop import TrainingLoop
 from frostline_trainer.training.run_state import RunState
 
@@ -96,6 +99,8 @@ class Recovery:
             error="" if isinstance(failure, Fenced) else text_of(failure),
             fenced=isinstance(failure, Fenced),
         )
+        if isinstance(failure, torch.OutOfMemoryError):
+            request.memory_shortage.CopyFrom(memory_shortage(self._context))
         if isinstance(failure, WrongBits):
             # The cache may have been wrong since it was first asked; the step under way is not to be used in any case.
             request.distrusted_from = failure.first_step or self._state.cache_step or self._state.step + 1
@@ -115,6 +120,8 @@ class Recovery:
             return
         if earlier.generation == request.generation and request.fenced:
             request.error, request.fenced = earlier.error, earlier.fenced
+        if earlier.HasField("memory_shortage") and not request.HasField("memory_shortage"):
+            request.memory_shortage.CopyFrom(earlier.memory_shortage)
         if earlier.distrusted_from:
             first = min(one for one in (earlier.distrusted_from, request.distrusted_from) if one)
             request.distrusted_from = first

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from frostline_contract.exit_codes import DONE, REFUSED
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
 from frostline_contract.mesh import in_words
@@ -25,13 +26,14 @@ from frostline_trainer.identity import Identity
 from frostline_trainer.life.changing import Changes
 from frostline_trainer.life.concluding import Conclusion
 from frostline_trainer.life.entering import Entered, Entrance
-from frostline_trainer.life.faults import FaultPlan, Progress
+from frostline_trainer.life.faults import FaultPlan, Progress, hang_device
 from frostline_trainer.life.flips import BitFlips
 from frostline_trainer.life.introducing import heartbeat, make_registration
 from frostline_trainer.life.own_store import OwnStore
 from frostline_trainer.life.preparing import NotFormed, Preparation
 from frostline_trainer.life.recovering import Fenced, Recovery, let_go_of
 from frostline_trainer.life.saving import Saving
+from frostline_trainer.life.sick_device import end_if_sick, end_if_silent
 from frostline_trainer.life.stacks import stack_event
 from frostline_trainer.setup import build_context
 from frostline_trainer.training.caching import CacheUse
@@ -41,7 +43,6 @@ from frostline_trainer.training.phases import PhaseClock
 from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
-EXIT_DONE, EXIT_REFUSED = 0, 3
 
 
 class Worker:
@@ -106,6 +107,7 @@ class Worker:
         """What outlives all generations."""
         identity, context, box = self.identity, self.context, self.mailbox
         self.caching = CacheUse(context, response.cache_address, identity.token, identity.worker_id, identity.run_dir)
+        self.faults.hang = lambda: hang_device(context)
         self.faults.flip = BitFlips(identity.worker_id, context, self.state, self.caching, self._plan).flip
         self.saving = Saving(
             context, Path(response.checkpoint_root), client, on_fenced=self._later_epoch, before=self.faults.before_file
@@ -130,7 +132,7 @@ class Worker:
                 if ended.how is not Ended.SWITCHED:
                     assert self.entered is not None
                     self.conclusion.conclude(self.entered, ended)
-                    return EXIT_DONE
+                    return DONE
             except RuntimeError as failure:
                 self._recover(failure)
 
@@ -171,8 +173,8 @@ class Worker:
         self.clock.new_generation()
         self.client.entered(plan.generation)
         self.client.entered_in_background(plan.generation, seconds, self.state.step)
-        units, shape = plan.placement.units_of(self.identity.worker_id), plan.placement.shape
-        log.info("entered %s at step %d: %s, units %s", plan.generation, self.state.step, in_words(shape.degrees), units)
+        units, shape = plan.placement.units_of(self.identity.worker_id), in_words(plan.placement.shape.degrees)
+        log.info("entered %s at step %d: %s, units %s", plan.generation, self.state.step, shape, units)
 
     def _hooks(self, entered: Entered) -> LoopHooks:
         return LoopHooks(
@@ -241,12 +243,15 @@ class Worker:
     def _recover(self, failure: RuntimeError) -> None:
         """Drop all groups, keep what could be committed late, and report. A report is a promise (docs/protocols.md 4.1)."""
         log.warning("generation %s is over: %s", self._running(), failure)
+        end_if_sick(failure)
         try:
             self.clock.enter(Phase.RECOVERY)
         except RuntimeError as another:
             log.warning("and in the recovery: %s", another)
+            end_if_sick(another)
         heard = self.mailbox.promise(failure.until if isinstance(failure, (Fenced, NotFormed)) else None)
         self.preparation.drop(heard)
+        end_if_silent(self.context)
         if self.loop is not None:
             self.recovery.take_over(self.loop)
         self.entered = self.loop = self.entering = self.switched_to = None
@@ -261,18 +266,18 @@ class Worker:
         """Told to end, or no longer wanted."""
         if self.mailbox.lost:
             log.error("refused: %s", self.mailbox.lost)
-            return EXIT_REFUSED
+            return REFUSED
         log.info("ended: %s", self.mailbox.end)
         # What is stable of its checkpoints is published; the rest is left to those who go on.
         self.saving.abandon(self.recovery.seen_step)
         self.saving.finish()
-        return EXIT_DONE
+        return DONE
 
     def leave(self, reason: str) -> None:
         """SIGTERM: ask the controller for a plan without this worker; the run goes on (docs/protocols.md 10.2)."""
         if self.client is None or self.client.response is None:
             # Nobody counts on it yet.
-            os._exit(EXIT_DONE)
+            os._exit(DONE)
         self.client.leave_in_background(reason)
 
     # ---- what other threads ask
@@ -290,12 +295,8 @@ class Worker:
     def _report(self, kind: str, reason: str, seconds: float, everybody: bool = False, **detail: str) -> None:
         """everybody: the event must not be lost with one member; the controller takes it once."""
         if self.client is not None and (everybody or self._is_sender()):
-            state = self.state
-            self.client.add_event(
-                control_pb2.RunEvent(
-                    kind=kind, step=state.step, lineage=state.lineage, reason=reason, seconds=seconds, detail=detail
-                )
-            )
+            at = {"step": self.state.step, "lineage": self.state.lineage}
+            self.client.add_event(control_pb2.RunEvent(kind=kind, reason=reason, seconds=seconds, detail=detail, **at))
 
     def _heartbeat(self) -> control_pb2.HeartbeatRequest:
         entered, loop = self.entered, self.loop

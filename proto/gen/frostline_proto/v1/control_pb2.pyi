@@ -20,7 +20,7 @@ class DescribeJobResponse(_message.Message):
     def __init__(self, job: _Optional[str] = ..., profiles: _Optional[_Iterable[_Union[_plan_pb2.WorkerProfile, _Mapping]]] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("worker_id", "pod_name", "failure_domain", "process_id", "store_host", "store_port", "probe_digest", "probe_detail", "job_digest", "profile", "num_units", "steps_per_epoch", "train_samples", "dataset_digest", "generation", "unit_names", "boundary_bytes_per_sample", "cacheable", "cache_refusal", "tied", "weights_digest", "place_dependence", "sample_tile_cost")
+    __slots__ = ("worker_id", "pod_name", "failure_domain", "process_id", "store_host", "store_port", "probe_digest", "probe_detail", "job_digest", "profile", "num_units", "steps_per_epoch", "train_samples", "dataset_digest", "generation", "unit_names", "boundary_bytes_per_sample", "cacheable", "cache_refusal", "tied", "weights_digest", "place_dependence", "sample_tile_cost", "device")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     POD_NAME_FIELD_NUMBER: _ClassVar[int]
     FAILURE_DOMAIN_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class RegisterRequest(_message.Message):
     WEIGHTS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PLACE_DEPENDENCE_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_TILE_COST_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     pod_name: str
     failure_domain: str
@@ -67,7 +68,8 @@ class RegisterRequest(_message.Message):
     weights_digest: str
     place_dependence: str
     sample_tile_cost: float
-    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., failure_domain: _Optional[str] = ..., process_id: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., probe_digest: _Optional[str] = ..., probe_detail: _Optional[str] = ..., job_digest: _Optional[str] = ..., profile: _Optional[_Union[_plan_pb2.WorkerProfile, _Mapping]] = ..., num_units: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., train_samples: _Optional[int] = ..., dataset_digest: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., unit_names: _Optional[_Iterable[str]] = ..., boundary_bytes_per_sample: _Optional[int] = ..., cacheable: bool = ..., cache_refusal: _Optional[str] = ..., tied: bool = ..., weights_digest: _Optional[str] = ..., place_dependence: _Optional[str] = ..., sample_tile_cost: _Optional[float] = ...) -> None: ...
+    device: _plan_pb2.DeviceFacts
+    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., failure_domain: _Optional[str] = ..., process_id: _Optional[int] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., probe_digest: _Optional[str] = ..., probe_detail: _Optional[str] = ..., job_digest: _Optional[str] = ..., profile: _Optional[_Union[_plan_pb2.WorkerProfile, _Mapping]] = ..., num_units: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., train_samples: _Optional[int] = ..., dataset_digest: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., unit_names: _Optional[_Iterable[str]] = ..., boundary_bytes_per_sample: _Optional[int] = ..., cacheable: bool = ..., cache_refusal: _Optional[str] = ..., tied: bool = ..., weights_digest: _Optional[str] = ..., place_dependence: _Optional[str] = ..., sample_tile_cost: _Optional[float] = ..., device: _Optional[_Union[_plan_pb2.DeviceFacts, _Mapping]] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("incarnation", "heartbeat_seconds", "checkpoint_root", "cache_address")
@@ -361,7 +363,7 @@ class PlanFate(_message.Message):
     def __init__(self, generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., switched: bool = ...) -> None: ...
 
 class ReportRecoveryRequest(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "generation", "ran", "units", "seen", "fates", "error", "fenced", "distrusted_from", "cache_distrusted", "distrusted_workers", "distrusted_detail")
+    __slots__ = ("worker_id", "incarnation", "generation", "ran", "units", "seen", "fates", "error", "fenced", "distrusted_from", "cache_distrusted", "distrusted_workers", "distrusted_detail", "memory_shortage")
     class DistrustedDetailEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -382,6 +384,7 @@ class ReportRecoveryRequest(_message.Message):
     CACHE_DISTRUSTED_FIELD_NUMBER: _ClassVar[int]
     DISTRUSTED_WORKERS_FIELD_NUMBER: _ClassVar[int]
     DISTRUSTED_DETAIL_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_SHORTAGE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: int
     generation: _plan_pb2.GenerationId
@@ -395,25 +398,40 @@ class ReportRecoveryRequest(_message.Message):
     cache_distrusted: bool
     distrusted_workers: _containers.RepeatedScalarFieldContainer[str]
     distrusted_detail: _containers.ScalarMap[str, str]
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., ran: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[_plan_pb2.SeenVote, _Mapping]]] = ..., fates: _Optional[_Iterable[_Union[PlanFate, _Mapping]]] = ..., error: _Optional[str] = ..., fenced: bool = ..., distrusted_from: _Optional[int] = ..., cache_distrusted: bool = ..., distrusted_workers: _Optional[_Iterable[str]] = ..., distrusted_detail: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    memory_shortage: MemoryShortage
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., ran: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[_plan_pb2.SeenVote, _Mapping]]] = ..., fates: _Optional[_Iterable[_Union[PlanFate, _Mapping]]] = ..., error: _Optional[str] = ..., fenced: bool = ..., distrusted_from: _Optional[int] = ..., cache_distrusted: bool = ..., distrusted_workers: _Optional[_Iterable[str]] = ..., distrusted_detail: _Optional[_Mapping[str, str]] = ..., memory_shortage: _Optional[_Union[MemoryShortage, _Mapping]] = ...) -> None: ...
+
+class MemoryShortage(_message.Message):
+    __slots__ = ("peak_bytes", "limit_bytes")
+    PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    peak_bytes: int
+    limit_bytes: int
+    def __init__(self, peak_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ...) -> None: ...
 
 class ReportRecoveryResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class LeaveRequest(_message.Message):
-    __slots__ = ("worker_id", "reason", "ended", "error", "user_mistake")
+    __slots__ = ("worker_id", "reason", "ended", "error", "user_mistake", "exit_code", "node", "device_uuid")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     USER_MISTAKE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_UUID_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     reason: str
     ended: bool
     error: str
     user_mistake: bool
-    def __init__(self, worker_id: _Optional[str] = ..., reason: _Optional[str] = ..., ended: bool = ..., error: _Optional[str] = ..., user_mistake: bool = ...) -> None: ...
+    exit_code: int
+    node: str
+    device_uuid: str
+    def __init__(self, worker_id: _Optional[str] = ..., reason: _Optional[str] = ..., ended: bool = ..., error: _Optional[str] = ..., user_mistake: bool = ..., exit_code: _Optional[int] = ..., node: _Optional[str] = ..., device_uuid: _Optional[str] = ...) -> None: ...
 
 class LeaveResponse(_message.Message):
     __slots__ = ()
@@ -453,7 +471,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "pod_name", "process_id", "state", "pp_rank", "dp_rank", "stages", "heartbeat_age_seconds", "step", "phase", "global_rank", "units", "resident_bytes", "step_parts", "slowness", "keeps")
+    __slots__ = ("worker_id", "pod_name", "process_id", "state", "pp_rank", "dp_rank", "stages", "heartbeat_age_seconds", "step", "phase", "global_rank", "units", "resident_bytes", "step_parts", "slowness", "keeps", "device")
     class StepPartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -477,6 +495,7 @@ class WorkerStatus(_message.Message):
     STEP_PARTS_FIELD_NUMBER: _ClassVar[int]
     SLOWNESS_FIELD_NUMBER: _ClassVar[int]
     KEEPS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     pod_name: str
     process_id: int
@@ -493,10 +512,21 @@ class WorkerStatus(_message.Message):
     step_parts: _containers.ScalarMap[str, float]
     slowness: float
     keeps: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., process_id: _Optional[int] = ..., state: _Optional[str] = ..., pp_rank: _Optional[int] = ..., dp_rank: _Optional[int] = ..., stages: _Optional[_Iterable[int]] = ..., heartbeat_age_seconds: _Optional[float] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., global_rank: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., slowness: _Optional[float] = ..., keeps: _Optional[_Iterable[int]] = ...) -> None: ...
+    device: _plan_pb2.DeviceFacts
+    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., process_id: _Optional[int] = ..., state: _Optional[str] = ..., pp_rank: _Optional[int] = ..., dp_rank: _Optional[int] = ..., stages: _Optional[_Iterable[int]] = ..., heartbeat_age_seconds: _Optional[float] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., global_rank: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., slowness: _Optional[float] = ..., keeps: _Optional[_Iterable[int]] = ..., device: _Optional[_Union[_plan_pb2.DeviceFacts, _Mapping]] = ...) -> None: ...
+
+class QuarantinedDevice(_message.Message):
+    __slots__ = ("node", "uuid", "failures")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    uuid: str
+    failures: int
+    def __init__(self, node: _Optional[str] = ..., uuid: _Optional[str] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("name", "state", "step", "total_steps", "generation", "freeze_point", "num_units", "placement", "workers", "loss", "metrics", "samples_per_second", "cache_hit_fraction", "seconds_left", "message", "lineage", "epoch", "incarnation", "resident_bytes", "uncovered_units", "run_epoch", "prefix_tile", "prefix_tile_reason")
+    __slots__ = ("name", "state", "step", "total_steps", "generation", "freeze_point", "num_units", "placement", "workers", "loss", "metrics", "samples_per_second", "cache_hit_fraction", "seconds_left", "message", "lineage", "epoch", "incarnation", "resident_bytes", "uncovered_units", "run_epoch", "prefix_tile", "prefix_tile_reason", "backend", "quarantined")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -527,6 +557,8 @@ class StatusResponse(_message.Message):
     RUN_EPOCH_FIELD_NUMBER: _ClassVar[int]
     PREFIX_TILE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_TILE_REASON_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     step: int
@@ -550,4 +582,6 @@ class StatusResponse(_message.Message):
     run_epoch: int
     prefix_tile: str
     prefix_tile_reason: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., freeze_point: _Optional[int] = ..., num_units: _Optional[int] = ..., placement: _Optional[_Union[_plan_pb2.Placement, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hit_fraction: _Optional[float] = ..., seconds_left: _Optional[float] = ..., message: _Optional[str] = ..., lineage: _Optional[int] = ..., epoch: _Optional[float] = ..., incarnation: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., uncovered_units: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., prefix_tile: _Optional[str] = ..., prefix_tile_reason: _Optional[str] = ...) -> None: ...
+    backend: str
+    quarantined: _containers.RepeatedCompositeFieldContainer[QuarantinedDevice]
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., freeze_point: _Optional[int] = ..., num_units: _Optional[int] = ..., placement: _Optional[_Union[_plan_pb2.Placement, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hit_fraction: _Optional[float] = ..., seconds_left: _Optional[float] = ..., message: _Optional[str] = ..., lineage: _Optional[int] = ..., epoch: _Optional[float] = ..., incarnation: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., uncovered_units: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., prefix_tile: _Optional[str] = ..., prefix_tile_reason: _Optional[str] = ..., backend: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[QuarantinedDevice, _Mapping]]] = ...) -> None: ...

@@ -41,7 +41,7 @@ class Decision(_message.Message):
     def __init__(self, number: _Optional[int] = ..., interval: _Optional[int] = ..., effective_step: _Optional[int] = ..., freeze_point: _Optional[int] = ..., lineage: _Optional[int] = ..., kind: _Optional[str] = ..., reason: _Optional[str] = ..., policy: _Optional[str] = ..., rollback_to_step: _Optional[int] = ..., void: bool = ..., decided_in: _Optional[int] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("degrees", "pp_degree", "dp_degree", "virtual_stages", "stage_bounds", "leaf_bounds", "workers", "schedule", "use_cache", "predicted_step_seconds")
+    __slots__ = ("degrees", "pp_degree", "dp_degree", "virtual_stages", "stage_bounds", "leaf_bounds", "workers", "schedule", "use_cache", "predicted_step_seconds", "predicted_peak_bytes")
     class DegreesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class Placement(_message.Message):
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     USE_CACHE_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
     degrees: _containers.ScalarMap[str, int]
     pp_degree: int
     dp_degree: int
@@ -69,7 +70,8 @@ class Placement(_message.Message):
     schedule: str
     use_cache: bool
     predicted_step_seconds: float
-    def __init__(self, degrees: _Optional[_Mapping[str, int]] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ..., virtual_stages: _Optional[int] = ..., stage_bounds: _Optional[_Iterable[int]] = ..., leaf_bounds: _Optional[_Iterable[int]] = ..., workers: _Optional[_Iterable[str]] = ..., schedule: _Optional[str] = ..., use_cache: bool = ..., predicted_step_seconds: _Optional[float] = ...) -> None: ...
+    predicted_peak_bytes: int
+    def __init__(self, degrees: _Optional[_Mapping[str, int]] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ..., virtual_stages: _Optional[int] = ..., stage_bounds: _Optional[_Iterable[int]] = ..., leaf_bounds: _Optional[_Iterable[int]] = ..., workers: _Optional[_Iterable[str]] = ..., schedule: _Optional[str] = ..., use_cache: bool = ..., predicted_step_seconds: _Optional[float] = ..., predicted_peak_bytes: _Optional[int] = ...) -> None: ...
 
 class StateTag(_message.Message):
     __slots__ = ("lineage", "step", "generation")
@@ -100,7 +102,7 @@ class UnitHolders(_message.Message):
     def __init__(self, participants: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("generation", "base", "lineage", "start", "start_step", "checkpoint_path", "freeze_point", "decision_number", "decisions", "placement", "switch_from", "switch_until", "sources", "leavers", "state_source", "store_host", "store_port", "reason", "buddies", "holders", "vote", "state_generation", "state_lineage", "uncovered", "run_epoch", "job_revision", "prefix_tile")
+    __slots__ = ("generation", "base", "lineage", "start", "start_step", "checkpoint_path", "freeze_point", "decision_number", "decisions", "placement", "switch_from", "switch_until", "sources", "leavers", "state_source", "store_host", "store_port", "reason", "buddies", "holders", "vote", "state_generation", "state_lineage", "uncovered", "run_epoch", "job_revision", "prefix_tile", "backend")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +130,7 @@ class Plan(_message.Message):
     RUN_EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_REVISION_FIELD_NUMBER: _ClassVar[int]
     PREFIX_TILE_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
     generation: GenerationId
     base: GenerationId
     lineage: int
@@ -155,7 +158,8 @@ class Plan(_message.Message):
     run_epoch: int
     job_revision: str
     prefix_tile: str
-    def __init__(self, generation: _Optional[_Union[GenerationId, _Mapping]] = ..., base: _Optional[_Union[GenerationId, _Mapping]] = ..., lineage: _Optional[int] = ..., start: _Optional[str] = ..., start_step: _Optional[int] = ..., checkpoint_path: _Optional[str] = ..., freeze_point: _Optional[int] = ..., decision_number: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., switch_from: _Optional[int] = ..., switch_until: _Optional[int] = ..., sources: _Optional[_Iterable[str]] = ..., leavers: _Optional[_Iterable[str]] = ..., state_source: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., reason: _Optional[str] = ..., buddies: _Optional[_Iterable[str]] = ..., holders: _Optional[_Iterable[_Union[UnitHolders, _Mapping]]] = ..., vote: _Optional[_Union[SeenVote, _Mapping]] = ..., state_generation: _Optional[_Union[GenerationId, _Mapping]] = ..., state_lineage: _Optional[int] = ..., uncovered: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., job_revision: _Optional[str] = ..., prefix_tile: _Optional[str] = ...) -> None: ...
+    backend: str
+    def __init__(self, generation: _Optional[_Union[GenerationId, _Mapping]] = ..., base: _Optional[_Union[GenerationId, _Mapping]] = ..., lineage: _Optional[int] = ..., start: _Optional[str] = ..., start_step: _Optional[int] = ..., checkpoint_path: _Optional[str] = ..., freeze_point: _Optional[int] = ..., decision_number: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., switch_from: _Optional[int] = ..., switch_until: _Optional[int] = ..., sources: _Optional[_Iterable[str]] = ..., leavers: _Optional[_Iterable[str]] = ..., state_source: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., reason: _Optional[str] = ..., buddies: _Optional[_Iterable[str]] = ..., holders: _Optional[_Iterable[_Union[UnitHolders, _Mapping]]] = ..., vote: _Optional[_Union[SeenVote, _Mapping]] = ..., state_generation: _Optional[_Union[GenerationId, _Mapping]] = ..., state_lineage: _Optional[int] = ..., uncovered: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., job_revision: _Optional[str] = ..., prefix_tile: _Optional[str] = ..., backend: _Optional[str] = ...) -> None: ...
 
 class UnitProfile(_message.Message):
     __slots__ = ("forward_seconds", "backward_seconds", "parameter_bytes", "optimizer_bytes", "activation_bytes", "output_bytes")
@@ -184,6 +188,30 @@ class WorkerProfile(_message.Message):
     device: str
     memory_bytes: int
     def __init__(self, micro_batch_size: _Optional[int] = ..., units: _Optional[_Iterable[_Union[UnitProfile, _Mapping]]] = ..., device: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class DeviceFacts(_message.Message):
+    __slots__ = ("host", "name", "uuid", "multiprocessors", "memory_bytes", "driver", "cuda", "cublas", "cudnn", "nccl")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    MULTIPROCESSORS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_FIELD_NUMBER: _ClassVar[int]
+    CUDA_FIELD_NUMBER: _ClassVar[int]
+    CUBLAS_FIELD_NUMBER: _ClassVar[int]
+    CUDNN_FIELD_NUMBER: _ClassVar[int]
+    NCCL_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    name: str
+    uuid: str
+    multiprocessors: int
+    memory_bytes: int
+    driver: str
+    cuda: str
+    cublas: str
+    cudnn: str
+    nccl: str
+    def __init__(self, host: _Optional[str] = ..., name: _Optional[str] = ..., uuid: _Optional[str] = ..., multiprocessors: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., driver: _Optional[str] = ..., cuda: _Optional[str] = ..., cublas: _Optional[str] = ..., cudnn: _Optional[str] = ..., nccl: _Optional[str] = ...) -> None: ...
 
 class LinkProfile(_message.Message):
     __slots__ = ("latency_seconds", "bandwidth_bytes_per_second", "reduce_latency_seconds", "reduce_bandwidth_bytes_per_second")

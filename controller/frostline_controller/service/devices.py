@@ -1,0 +1,77 @@
+"""GPUs that failed, and plans that needed too much memory: what the run does differently from then on.
+
+A worker whose device fails ends with a code of its own (frostline_contract/exit_codes.py), and is started again on the same GPU.
+The second failure of a GPU in a run puts it in quarantine. A plan that runs out of memory needs more than the planner knows.
+"""
+
+import logging
+
+from frostline_contract.exit_codes import DEVICE
+from frostline_controller.service.run import Run
+from frostline_controller.state.durable import FailedDevice
+from frostline_proto.v1 import control_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+REMEDY = "lower training.micro_batch_size, set training.activation_checkpointing, or use more workers or GPUs with more memory"
+
+
+class Devices:
+    """The run's account of failed GPUs and of memory; durable with whatever is written next."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._told = {(one.node, one.uuid) for one in run.quarantined}
+        self._counted: set[str] = set()
+        self._shortages: list[tuple[str, dict[str, object]]] = []
+
+    def note_end(self, request: pb.LeaveRequest) -> None:
+        """A worker's process has ended, as whoever reaped it says; said again, it counts once."""
+        node, uuid = request.node, request.device_uuid
+        if request.exit_code != DEVICE or not uuid or request.worker_id in self._counted:
+            return
+        self._counted.add(request.worker_id)
+        known = {(one.node, one.uuid): one for one in self._run.failed_devices}
+        failures = known[node, uuid].failures + 1 if (node, uuid) in known else 1
+        known[node, uuid] = FailedDevice(node=node, uuid=uuid, failures=failures)
+        self._run.failed_devices = tuple(known.values())
+        log.warning("device failed node=%s uuid=%s failures=%s", node, uuid, failures)
+        self._run.wake.set()
+
+    def note_shortage(self, request: pb.ReportRecoveryRequest) -> None:
+        """A member of the running plan had too little memory: no plan that is predicted to need as much is made again."""
+        run, plan = self._run, self._run.current
+        ran = request.ran
+        if plan is None or (ran.incarnation, ran.counter) != (plan.generation.incarnation, plan.generation.counter):
+            return
+        planned, shortage = plan.placement.predicted_peak_bytes, request.memory_shortage
+        if planned:
+            run.memory_limit_bytes = min(run.memory_limit_bytes or planned, planned - 1)
+        name = run.members.name_of(request.worker_id)
+        self._shortages.append((
+            f"{name} ran out of memory: planned {planned:,} bytes for the fullest worker, measured "
+            f"{shortage.peak_bytes:,} of the device's {shortage.limit_bytes:,}; no plan that needs as much is made again",
+            {"worker": request.worker_id, "planned_bytes": planned, "peak_bytes": shortage.peak_bytes,
+             "limit_bytes": shortage.limit_bytes},
+        ))  # fmt: skip
+        run.wake.set()
+
+    async def advance(self) -> None:
+        """Once a round: tell of GPUs that are newly in quarantine, and of shortages."""
+        run = self._run
+        for one in run.quarantined:
+            if (one.node, one.uuid) not in self._told:
+                self._told.add((one.node, one.uuid))
+                await run.commit()
+                reason = f"GPU {one.uuid} of node {one.node} failed {one.failures} times and is not used any more in this run"
+                await run.event("quarantine", reason, detail=one.model_dump())
+        while self._shortages:
+            reason, detail = self._shortages.pop(0)
+            await run.event("out_of_memory", reason, detail=detail)
+
+
+def no_placement(run: Run, workers: int, wanted: int, refusal: ValueError) -> str:
+    """What a run waits for where no placement fits. Raises ValueError where memory is why, and no more workers are to come."""
+    if run.memory_limit_bytes and workers >= wanted:
+        raise ValueError(f"out of memory, and no other plan needs less: {refusal}; {REMEDY}") from refusal
+    return f"after a failure: no placement for {workers} workers: {refusal}"

@@ -1,0 +1,23 @@
+"""What a worker computes on, and what follows from it for the plan. Immutable; the same on both sides of the wire."""
+
+from frostline_contract.plan import Frozen
+
+
+class DeviceFacts(Frozen):
+    """A worker's device and the libraries that compute and communicate on it, as it registers them.
+
+    host: the machine, by its kernel's boot: the same in all its containers. name: "cpu", or the GPU's model. uuid: of the GPU or
+    MIG instance; "" where there is none. multiprocessors: their number, 0 without a GPU (cuBLAS promises equal bits only between
+    equal numbers). memory_bytes: of the device. driver, cuda, cublas, cudnn, nccl: versions, "" where there is none.
+    """
+
+    host: str = ""
+    name: str = "cpu"
+    uuid: str = ""
+    multiprocessors: int = 0
+    memory_bytes: int = 0
+    driver: str = ""
+    cuda: str = ""
+    cublas: str = ""
+    cudnn: str = ""
+    nccl: str = ""

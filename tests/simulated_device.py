@@ -1,0 +1,55 @@
+"""A device that is behind the thread that gives it work, as far as the marks of its work tell (engine/fence.py)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass
+class SimulatedDevice:
+    """Hand `mark` to a context's `marks`.
+
+    looks: how often a mark is looked at before the device has come there. errors: by the number of a mark (from 1) the error that
+    a look at it raises, now and for ever, as a broken CUDA context does. stuck: marks that the device never comes to, by number.
+    log: "marked N" and "done N", in order. at_look: called at every look, with the mark's number.
+    """
+
+    looks: int = 3
+    errors: dict[int, RuntimeError] = field(default_factory=dict)
+    stuck: set[int] = field(default_factory=set)
+    log: list[str] = field(default_factory=list)
+    at_look: Callable[[int], None] = lambda number: None
+    marks: int = 0
+    broken: RuntimeError | None = None
+
+    def mark(self) -> "SimulatedMark":
+        if self.broken is not None:
+            raise self.broken
+        self.marks += 1
+        self.log.append(f"marked {self.marks}")
+        return SimulatedMark(self, self.marks, self.looks)
+
+
+@dataclass
+class SimulatedMark:
+    device: SimulatedDevice
+    number: int
+    left: int
+
+    def query(self) -> bool:
+        device = self.device
+        device.at_look(self.number)
+        device.broken = device.broken or device.errors.get(self.number)
+        if device.broken is not None:
+            raise device.broken
+        self.left -= 1
+        if self.number in device.stuck or self.left >= 0:
+            return False
+        device.log.append(f"done {self.number}")
+        return True
+
+
+def device_error() -> RuntimeError:
+    """What torch raises where a kernel has failed; the context is of no use afterwards."""
+    return torch.AcceleratorError("CUDA error: an illegal memory access was encountered")

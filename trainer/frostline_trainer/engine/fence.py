@@ -1,0 +1,72 @@
+"""The fence: nothing that a device has computed is read, promised or voted before the device has done it, and all is well.
+
+A GPU runs behind the thread that gives it work, and with NCCL a message that was waited for may not have come: a peer's death is
+silence, and an abort ends the work and leaves anything in its memory. So the end of a member's computation is a place of its own
+(docs/protocols.md 2.2). The thread looks again and again whether the device has come there, instead of waiting inside the driver,
+where no interruption would reach it.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+
+from frostline_trainer.comm.waiting import blocked
+from frostline_trainer.engine.groups import Groups
+
+POLL_SECONDS = 0.0002
+"""Between two looks at the device: below what a step's end costs on any GPU."""
+
+
+class Mark(Protocol):
+    """A place in what a device was given to do."""
+
+    def query(self) -> bool:
+        """Whether the device has come here. Raises the device's own error (torch.AcceleratorError) where it failed before."""
+        ...
+
+
+MakeMark = Callable[[], Mark]
+"""Mark the end of what the device was given so far."""
+
+
+def marks_of(device: torch.device) -> MakeMark | None:
+    """How a device's work is marked; None for the CPU, which has done everything when a call returns."""
+    if device.type != "cuda":
+        return None
+
+    def mark() -> torch.cuda.Event:
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+        return event
+
+    return mark
+
+
+def wait_for_device(mark: MakeMark | None, groups: Groups | None = None) -> None:
+    """Return when the device has done all that it was given so far, and every group is sound; at once on a CPU.
+
+    Args:
+        mark: the device's; None for the CPU.
+        groups: whose messages are among the work; None where it is the device's own work only.
+
+    Raises RuntimeError where a group was interrupted or its communicator has failed, and the device's own error where it failed.
+    """
+    if mark is None:
+        return
+    end = mark()
+    with _waiting(groups):
+        while not end.query():
+            if groups is not None:
+                groups.check()
+            time.sleep(POLL_SECONDS)
+    if groups is not None:
+        groups.check()  # an abort ends the work too: what it was to fill holds anything
+
+
+def _waiting(groups: Groups | None) -> AbstractContextManager[None]:
+    """Under NCCL the device waits for others, and they are what is waited for; else it has nothing but its own work to do."""
+    on_device = groups is not None and groups.wait_on_device
+    return blocked() if on_device else nullcontext()
