@@ -14,8 +14,8 @@ import redis
 import torch
 
 from frostline_contract.cache_identity import CacheIdentity
-from frostline_contract.cache_tag import SECRET_FILE
 from frostline_contract.job.cluster import CacheSection
+from frostline_contract.run_directory import RunDirectory
 from frostline_controller.local.redis_process import RedisProcess, start_redis
 from frostline_rpc.auth import WORKER, Tokens
 from frostline_trainer.cache.boundary_cache import BoundaryCache
@@ -91,7 +91,7 @@ def cache_stack(run_dir: Path, num_shards: int = 1, shard_bytes: int = 64 << 20,
     shards = [start_redis(run_dir / "redis", shard_bytes)]
     shards += [start_redis(run_dir / "redis", shard_bytes, password=shards[0].password) for _ in range(num_shards - 1)]
     (run_dir / "redis.password").write_text(shards[0].password)
-    (run_dir / SECRET_FILE).write_text("the secret of this stack's users")
+    RunDirectory(run_dir).cache_secret.write_text("the secret of this stack's users")
     server = None
     stack = None
     try:

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from one_home import check_homes
+
 FILE_LINES_MAX = 320
 FUNCTION_LINES_MAX = 75
 VAGUE_MODULES = {"utils", "util", "common", "manager", "helper", "helpers", "misc"}
@@ -46,6 +49,8 @@ def check(file: Path, source: str) -> list[Fault]:
     lines = source.splitlines()
     tree = ast.parse(source, str(file))
     faults = [*_forbidden(file, lines), *_functions(tree), *_swallowed(tree), *_bare_rank(tree), *_open_coded_rank(file, tree)]
+    if any(part.startswith("frostline_") for part in file.parts[:-1]):
+        faults += check_homes(file, tree)
     if len(lines) > FILE_LINES_MAX:
         faults.append((len(lines), f"{len(lines)} lines; a file holds one idea in about 300"))
     if file.stem in VAGUE_MODULES:

@@ -21,6 +21,7 @@ from frostline_cache_server.service import CacheControl
 from frostline_cache_server.shards import ShardMap, parse_addresses
 from frostline_cache_server.sweeper import Sweeper
 from frostline_contract.durable_files import replace_durably
+from frostline_contract.run_directory import RunDirectory
 from frostline_proto.v1 import cache_pb2_grpc
 from frostline_rpc.api_server import fetch_keys, token_review
 from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Callers, Tokens
@@ -29,8 +30,6 @@ from frostline_rpc.projected import Bearer, ProjectedTokens
 from frostline_rpc.server import start_server
 
 PASSWORD_VARIABLE = "FROSTLINE_REDIS_PASSWORD"
-PASSWORD_FILE = "redis.password"
-ADDRESS_FILE = "cache.address"
 REFRESH_SECONDS = 1.0
 SWEEP_SECONDS = 10.0
 UNKNOWN_GRACE_SECONDS = 120.0
@@ -66,7 +65,7 @@ def known_callers(run_dir: Path | None) -> Callers:
         return ProjectedTokens(audience, os.environ["FROSTLINE_NAMESPACE"], roles, fetch_keys, confirm)
     if run_dir is None:
         raise ValueError("nobody's tokens are known: give --run-dir, or on a cluster set FROSTLINE_AUDIENCE")
-    return Tokens.read(run_dir / "tokens.json")
+    return Tokens.read(RunDirectory(run_dir).tokens)
 
 
 async def serve(options: argparse.Namespace, addresses: list[tuple[str, int]], callers: Callers) -> None:
@@ -87,7 +86,7 @@ async def serve(options: argparse.Namespace, addresses: list[tuple[str, int]], c
         registry = registry_of(control.totals, shards, control.limit_bytes())
         start_http_server(options.metrics_port, host, registry=registry)
     if run_dir is not None:
-        await asyncio.to_thread(replace_durably, run_dir / ADDRESS_FILE, f"{host}:{bound}\n")
+        await asyncio.to_thread(replace_durably, RunDirectory(run_dir).cache_address, f"{host}:{bound}\n")
     log.info("serving", extra={"address": f"{host}:{bound}", "shards": len(addresses), "limit_bytes": control.limit_bytes()})
     sweeper = Sweeper(shards, boundaries, UNKNOWN_GRACE_SECONDS)
     background = [
@@ -112,7 +111,7 @@ def redis_password(run_dir: Path | None) -> str | None:
     """From the environment, else from the run's file, else none."""
     if PASSWORD_VARIABLE in os.environ:
         return os.environ[PASSWORD_VARIABLE]
-    file = run_dir / PASSWORD_FILE if run_dir is not None else None
+    file = RunDirectory(run_dir).redis_password if run_dir is not None else None
     return file.read_text().strip() if file is not None and file.exists() else None
 
 

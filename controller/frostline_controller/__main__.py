@@ -10,6 +10,8 @@ from pathlib import Path
 
 from frostline_contract.durable_files import replace_durably
 from frostline_contract.job import load_job
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import RESUMABLE, RunStatus
 from frostline_controller.cluster.local_backend import LocalBackend
 from frostline_controller.deciding import replayed_decisions
 from frostline_controller.service.controller import Controller
@@ -22,7 +24,7 @@ from frostline_rpc.event_loop import run_serving
 SUPERSEDED = 4
 """Exit code of a controller that another one has replaced."""
 
-RESUMED_STATES = ("suspended", "failed", "cancelled", "draining")
+RESUMED_STATES = RESUMABLE | {RunStatus.DRAINING}
 """What --resume goes on from. Draining: its predecessor was stopped (Ctrl-C twice) before the drain had ended; found without
 --resume (a controller that crashed) the drain goes on."""
 
@@ -47,13 +49,14 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 async def serve(options: argparse.Namespace) -> int:
     """Lead the run until SIGTERM or SIGINT (0), or until another controller has taken over (SUPERSEDED)."""
     folder: Path = options.run_dir
-    job = load_job(folder / "job.yaml")
+    places = RunDirectory(folder)
+    job = load_job(places.job)
     logging.getLogger().setLevel(job.controller.log_level.upper())
     replayed = replayed_decisions(job, options.replay)
-    backend = LocalBackend(folder / "cluster")
+    backend = LocalBackend(places.cluster)
     store = DurableStore(backend)
     state, cluster = await asyncio.to_thread(store.take_over)
-    check_same_job(state, job, folder / "job.yaml")
+    check_same_job(state, job, places.job)
     slots = max(1, len(os.sched_getaffinity(0)) // job.training.threads)  # the local cluster's pods share this machine
     run = Run(job, folder, backend, store, state, cluster, parallel_slots=slots)
     controller = Controller(run, replayed, job.checkpoint_root(folder))
@@ -61,16 +64,16 @@ async def serve(options: argparse.Namespace) -> int:
     run.accept_numerics = options.accept_numerics
     await controller.start()
     stands = controller.ending.outcome  # a result that a predecessor claimed, and could not write any more
-    if options.resume and (run.state.state in RESUMED_STATES or (stands is not None and stands.status != "completed")):
+    if options.resume and (run.state.state in RESUMED_STATES or (stands is not None and stands.status != RunStatus.COMPLETED)):
         await controller.commands.resume("resumed")
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     async def say_where(port: int) -> None:
-        await asyncio.to_thread(replace_durably, folder / "controller.address", f"{options.host}:{port}\n")
+        await asyncio.to_thread(replace_durably, places.controller_address, f"{options.host}:{port}\n")
 
-    told = await lead(controller, Tokens.read(folder / "tokens.json"), options.host, options.port, stop, say_where)
+    told = await lead(controller, Tokens.read(places.tokens), options.host, options.port, stop, say_where)
     return 0 if told else SUPERSEDED
 
 

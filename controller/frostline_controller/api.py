@@ -24,9 +24,9 @@ from typing import Any
 import yaml
 
 from frostline_contract.job import Job, JobError, dump_job, load_job
-from frostline_contract.jsonl import read_jsonl
-from frostline_contract.lineage import split_records
 from frostline_contract.mesh import with_degrees
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import status_word
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import UserMistake
 from frostline_controller.cli.run_folder import new_run_folder
@@ -57,12 +57,12 @@ class RunResult:
     @property
     def result(self) -> dict[str, Any]:
         """result.json. Raises FileNotFoundError where the run has not ended."""
-        return json.loads((self.directory / "result.json").read_text(encoding="utf-8"))
+        return json.loads(RunDirectory(self.directory).result.read_text(encoding="utf-8"))
 
     @property
     def status(self) -> str:
-        """completed, drained, failed or cancelled."""
-        return str(self.result["status"])
+        """completed, suspended, failed or cancelled."""
+        return status_word(str(self.result["status"]))
 
     @property
     def steps(self) -> int:
@@ -82,13 +82,13 @@ class RunResult:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The surviving records by step, one a step: what a rollback or a restore took back is left out."""
-        records = split_records(read_jsonl(self.directory / "metrics.jsonl")).surviving
+        records = RunDirectory(self.directory).read_records().surviving
         return [with_degrees(line) for line in records]
 
     @property
     def model_directory(self) -> Path:
         """What `save_pretrained` wrote: `AutoModel...from_pretrained` takes it."""
-        return self.directory / "model"
+        return RunDirectory(self.directory).model
 
 
 def run(
@@ -106,7 +106,7 @@ def run(
     out: the run directory, new or empty; None: runs/<name>, runs/<name>-2, ... workers: worker processes. overrides: dotted
     fields of the job and their values. replay: a run directory whose decisions are followed. quiet: no progress on the terminal.
     report: draw report.html at the end.
-    A run that was drained (Ctrl-C, suspend) returns too, with status "drained". Raises JobMistake and RunError.
+    A run that was drained (Ctrl-C, suspend) returns too, with status "suspended". Raises JobMistake and RunError.
     """
     options = [*_set_options(overrides), *_option("--workers", workers), *_option("--replay", replay)]
     with _job_file(job) as file:
@@ -139,7 +139,7 @@ def resume(
 def result(directory: str | Path) -> RunResult:
     """The run in a directory, ended or not. Raises FileNotFoundError where there is none."""
     folder = Path(directory).resolve()
-    if not (folder / "job.yaml").exists():
+    if not RunDirectory(folder).job.exists():
         raise FileNotFoundError(f"{folder} is no run directory: it has no job.yaml")
     return RunResult(folder)
 

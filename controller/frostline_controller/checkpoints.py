@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from frostline_contract.epochs import EPOCHS_FOLDER, MANIFEST_PATTERN, FoundCheckpoint, newest, surviving
-from frostline_contract.lineage import LineageStart
+from frostline_contract.lineage import Cuts, LineageStart
 from frostline_controller.epochs import read_epochs
 
 
@@ -29,12 +29,8 @@ def has_been_used(root: Path) -> bool:
 
 def newest_before(root: Path, step: int, lineages: Iterable[LineageStart]) -> FoundCheckpoint | None:
     """The newest complete checkpoint on the run's own history that an earlier step than `step` has left; None where none is."""
-    starts = list(lineages)
-    own = [
-        one
-        for one in surviving_checkpoints(root)
-        if one.step < step and all(one.step <= start.starts_at_step for start in starts if start.lineage > one.lineage)
-    ]
+    cuts = Cuts(tuple(lineages))
+    own = [one for one in surviving_checkpoints(root) if one.step < step and cuts.survives(one.lineage, one.step)]
     return max(own, key=lambda one: (one.place, one.path), default=None)
 
 

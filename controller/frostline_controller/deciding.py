@@ -6,8 +6,8 @@ from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
-from frostline_contract.jsonl import read_jsonl
-from frostline_contract.plan import MICRO_BATCH, Decision
+from frostline_contract.plan import Decision
+from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import IntervalStatistics
 from frostline_controller.freezing.decide import check_freezing, decide
 from frostline_controller.freezing.inputs import FreezeInputs
@@ -75,7 +75,7 @@ def replayed_decisions(job: Job, given: Path | None) -> tuple[Decision, ...] | N
 
 def read_replay(run_dir: Path) -> tuple[Decision, ...]:
     """The decisions of another run's plans.jsonl, oldest first. Raises ValueError where it holds none that can be read."""
-    path = Path(run_dir) / "plans.jsonl"
+    path = RunDirectory(run_dir).plans
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         found = [decision_of_line(line) for line in lines if "decision_kind" in line]
@@ -87,8 +87,7 @@ def read_replay(run_dir: Path) -> tuple[Decision, ...]:
 
 def with_recorded_tile(job: Job, run_dir: Path) -> Job:
     """The job, with the prefix tile that another run chose: it is a part of the numerics that a replay follows."""
-    plans = [line for line in read_jsonl(Path(run_dir) / "plans.jsonl") if line["kind"] == "plan"]
-    tile = plans[-1].get("prefix_tile", MICRO_BATCH) if plans else job.cache.prefix_tile
+    tile = RunDirectory(run_dir).recorded_prefix_tile() or job.cache.prefix_tile
     return job.model_copy(update={"cache": job.cache.model_copy(update={"prefix_tile": tile})})
 
 

@@ -18,21 +18,13 @@ heartbeat that is late says nothing about the training thread. And while anybody
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from frostline_contract.phases import WAITING, place_of
+
 DEADLINE_FACTOR = 5.0
 FIRST_FACTOR = 10.0
 """For a phase without history: a first step allocates, compiles and warms caches, a minute for each of several stages; with
 the default floor these are ten minutes."""
 EQUAL_FACTOR = 3.0
-
-IDLE = frozenset(("done",))
-"""Phases in which a member has nothing left to do and waits for the controller."""
-
-PHASE_ORDER = ("committed", "between", "decision", "evaluate", "checkpoint", "freeze", "rollback", "start", "spare", "recovery",
-               "reshape", "load", "schedule", "audit", "exchange", "norms", "prepared", "vote", "tally", "seen", "commit",
-               "update", "finish", "publish", "done")  # fmt: skip
-"""After `step` was committed, in the order in which members go through them until the next one is, or the run ends. start, spare
-and recovery come before the first reshape into a generation."""
-_PLACES = {phase: place for place, phase in enumerate(PHASE_ORDER)}
 
 
 @dataclass(frozen=True)
@@ -57,7 +49,7 @@ class Progress:
     @property
     def place(self) -> tuple[bool, int, int]:
         """How far it has come: comparable between the members of one generation, the smaller the earlier."""
-        return self.entered, self.step, _PLACES.get(self.phase, _PLACES["load"])
+        return self.entered, self.step, place_of(self.phase)
 
 
 @dataclass(frozen=True)
@@ -80,7 +72,7 @@ def judge(
     floor_seconds: least deadline of any phase. silent_after_seconds: a heartbeat older than this is missing; somebody who has
     entered a phase within that time before its heartbeat still moves. predicted_step_seconds: the planner's, 0.0 for none.
     """
-    heard = [member for member in members if member.phase not in IDLE and member.heartbeat_age <= silent_after_seconds]
+    heard = [member for member in members if member.phase not in WAITING and member.heartbeat_age <= silent_after_seconds]
     if not heard or any(member.phase_seconds < silent_after_seconds for member in heard):
         return None  # nobody speaks (which dead_after_seconds is for), or somebody moves
     deadlines = _Deadlines(members, floor_seconds, predicted_step_seconds)

@@ -32,19 +32,21 @@ def surviving_decisions(
     keeps its own place, so that its interval is not decided a second time.
     """
 
+    cuts = Cuts(lineages)
+
     def needs(decision: Decision, start: LineageStart) -> int:
         """The step that a later lineage must have kept for the decision to count in it."""
         if start.kind == ROLLBACK:
             return decision.effective_step
         if decision.kind != "rollback":
-            return decision.interval * calendar.interval_steps
+            return calendar.last_step_of(decision.interval)
         # What a rollback went back to is what counts of it: a restore to that step or a later one keeps it. One that came too
         # late was given up by the vote before its step.
         return decision.effective_step - 1 if decision.void else decision.rollback_to_step
 
     def survives(decision: Decision) -> bool:
         own = decision.decided_in if decision.kind == "rollback" and decision.void else decision.lineage
-        return all(needs(decision, start) <= start.starts_at_step for start in lineages if start.lineage > own)
+        return cuts.survives_where(own, lambda start: needs(decision, start))
 
     def placed(decision: Decision) -> Decision:
         if decision.kind != "rollback" or decision.void:
@@ -84,7 +86,7 @@ def remembered_decisions(
     return tuple(
         decision
         for decision in decisions
-        if decision.kind == "rollback" or restores.survives(decision.lineage, decision.interval * calendar.interval_steps)
+        if decision.kind == "rollback" or restores.survives(decision.lineage, calendar.last_step_of(decision.interval))
     )
 
 

@@ -9,8 +9,10 @@ from functools import cached_property
 from operator import attrgetter
 
 from frostline_contract.device import DeviceFacts
+from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import CacheProfile, LinkProfile
+from frostline_contract.worker_id import pod_uid_of
 from frostline_controller.kept_profile import KeptProfile
 from frostline_proto.v1 import plan_pb2
 
@@ -43,7 +45,7 @@ class Worker:
     presence: str = ALIVE
     generation: GenerationId | None = None
     step: int = 0
-    phase: str = "start"
+    phase: str = Phase.START
     phase_seconds: float = 0.0
     phase_told_at: float = 0.0
     waiting_seconds: float = 0.0
@@ -69,7 +71,7 @@ class Worker:
 
     @property
     def pod_uid(self) -> str:
-        return self.worker_id.rpartition("/")[0]
+        return pod_uid_of(self.worker_id)
 
     @property
     def gpu(self) -> tuple[str, str]:
@@ -130,7 +132,7 @@ class Membership:
         return sorted(
             other
             for other in known
-            if other.rpartition("/")[0] == worker.pod_uid and other != worker.worker_id and not self.has_ended(other)
+            if pod_uid_of(other) == worker.pod_uid and other != worker.worker_id and not self.has_ended(other)
         )
 
     def remove(self, worker_id: str, why: str) -> bool:
@@ -143,7 +145,7 @@ class Membership:
 
     def exclude(self, worker_id: str, why: str) -> None:
         """Gone for good, with all of its pod: processes that run until it is deleted are not to join again meanwhile."""
-        pod = worker_id.rpartition("/")[0]
+        pod = pod_uid_of(worker_id)
         for one in {worker_id, *(worker.worker_id for worker in self if worker.pod_uid == pod)}:
             self.remove(one, why)
             self._excluded[one] = why
@@ -168,7 +170,21 @@ class Membership:
     def was_taken(self, worker_id: str, pods: Set[str]) -> bool:
         """Its end was no crash: its pod is gone (pods: the uids there are; empty: unknown), or it had notice."""
         worker = self._workers.get(worker_id)
-        return (bool(pods) and worker_id.rpartition("/")[0] not in pods) or (worker is not None and worker.on_notice)
+        return _pod_is_gone(worker_id, pods) or (worker is not None and worker.on_notice)
+
+    def loss_of(self, worker_id: str, pods: Set[str], settled: bool) -> str:
+        """That a worker is gone, and why, in words; empty while it is here or may come back. Whoever needs it asks here.
+
+        pods: the uids there are; empty: unknown. settled: a worker that has not come to this controller by now does not come.
+        """
+        worker = self._workers.get(worker_id)
+        ended = worker_id in self._ended
+        if worker is not None and worker.presence != GONE and not ended:
+            return ""
+        if worker is None and not (ended or settled or _pod_is_gone(worker_id, pods)):
+            return ""
+        why = worker.why_gone if worker is not None else ""
+        return f"{self.name_of(worker_id)} is gone{f': {why}' if why else ''}"
 
     def is_alive(self, worker_id: str) -> bool:
         worker = self._workers.get(worker_id)
@@ -184,6 +200,22 @@ class Membership:
         if worker is None or worker.presence == GONE:
             return False
         return worker.watching or now - max(worker.last_heard, worker.unwatched_since) < self.lost_after_seconds
+
+    def unreachable(self, now: float, awaited: Set[str]) -> list[Worker]:
+        """Workers whose connection has closed and that nobody waits for. awaited: ids of those that somebody does wait for."""
+        return [
+            worker
+            for worker in self._workers.values()
+            if worker.presence != GONE and worker.worker_id not in awaited and not self.reachable(worker.worker_id, now)
+        ]
+
+    def without_pod(self, pods: Set[str], registered_before: float) -> list[Worker]:
+        """Workers whose pod is no longer there. registered_before: a younger worker's pod may not be in `pods` yet."""
+        return [
+            worker
+            for worker in self._workers.values()
+            if worker.presence != GONE and _pod_is_gone(worker.worker_id, pods) and worker.registered_at < registered_before
+        ]
 
     def overdue(self, now: float) -> list[Worker]:
         """Workers that have been silent for dead_after_seconds."""
@@ -204,6 +236,11 @@ class Membership:
         gone = [worker.worker_id for worker in self._workers.values() if worker.presence == GONE and worker.worker_id not in keep]
         for worker_id in gone[: max(0, len(gone) - limit)]:
             del self._workers[worker_id]
+
+
+def _pod_is_gone(worker_id: str, pods: Set[str]) -> bool:
+    """pods: the uids there are; empty: unknown."""
+    return bool(pods) and pod_uid_of(worker_id) not in pods
 
 
 def _forget_oldest(told: dict[str, str]) -> None:

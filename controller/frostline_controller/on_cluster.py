@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from frostline_contract.cache_tag import SECRET_FILE
 from frostline_contract.durable_files import PRIVATE, create_durably
 from frostline_contract.job import Job, JobError
+from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cluster.job_source import JobSource
 from frostline_controller.cluster.kubernetes_api import Api, ApiError
 from frostline_controller.cluster.kubernetes_backend import KubernetesBackend
@@ -165,7 +165,7 @@ async def take_over(
     await patiently(partial(asyncio.to_thread, keep_cache_secret, settings.run_dir), stop)
     store = DurableStore(backend)
     state, cluster = await patiently(partial(asyncio.to_thread, store.take_over), stop)
-    check_same_job(state, job, settings.run_dir / "job.yaml")
+    check_same_job(state, job, RunDirectory(settings.run_dir).job)
 
     def may_write() -> None:
         """The run's files lie on a shared volume, where no fence keeps a former leader from appending to its successor's."""
@@ -179,7 +179,7 @@ async def take_over(
 
 def keep_cache_secret(run_dir: Path) -> None:
     """A release's own Redis: what its trainers sign cached values with is made once, on the volume that they share."""
-    file = run_dir / SECRET_FILE
+    file = RunDirectory(run_dir).cache_secret
     if not file.exists():
         create_durably(file, secrets.token_urlsafe(32), PRIVATE)
 

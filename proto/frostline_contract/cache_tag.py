@@ -13,9 +13,10 @@ from typing import Protocol
 
 import xxhash
 
+from frostline_contract.run_directory import RunDirectory
+
 NONCE_BYTES, TAG_BYTES = 12, 16
 SECRET_VARIABLE = "FROSTLINE_CACHE_SECRET"
-SECRET_FILE = "cache.secret"
 """In the run's directory, readable by its user alone: the secret of a run whose environment gives none."""
 SECRET_CHARACTERS_MIN = 16
 
@@ -80,7 +81,7 @@ def tags_of(secret: str | None) -> Tags:
 def read_secret(run_dir: Path | None) -> str | None:
     """From the environment, else from the run's file, else none. Raises ValueError where it is too short, OSError."""
     given = os.environ.get(SECRET_VARIABLE)
-    file = run_dir / SECRET_FILE if run_dir is not None else None
+    file = RunDirectory(run_dir).cache_secret if run_dir is not None else None
     if given is not None:
         secret, place = given.strip(), SECRET_VARIABLE
     elif file is not None and file.exists():

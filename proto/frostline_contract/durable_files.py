@@ -7,11 +7,16 @@ the final one: two processes that write the same file never share a draft, not e
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 PRIVATE, PUBLIC = 0o600, 0o666
 """Access modes: for the user alone; for whoever the umask lets."""
+WRITE_BYTES = 4 << 20
+"""Written at once of a large file."""
+
+Before = Callable[[str], None]
+"""Told of each operation before it is done: create, write, sync, rename, link."""
 
 
 def replace_durably(path: Path, text: str, mode: int = PUBLIC) -> None:
@@ -38,6 +43,36 @@ def create_durably(path: Path, text: str, mode: int = PUBLIC) -> bool:
     return True
 
 
+def replace_through(draft: Path, path: Path, content: bytes, before: Before) -> None:
+    """Replace a large file's content atomically, by way of `draft`, which lies beside it and stays where the writer is killed.
+
+    before: called with each operation. Raises OSError. The folder's entry is not synced: many files may share one `sync_folder`.
+    """
+    _write_synced(draft, content, before)
+    before("rename")
+    os.replace(draft, path)
+
+
+def create_through(draft: Path, path: Path, content: bytes, before: Before, folders: Sequence[Path]) -> bool:
+    """Create a file with its whole content, by way of `draft`; False where the file exists already. Raises OSError.
+
+    folders: synced before the file gets its name, so that whatever the content speaks of is on disk then.
+    """
+    try:
+        _write_synced(draft, content, before)
+        for folder in folders:
+            sync_folder(folder)
+        before("link")
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+    sync_folder(path.parent)
+    return True
+
+
 def make_folder_durably(folder: Path) -> None:
     """Make a folder and its parents, where they are missing. Raises OSError."""
     folder = Path(folder)
@@ -53,6 +88,12 @@ def move_durably(source: Path, target: Path) -> None:
     sync_folder(Path(target).parent)
 
 
+def sync_file(path: Path) -> None:
+    """Bring to disk a file that somebody else has written. Raises OSError."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Bring a folder's entries to disk: what was created, renamed or removed in it. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY)
@@ -60,6 +101,18 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _write_synced(path: Path, content: bytes, before: Before) -> None:
+    before("create")
+    make_folder_durably(path.parent)
+    with open(path, "wb", buffering=0) as file:
+        left = memoryview(content)
+        while left:
+            before("write")
+            left = left[file.write(left[:WRITE_BYTES]) :]
+        before("sync")
+        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

@@ -38,13 +38,24 @@ class DecisionCalendar:
 
     def effective_step(self, number: int) -> int:
         """The first step computed under decision `number`."""
-        return number * self.interval_steps + self.lag_steps
+        return self.last_step_of(number) + self.lag_steps
+
+    def complete_at(self, step: int) -> int:
+        """The number of the last interval that ends at `step` or before; 0 where none does."""
+        return step // self.interval_steps
+
+    def first_step_of(self, interval: int) -> int:
+        """The first step of an interval."""
+        return self.last_step_of(interval - 1) + 1
+
+    def last_step_of(self, interval: int) -> int:
+        """The last step of an interval: what decision `interval` reads is known once that step is committed."""
+        return interval * self.interval_steps
 
     def due_before(self, step: int) -> int:
         """The number of the newest decision that must be known before `step` is computed; 0 where none is."""
         return max(0, (min(step, self.total_steps) - self.lag_steps) // self.interval_steps)
 
-    def takes_effect_at(self, step: int) -> int | None:
-        """The decision whose first step is `step`, or None."""
-        number = self.due_before(step)
-        return number if number > 0 and self.effective_step(number) == step else None
+    def due_after(self, step: int) -> int:
+        """The number of the first decision that takes effect later than at `step`."""
+        return self.due_before(step) + 1

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from frostline_contract.durable_files import PRIVATE, replace_durably
+from frostline_contract.worker_id import pod_uid_of
 from frostline_rpc.errors import PermissionDenied, Unauthenticated
 
 WORKER, OPERATOR, CONTROLLER = "worker", "operator", "controller"
@@ -108,5 +109,5 @@ def check_speaker(caller: Caller, method: str, request: object) -> None:
     message = getattr(request, "heartbeat", request)  # one of a stream of heartbeats wraps what a single one says
     for field in ("worker_id", "holder"):
         worker_id = str(getattr(message, field, ""))
-        if caller.pod_uid and worker_id and worker_id.rpartition("/")[0] != caller.pod_uid:
+        if caller.pod_uid and worker_id and pod_uid_of(worker_id) != caller.pod_uid:
             raise PermissionDenied(f"{method}: {field} is {worker_id!r}, the caller's token is of pod {caller.pod_uid!r}")

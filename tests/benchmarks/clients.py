@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from frostline_contract.job import job_digest, load_job
-from frostline_controller.hangs import PHASE_ORDER
+from frostline_contract.phases import IN_STEP, Phase
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.auth import WORKER, Tokens
@@ -28,7 +28,7 @@ WAIT_SECONDS = 120.0
 CALL_SECONDS, ANSWER_SECONDS, ASK_SECONDS = 60.0, 5.0, 2.0
 JOIN_AT_ONCE = 25
 """Of each process: pods of one scale-up come at about the same time."""
-TIMED_PHASES = PHASE_ORDER[11:21]
+TIMED_PHASES = tuple(phase for phase in Phase if phase in IN_STEP and phase is not Phase.UPDATE)
 LINK = plan_pb2.LinkProfile(
     latency_seconds=1e-4, bandwidth_bytes_per_second=1e9, reduce_latency_seconds=3e-4, reduce_bandwidth_bytes_per_second=5e8
 )

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from frostline_controller.cli.run_folder import finished_status
+from frostline_contract.run_directory import RunDirectory
 from tests.chaos.acting import CORPUS, MODEL, OTHER_MODEL, Actor
 from tests.chaos.acts import STOPS, WRITES, Act
 from tests.chaos.cases import Case
@@ -160,7 +160,7 @@ class Laboratory:
                 break
             # Nothing of it may still run when the next one begins: who is killed is gone a moment later.
             wait_until_gone(run)
-            if finished_status(run) == "completed":
+            if RunDirectory(run).ended_as() == "completed":
                 # Killed in the moment after its last write: nothing is left to do, and nobody to remove its temporary files.
                 for left in self._temporary(run).iterdir():
                     shutil.rmtree(left)

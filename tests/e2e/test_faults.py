@@ -42,7 +42,7 @@ def test_ctrl_c_drains_and_resume_goes_on_in_another_shape(one_worker: Ended, wo
     drained = running.end()
     assert drained.code == 3, drained.story()
     assert f"frostline resume {folder}" in drained.output
-    assert drained.result["status"] == "drained"
+    assert drained.result["status"] == "suspended"
     stopped_at = drained.result["steps"]
     assert 13 <= stopped_at < 60
     before = drained.records

@@ -66,7 +66,7 @@ def test_a_run_outlives_its_terminal_has_one_owner_and_goes_on_from_anywhere(
     drained = running.end()
     assert drained.code == 3, drained.story()
     before_resume = drained.records
-    assert drained.result["status"] == "drained"
+    assert drained.result["status"] == "suspended"
     assert drained.output == "", "nothing was said to a terminal that is gone, and nothing was thrown"
     assert not mark.exists(), "a file of the working directory was executed"
     assert not (here / "saved").exists()

@@ -168,9 +168,9 @@ def test_suspend_drains_and_resume_starts_from_the_checkpoint(world: Callable[..
     manifest = run.folder / "checkpoints" / "0" / "1.1" / "10" / "manifest.json"
     manifest.parent.mkdir(parents=True)
     manifest.write_text(json.dumps({"lineage": 0, "step": 10}))
-    run.workers[0].records(outcome=pb.RunOutcome(status="drained", steps=10))
+    run.workers[0].records(outcome=pb.RunOutcome(status="suspended", steps=10))
     wait_for(lambda: run.operator.status().state == "suspended", "suspended")
-    assert json.loads((run.folder / "result.json").read_text())["status"] == "drained"
+    assert json.loads((run.folder / "result.json").read_text())["status"] == "suspended"
     for worker in run.workers:
         worker.stub.Leave(pb.LeaveRequest(worker_id=worker.worker_id, reason="end", ended=True), timeout=5)
         worker.close()

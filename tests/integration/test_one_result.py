@@ -114,10 +114,10 @@ def test_a_run_that_is_resumed_can_end_anew_and_a_root_that_was_used_before_does
     run = world(checkpoint={"uri": str(root)})
     run.start()
     run.operator.command("suspend")
-    run.workers[0].records(outcome=outcome("a", "drained"))
+    run.workers[0].records(outcome=outcome("a", "suspended"))
     wait_for(lambda: run.operator.status().state == "suspended", "suspended")
     stands = current_epoch(root).result
-    assert stands is not None and stands["status"] == "drained"
+    assert stands is not None and stands["status"] == "suspended"
     run.operator.command("resume")
     wait_for(lambda: current_epoch(root).result is None, "reopened")
     stop(run.controller)

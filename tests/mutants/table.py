@@ -191,9 +191,10 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 "controller/frostline_controller/api.py",
-                '        records = split_records(read_jsonl(self.directory / "metrics.jsonl")).surviving\n',
+                "        records = RunDirectory(self.directory).read_records().surviving\n",
+                "        from frostline_contract.jsonl import read_jsonl\n"
                 "        kept: dict[int, dict[str, Any]] = {}\n"
-                '        for entry in read_jsonl(self.directory / "metrics.jsonl"):\n'
+                "        for entry in read_jsonl(RunDirectory(self.directory).metrics):\n"
                 '            if "starts_at_step" in entry:\n'
                 '                kept = {step: one for step, one in kept.items() if step <= entry["starts_at_step"]}\n'
                 "            else:\n"

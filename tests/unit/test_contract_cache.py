@@ -19,8 +19,9 @@ from frostline_contract.cache_identity import (
     shard_of,
 )
 from frostline_contract.cache_sharing import unsigned_refusal
-from frostline_contract.cache_tag import SECRET_FILE, SECRET_VARIABLE, Checksums, Signatures, Tags, read_secret, tags_of
+from frostline_contract.cache_tag import SECRET_VARIABLE, Checksums, Signatures, Tags, read_secret, tags_of
 from frostline_contract.job.cluster import CacheSection
+from frostline_contract.run_directory import RunDirectory
 
 IDENTITY = CacheIdentity("ab" * 32, "cd" * 32, "train", 3)
 PAYLOAD = bytes(range(256)) * 8
@@ -142,7 +143,7 @@ def test_another_version_is_a_miss() -> None:
 def test_the_environments_secret_goes_before_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     assert read_secret(tmp_path) is None
-    (tmp_path / SECRET_FILE).write_text("the file's secret, long enough\n")
+    RunDirectory(tmp_path).cache_secret.write_text("the file's secret, long enough\n")
     assert read_secret(tmp_path) == "the file's secret, long enough"
     monkeypatch.setenv(SECRET_VARIABLE, "the environment's secret")
     assert read_secret(tmp_path) == read_secret(None) == "the environment's secret"
@@ -160,7 +161,7 @@ def test_servers_of_others_need_a_secret_or_the_users_word(tmp_path: Path, monke
     assert "cache.addresses is ['redis:6379']" in refusal
     assert SECRET_VARIABLE in refusal and "cache.trusted: true" in refusal
     assert unsigned_refusal(CacheSection(addresses=("redis:6379",), trusted=True), tmp_path) is None
-    (tmp_path / SECRET_FILE).write_text("a secret of sixteen characters")
+    RunDirectory(tmp_path).cache_secret.write_text("a secret of sixteen characters")
     assert unsigned_refusal(others, tmp_path) is None
 
 

@@ -34,7 +34,7 @@ TWO_CUTS = [
 
 @given(st.permutations(TWO_CUTS))
 def test_two_cuts_apply_both_wherever_their_lines_stand(lines: list[dict]) -> None:
-    found = split_records(lines)
+    found = split_records(lines, "metrics.jsonl")
     assert [(one["lineage"], one["step"]) for one in found.surviving] == [(0, s) for s in range(1, 6)] + [(2, 6), (2, 7)]
     assert [(one["lineage"], one["step"]) for one in found.undone] == [(0, s) for s in range(6, 11)] + [(1, 9), (1, 10)]
 

@@ -91,8 +91,9 @@ def test_the_calendar_agrees_with_itself(lag: int, longer: int, total: int) -> N
         number = calendar.due_before(step)
         assert calendar.effective_step(number + 1) > step
         assert number == 0 or calendar.effective_step(number) <= step
-        taken = calendar.takes_effect_at(step)
-        assert (taken is not None) == (number > calendar.due_before(step - 1))
+        taken = number if number > calendar.due_before(step - 1) else None
+        assert taken is None or calendar.effective_step(taken) == step
+        assert calendar.due_after(step) == number + 1
         assert calendar.ends_interval(step) == (calendar.interval_of(step + 1) == calendar.interval_of(step) + 1)
         assert taken is None or calendar.interval_of(step - lag) == taken
 
@@ -105,7 +106,8 @@ def test_calendars_that_cannot_be(interval: int, lag: int, words: str) -> None:
 
 def test_a_decision_takes_effect_lag_steps_after_its_interval() -> None:
     calendar = DecisionCalendar(interval_steps=10, lag_steps=3, total_steps=35)
-    assert {s: calendar.takes_effect_at(s) for s in range(1, 36) if calendar.takes_effect_at(s)} == {13: 1, 23: 2, 33: 3}
+    assert [calendar.effective_step(number) for number in (1, 2, 3)] == [13, 23, 33]
+    assert [calendar.last_step_of(number) for number in (1, 2, 3)] == [10, 20, 30]
     assert [calendar.due_before(step) for step in (1, 12, 13, 22, 23)] == [0, 0, 1, 1, 2]
     assert calendar.due_before(1000) == 3, "after the last step nothing is due any more"
 

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from frostline_contract.phases import Phase
+from frostline_contract.run_status import RunStatus
 from tools.house_rules import check, main
+from tools.one_home import run_directory_names, words_of
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,59 @@ from tools.house_rules import check, main
 )
 def test_each_rule_is_seen(name: str, source: str, words: str) -> None:
     assert [text for _, text in check(Path(name), source) if words in text], check(Path(name), source)
+
+
+OURS = "controller/frostline_controller/a.py"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('generation.phase("load")', "Phase.LOAD"),
+        ('clock.enter("spare")', "Phase.SPARE"),
+        ('late = worker.phase in ("recovery", "reshape")', "Phase.RECOVERY"),
+        ('worker = Worker(phase="start")', "Phase.START"),
+        ('own = {"load", "norms", "commit"}', "Phase.NORMS"),
+        ('over = run.state.state == "suspended"', "RunStatus.SUSPENDED"),
+        ('outcome = RunOutcome(status="failed")', "RunStatus.FAILED"),
+        ('ended = ("completed", "failed")', "RunStatus.COMPLETED"),
+        ('lines = read(folder / "metrics.jsonl")', "RunDirectory"),
+        ('NAME = "redis.password"', "RunDirectory"),
+        ("os.replace(draft, file)", "durable_files"),
+        ("os.fsync(file.fileno())", "durable_files"),
+        ("draft.rename(file)", "durable_files"),
+        ("kept = all(step <= start.starts_at_step for start in later)", "lineage.Cuts"),
+        ("last = decision.interval * calendar.interval_steps", "DecisionCalendar"),
+        ("number = step // self.calendar.interval_steps", "DecisionCalendar"),
+        ("wait = min(LONGEST, FIRST * 2 ** failures)", "Backoff"),
+        ('uid = worker_id.rpartition("/")[0]', "worker_id"),
+    ],
+)
+def test_a_second_home_of_a_rule_is_seen_in_production_code(line: str, words: str) -> None:
+    source = f'"""Doc."""\n{line}\n'
+    assert [text for _, text in check(Path(OURS), source) if words in text], check(Path(OURS), source)
+    assert check(Path("tests/unit/a.py"), source) == [], "tests may say what they expect by its word"
+
+
+@pytest.mark.parametrize(
+    ("home", "line"),
+    [
+        ("proto/frostline_contract/durable_files.py", "os.replace(draft, file)"),
+        ("proto/frostline_contract/lineage.py", "kept = step <= start.starts_at_step"),
+        ("controller/frostline_controller/cluster/local_backend.py", 'file = folder / "events.jsonl"'),
+        (OURS, 'text = "a-b".replace("-", "_")'),
+        (OURS, 'event = Event(kind="checkpoint")'),
+        (OURS, "needed = 2 * calendar.interval_steps"),
+    ],
+)
+def test_the_home_of_a_rule_and_what_only_looks_alike_pass(home: str, line: str) -> None:
+    assert check(Path(home), f'"""Doc."""\n{line}\n') == []
+
+
+def test_the_rules_read_their_words_from_the_contract() -> None:
+    assert words_of("phases.py", "Phase") == frozenset(Phase)
+    assert words_of("run_status.py", "RunStatus") == frozenset(RunStatus)
+    assert {"job.yaml", "result.json", "metrics.jsonl", "tokens.json"} <= run_directory_names()
 
 
 @pytest.mark.parametrize(

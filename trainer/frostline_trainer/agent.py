@@ -24,10 +24,11 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import HTTPServer
 from pathlib import Path
 
+from frostline_contract.backoff import HEALTHY_SECONDS, Backoff
 from frostline_contract.exit_codes import CRASH_LOOP, DONE, FINAL, REFUSED, USER_MISTAKE
 from frostline_contract.scratch_folder import ScratchFolder
 from frostline_trainer.gpus import VISIBLE, NoDevice, assign_gpus
@@ -36,8 +37,6 @@ from frostline_trainer.pod_health import serve_pod_health
 
 RESPAWN_SECONDS_FIRST, RESPAWN_SECONDS_MAX = 0.1, 10.0
 CRASHES_MAX = 8
-HEALTHY_SECONDS = 30.0
-"""A worker that lived this long starts its back-off and its budget of crashes and refusals anew."""
 CONNECT_SECONDS = 0.1
 
 
@@ -52,7 +51,7 @@ class Slot:
     process_id: int = 0
     started: float = 0.0
     next_start: float = 0.0
-    crashes: int = 0
+    backoff: Backoff = field(default_factory=lambda: Backoff(RESPAWN_SECONDS_FIRST, RESPAWN_SECONDS_MAX))
     refused: bool = False
     exit_code: int | None = None
     joined: Path | None = None
@@ -192,7 +191,7 @@ class Agent:
             slot.joined = None
         now = time.monotonic()
         if now - slot.started > HEALTHY_SECONDS:
-            slot.crashes, slot.refused = 0, False
+            slot.refused = False
         if code == REFUSED and not slot.refused and self._kill_at is None:
             slot.refused, slot.next_start = True, now + RESPAWN_SECONDS_FIRST
             say(f"worker refused, one more try local_rank={slot.local_rank}")
@@ -201,12 +200,11 @@ class Agent:
             slot.exit_code = code if code in FINAL else DONE
             say(f"worker ended local_rank={slot.local_rank} code={code}")
             return
-        slot.crashes += 1
-        if slot.crashes > CRASHES_MAX:
+        wait = slot.backoff.failed(now - slot.started)
+        if slot.backoff.failures > CRASHES_MAX:
             slot.exit_code = CRASH_LOOP
             say(f"worker crashed {CRASHES_MAX} times in a row, given up local_rank={slot.local_rank} code={code}")
             return
-        wait = min(RESPAWN_SECONDS_MAX, RESPAWN_SECONDS_FIRST * 2 ** (slot.crashes - 1))
         slot.next_start = now + wait
         say(f"worker crashed local_rank={slot.local_rank} code={code} again_in={wait:.1f}")
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.worker_id import make_worker_id
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -35,7 +38,7 @@ class Identity:
         run_dir = Path(os.environ["FROSTLINE_RUN_DIR"])
         return Identity(
             run_dir=run_dir,
-            controller=os.environ.get("FROSTLINE_CONTROLLER") or str(run_dir / "controller.address"),
+            controller=os.environ.get("FROSTLINE_CONTROLLER") or str(RunDirectory(run_dir).controller_address),
             token=os.environ["FROSTLINE_TOKEN"],
             pod_name=os.environ.get("FROSTLINE_POD_NAME", "worker"),
             worker_id=worker_id_of(os.environ, secrets.token_hex(4)),
@@ -53,4 +56,4 @@ def ordinal_of(pod_name: str) -> int:
 
 def worker_id_of(env: Mapping[str, str], nonce: str = "") -> str:
     """The id of the worker that was started with this environment. nonce: where the agent gave it none."""
-    return f"{env.get('FROSTLINE_POD_UID', 'pod')}/{env.get('FROSTLINE_WORKER_NONCE', nonce)}"
+    return make_worker_id(env.get("FROSTLINE_POD_UID", "pod"), env.get("FROSTLINE_WORKER_NONCE", nonce))

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from frostline_contract.job import Job, load_job
-from frostline_contract.jsonl import read_jsonl
 from frostline_contract.learning_rate import learning_rate
-from frostline_contract.lineage import split_records
 from frostline_contract.mesh import in_words
-from frostline_contract.plan import MICRO_BATCH, GenerationId, Placement, Plan, PrefixTile, StateTag
+from frostline_contract.plan import MICRO_BATCH, GenerationId, Placement, Plan, StateTag
 from frostline_contract.reading import read_as
+from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import StepRecord
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.checkpoints.reading import complete_checkpoints, load_unit
@@ -38,14 +37,8 @@ COMPARED = ("loss", "gradient_norm", "learning_rate", "unit_gradient_norms", "fr
 
 def surviving_records(run_dir: Path) -> dict[int, StepRecord]:
     """The records by step, without those that a rollback or a restore took back."""
-    lines = split_records(read_jsonl(run_dir / "metrics.jsonl")).surviving
-    return {line["step"]: read_as(StepRecord, line, "metrics.jsonl") for line in lines}
-
-
-def recorded_prefix_tile(run_dir: Path) -> PrefixTile:
-    """How many samples the run's frozen prefix computed together: each of its plans says the same."""
-    plans = [line for line in read_jsonl(run_dir / "plans.jsonl") if line["kind"] == "plan"]
-    return plans[-1].get("prefix_tile", MICRO_BATCH) if plans else MICRO_BATCH
+    places = RunDirectory(run_dir)
+    return {line["step"]: read_as(StepRecord, line, places.metrics.name) for line in places.read_records().surviving}
 
 
 class Replayer:
@@ -58,13 +51,13 @@ class Replayer:
         self.context: RunContext = build_context(job)
         self.records = surviving_records(run_dir)
         if not self.records:
-            raise ValueError(f"{run_dir / 'metrics.jsonl'} holds no step yet; verify a run that has trained")
+            raise ValueError(f"{RunDirectory(run_dir).metrics} holds no step yet; verify a run that has trained")
         self.total_steps = job.total_steps(self.context.order(1).steps_per_epoch)
         root = job.checkpoint_root(run_dir)
         self.checkpoints = complete_checkpoints(root)
         codec = make_codec(job.cache.codec, self.context.hidden_shape, self.context.dtype)
         self.round_trip = None if codec.name == "none" else codec.round_trip
-        self.prefix_tile = recorded_prefix_tile(run_dir)
+        self.prefix_tile = RunDirectory(run_dir).recorded_prefix_tile() or MICRO_BATCH
         self.state = RunState()
 
     def run(self, steps: list[int]) -> Iterator[tuple[int, list[str]]]:
@@ -72,7 +65,7 @@ class Replayer:
         for step in sorted(steps):
             if step not in self.records:
                 raise ValueError(
-                    f"step {step} is not recorded in {self.run_dir / 'metrics.jsonl'}; recorded: 1 to {max(self.records)}"
+                    f"step {step} is not recorded in {RunDirectory(self.run_dir).metrics}; recorded: 1 to {max(self.records)}"
                 )
             generation = self._start_before(step)
             while self.state.step < step:
@@ -174,7 +167,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _verify(run_dir: Path, wanted: str) -> int:
-    replayer = Replayer(run_dir, load_job(run_dir / "job.yaml"))
+    replayer = Replayer(run_dir, load_job(RunDirectory(run_dir).job))
     last = max(replayer.records)
     steps = [int(text) for text in wanted.split(",") if text.strip()] or _default_steps(replayer, last)
     wrong = 0
@@ -182,7 +175,7 @@ def _verify(run_dir: Path, wanted: str) -> int:
         wrong += bool(differences)
         record = replayer.records[step]
         print(f"step {step:>6}  computed on {in_words(record.degrees)}  {'; '.join(differences) or 'same bits'}", flush=True)
-    result = run_dir / "result.json"
+    result = RunDirectory(run_dir).result
     if last in steps and result.exists():
         recorded, found = json.loads(result.read_text())["digest"], replayer.final_digest()
         wrong += recorded != found

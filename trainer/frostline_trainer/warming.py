@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from frostline_contract.job import read_yaml
+from frostline_contract.run_directory import RunDirectory
 from frostline_trainer.data.sources import source_named
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 def import_for(run_dir: str) -> None:
     """Import what the workers of the run in `run_dir` need; for all families that are built in where no run is named (empty)."""
-    family, source = _named_in(Path(run_dir) / "job.yaml") if run_dir else ("", "")
+    family, source = _named_in(RunDirectory(run_dir).job) if run_dir else ("", "")
     with _hidden("scipy"):
         registry = importlib.import_module("frostline_trainer.families.registry")
         for name in [family] if family else registry.BUILT_IN:

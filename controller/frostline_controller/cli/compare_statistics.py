@@ -5,6 +5,8 @@ import math
 import random
 from dataclasses import dataclass
 
+from frostline_controller.freezing.student_t import t_quantile
+
 CONFIDENCE = 0.95
 FLIPS_MAX = 8192
 """All sign patterns up to 13 pairs, that many random ones beyond."""
@@ -37,31 +39,6 @@ def paired_difference(arm: dict[int, float], baseline: dict[int, float]) -> Pair
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in differences) / (count - 1))
     half = t_quantile(CONFIDENCE, count - 1) * deviation / math.sqrt(count)
     return PairedDifference(differences, mean, mean - half, mean + half, sign_flip_lower_bound(differences))
-
-
-def t_quantile(probability: float, degrees: int) -> float:
-    """Quantile of Student's t by bisection on its distribution function; probability in (0.5, 1)."""
-    if not 0.5 < probability < 1 or degrees < 1:
-        raise ValueError(f"t_quantile({probability}, {degrees}): probability must lie in (0.5, 1), degrees be at least 1")
-    low, high = 0.0, 1e4
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_cdf(middle, degrees) < probability else (low, middle)
-    return (low + high) / 2
-
-
-def t_cdf(value: float, degrees: int) -> float:
-    """P(T <= value) for value >= 0, by the finite sums for whole degrees of freedom (Abramowitz and Stegun 26.7.3, 26.7.4)."""
-    angle = math.atan(value / math.sqrt(degrees))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    if degrees == 1:
-        return 0.5 + angle / math.pi
-    term, total = (cosine, cosine) if degrees % 2 else (1.0, 1.0)
-    for k in range(3 if degrees % 2 else 2, degrees - 1, 2):
-        term *= cosine * cosine * (k - 1) / k
-        total += term
-    within = 2 / math.pi * (angle + sine * total) if degrees % 2 else sine * total
-    return 0.5 + within / 2
 
 
 def sign_flip_lower_bound(differences: tuple[float, ...]) -> float:

@@ -5,8 +5,9 @@ from typing import Any
 
 import grpc
 
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import RunStatus
 from frostline_controller.cli.errors import CommandError, NoRun, UserMistake
-from frostline_controller.cli.run_folder import finished_status
 from frostline_controller.cli.run_lock import owner
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.auth import OPERATOR, Tokens
@@ -54,7 +55,8 @@ class ControlClient:
             raise CommandError(error.details() if refused else error_text(error)) from None
 
     def _connect(self) -> grpc.Channel:
-        address_file, tokens_file = self._folder / "controller.address", self._folder / "tokens.json"
+        places = RunDirectory(self._folder)
+        address_file, tokens_file = places.controller_address, places.tokens
         if not address_file.exists() or not tokens_file.exists():
             raise NoRun(f"{self._folder}: no controller has been started here; {_advice(self._folder)}")
         address = address_file.read_text().strip()
@@ -66,9 +68,9 @@ class ControlClient:
 
 
 def _advice(folder: Path) -> str:
-    status = finished_status(folder)
+    status = RunDirectory(folder).ended_as()
     if found := owner(folder):
         return f"`frostline` ({found}) still runs it: its controller is starting, or stands still; wait, or stop that process"
-    if status in ("", "drained"):
+    if status in ("", RunStatus.SUSPENDED):
         return f"start it again with `frostline resume {folder}`"
     return f"the run has ended ({status})"

@@ -8,10 +8,11 @@ from typing import Any
 
 from frostline_contract.jsonl import JsonlTail
 from frostline_contract.mesh import with_degrees
+from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.errors import CommandError
 from frostline_controller.cli.status import from_response
-from frostline_controller.report.data import Event, read_json, read_yaml
+from frostline_controller.report.data import Event
 from frostline_controller.report.metrics import main_metric
 
 log = logging.getLogger(__name__)
@@ -50,14 +51,14 @@ class ProgressReader:
     """
 
     def __init__(self, folder: Path, client: ControlClient, skip_events: bool = False) -> None:
-        self._folder = folder
+        self._places = RunDirectory(folder)
         self._client = client
-        self._metrics = JsonlTail(folder / "metrics.jsonl")
-        self._events = JsonlTail(folder / "events.jsonl")
+        self._metrics = JsonlTail(self._places.metrics)
+        self._events = JsonlTail(self._places.events)
         if skip_events:
             self._events.new()
-        self._statistics = JsonlTail(folder / "statistics.jsonl")
-        self._job = read_yaml(folder / "job.yaml")
+        self._statistics = JsonlTail(self._places.statistics)
+        self._job = self._places.read_job_values()
         self._recent: list[dict[str, Any]] = []
         self._progress = Progress(name=folder.name)
         self.last_status: dict[str, Any] | None = None
@@ -74,7 +75,7 @@ class ProgressReader:
             self._take_records(progress)
         progress.intervals += len(self._statistics.new())
         progress.new_events = [Event.parse(line) for line in self._events.new()]
-        result = read_json(self._folder / "result.json")
+        result = self._places.read_result()
         if result:
             progress.state = str(result.get("status", "ended"))
             progress.message = str(result.get("message", ""))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from frostline_contract.cache_sharing import unsigned_refusal
 from frostline_contract.job import Job, JobError, load_job
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import ENDED, RunStatus
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.errors import CommandError, NoRun, UserMistake
@@ -17,7 +19,6 @@ from frostline_controller.cli.progress import Progress, ProgressReader
 from frostline_controller.cli.resuming import resumed_job
 from frostline_controller.cli.run_folder import (
     find_run_folder,
-    finished_status,
     give_back,
     new_run_folder,
     read_job,
@@ -25,17 +26,14 @@ from frostline_controller.cli.run_folder import (
 )
 from frostline_controller.cli.run_lock import owned
 from frostline_controller.cli.starting_checks import check_can_write_checkpoints, check_resumable, how_to_go_on
-from frostline_controller.cli.status import save_status
 from frostline_controller.cli.terminal import Terminal, open_terminal
 from frostline_controller.deciding import replayed_decisions, with_recorded_tile
-from frostline_controller.report.data import is_run_directory
 
 if TYPE_CHECKING:
     from frostline_controller.cli.services import LocalServices
     from frostline_controller.cluster.local_cluster import ClusterFailure
 
 POLL_SECONDS = 0.5
-ENDED = ("completed", "drained", "failed", "cancelled")
 LEAVE_SECONDS = 10.0
 """How long processes may take to exit by themselves after the result is stored."""
 ANSWER_SECONDS = 20.0
@@ -50,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     except JobError as error:
         raise UserMistake(str(error)) from None
     replay = Path(arguments.replay).resolve() if arguments.replay else None
-    if replay is not None and not (replay / "plans.jsonl").exists():
+    if replay is not None and not RunDirectory(replay).plans.exists():
         raise UserMistake(f"--replay {replay}: holds no plans.jsonl; give the directory of a run that has trained")
     replayed_decisions(job, replay)
     if replay is not None:
@@ -58,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_cache(job, None)
     folder = new_run_folder(job.name, arguments.out)
     with owned(folder):
-        if is_run_directory(folder):  # by somebody who was here in the same moment
+        if RunDirectory(folder).holds_run():  # by somebody who was here in the same moment
             raise UserMistake(f"{folder} holds another run; give another --out")
         try:
             check_can_write_checkpoints(job.checkpoint_root(folder))
@@ -73,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 def resume(arguments: argparse.Namespace) -> int:
     """Go on with a run from its newest checkpoint, perhaps with other live fields."""
     folder = find_run_folder(arguments.dir)
-    status = finished_status(folder)
-    if status == "completed":
+    status = RunDirectory(folder).ended_as()
+    if status == RunStatus.COMPLETED:
         raise UserMistake(f"{folder} has completed; there is nothing to go on with")
     with owned(folder):
         # An owner of another machine or version may hold no lock that we see.
@@ -86,11 +84,11 @@ def resume(arguments: argparse.Namespace) -> int:
         check_resumable(folder, kept, arguments.from_scratch)
         job = resumed_job(kept, arguments.overrides, arguments.workers)
         _check_cache(job, folder)
-        replay, facts = _replay_of(folder), _facts(folder)
+        replay, facts = _replay_of(folder), RunDirectory(folder).read_facts()
         check_can_write_checkpoints(job.checkpoint_root(folder))
         write_run_folder(folder, job, {**facts, "resumed_at": time.time()})
         # The earlier ending is over; what it said is in events.jsonl.
-        (folder / "result.json").unlink(missing_ok=True)
+        RunDirectory(folder).result.unlink(missing_ok=True)
         return watch(folder, job, replay=replay, resume=said, quiet=arguments.quiet, report=not arguments.no_report)
 
 
@@ -130,7 +128,7 @@ def watch(folder: Path, job: Job, replay: Path | None, resume: tuple[str, ...], 
             terminal.close()
             if reader.last_status is not None:
                 with suppress(OSError):
-                    save_status(folder, reader.last_status, time.time())
+                    RunDirectory(folder).write_status(reader.last_status, time.time())
     return _finish(folder, job, asked.count > 1, report, failure, terminal)
 
 
@@ -191,7 +189,7 @@ def _finish(folder: Path, job: Job, at_once: bool, report: bool, failure: "Clust
     from frostline_controller.report.tensorboard import summary_line, write_tensorboard
 
     run_data = read_run(folder)
-    status = finished_status(folder)
+    status = RunDirectory(folder).ended_as()
     # Who has asked twice wants to be rid of us, unless the run was faster and has ended as it should.
     at_once = at_once and not status
     if run_data.records and not at_once:
@@ -201,10 +199,10 @@ def _finish(folder: Path, job: Job, at_once: bool, report: bool, failure: "Clust
                 terminal.say(f"report {build_report(folder)}")
         except OSError as error:
             complain(f"the report could not be written ({error}); `frostline report {folder}` does it at any time")
-    if status == "completed":
+    if status == RunStatus.COMPLETED:
         terminal.say(summary_line(run_data))
         return exit_codes.DONE
-    if status in ("failed", "cancelled") or failure is not None:
+    if status in (RunStatus.FAILED, RunStatus.CANCELLED) or failure is not None:
         message = str(run_data.result.get("message", "")) or (failure.message if failure else "")
         complain(f"{summary_line(run_data)}: {message}\nlogs: {folder / 'logs'}")
         mistake = run_data.result.get("user_mistake") or (failure is not None and failure.user_mistake)
@@ -223,12 +221,6 @@ def _answers(client: ControlClient) -> bool:
     return True
 
 
-def _facts(folder: Path) -> dict[str, object]:
-    from frostline_controller.report.data import read_json
-
-    return {key: value for key, value in read_json(folder / "run.json").items() if key != "version"}
-
-
 def _replay_of(folder: Path) -> Path | None:
-    replay = str(_facts(folder).get("replay", ""))
+    replay = str(RunDirectory(folder).read_facts().get("replay", ""))
     return Path(replay) if replay else None

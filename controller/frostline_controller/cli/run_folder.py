@@ -1,26 +1,22 @@
 """Where a run lives: choosing, making and finding run directories."""
 
 import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
 from frostline_contract.durable_files import make_folder_durably, replace_durably, sync_folder
 from frostline_contract.job import Job, JobError, dump_job, load_job
+from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cli.errors import UserMistake
-from frostline_controller.cli.run_lock import LOCK_FILE
-from frostline_controller.report.data import is_run_directory, read_json
 
 RUNS = Path("runs")
-SCHEMA_VERSION = 1
-"""Version of all schemas in a run directory (docs/run-directory.md); rises when a field changes its meaning or goes."""
 
 
 def new_run_folder(job_name: str, out: str | None) -> Path:
     """Make the folder of a new run: `out`, or runs/<name>, runs/<name>-2, ... Raises UserMistake where `out` holds a run."""
     if out is not None:
         folder = Path(out)
-        if is_run_directory(folder):
+        if RunDirectory(folder).holds_run():
             raise UserMistake(f"{folder} holds another run; go on with it by `frostline resume {folder}`, or give another --out")
         if _holds_something(folder):
             raise UserMistake(f"{folder} is not empty and holds no run; give an empty or new folder with --out")
@@ -36,7 +32,7 @@ def new_run_folder(job_name: str, out: str | None) -> Path:
 def give_back(folder: Path) -> None:
     """Take away a new run's folder in which nothing has been started, as far as there is nothing else in it."""
     with contextlib.suppress(OSError):
-        (folder / LOCK_FILE).unlink(missing_ok=True)
+        RunDirectory(folder).lock.unlink(missing_ok=True)
         folder.rmdir()
 
 
@@ -46,10 +42,10 @@ def find_run_folder(given: str | None) -> Path:
         folder = Path(given)
         if not folder.is_dir():
             raise UserMistake(f"{folder}: no such directory; give a run directory such as runs/digits")
-        if not is_run_directory(folder):
+        if not RunDirectory(folder).holds_run():
             raise UserMistake(f"{folder} is no run directory: it has neither job.yaml nor metrics.jsonl")
         return folder.resolve()
-    found = [folder for folder in RUNS.glob("*") if is_run_directory(folder)]
+    found = [folder for folder in RUNS.glob("*") if RunDirectory(folder).holds_run()]
     if not found:
         raise UserMistake("no run in runs/; give a run directory, or start one with `frostline run -f JOB`")
     return max(found, key=lambda folder: max(path.stat().st_mtime for path in folder.iterdir())).resolve()
@@ -57,21 +53,16 @@ def find_run_folder(given: str | None) -> Path:
 
 def write_run_folder(folder: Path, job: Job, facts: dict[str, Any]) -> None:
     """Write the resolved job and run.json (what the command line knew), both whole or not at all."""
-    replace_durably(folder / "job.yaml", dump_job(job))
-    replace_durably(folder / "run.json", json.dumps({"version": SCHEMA_VERSION, **facts}, indent=1) + "\n")
+    replace_durably(RunDirectory(folder).job, dump_job(job))
+    RunDirectory(folder).write_facts(facts)
 
 
 def read_job(folder: Path) -> Job:
     """The resolved job of a run directory. Raises UserMistake where it is missing or broken."""
     try:
-        return load_job(folder / "job.yaml")
+        return load_job(RunDirectory(folder).job)
     except JobError as error:
         raise UserMistake(str(error)) from None
-
-
-def finished_status(folder: Path) -> str:
-    """The status of result.json: completed, failed, drained, ...; "" where the run has left none."""
-    return str(read_json(folder / "result.json").get("status", ""))
 
 
 def _make(folder: Path, exist_ok: bool) -> bool:
@@ -93,7 +84,7 @@ def _make(folder: Path, exist_ok: bool) -> bool:
 def _holds_something(folder: Path) -> bool:
     """Anything but the lock of a start that was refused."""
     try:
-        return folder.is_dir() and any(entry.name != LOCK_FILE for entry in folder.iterdir())
+        return folder.is_dir() and any(entry != RunDirectory(folder).lock for entry in folder.iterdir())
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserMistake(f"{folder}: cannot be read ({reason}); give another --out") from None

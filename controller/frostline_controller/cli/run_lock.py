@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cli.errors import UserMistake
 
-LOCK_FILE = "lock"
 ASKED_SECONDS = 0.5
 """Who only asks for the owner holds the lock for a moment; that is no owner."""
 
@@ -22,7 +22,7 @@ def owned(folder: Path) -> Iterator[None]:
     The kernel lets go of the lock when the process ends, however it ends.
     """
     try:
-        handle = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o644)
+        handle = os.open(RunDirectory(folder).lock, os.O_CREAT | os.O_RDWR, 0o644)
     except OSError as error:
         raise UserMistake(f"{folder}: cannot be written ({error.strerror}); give a directory that can") from None
     try:
@@ -43,7 +43,7 @@ def owned(folder: Path) -> Iterator[None]:
 def owner(folder: Path) -> str:
     """The process that owns a run directory, in words; "" for none."""
     try:
-        handle = os.open(folder / LOCK_FILE, os.O_RDONLY)
+        handle = os.open(RunDirectory(folder).lock, os.O_RDONLY)
     except OSError:
         return ""
     try:

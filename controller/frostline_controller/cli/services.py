@@ -4,9 +4,10 @@ import logging
 import secrets
 from pathlib import Path
 
-from frostline_contract.cache_tag import SECRET_FILE, read_secret
-from frostline_contract.durable_files import PRIVATE, make_folder_durably, replace_durably
+from frostline_contract.cache_tag import read_secret
+from frostline_contract.durable_files import make_folder_durably
 from frostline_contract.job import Job
+from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cli.errors import CommandError
 from frostline_controller.cluster.local_cluster import ClusterFailure, LocalCluster
 from frostline_controller.cluster.service_process import Service, cache_service, controller_service
@@ -15,14 +16,12 @@ from frostline_rpc.auth import Tokens
 
 log = logging.getLogger(__name__)
 
-PASSWORD_FILE = "redis.password"
-
 
 class LocalServices:
     """Everything that a run directory needs on this machine. `start`, then `stop` in every case."""
 
     def __init__(self, folder: Path, job: Job, replay: Path | None, resume: tuple[str, ...]) -> None:
-        self._folder = folder
+        self._folder, self._places = folder, RunDirectory(folder)
         self._job = job
         self._replay = replay
         self._resume = resume
@@ -32,13 +31,12 @@ class LocalServices:
 
     def start(self) -> None:
         """Start it all; returns while the processes are still starting. Raises ValueError where there is no redis-server."""
-        logs = self._folder / "logs"
-        make_folder_durably(logs)
-        self._log_to(logs / "cluster.log")
-        for stale in ("controller.address", "cache.address"):
-            (self._folder / stale).unlink(missing_ok=True)
-        if not (self._folder / "tokens.json").exists():
-            Tokens.create().write(self._folder / "tokens.json")
+        make_folder_durably(self._places.logs)
+        self._log_to(self._places.logs / "cluster.log")
+        for stale in (self._places.controller_address, self._places.cache_address):
+            stale.unlink(missing_ok=True)
+        if not self._places.tokens.exists():
+            Tokens.create().write(self._places.tokens)
         services = [*self._start_cache(), controller_service(self._folder, self._replay, self._resume)]
         self._cluster = LocalCluster(self._folder, self._job, services, breakable={"kill_redis": self._kill_shards})
         self._cluster.start()
@@ -78,9 +76,7 @@ class LocalServices:
         assert self._cluster is not None
         if self._cluster.error is not None:
             error = self._cluster.error
-            raise CommandError(
-                f"the local cluster broke: {str(error) or repr(error)}; see {self._folder / 'logs' / 'cluster.log'}"
-            )
+            raise CommandError(f"the local cluster broke: {str(error) or repr(error)}; see {self._places.logs / 'cluster.log'}")
         return self._cluster.failure
 
     def _start_cache(self) -> list[Service]:
@@ -96,17 +92,17 @@ class LocalServices:
             # Listed one by one, so that the first ones are stopped where a later one does not start.
             self._shards.append(self._start_shard(number, 0, password))
             password = self._shards[-1].password
-        replace_durably(self._folder / PASSWORD_FILE, password or "", PRIVATE)
+        self._places.write_secret(self._places.redis_password, password or "")
         return [cache_service(self._folder, [shard.address for shard in self._shards], memory, password or "")]
 
     def _keep_secret(self) -> None:
         """Workers find the secret that signs cached values in the run's folder. Servers of others: only one that was given."""
         own = secrets.token_urlsafe(32) if not self._job.cache.addresses else ""
         if secret := read_secret(self._folder) or own:
-            replace_durably(self._folder / SECRET_FILE, secret, PRIVATE)
+            self._places.write_secret(self._places.cache_secret, secret)
 
     def _start_shard(self, number: int, port: int, password: str | None) -> RedisProcess:
-        folder = self._folder / "redis" / f"shard-{number}"
+        folder = self._places.redis / f"shard-{number}"
         return start_redis(folder, self._job.cache.memory_bytes // self._job.cache.shards, port, password)
 
     def _kill_shards(self) -> None:

@@ -7,6 +7,7 @@ from frostline_contract.durable_files import create_durably, make_folder_durably
 from frostline_contract.epochs import EPOCHS_FOLDER, RunEpoch
 from frostline_contract.job import Job
 from frostline_contract.jsonl import read_jsonl
+from frostline_contract.run_directory import RunDirectory
 from frostline_controller.checkpoints import found_checkpoints
 from frostline_controller.cli.errors import UserMistake
 from frostline_controller.cluster.local_backend import LocalBackend
@@ -33,10 +34,11 @@ def check_resumable(folder: Path, job: Job, from_scratch: bool) -> None:
 
     from_scratch: where no checkpoint is left, prepare the root for a start from step 0.
     """
-    state = read_state(LocalBackend(folder / "cluster").read())
-    check_same_job(state, job, folder / "job.yaml")
-    if (folder / "tokens.json").exists():
-        Tokens.read(folder / "tokens.json")
+    places = RunDirectory(folder)
+    state = read_state(LocalBackend(places.cluster).read())
+    check_same_job(state, job, places.job)
+    if places.tokens.exists():
+        Tokens.read(places.tokens)
     root, recorded = job.checkpoint_root(folder), _recorded(folder)
     if _holds_something(root) or not (recorded or len(state.lineages) > 1):
         return
@@ -57,7 +59,7 @@ def how_to_go_on(folder: Path, job: Job) -> str:
 
 def _recorded(folder: Path) -> int:
     """The highest step that a record was written of."""
-    return max((line.get("step", 0) for line in read_jsonl(folder / "metrics.jsonl")), default=0)
+    return max((line.get("step", 0) for line in read_jsonl(RunDirectory(folder).metrics)), default=0)
 
 
 def _holds_something(root: Path) -> bool:

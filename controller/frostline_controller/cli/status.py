@@ -1,14 +1,14 @@
 """`frostline status`: one JSON form for a running and for a finished run."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from frostline_contract.durable_files import replace_durably
 from frostline_contract.mesh import in_words, with_degrees
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import RunStatus
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.errors import NoRun
-from frostline_controller.report.data import RunData, read_json, read_run
+from frostline_controller.report.data import RunData, read_run
 from frostline_controller.report.metrics import main_first, main_metric
 from frostline_controller.report.tables import duration
 from frostline_proto.v1.control_pb2 import StatusResponse
@@ -83,11 +83,11 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
     Workers are those of status.json, which `frostline run` leaves behind, else of the last plan; all of them are gone.
     """
     run = read_run(folder)
-    last_seen = read_json(folder / "status.json")
+    last_seen = RunDirectory(folder).read_status()
     if "shape" in last_seen:
         last_seen["shape"] = with_degrees(last_seen["shape"])
     ended = run.result.get("status")
-    status = {**_empty(run), **{key: value for key, value in last_seen.items() if key not in ("version", "saved_at")}}
+    status = {**_empty(run), **last_seen}
     if run.records:
         last = run.records[-1]
         status |= {
@@ -98,18 +98,12 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
             "loss": last.loss,
             "samples_per_second": last.samples_per_second,
         }
-    # A drained run's result is one that goes on: its state is called suspended, as the controller calls it.
-    status["state"] = {"drained": "suspended"}.get(str(ended), str(ended)) if ended else "unreachable"
+    status["state"] = ended or "unreachable"
     status["message"] = str(run.result.get("message", "")) if ended else why
-    status["seconds_left"] = 0.0 if ended == "completed" else None
+    status["seconds_left"] = 0.0 if ended == RunStatus.COMPLETED else None
     status["metrics"] = run.final or status["metrics"]
     status["workers"] = [{**worker, "state": "gone", "heartbeat_age_seconds": None} for worker in status["workers"]]
     return status
-
-
-def save_status(folder: Path, status: dict[str, Any], saved_at: float) -> None:
-    """Keep the last status seen, so that a finished run can still say who its workers were. saved_at: Unix seconds."""
-    replace_durably(folder / "status.json", json.dumps({"version": 1, "saved_at": saved_at, **status}) + "\n")
 
 
 def status_text(status: dict[str, Any]) -> str:

@@ -7,13 +7,13 @@ import sys
 import time
 from contextlib import closing
 
+from frostline_contract.run_status import ENDED
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.run_folder import find_run_folder
 from frostline_controller.cli.status import read_status, status_text
 
 WATCH_SECONDS = 1.0
-ENDED = ("completed", "failed", "cancelled", "suspended")
 
 
 def status(arguments: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from frostline_contract.mesh import in_words
+from frostline_contract.run_status import RunStatus
 from frostline_controller.cli.output import silence
 from frostline_controller.cli.progress import Progress
 from frostline_controller.report.data import Event
@@ -135,7 +136,7 @@ def numbers(progress: Progress) -> list[tuple[str, str]]:
         pairs.append(("samples/s", f"{progress.samples_per_second:,.0f}"))
     if progress.cache_hit_fraction is not None:
         pairs.append(("cache hits", f"{100 * progress.cache_hit_fraction:.0f} %"))
-    if progress.seconds_left is not None and progress.state == "running":
+    if progress.seconds_left is not None and progress.state == RunStatus.RUNNING:
         pairs.append(("left", duration(progress.seconds_left)))
     return pairs
 

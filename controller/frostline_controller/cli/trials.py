@@ -11,10 +11,11 @@ from typing import Any
 
 from frostline_contract.job import Job
 from frostline_contract.jsonl import JsonlTail
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import RunStatus
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import CommandError
-from frostline_controller.cli.run_folder import finished_status
-from frostline_controller.report.data import is_run_directory, read_run
+from frostline_controller.report.data import read_run
 
 TELL_SECONDS = 20.0
 """How often a long run's progress is told."""
@@ -77,8 +78,8 @@ def run_trial(trial: Trial, job_file: str, overrides: list[str], tell: Callable[
 
     tell(step): called now and then while it trains.
     """
-    if finished_status(trial.folder) != "completed":
-        if is_run_directory(trial.folder):
+    if RunDirectory(trial.folder).ended_as() != RunStatus.COMPLETED:
+        if RunDirectory(trial.folder).holds_run():
             # Half of a run tells no time; it is made again from the start.
             shutil.rmtree(trial.folder)
         settings = [item for value in [*overrides, *trial.settings()] for item in ("--set", value)]
@@ -105,7 +106,7 @@ def run_trial(trial: Trial, job_file: str, overrides: list[str], tell: Callable[
 
 def _await(process: subprocess.Popen[bytes], folder: Path, tell: Callable[[int], None] | None) -> int:
     """The run's exit status. An interrupt reaches the run too, which drains; that is waited for."""
-    metrics = JsonlTail(folder / "metrics.jsonl")
+    metrics = JsonlTail(RunDirectory(folder).metrics)
     while True:
         try:
             return process.wait(TELL_SECONDS)

@@ -21,6 +21,8 @@ from queue import SimpleQueue
 from frostline_contract.annotations import STATE
 from frostline_contract.exit_codes import USER_MISTAKE
 from frostline_contract.job import Job
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import TRAINING
 from frostline_contract.scratch_folder import ScratchFolder
 from frostline_controller.cluster.backend import SUCCEEDED
 from frostline_controller.cluster.child import child_environment, last_lines, python_module
@@ -72,9 +74,10 @@ class LocalCluster:
         breakable: Mapping[str, Callable[[], None]] | None = None,
     ) -> None:
         self.run_dir = Path(run_dir).absolute()
+        self._places = RunDirectory(self.run_dir)
         self._job = job
-        self.backend = LocalBackend(self.run_dir / "cluster")
-        self._logs = self.run_dir / "logs"
+        self.backend = LocalBackend(self._places.cluster)
+        self._logs = self._places.logs
         threads = str(job.training.threads)
         self._env = child_environment({
             **os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **(env or {}),
@@ -161,7 +164,7 @@ class LocalCluster:
         self._take_deletions(found["spec"]["deletions"])
         self._take_breakages(found["spec"].get("breakages", []))
         self._match(found["spec"]["replicas"])
-        trains = found["metadata"]["annotations"].get(STATE) in ("running", "draining")
+        trains = found["metadata"]["annotations"].get(STATE) in TRAINING
         for pod in list(self._pods.values()):
             pod.advance(keep_trying=trains)
             if pod.gone:
@@ -233,7 +236,7 @@ class LocalCluster:
         for pod in sorted(self._pods.values(), key=lambda pod: pod.ordinal, reverse=True):
             if pod.ordinal >= replicas:
                 pod.delete(0.0 if pod.phase == SUCCEEDED else GRACE_SECONDS)
-        cuts = self.run_dir / "cluster" / "cut"
+        cuts = self._places.cuts
         for ordinal in range(replicas):
             name = f"{POD_PREFIX}-{ordinal}"
             if name not in self._pods:
@@ -243,8 +246,8 @@ class LocalCluster:
         return {
             **self._env,
             "FROSTLINE_RUN_DIR": str(self.run_dir),
-            "FROSTLINE_CONTROLLER": str(self.run_dir / "controller.address"),
-            "FROSTLINE_TOKEN": Tokens.read(self.run_dir / "tokens.json").by_role[WORKER],
+            "FROSTLINE_CONTROLLER": str(self._places.controller_address),
+            "FROSTLINE_TOKEN": Tokens.read(self._places.tokens).by_role[WORKER],
             "FROSTLINE_PRELOAD": self._preload,
             "FROSTLINE_WORKERS_PER_POD": str(self._job.placement.workers_per_pod),
             "FROSTLINE_DEVICE": self._job.training.device,

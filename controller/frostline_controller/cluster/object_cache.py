@@ -6,11 +6,11 @@ when an API server does.
 """
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
 
+from frostline_contract.backoff import Backoff
 from frostline_controller.cluster.kubernetes_api import Api, ApiError, Expired, Json
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class ObjectCache:
                 self._objects[name] = self._put[name] = changed
 
     def _run(self) -> None:
-        failures = 0
+        backoff = Backoff(WAIT_SECONDS_FIRST, WAIT_SECONDS_MAX, spread=0.5, healthy_seconds=WAIT_SECONDS_MAX)
         while not self._stopped.is_set():
             started = time.monotonic()
             try:
@@ -67,8 +67,7 @@ class ObjectCache:
                 log.warning("watch failed path=%s error=%s", self._path, error)
             except Exception:  # an answer that nobody foresaw: without this thread the controller would be blind for ever
                 log.exception("watch failed path=%s", self._path)
-            failures = 0 if time.monotonic() - started > WAIT_SECONDS_MAX else failures + 1
-            self._stopped.wait(random.uniform(0.5, 1.0) * min(WAIT_SECONDS_MAX, WAIT_SECONDS_FIRST * 2 ** min(failures, 8)))
+            self._stopped.wait(backoff.failed(time.monotonic() - started))
 
     def _list(self) -> str:
         """Take the whole list. Returns the version that a watch goes on from."""

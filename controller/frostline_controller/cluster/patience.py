@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from frostline_contract.backoff import Backoff
 from frostline_controller.cluster.kubernetes_api import ApiError
 
 Answer = TypeVar("Answer")
@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 
 async def patiently(ask: Callable[[], Awaitable[Answer]], stop: asyncio.Event) -> Answer:
     """ask: begun anew after a failure (an end would mean ever longer pauses). Raises ApiError once `stop` is set."""
-    wait = WAIT_SECONDS_FIRST
+    backoff = Backoff(WAIT_SECONDS_FIRST, WAIT_SECONDS_MAX, spread=0.5)
     while True:
         try:
             return await ask()
         except ApiError as error:
             if stop.is_set():
                 raise
+            wait = backoff.failed()
             log.warning("asked again in %.1f s error=%s", wait, error)
-        await asyncio.sleep(wait * random.uniform(0.5, 1.0))
-        wait = min(WAIT_SECONDS_MAX, 2 * wait)
+        await asyncio.sleep(wait)

@@ -1,19 +1,19 @@
 """The local cluster's other processes (controller, cache server, preload): kept alive like pods of a Deployment."""
 
 import logging
-import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from frostline_controller.cluster.child import kill_group, python_module, signal_child, start_child
+from frostline_contract.backoff import Backoff
+from frostline_controller.cluster.child import python_module
+from frostline_controller.cluster.supervised import SupervisedChild
 
 log = logging.getLogger(__name__)
 
-RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX, HEALTHY_SECONDS = 0.1, 10.0, 30.0
+RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX = 0.1, 10.0
 QUICK_ENDS_MAX = 8
-"""So often in a row a service may end before it has lived for HEALTHY_SECONDS; then it is given up: within half a minute."""
+"""So often in a row a service may end soon after its start; then it is given up: within half a minute."""
 
 
 @dataclass(frozen=True)
@@ -53,69 +53,53 @@ class ServiceProcess:
 
     def __init__(self, service: Service, env: dict[str, str], logs: Path, folder: Path, say: Callable[[str], None]) -> None:
         self.service = service
-        self._env = {**env, **service.env}
-        self._folder, self._say = folder, say
+        self._say = say
         self.log = logs / f"{service.name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._started = 0.0
-        self._next_start = 0.0
+        backoff = Backoff(RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX)
+        self._child = SupervisedChild({**env, **service.env}, self.log, folder, backoff)
         self._starts = 0
-        self._quick_ends = 0
         self.final_code: int | None = None
         self.given_up = False
 
     @property
     def process_id(self) -> int | None:
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
+        return self._child.process_id
 
     @property
     def starts(self) -> int:
         return self._starts
 
     def advance(self, restart: bool = True) -> None:
-        now = time.monotonic()
-        if self._process is not None and self._process.poll() is not None:
-            code = self._process.returncode
-            kill_group(self._process)
-            self._process = None
+        code = self._child.take_end()
+        if code is not None:
             if code in self.service.final_codes:
                 self.final_code = code
                 log.info("service ended service=%s code=%s", self.service.name, code)
                 if code != 0 and not self.service.needed:
                     self._say(f"{self.service.name} ended with code {code}; the run goes on without it, see {self.log}")
             else:
-                self._note_death(code, now)
-        if self._process is None and self.final_code is None and restart and now >= self._next_start:
+                self._note_death(code)
+        if self.final_code is None and restart:
             first = self.service.first_arguments if self._starts == 0 else ()
-            self._process = start_child([*self.service.argv, *first], self._env, self.log, self._folder)
-            self._started, self._starts = now, self._starts + 1
+            self._starts += self._child.start_if_due([*self.service.argv, *first])
 
-    def _note_death(self, code: int, now: float) -> None:
-        lived = now - self._started
-        self._quick_ends = 0 if lived > HEALTHY_SECONDS else self._quick_ends + 1
-        wait = min(RESTART_SECONDS_MAX, RESTART_SECONDS_FIRST * 2 ** max(0, self._quick_ends - 1))
-        self._next_start = now + wait
+    def _note_death(self, code: int) -> None:
+        wait = self._child.wait_after_failure()
+        quick_ends = self._child.backoff.failures
         log.warning("service died service=%s code=%s restart_in=%.1f", self.service.name, code, wait)
-        if self.service.needed and self._quick_ends >= QUICK_ENDS_MAX:
+        if self.service.needed and quick_ends >= QUICK_ENDS_MAX:
             self.final_code, self.given_up = code, True
-        elif self._quick_ends > 1:
-            times = f"{self._quick_ends} times in a row, the last time after {lived:.1f} s"
+        elif quick_ends > 1:
+            times = f"{quick_ends} times in a row, the last time after {self._child.lived_seconds:.1f} s"
             self._say(f"{self.service.name} ended with code {code}, {times}; it is started again, see {self.log}")
 
     def terminate(self, number: int) -> None:
-        if self._process is not None:
-            signal_child(self._process, number)
+        self._child.signal(number)
 
     def kill(self) -> None:
         """SIGKILL to all of it; `advance` starts it again."""
-        if self._process is not None:
-            kill_group(self._process)
+        self._child.kill()
 
     def wait(self, seconds: float, still_waiting: Callable[[], bool] = lambda: True) -> None:
         """Wait for its end, at most so long, then kill what is left."""
-        deadline = time.monotonic() + seconds
-        while self.process_id is not None and time.monotonic() < deadline and still_waiting():
-            time.sleep(0.02)
-        if self._process is not None:
-            kill_group(self._process)
-            self._process = None
+        self._child.end_within(seconds, still_waiting)

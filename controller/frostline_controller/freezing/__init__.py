@@ -1,7 +1,6 @@
 """Freezing: policies propose, rails limit, the guard takes back; `decide` is what the controller calls."""
 
 from frostline_controller.freezing.decide import check_freezing, decide
-from frostline_controller.freezing.explain import event_kind, explain
 from frostline_controller.freezing.history import surviving_decisions
 from frostline_controller.freezing.inputs import FreezeInputs, Proposal
 from frostline_controller.freezing.registry import Policy, policy_names
@@ -12,8 +11,6 @@ __all__ = [
     "Proposal",
     "check_freezing",
     "decide",
-    "event_kind",
-    "explain",
     "policy_names",
     "surviving_decisions",
 ]

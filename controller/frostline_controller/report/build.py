@@ -5,6 +5,8 @@ from html import escape
 from pathlib import Path
 
 from frostline_contract.durable_files import replace_durably
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import RunStatus
 from frostline_controller.report import tables
 from frostline_controller.report.data import RunData, read_run
 from frostline_controller.report.occupancy import occupancy
@@ -21,7 +23,7 @@ def build_report(run_dir: str | Path) -> Path:
     Raises ValueError where `run_dir` is no run directory or a line in it is broken; OSError where it cannot be written.
     """
     run = read_run(run_dir)
-    target = Path(run_dir) / "report.html"
+    target = RunDirectory(run_dir).report
     replace_durably(target, page(run))
     return target
 
@@ -68,7 +70,7 @@ def page(run: RunData) -> str:
 
 def _header(run: RunData) -> str:
     status = str(run.result.get("status") or "unfinished")
-    look = status if status in ("completed", "failed") else "other"
+    look = status if status in (RunStatus.COMPLETED, RunStatus.FAILED) else "other"
     model, task = run.job.get("model", {}), run.job.get("task", {})
     data = run.job.get("data", {})
     known = [str(text).replace("_", " ") for text in (model.get("family"), task.get("kind"), data.get("source")) if text]

@@ -1,21 +1,17 @@
 """What a run directory says, read into one immutable record (docs/run-directory.md has the schemas)."""
 
-import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from frostline_contract.jsonl import read_jsonl
-from frostline_contract.lineage import Cuts, split_records
+from frostline_contract.lineage import Cuts
 from frostline_contract.mesh import with_degrees
 from frostline_contract.plan import Decision, Plan
 from frostline_contract.reading import read_as
+from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_controller.report.metrics import main_first, main_metric
-
-RECORDS = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
@@ -106,38 +102,23 @@ class RunData:
 
 def read_run(run_dir: str | Path) -> RunData:
     """Read a run directory. Raises ValueError where it is none, or where a line in it is broken (naming file and line)."""
-    folder = Path(run_dir)
-    if not is_run_directory(folder):
-        raise ValueError(f"{folder} is no run directory: it has neither job.yaml nor metrics.jsonl")
-    records = split_records(read_jsonl(folder / "metrics.jsonl"))
-    plans, decisions = _read_plans(folder / "plans.jsonl")
+    places = RunDirectory(run_dir)
+    if not places.holds_run():
+        raise ValueError(f"{places.path} is no run directory: it has neither job.yaml nor metrics.jsonl")
+    records = places.read_records()
+    plans, decisions = _read_plans(places.plans)
     return RunData(
-        run_dir=folder,
-        job=read_yaml(folder / "job.yaml"),
-        records=tuple(read_as(StepRecord, line, RECORDS) for line in records.surviving),
-        lost_records=tuple(read_as(StepRecord, line, RECORDS) for line in records.undone),
+        run_dir=places.path,
+        job=places.read_job_values(),
+        records=tuple(read_as(StepRecord, line, places.metrics.name) for line in records.surviving),
+        lost_records=tuple(read_as(StepRecord, line, places.metrics.name) for line in records.undone),
         lineage_starts=tuple((start.lineage, start.starts_at_step) for start in records.cuts.starts),
-        statistics=_surviving_statistics(folder / "statistics.jsonl", records.cuts),
+        statistics=_surviving_statistics(places.statistics, records.cuts),
         plans=plans,
         decisions=decisions,
-        events=tuple(Event.parse(line) for line in read_jsonl(folder / "events.jsonl")),
-        result=read_json(folder / "result.json"),
+        events=tuple(Event.parse(line) for line in read_jsonl(places.events)),
+        result=places.read_result(),
     )
-
-
-def is_run_directory(folder: Path) -> bool:
-    return (folder / "job.yaml").exists() or (folder / "metrics.jsonl").exists()
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object; {} where it does not exist. Raises ValueError where it is broken."""
-    if not path.exists():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: no JSON ({error})") from None
-    return value if isinstance(value, dict) else {}
 
 
 def _surviving_statistics(path: Path, cuts: Cuts) -> tuple[IntervalStatistics, ...]:
@@ -167,14 +148,3 @@ def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]
         for _, span in sorted(spans.items(), key=lambda item: item[0])
     ]
     return tuple(ended), tuple(decisions)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping; {} where it does not exist. Raises ValueError where it is damaged."""
-    if not path.exists():
-        return {}
-    try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"{path}: no YAML ({' '.join(str(error).split())}); restore it") from None
-    return value if isinstance(value, dict) else {}

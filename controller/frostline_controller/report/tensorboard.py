@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import StepRecord
 from frostline_controller.report.data import RunData, read_run
 
@@ -18,7 +19,7 @@ def write_tensorboard(run_dir: str | Path) -> Path:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     run = read_run(run_dir)
-    folder = Path(run_dir) / "tensorboard"
+    folder = RunDirectory(run_dir).tensorboard
     shutil.rmtree(folder, ignore_errors=True)
     writer = EventFileWriter(str(folder))
     try:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from frostline_contract.job import Job, job_digest
 from frostline_contract.statistics import WorkerProfile
+from frostline_contract.worker_id import pod_uid_of
 from frostline_controller.planner.tiles import TileChoice, choose_prefix_tile
 from frostline_controller.service.controller import Controller
 from frostline_controller.state.durable import RunIdentity
@@ -39,7 +40,7 @@ class Admission:
             raise Refused(f"worker {worker_id!r} has ended; a new process registers under an id of its own")
         if why := run.members.why_excluded(worker_id):
             raise Refused(f"worker {worker_id!r} is excluded: {why}")
-        uid = worker_id.rpartition("/")[0]
+        uid = pod_uid_of(worker_id)
         if run.cluster.pods and uid not in run.cluster.uids:
             await run.reread()  # the pod may be milliseconds old
             if run.cluster.pods and uid not in run.cluster.uids:

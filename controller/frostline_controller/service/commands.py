@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from frostline_contract.annotations import COMMAND
 from frostline_contract.mesh import ALWAYS_NAMED, in_words, with_degrees
+from frostline_contract.run_status import RESUMABLE, RunStatus
 from frostline_contract.shape import ParallelShape
 from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.recovery.budget import RetryBudget
@@ -60,7 +61,7 @@ class Commands:
         units = run.identity.num_units if run.identity else 0
         kind = request.kind
         if kind == "resume":
-            if run.state.state not in ("suspended", "failed", "cancelled"):
+            if run.state.state not in RESUMABLE:
                 raise Refused(f"resume: the run is {run.state.state}; only a suspended, failed or cancelled run resumes")
             return "resuming from the newest checkpoint"
         if kind in ("freeze", "unfreeze", "suspend", "cancel", "checkpoint", "reshape", "resize"):
@@ -148,7 +149,9 @@ class Commands:
         await self._ending.reopen()
         limit = run.state.requested_workers
         run.retries = RetryBudget()
-        await run.commit(state="waiting", message="", prepared=None, replicas=-1, requested_workers=limit if limit > 0 else -1)
+        await run.commit(
+            state=RunStatus.WAITING, message="", prepared=None, replicas=-1, requested_workers=limit if limit > 0 else -1
+        )
         self._entering.resuming = run.current is not None
         await self._sizing.start_pods()
         log.info("resuming reason=%r", reason)

@@ -233,25 +233,17 @@ class Controller:
         await run.reread()
         self._cluster_read_at = now
         await self.profiling.advance()
-        if not run.cluster.pods:
-            return
-        for worker in run.members:
-            if (
-                worker.presence != GONE
-                and worker.pod_uid not in run.cluster.uids
-                and now - worker.registered_at > 2 * CLUSTER_READ_SECONDS
-            ):
-                self._departures.append((worker.worker_id, f"pod {worker.pod_name} is gone", "gone"))
+        for worker in run.members.without_pod(run.cluster.uids, registered_before=now - 2 * CLUSTER_READ_SECONDS):
+            self._departures.append((worker.worker_id, f"pod {worker.pod_name} is gone", "gone"))
 
     async def _take_departures(self, now: float) -> None:
         run = self.run
         for worker in run.overdue(now):
             silence = f"no heartbeat for {run.members.dead_after_seconds:g} s"
             self.note_departure(worker.worker_id, silence, "gone")
-        members = run.current.placement.global_ranks if run.current else {}
-        for worker in run.members:  # a spare or leaver whose stream has closed: nobody waits for it, so it is given up early
-            if worker.presence != GONE and worker.worker_id not in members and not run.members.reachable(worker.worker_id, now):
-                self.note_departure(worker.worker_id, "its connection has closed", "gone")
+        members = run.current.placement.global_ranks.keys() if run.current else set()
+        for worker in run.members.unreachable(now, awaited=members):  # a spare or leaver is given up early
+            self.note_departure(worker.worker_id, "its connection has closed", "gone")
         while self._departures:
             await self._take_departure(*self._departures[0])
             del self._departures[0]

@@ -7,6 +7,8 @@ import threading
 import time
 from pathlib import Path
 
+from frostline_contract.run_directory import RunDirectory
+
 DRAW_SECONDS = 120.0
 FRESH_SECONDS = 15.0
 """A report that was drawn so lately is given out again: whoever may ask must not keep this machine drawing."""
@@ -40,7 +42,7 @@ class Reports:
             raise NotDrawn("the report is being drawn; ask again", busy=True)
         try:
             self._draw()
-            self._last = (time.monotonic(), (self._folder / "report.html").read_bytes())
+            self._last = (time.monotonic(), RunDirectory(self._folder).report.read_bytes())
             return self._last[1]
         except OSError as error:
             raise NotDrawn(f"the report cannot be read: {error}", busy=False) from error

@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from frostline_contract.durable_files import replace_durably
+from frostline_contract.run_status import ENDED, RunStatus, status_word
 from frostline_controller.epochs import claim_result, current_epoch, reopen
 from frostline_controller.service.run import Run
 from frostline_proto.v1 import control_pb2 as pb
@@ -23,8 +24,6 @@ EXIT_WAIT_SECONDS = 5.0
 MESSAGE_CHARACTERS = 2000
 """Of an outcome's message in the durable state; result.json has all of it."""
 
-STATES = {"completed": "completed", "drained": "suspended", "failed": "failed", "cancelled": "cancelled"}
-
 
 class Ending:
     """Holds the outcome until it is durable, then ends the run. `draining` is why the run is asked to stop, or empty."""
@@ -32,7 +31,7 @@ class Ending:
     def __init__(self, run: Run, checkpoint_root: Path) -> None:
         self._run, self._root = run, checkpoint_root
         self.outcome: pb.RunOutcome | None = None
-        self.draining = run.state.message if run.state.state == "draining" else ""
+        self.draining = run.state.message if run.state.state == RunStatus.DRAINING else ""
         self._drained: object = None
         self._missed = False
         self.cancelled = False
@@ -83,7 +82,7 @@ class Ending:
         """The run cannot succeed: the user's mistake, a crash loop, results that differ."""
         if self.outcome is None:
             self._user_mistake, self._crash_loop = user_mistake, crash_loop
-        self.note_outcome(pb.RunOutcome(status="failed", message=message, steps=self._run.step))
+        self.note_outcome(pb.RunOutcome(status=RunStatus.FAILED, message=message, steps=self._run.step))
 
     async def drain(self, reason: str, cancelled: bool = False) -> None:
         """Ask all members for a checkpoint at a step boundary; without members the run just stops where it is.
@@ -93,10 +92,10 @@ class Ending:
         run = self._run
         if run.ended:
             return
-        await run.commit(state="draining", message=reason)
+        await run.commit(state=RunStatus.DRAINING, message=reason)
         self.cancelled, self.draining = self.cancelled or cancelled, reason
         if self._is_deserted():
-            self.note_outcome(pb.RunOutcome(status="drained", message=reason, steps=run.step))
+            self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=reason, steps=run.step))
             return
         self._missed = bool(run.awaited())
         self._tell_drain()
@@ -115,7 +114,7 @@ class Ending:
         """True where the run is over: nothing else is to be done for it."""
         run = self._run
         if self.draining and self._missed and self.outcome is None and self._is_deserted():
-            self.note_outcome(pb.RunOutcome(status="drained", message=self.draining, steps=run.step))
+            self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=self.draining, steps=run.step))
         if self.outcome is not None and not run.ended:
             await self._end(self.outcome)
             self._told_at = now
@@ -141,15 +140,17 @@ class Ending:
         run = self._run
         self._claimed = outcome = self._claimed or await asyncio.to_thread(self._claim, outcome)
         self._stands.set()
-        status = "cancelled" if self.cancelled and outcome.status == "drained" else outcome.status
-        state = STATES.get(status, "failed")
+        word = status_word(outcome.status)
+        state = RunStatus(word) if word in ENDED else RunStatus.FAILED
+        if self.cancelled and state == RunStatus.SUSPENDED:
+            state = RunStatus.CANCELLED
         self.end_reason = outcome.message or f"the run is {state}"
         if not self._event_told:
             self._event_told = True
-            await run.event("end", f"{status}: {outcome.message}" if outcome.message else status, step=outcome.steps)
+            await run.event("end", f"{state}: {outcome.message}" if outcome.message else state, step=outcome.steps)
         if run.current is not None:
             await run.plans.append([{"kind": "plan_end", "generation": str(run.current.generation), "last_step": outcome.steps}])
-        await asyncio.to_thread(replace_durably, run.folder / "result.json", json.dumps(self._result(outcome, status), indent=2))
+        await asyncio.to_thread(replace_durably, run.places.result, json.dumps(self._result(outcome, state), indent=2))
         await run.commit(state=state, message=outcome.message[:MESSAGE_CHARACTERS], prepared=None)
         run.message = outcome.message
         self.draining = ""
@@ -165,7 +166,7 @@ class Ending:
         try:
             stands: dict[str, Any] = dict(claim_result(self._root, self._run_epoch(), MessageToDict(outcome)))
         except OSError as error:
-            if outcome.status != "failed":
+            if outcome.status != RunStatus.FAILED:
                 raise
             log.warning("the result is not claimed error=%s", error)
             return outcome
@@ -175,7 +176,7 @@ class Ending:
         current = self._run.current
         return current.run_epoch if current is not None else current_epoch(self._root).run_epoch
 
-    def _result(self, outcome: pb.RunOutcome, status: str) -> dict[str, object]:
+    def _result(self, outcome: pb.RunOutcome, state: RunStatus) -> dict[str, object]:
         """The run's result (docs/run-directory.md has the schema)."""
         run = self._run
         job = run.job
@@ -194,7 +195,7 @@ class Ending:
         return {
             "version": RESULT_VERSION,
             "name": job.name,
-            "status": status,
+            "status": state,
             "steps": outcome.steps,
             "wall_seconds": round(time.time() - run.state.started_at, 3) if run.state.started_at else 0.0,
             "digest": outcome.digest,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frostline_contract.lineage import ROLLBACK
+from frostline_contract.phases import ControllerPhase, Phase
 from frostline_contract.plan import Plan
 from frostline_controller.membership import LEAVING, Worker
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
@@ -158,7 +159,7 @@ class Entering:
         run = self._run
         await self._starting.finish_epoch()
         recovery.fence(run, now)
-        await run.faults.at("recovering", run)
+        await run.faults.at(ControllerPhase.RECOVERING, run)
         found, failure = recovery.answer(run, now)
         if isinstance(found, Wait):
             run.message = f"after a failure: waiting for the reports of {', '.join(map(self._name, found.workers[:4]))}"
@@ -297,9 +298,8 @@ class Entering:
         run = self._run
         for worker_id, reason in list(self._to_delete.items()):
             worker = run.members.get(worker_id)
-            uid = worker_id.rpartition("/")[0]
             run.members.exclude(worker_id, reason)
-            for pod in [pod for pod in run.cluster.pods if worker is not None and pod.uid == uid]:
+            for pod in [pod for pod in run.cluster.pods if worker is not None and pod.uid == worker.pod_uid]:
                 await asyncio.to_thread(run.backend.delete_pod, pod.name, 0.0)
             del self._to_delete[worker_id]
 
@@ -307,14 +307,11 @@ class Entering:
         """A member that is gone is a failure of the generation, whoever notices it; so is one that waits for an answer."""
         run, plan = self._run, self._run.current
         assert plan is not None
-        settled = run.clock() - run.started > run.members.dead_after_seconds
-        pods = run.cluster.uids
+        if loss := run.loss_among(plan.placement.workers, run.members.dead_after_seconds):
+            self.fail(loss)
+            return
         for worker_id in plan.placement.workers:
             worker = run.members.get(worker_id)
-            lost = worker is None and (settled or (bool(pods) and worker_id.rpartition("/")[0] not in pods))
-            if lost or run.members.has_ended(worker_id) or (worker is not None and not run.members.is_alive(worker_id)):
-                self.fail(f"{self._name(worker_id)} is gone{f': {worker.why_gone}' if worker and worker.why_gone else ''}")
-                return
-            if worker is not None and worker.phase == "recovery" and worker.generation == plan.generation:
+            if worker is not None and worker.phase == Phase.RECOVERY and worker.generation == plan.generation:
                 self.fail(f"{self._name(worker_id)} waits for an answer to a failure")
                 return

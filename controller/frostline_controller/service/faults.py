@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from frostline_contract.durable_files import create_durably
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import DEFAULT_PHASE, FAULTS_OF_A_WORKER, Fault
+from frostline_contract.phases import ControllerPhase
+from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cluster.backend import RUNNING, PodInfo
 from frostline_controller.membership import GONE
 
@@ -36,7 +38,7 @@ class PlannedFaults:
     """The faults still to come. Nothing is done, and no file is looked at, where the job plans none."""
 
     def __init__(self, job: Job, folder: Path) -> None:
-        self._folder = folder / "cluster" / "faults"
+        self._folder = RunDirectory(folder).faults
         ours = {index: fault for index, fault in enumerate(job.faults) if fault.kind not in FAULTS_OF_A_WORKER}
         self._to_come = {index: fault for index, fault in ours.items() if fault.kind != "kill_controller"}
         self._kills = {index: fault for index, fault in ours.items() if fault.kind == "kill_controller"}
@@ -51,18 +53,18 @@ class PlannedFaults:
             if run.step >= fault.step:
                 await self._carry_out(run, index, fault)
         await self._tell(run)
-        await self.at("step", run)
+        await self.at(ControllerPhase.STEP, run)
 
-    async def at(self, phase: str, run: "Run") -> None:
-        """This controller is at `phase` (CONTROLLER_PHASES); where its death is planned here, it does not return."""
+    async def at(self, phase: ControllerPhase, run: "Run") -> None:
+        """This controller is at `phase`; where its death is planned here, it does not return."""
         for index, fault in list(self._kills.items()):
-            planned = "step" if fault.phase == DEFAULT_PHASE else fault.phase
+            planned = ControllerPhase.STEP if fault.phase == DEFAULT_PHASE else fault.phase
             if planned != phase or run.current is None or run.step < fault.step:
                 continue
             del self._kills[index]
             if self._claim(run, index, fault, phase, []):
                 await self._tell(run)
-                if phase == "announced":
+                if phase == ControllerPhase.ANNOUNCED:
                     await asyncio.sleep(LEFT_SECONDS)
                 os.kill(os.getpid(), signal.SIGKILL)
 

@@ -56,5 +56,5 @@ class ProfileFile:
         )  # fmt: skip
         if profile == known:
             return
-        await asyncio.to_thread(replace_durably, run.folder / "profile.json", profile.model_dump_json(indent=2) + "\n")
+        await asyncio.to_thread(replace_durably, run.places.profile, profile.model_dump_json(indent=2) + "\n")
         self._written = profile

@@ -84,7 +84,7 @@ class RecordLog:
         """Steps that are done again since their results were wrong are not compared with those; looked at once a lineage."""
         if start.distrusts and start.lineage not in self._distrusting:
             self._distrusting.add(start.lineage)
-            for key in [key for key in self._losses if key[0] > start.starts_at_step]:
+            for key in [key for key in self._losses if start.takes_back(key[0])]:
                 del self._losses[key]
 
     def _start(self, lineage: int, step: int) -> None:

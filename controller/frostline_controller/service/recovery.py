@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from frostline_contract.lineage import LineageStart
+from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.plan import GenerationId, Plan, SeenVote, StateTag
-from frostline_controller.membership import GONE
+from frostline_contract.worker_id import pod_uid_of
 from frostline_controller.recovery.answer import answer
 from frostline_controller.recovery.facts import Answer, Failure, GoOn, HeldUnit, SurvivorReport, Wait
 from frostline_controller.service.run import Run
@@ -122,13 +122,12 @@ class Recovery:
         """
         if self._goes_with_excluded(worker_id):
             return True
+        patience = min(RETURN_SECONDS if doubted_too else math.inf, run.members.dead_after_seconds)
+        if run.members.loss_of(worker_id, run.cluster.uids, settled=now - run.started > patience):
+            return True
         worker = run.members.get(worker_id)
         if worker is None:
-            in_cluster = not run.cluster.pods or worker_id.rpartition("/")[0] in run.cluster.uids
-            patience = min(RETURN_SECONDS if doubted_too else math.inf, run.members.dead_after_seconds)
-            return not in_cluster or now - run.started > patience
-        if worker.presence == GONE:
-            return True
+            return False
         if worker_id in self.reports:
             return doubted_too and not run.members.reachable(worker_id, now)
         asked = self.asked.get(worker_id)
@@ -139,8 +138,8 @@ class Recovery:
 
     def _goes_with_excluded(self, worker_id: str) -> bool:
         """It is excluded, or in the pod of one that is: the pod is deleted when the answer is out."""
-        pod = worker_id.rpartition("/")[0]
-        return any(other.rpartition("/")[0] == pod for other in self.excluded)
+        pod = pod_uid_of(worker_id)
+        return any(pod_uid_of(other) == pod for other in self.excluded)
 
     def cause(self, run: Run, failure: Failure) -> str:
         """What happened, for people: who ended, hangs or does not answer, else the error that no other explains."""
@@ -225,20 +224,15 @@ def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
 def distrusts_anew(request: pb.ReportRecoveryRequest, lineages: Iterable[LineageStart]) -> bool:
     """Whether the report calls results wrong that no lineage begun since its worker's own distrusts."""
     lineage = max((one.state.lineage for one in request.units if one.intact), default=0)
-    known = any(
-        start.distrusts and lineage < start.lineage and start.starts_at_step < request.distrusted_from for start in lineages
-    )
-    return bool(request.distrusted_from) and not known
+    return bool(request.distrusted_from) and Cuts(tuple(lineages)).distrusting().survives(lineage, request.distrusted_from)
 
 
 def without_distrusted(report: SurvivorReport, lineages: Iterable[LineageStart]) -> SurvivorReport:
     """The report as if its holder had nothing of what a later lineage distrusts."""
+    distrusting = Cuts(tuple(lineages)).distrusting()
 
     def trusted(state: StateTag | None, steps_ahead: int) -> bool:
-        return state is not None and not any(
-            start.distrusts and state.lineage < start.lineage and state.step + steps_ahead > start.starts_at_step
-            for start in lineages
-        )
+        return state is not None and distrusting.survives(state.lineage, state.step + steps_ahead)
 
     return replace(
         report,

@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass, field
 
 from frostline_contract.mesh import in_words
+from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import GenerationId, Plan
 from frostline_controller.history import in_force
 from frostline_controller.plan_building import switching_plan
@@ -89,7 +90,7 @@ class Reshaping:
         newest = timeline[-1] if timeline else None
         number = newest.number if newest else 0
         first = max(run.step + 1, newest.effective_step if newest else 1, not_before)
-        following = run.calendar.due_before(first) + 1
+        following = run.calendar.due_after(first)
         until = run.total_steps - 1
         if run.calendar.effective_step(following) <= run.total_steps:
             until = min(until, run.calendar.effective_step(following) - 2)
@@ -121,10 +122,10 @@ class Reshaping:
     async def _send_plan(self, plan: Plan, preparation: Preparation) -> None:
         """It is durable: everybody hears of it, again where that was not written down."""
         run = self._run
-        await run.faults.at("planned", run)
+        await run.faults.at(ControllerPhase.PLANNED, run)
         run.streams.send_all(run.plan_message(plan))
         preparation.sent = True
-        await run.faults.at("announced", run)
+        await run.faults.at(ControllerPhase.ANNOUNCED, run)
 
     async def advance(self, now: float) -> Plan | None:
         """Move the prepared plan on. Returns the plan that training has switched to, once, else None."""
@@ -212,9 +213,8 @@ class Reshaping:
 
     def _overtaken(self, plan: Plan, preparation: Preparation) -> str:
         """Why a plan that nobody may vote for yet should be made anew: a newer decision, or a participant that went."""
-        gone = [worker for worker in plan.participants if not self._run.members.is_alive(worker)]
-        if gone and self._run.clock() - self._run.started > self._run.members.lost_after_seconds:
-            return f"{gone[0]} is gone"
+        if loss := self._run.loss_among(plan.participants, self._run.members.lost_after_seconds):
+            return loss
         if preparation.announced:
             return ""
         newest = in_force(self._run.surviving(), self._run.total_steps + 1)

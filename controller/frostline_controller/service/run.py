@@ -5,13 +5,16 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job, job_revision, section_digests
+from frostline_contract.phases import OUTSIDE
 from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import ENDED
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState
 from frostline_controller.history import in_force, surviving_decisions
 from frostline_controller.membership import GONE, Membership, Worker
@@ -21,7 +24,7 @@ from frostline_controller.service.faults import PlannedFaults
 from frostline_controller.service.plan_log import PlanLog
 from frostline_controller.service.records import RecordLog, StatisticsLog
 from frostline_controller.service.streams import Streams
-from frostline_controller.state.durable import ENDED, DurableState, DurableStore, FailedDevice, with_decisions
+from frostline_controller.state.durable import DurableState, DurableStore, FailedDevice, with_decisions
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message
@@ -33,8 +36,6 @@ WARNINGS = frozenset(("failure", "hang", "checkpoint_failed", "decision_void", "
 """Kinds of events that somebody may have to do something about."""
 DEVICE_FAILURES_MAX = 2
 """A GPU that failed so often in a run is not used in it any more: one error is often the only one."""
-OUTSIDE = frozenset(("start", "spare", "recovery", "reshape", "finish", "publish", "done"))
-"""Phases in which a worker computes in no generation, or only what others do not wait for."""
 
 
 class Run:
@@ -62,17 +63,18 @@ class Run:
     ) -> None:
         self.parallel_slots, self._cache_address = parallel_slots, cache_address
         self.job, self.job_revision = job, job_revision(job)
-        self.folder, self.backend, self.clock = Path(folder), backend, clock
+        self.places, self.backend, self.clock = RunDirectory(folder), backend, clock
+        self.folder = self.places.path
         self._store = store
         # Durable with whatever is written next, as identity and retries are.
         self.state = state.model_copy(update={"job_digests": section_digests(job)})
         self.cluster = cluster
         self.members = Membership(job.controller.dead_after_seconds, job.controller.heartbeat_seconds)
         self.streams = Streams()
-        self.records = RecordLog(self.folder / "metrics.jsonl", may_write)
-        self.statistics = StatisticsLog(self.folder / "statistics.jsonl", may_write)
-        self.plans = PlanLog(self.folder / "plans.jsonl", may_write)
-        self.events = EventLog(self.folder / "events.jsonl", may_write)
+        self.records = RecordLog(self.places.metrics, may_write)
+        self.statistics = StatisticsLog(self.places.statistics, may_write)
+        self.plans = PlanLog(self.places.plans, may_write)
+        self.events = EventLog(self.places.events, may_write)
         self.faults = PlannedFaults(job, self.folder)
         self.wake = asyncio.Event()
         self.hurry = asyncio.Event()  # a decision is due: the next round does not wait for company
@@ -120,7 +122,7 @@ class Run:
 
     def cache_address(self) -> str:
         """host:port of the cache server: where one has been started for this run, else what we were told; empty: none."""
-        file = self.folder / "cache.address"
+        file = self.places.cache_address
         return file.read_text(encoding="utf-8").strip() if file.exists() else self._cache_address
 
     def adopt_identity(self, identity: Any) -> None:
@@ -193,6 +195,11 @@ class Run:
         durable = self.records.durable_step(self.state.lineage, self.state.starts_at(self.state.lineage))
         return max([*told, durable, max(plan.start_step, 0)])
 
+    def loss_among(self, worker_ids: Iterable[str], return_seconds: float) -> str:
+        """Why one of these is gone; "" where none is. return_seconds: after the start, for those that were not heard of yet."""
+        settled = self.clock() - self.started > return_seconds
+        return next((loss for one in worker_ids if (loss := self.members.loss_of(one, self.cluster.uids, settled))), "")
+
     def overdue(self, now: float) -> list[Worker]:
         """Workers that have been silent for too long. A member whose world still commits steps computes: it is only out of reach
         (votes are unanimous)."""
@@ -238,8 +245,7 @@ class Run:
 
     def step_seconds(self) -> float:
         """Of the newest record; the plan's prediction before there is one."""
-        latest = self.records.latest
-        if latest is not None and latest.step_seconds > 0:
+        if (latest := self.records.latest) is not None and latest.step_seconds > 0:
             return latest.step_seconds
         predicted = self.current.placement.predicted_step_seconds if self.current else 0.0
         return predicted or 1.0

@@ -8,6 +8,7 @@ import grpc
 
 from frostline_contract.device import DeviceFacts
 from frostline_contract.job import dump_job
+from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_controller.kept_profile import KeptProfile
@@ -105,7 +106,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         worker.phase_p99, worker.busy_seconds = request.phase_p99_seconds, request.busy_seconds
         worker.resident_bytes = request.resident_bytes
         worker.uncovered_units = tuple(request.uncovered_units)
-        if request.phase == "recovery":
+        if request.phase == Phase.RECOVERY:
             run.wake.set()
         if request.HasField("cache"):
             worker.cache = request.cache
@@ -265,7 +266,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     def _durable_interval(self) -> int:
         run = self._run
         lineage = run.state.lineage
-        first = run.state.starts_at(lineage) // run.calendar.interval_steps if run.calendar else 0
+        first = run.calendar.complete_at(run.state.starts_at(lineage)) if run.calendar else 0
         return run.statistics.durable_interval(lineage, first)
 
 

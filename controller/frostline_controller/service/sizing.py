@@ -10,6 +10,7 @@ import logging
 from typing import NamedTuple
 
 from frostline_contract.annotations import REQUESTED_WORKERS
+from frostline_contract.run_status import RunStatus
 from frostline_controller.cluster.backend import Conflict
 from frostline_controller.service.adapting import Adapting
 from frostline_controller.service.choosing import Choosing
@@ -85,7 +86,7 @@ class Sizing:
         """workers: -1 lifts the limit."""
         run = self._run
         before = run.state.requested_workers
-        if run.ended and run.state.state != "suspended":
+        if run.ended and run.state.state != RunStatus.SUSPENDED:
             if by == SCALE_REQUEST:
                 await self._scale(0)
                 await run.event("command", f"refused: {by} for {workers} workers, the run is {run.state.state}")
@@ -100,14 +101,14 @@ class Sizing:
             self._outdated = True
             if run.ended:
                 return SizeRequest("resume", by) if workers != 0 and (by == SCALE_REQUEST or before == 0) else None
-            return SizeRequest("suspend", by) if run.state.state != "draining" else None
+            return SizeRequest("suspend", by) if run.state.state != RunStatus.DRAINING else None
         return SizeRequest("resize", by, workers)
 
     async def advance(self) -> None:
         """Follow the job where it asks for other numbers of workers; with objective "cost" hand back pods that the plan does not
         use, and take them again when the planner wants more."""
         run = self._run
-        if run.current is None or run.state.replicas < 1 or run.ended or run.state.state == "draining":
+        if run.current is None or run.state.replicas < 1 or run.ended or run.state.state == RunStatus.DRAINING:
             return
         if run.job.placement.objective != "cost":
             await self._follow_job()

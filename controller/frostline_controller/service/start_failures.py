@@ -8,6 +8,7 @@ where too few workers are left, and each pod that is missing has been tried TRIE
 import logging
 from dataclasses import dataclass
 
+from frostline_contract.worker_id import pod_uid_of
 from frostline_controller.service.ending import Ending
 from frostline_controller.service.entering import Entering
 from frostline_controller.service.run import Run
@@ -93,7 +94,7 @@ class StartFailures:
 
     def _pod_of(self, worker_id: str) -> str:
         """The name of the pod with the worker's uid; the uid where nobody knows the pod any more."""
-        uid = worker_id.rpartition("/")[0]
+        uid = pod_uid_of(worker_id)
         named = {worker.pod_uid: worker.pod_name for worker in self._run.members}
         named |= {pod.uid: pod.name for pod in self._run.cluster.pods}
         return named.get(uid, uid)

@@ -12,7 +12,9 @@ from typing import Self
 from frostline_contract.epochs import EPOCHS_FOLDER
 from frostline_contract.lineage import RESTORE, LineageStart
 from frostline_contract.mesh import in_words
+from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_contract.run_status import RunStatus
 from frostline_controller.checkpoints import CheckpointsGone, has_been_used, newest_before, newest_checkpoint
 from frostline_controller.epochs import current_epoch, raise_epoch
 from frostline_controller.history import in_force, surviving_decisions, without_pending_rollbacks
@@ -82,7 +84,7 @@ class Starting:
         if found is None and not distrusted_from:
             await self._check_not_gone()
         step = found.step if found else 0
-        lineage = 0 if base is None and found is None else run.state.max_lineage + 1
+        lineage = 0 if base is None and found is None else run.state.next_lineage
         reached = found.lineage if found else 0
         history = self._branch(lineage, step, reached, distrusts=bool(distrusted_from)) if lineage else self._history()
         decision = self._decision(history, step)
@@ -136,8 +138,8 @@ class Starting:
         latest = run.records.latest
         published = latest is not None and (lineage, found.state.step) < (latest.lineage, latest.step)
         if published or not found.extends_all:
-            history = self._branch(run.state.max_lineage + 1, found.state.step, lineage)
-            lineage = run.state.max_lineage + 1
+            history = self._branch(run.state.next_lineage, found.state.step, lineage)
+            lineage = run.state.next_lineage
             decision = self._decision(history, found.state.step)
         freeze_point = decision.freeze_point if decision else 0
         holding = {worker for unit in found.holders for worker in unit}
@@ -178,7 +180,7 @@ class Starting:
             lineage=max(start.lineage for start in history.lineages),
             max_lineage=max(run.state.max_lineage, plan.lineage),
             continued=continued[-CONTINUED_KEPT:],
-            state="draining" if run.state.state == "draining" else "running",
+            state=run.state.state if run.state.state == RunStatus.DRAINING else RunStatus.RUNNING,
             start_degrees=run.state.start_degrees or placement.degrees,
         )  # fmt: skip
         run.message, run.entered = "", {}
@@ -196,10 +198,10 @@ class Starting:
         assert plan is not None
         await self.finish_epoch()
         await run.plans.append(run.untold)
-        await run.faults.at("planned", run)
+        await run.faults.at(ControllerPhase.PLANNED, run)
         run.streams.send_all(run.plan_message(plan))
         run.untold = []
-        await run.faults.at("announced", run)
+        await run.faults.at(ControllerPhase.ANNOUNCED, run)
         log.info(
             "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%r reason=%r",
             plan.generation, plan.start, plan.start_step, plan.lineage, in_words(plan.placement.degrees), plan.reason,

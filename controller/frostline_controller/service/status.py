@@ -8,6 +8,7 @@ import psutil
 
 from frostline_contract.mesh import in_words
 from frostline_contract.plan import Plan
+from frostline_contract.run_status import RunStatus
 from frostline_controller.membership import GONE, LEAVING, Worker
 from frostline_controller.service.run import Run
 from frostline_proto.v1 import control_pb2 as pb
@@ -17,11 +18,6 @@ from frostline_rpc.convert import to_message
 WORKERS_SHOWN_GONE = 16
 
 
-def run_state(run: Run) -> str:
-    """waiting, running, draining, suspended, completed, failed or cancelled."""
-    return run.state.state
-
-
 def status_of(run: Run, with_workers: bool = True) -> pb.StatusResponse:
     """Every field of StatusResponse; the workers only where they are asked for."""
     plan, latest, identity = run.current, run.records.latest, run.identity
@@ -29,7 +25,7 @@ def status_of(run: Run, with_workers: bool = True) -> pb.StatusResponse:
     seen = (latest.cache_hits + latest.cache_misses) if latest else 0
     response = pb.StatusResponse(
         name=run.job.name,
-        state=run_state(run),
+        state=run.state.state,
         step=run.step,
         total_steps=run.total_steps,
         freeze_point=run.freeze_point(),
@@ -63,7 +59,7 @@ def progress_text(run: Run) -> str:
     """The progress annotation: small JSON for people."""
     plan, latest = run.current, run.records.latest
     values: dict[str, Any] = {
-        "state": run_state(run),
+        "state": run.state.state,
         "step": run.step,
         "total_steps": run.total_steps,
         "generation": str(plan.generation) if plan else "",
@@ -158,6 +154,6 @@ def _metrics(run: Run) -> dict[str, float]:
 
 def _seconds_left(run: Run) -> float:
     latest = run.records.latest
-    if latest is None or latest.step_seconds <= 0 or run.state.state != "running":
+    if latest is None or latest.step_seconds <= 0 or run.state.state != RunStatus.RUNNING:
         return -1.0
     return max(0, run.total_steps - run.step) * latest.step_seconds

@@ -8,8 +8,9 @@ import logging
 from collections import deque
 from dataclasses import dataclass, replace
 
+from frostline_contract.phases import WAITING, Phase
 from frostline_contract.plan import GenerationId, Plan
-from frostline_controller.hangs import IDLE, Progress, Verdict, judge
+from frostline_controller.hangs import Progress, Verdict, judge
 from frostline_controller.membership import Worker
 from frostline_controller.planning import reference_profile
 from frostline_controller.service.adapting import Adapting
@@ -98,7 +99,7 @@ class Watching:
         if prepared is None or prepared.base != current.generation:
             return current
         base = [self._run.members.get(worker_id) for worker_id in current.placement.workers]
-        switched = any(worker is not None and worker.phase == "reshape" for worker in base)
+        switched = any(worker is not None and worker.phase == Phase.RESHAPE for worker in base)
         return prepared if switched else current
 
     async def _take_stuck_away(self) -> None:
@@ -114,18 +115,18 @@ class Watching:
     def _all_there(self, plan: Plan) -> bool:
         """Where a member is gone the others wait for it and nobody hangs: that it is gone is a failure of its own."""
         members = self._run.members
-        missing = [worker_id for worker_id in plan.placement.workers if not members.is_alive(worker_id)]
-        gone = [worker for worker_id in missing if (worker := members.get(worker_id)) is not None]
-        if gone:
-            self._entering.fail(f"worker {gone[0].pod_name} is gone: {gone[0].why_gone}")
-        return not missing
+        if loss := self._run.loss_among(plan.placement.workers, members.dead_after_seconds):
+            self._entering.fail(loss)
+        return all(members.is_alive(worker_id) for worker_id in plan.placement.workers)
 
     def _anybody_moves(self, plan: Plan, now: float) -> bool:
         """Whether `judge` would find at once that nobody hangs: asked first, since it is so in nearly every round of a run, and
         what all members last said need not be gathered for it."""
         ahead, silent_after = self._stack_lead_seconds, self.silent_after_seconds
         return any(
-            worker.phase not in IDLE and now - worker.last_heard <= silent_after and worker.phase_seconds + ahead < silent_after
+            worker.phase not in WAITING
+            and now - worker.last_heard <= silent_after
+            and worker.phase_seconds + ahead < silent_after
             for worker_id in plan.placement.workers
             if (worker := self._run.members.get(worker_id)) is not None
         )
@@ -196,7 +197,7 @@ class Watching:
         found = []
         for worker in known:
             entered = worker.generation == plan.generation
-            if worker.worker_id in plan.leavers and (worker.phase == "spare" or all_inside):
+            if worker.worker_id in plan.leavers and (worker.phase == Phase.SPARE or all_inside):
                 continue
             step = worker.step if entered else base.get(worker.worker_id, furthest)
             found.append(self._progress(worker, entered, step, now))

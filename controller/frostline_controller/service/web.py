@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from frostline_controller.service.drawing import NotDrawn, Reports
@@ -63,7 +64,7 @@ class Pages:
         if path == "/status":
             return "application/json", self._in_loop(progress_text).encode()
         if path == "/result":
-            return "application/json", self._file("result.json", "the run has not ended yet")
+            return "application/json", self._file(self._run.places.result, "the run has not ended yet")
         if path == "/report":
             return "text/html; charset=utf-8", self._report()
         raise Refusal(404, f"unknown path; known are {', '.join(PATHS)}")
@@ -78,8 +79,7 @@ class Pages:
         except TimeoutError:
             raise Refusal(503, "the reconciler is busy; ask again") from None
 
-    def _file(self, name: str, absent: str) -> bytes:
-        file = self._run.folder / name
+    def _file(self, file: Path, absent: str) -> bytes:
         if not file.exists():
             raise Refusal(404, absent)
         return file.read_bytes()

@@ -19,6 +19,7 @@ from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.mesh import with_degrees
 from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, GenerationId, Plan, PrefixTile
 from frostline_contract.record import Degrees, Frozen, Shaped
+from frostline_contract.run_status import ENDED, RunStatus
 from frostline_controller.cluster.backend import ClusterBackend, ClusterState, Conflict
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.state.decisions import pack_decisions, unpack_decisions
@@ -31,8 +32,6 @@ END_BYTES = 16 * 1024
 
 OLDER_START = ("start_pp_degree", "start_dp_degree")
 """Fields of a state that an older version has written."""
-ENDED = ("completed", "failed", "cancelled", "suspended")
-"""States of a run that nothing goes on in until it is resumed."""
 
 
 class RunIdentity(Frozen):
@@ -117,7 +116,7 @@ class DurableState(Frozen):
     prepared: Plan | None = None
     decisions: tuple[Decision, ...] = ()
     identity: RunIdentity | None = None
-    state: str = "waiting"
+    state: RunStatus = RunStatus.WAITING
     message: str = ""
     started_at: float = 0.0
     forced_freeze_point: int = -1
@@ -142,6 +141,11 @@ class DurableState(Frozen):
             return values
         older = with_degrees({name.removeprefix("start_"): values.get(name, 0) for name in OLDER_START})
         return {"start_degrees": older["degrees"]} | {name: value for name, value in values.items() if name not in OLDER_START}
+
+    @property
+    def next_lineage(self) -> int:
+        """The number of a lineage that opens now: above all that were ever planned."""
+        return self.max_lineage + 1
 
     @property
     def cuts(self) -> Cuts:

@@ -6,6 +6,7 @@ from pydantic import field_validator, model_validator
 
 from frostline_contract.job.section import SECONDS_MAX, Section, fixed, live
 from frostline_contract.mesh import Mesh
+from frostline_contract.phases import FAULT_PHASES, ControllerPhase, Phase
 from frostline_contract.shard_address import parse_shard_address
 
 
@@ -144,14 +145,13 @@ FAULTS_OF_A_POD = ("kill_pod", "kill_node", "cut_node", "leave")
 FAULTS_OF_A_SERVICE = ("kill_redis", "kill_cache_server", "kill_controller")
 PLACED_FAULTS = ("kill_worker", "raise", "stop", "deadlock", "slow", "cut", "device_error", "oom", "kill_controller")
 """Those whose `phase` is the user's choice; the others have a place of their own."""
-FAULT_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between", "decision",
-                "audit", "evaluate", "freeze", "checkpoint", "rollback", "reshape", "recovery", "finish", "publish")  # fmt: skip
-"""Where in a step (or beside one) a worker can be hit; the first ten are entered once a step, the others when they happen."""
 FLIPS_OF_A_STEP = ("cached_value", "activation", "gradient")
 """What of a step's computation may have a wrong bit; it is made so before the step computes it."""
-CONTROLLER_PHASES = ("step", "planned", "announced", "recovering")
-"""kill_controller: at the step; between writing a plan and announcing it; right after; while it answers a failure."""
-DEFAULT_PHASE = "schedule"
+DEFAULT_PHASE = Phase.SCHEDULE.value
+
+
+def _one_of(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 class Fault(Section):
@@ -175,9 +175,8 @@ class Fault(Section):
     worker: int = fixed(0, ge=0, doc="Pod ordinal; of kill_node and cut_node: a pod of the node. Means nothing for services.")
     phase: str = fixed(
         DEFAULT_PHASE,
-        doc="Where in the step. For kill_worker, raise, stop, deadlock, slow, cut, device_error and oom: load, schedule, exchange, norms, prepared, "
-        "vote, seen, commit, committed, between, decision, audit, evaluate, freeze, checkpoint, rollback, reshape, recovery, finish or "
-        "publish. For kill_controller: step, planned, announced or recovering. The other kinds have a place of their own.",
+        doc=f"Where in the step. For kill_worker, raise, stop, deadlock, slow, cut, device_error and oom: {_one_of(FAULT_PHASES)}. For "
+        f"kill_controller: {_one_of(tuple(ControllerPhase))}. The other kinds have a place of their own.",
     )
     seconds: float = fixed(5.0, gt=0.0, le=SECONDS_MAX, doc="How long, for slow, cut and cut_node.")
     what: Literal["weight", "moment", "cached_value", "activation", "gradient"] = fixed(
@@ -200,7 +199,7 @@ class Fault(Section):
             if self.phase != DEFAULT_PHASE:
                 raise ValueError(f"phase is {self.phase!r} for {self.kind}, which has a place of its own; leave phase out")
             return self
-        phases = (*CONTROLLER_PHASES, DEFAULT_PHASE) if self.kind == "kill_controller" else FAULT_PHASES
+        phases = (*ControllerPhase, DEFAULT_PHASE) if self.kind == "kill_controller" else FAULT_PHASES
         if self.phase not in phases:
             raise ValueError(f"phase is {self.phase!r} for {self.kind}; it must be one of {', '.join(phases)}")
         return self

@@ -227,22 +227,10 @@ def test_without_any_server_everything_is_a_miss_and_nothing_blocks(tmp_path) ->
         assert cache.read([1, 2], [0, 0], out) == [False, False]
         cache.fill([1, 2], [0, 0], rows_of([1, 2]))
         cache.prefetch([1, 2], [0, 0])
-    assert cache.measure_link(4).fetch_seconds_per_sample is None, "no shard is known"
+    assert cache.profile().fetch_seconds_per_sample is None, "no shard is known"
     cache.close()
     assert time.monotonic() - started < 4.0
     assert cache.take_counts().misses == 100
-
-
-def test_the_link_is_measured_before_anything_is_stored(stack: CacheStack) -> None:
-    cache = stack.connect((64, 64))
-    assert cache.profile().fetch_seconds_per_sample is None
-    wait_until(lambda: cache.usable)
-    keys_before = sum(stack.redis(shard).dbsize() for shard in (0, 1))
-    profile = cache.measure_link(4)
-    assert 0.0 < profile.fetch_seconds_per_sample < 0.5
-    assert 0.0 < profile.fill_seconds_per_sample < 0.5
-    assert sum(stack.redis(shard).dbsize() for shard in (0, 1)) == keys_before
-    assert cache.take_counts().hits == 0
 
 
 def test_readers_prefetch_and_fills_side_by_side_never_mix_samples_up(stack: CacheStack) -> None:

@@ -3,13 +3,14 @@
 import stat
 from pathlib import Path
 
-from frostline_contract.cache_tag import SECRET_CHARACTERS_MIN, SECRET_FILE
+from frostline_contract.cache_tag import SECRET_CHARACTERS_MIN
+from frostline_contract.run_directory import RunDirectory
 from frostline_controller.on_cluster import keep_cache_secret
 
 
 def test_the_leader_makes_it_and_its_successor_keeps_it(tmp_path: Path) -> None:
     keep_cache_secret(tmp_path / "run")
-    file = tmp_path / "run" / SECRET_FILE
+    file = RunDirectory(tmp_path / "run").cache_secret
     first = file.read_text()
     assert len(first) >= SECRET_CHARACTERS_MIN
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -10,8 +10,9 @@ import pytest
 from frostline_contract.job import apply_overrides, parse_job
 from frostline_controller.cli.compare import accuracy_trials, share_equal_numerics, time_trials
 from frostline_controller.cli.compare_report import Comparison, write_comparison
-from frostline_controller.cli.compare_statistics import paired_difference, sign_flip_lower_bound, t_cdf, t_quantile
+from frostline_controller.cli.compare_statistics import paired_difference, sign_flip_lower_bound
 from frostline_controller.cli.trials import Outcome, Trial, read_outcome, static_overrides
+from frostline_controller.freezing.student_t import t_quantile, upper_tail
 from tests.unit.controller.synthetic_run import job_values, write_run
 
 # Tables of Student's distribution: 95 % quantiles by degrees of freedom.
@@ -29,7 +30,7 @@ def outcome(arm: str, seed: int, accuracy: float, seconds: float = 10.0, digest:
 @pytest.mark.parametrize(("degrees", "quantile"), QUANTILES.items())
 def test_quantiles_are_those_of_the_tables(degrees: int, quantile: float) -> None:
     assert t_quantile(0.95, degrees) == pytest.approx(quantile, abs=1e-4)
-    assert t_cdf(0.0, degrees) == 0.5
+    assert upper_tail(quantile, degrees) == pytest.approx(0.05, abs=1e-4)
 
 
 def test_a_paired_difference_by_hand() -> None:

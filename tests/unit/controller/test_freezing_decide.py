@@ -4,7 +4,7 @@ import pytest
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import parse_job
-from frostline_controller.freezing import FreezeInputs, decide, event_kind, explain, policy_names
+from frostline_controller.freezing import FreezeInputs, decide, policy_names
 from tests.unit.controller.freezing_run import decision, entry, inputs_of, simulate
 
 FALLING = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
@@ -88,13 +88,3 @@ def test_inputs_come_from_a_job():
     inputs = FreezeInputs.of_job(job, 8, DecisionCalendar(10, 3, 400), [entry(1, FALLING)], [], tied=True)
     assert (inputs.num_blocks, inputs.untie_on_freeze, inputs.current) == (6, True, 0)
     assert decide(inputs).freeze_point == 2
-
-
-def test_decisions_are_explained_in_one_line():
-    made = decision(4, 3, "freeze", reason="because")
-    assert explain(made) == (
-        "decision 4 freezes from step 43 on: the embedding and blocks 1 to 2 frozen (freeze point 3) [gradient_argmin] because"
-    )
-    assert explain(decision(4, 2, "keep")).startswith("decision 4 keeps the embedding and block 1 frozen (freeze point 2)")
-    assert "unfreezes from step 43 on: the embedding frozen" in explain(decision(4, 1, "unfreeze"))
-    assert [event_kind(decision(4, 0, kind)) for kind in ("keep", "freeze", "unfreeze")] == [None, "freeze", "unfreeze"]

@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frostline_controller.hangs import DEADLINE_FACTOR, EQUAL_FACTOR, FIRST_FACTOR, PHASE_ORDER, Progress, judge
+from frostline_contract.phases import Phase
+from frostline_controller.hangs import DEADLINE_FACTOR, EQUAL_FACTOR, FIRST_FACTOR, Progress, judge
 
 FLOOR, SILENT = 60.0, 2.0
 USUAL = {"schedule": 0.02, "exchange": 0.003, "vote": 0.002, "commit": 0.001, "load": 0.001}
@@ -125,10 +126,10 @@ def worlds(draw) -> list[Progress]:
             worker_id=f"w{i}",
             entered=draw(st.booleans()),
             step=draw(st.integers(0, 2)),
-            phase=draw(st.sampled_from([*PHASE_ORDER, "a user's own"])),
+            phase=draw(st.sampled_from([*Phase, "a user's own"])),
             phase_seconds=draw(seconds),
             waiting=draw(st.booleans()),
-            p99=draw(st.dictionaries(st.sampled_from(PHASE_ORDER), st.sampled_from([0.01, 1.0, 20.0]), max_size=6)),
+            p99=draw(st.dictionaries(st.sampled_from(list(Phase)), st.sampled_from([0.01, 1.0, 20.0]), max_size=6)),
             heartbeat_age=draw(st.sampled_from([0.0, 0.5, 3.0, 100.0])),
         )
         for i in range(count)

@@ -261,7 +261,7 @@ def test_zero_suspends_and_more_than_zero_resumes(tmp_path: Path, by: str) -> No
             ask(stage, by, 0)
             await stage.told("command", f"suspend by {by}")
             assert stage.run.state.state == "draining"
-            stage.controller.ending.note_outcome(pb.RunOutcome(status="drained", steps=3))
+            stage.controller.ending.note_outcome(pb.RunOutcome(status="suspended", steps=3))
             for ordinal in (0, 1):
                 stage.controller.note_departure(f"uid-{ordinal}/1", "ended", "gone")
                 stage.run.members.remove(f"uid-{ordinal}/1", "ended")

@@ -1,10 +1,8 @@
 """What the trainer calls: boundary activations by sample, read where they are there, filled where they are not."""
 
 import logging
-import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,9 +19,8 @@ from frostline_trainer.cache.counts import CacheCounts, CacheProfile, Meter
 from frostline_trainer.cache.lane import Lane, Shard
 from frostline_trainer.cache.layout import ValueLayout
 from frostline_trainer.cache.prefetch import Prefetcher
-from frostline_trainer.cache.reader import READ_SECONDS_MAX, ReadResult, read_values
-from frostline_trainer.cache.resp import Outcome
-from frostline_trainer.cache.writer import Writer, store_values
+from frostline_trainer.cache.reader import ReadResult, read_values
+from frostline_trainer.cache.writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -208,28 +205,6 @@ class BoundaryCache:
     def profile(self) -> CacheProfile:
         """Measured seconds per sample, for the use decision."""
         return self._meter.profile()
-
-    def measure_link(self, num_values: int = 8) -> CacheProfile:
-        """Write, read and remove values of noise, so that there is a profile before anything is frozen.
-
-        Blocks until done or given up: at most about WRITE_SECONDS_MAX + READ_SECONDS_MAX + 2 silences (8 s). Without a shard
-        the profile stays as it was.
-        """
-        identity = CacheIdentity(uuid.uuid4().hex, "link", "probe", 0)
-        samples, variants = list(range(num_values)), [0] * num_values
-        # Not torch's generator: its state belongs to the run.
-        noise = bytearray(os.urandom(num_values * self.codec.payload_bytes))
-        payloads = torch.frombuffer(noise, dtype=torch.uint8).view(num_values, -1)
-        lane = Lane(self._shards)
-        stored, seconds = store_values(lane, self._layout, identity, samples, variants, payloads)
-        if stored.count(Outcome.DONE) == num_values:
-            result = read_values(lane, self._layout, identity, samples, variants, memoryview(payloads.view(-1).numpy()))
-            self._meter.time("fill", seconds, num_values)
-            self._meter.time("fetch", result.seconds, sum(result.hits))
-        keys = [key for sample in samples for key in self._layout.keys(identity, sample, 0)]
-        lane.unlink(keys, time.monotonic() + READ_SECONDS_MAX)
-        lane.close()
-        return self.profile()
 
     def close(self) -> None:
         """Stop the threads; what is still queued is dropped."""

@@ -15,6 +15,7 @@ import grpc
 
 from frostline_contract.cache_counts import CACHE_COUNTS
 from frostline_contract.cache_identity import CacheIdentity
+from frostline_contract.run_directory import RunDirectory
 from frostline_proto.v1 import cache_pb2, cache_pb2_grpc
 from frostline_rpc.channel import error_text, open_channel
 from frostline_trainer.cache.counts import CacheCounts, Meter
@@ -30,8 +31,6 @@ PREVIOUS_IDLE_SECONDS = 600.0
 """The old boundary's lease is renewed only while something is still read there."""
 
 PASSWORD_VARIABLE = "FROSTLINE_REDIS_PASSWORD"
-PASSWORD_FILE = "redis.password"
-ADDRESS_FILE = "cache.address"
 log = logging.getLogger(__name__)
 
 
@@ -148,7 +147,7 @@ class Control:
 
     def _current_address(self) -> str:
         """The file that the cache server writes when it starts is newer than any address we were told."""
-        file = self._run_dir / ADDRESS_FILE
+        file = RunDirectory(self._run_dir).cache_address
         try:
             return file.read_text().strip() or self._address
         except OSError:
@@ -174,7 +173,7 @@ class Control:
     def _password(self) -> str | None:
         if PASSWORD_VARIABLE in os.environ:
             return os.environ[PASSWORD_VARIABLE]
-        file = self._run_dir / PASSWORD_FILE
+        file = RunDirectory(self._run_dir).redis_password
         return file.read_text().strip() if file.exists() else None
 
     def _renew(self, stub: cache_pb2_grpc.CacheControlStub) -> None:

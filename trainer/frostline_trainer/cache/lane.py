@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from frostline_contract.backoff import Backoff
 from frostline_contract.cache_identity import shard_of
 from frostline_trainer.cache.resp import Buffer, Connection, ConnectionFault, Outcome
 
@@ -31,7 +32,7 @@ class Shard:
         self._password = password
         self._on_down = on_down
         self._lock = threading.Lock()
-        self._failures = 0
+        self._backoff = Backoff(BACK_OFF_SECONDS_MIN, BACK_OFF_SECONDS_MAX)
         self.up = True
         self.life = 0
         self.retry_at = 0.0
@@ -49,15 +50,14 @@ class Shard:
             if life != self.life:
                 return
             self.life += 1
-            self._failures += 1
-            back_off = min(BACK_OFF_SECONDS_MAX, BACK_OFF_SECONDS_MIN * 2 ** (self._failures - 1))
+            back_off = self._backoff.failed()
             self.up, self.retry_at = False, time.monotonic() + back_off
         log.warning("cache shard %s:%d is down for %.1f s: %s", self.host, self.port, back_off, reason)
         self._on_down()
 
     def mark_useful(self) -> None:
         """Values came or went: the next failure starts with the shortest back-off again."""
-        self._failures = 0
+        self._backoff.reset()
 
     def probe(self) -> None:
         """Ask a shard that is down, once its back-off is over. For a background thread."""

@@ -6,23 +6,17 @@ What a kill leaves (`*.partial`, a folder without a manifest) is no checkpoint, 
 
 import contextlib
 import json
-import os
 import shutil
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 from safetensors.torch import save
 
-from frostline_contract.durable_files import make_folder_durably, sync_folder
+from frostline_contract.durable_files import Before, create_through, replace_through
 from frostline_contract.epochs import MANIFEST_NAME
 from frostline_trainer.engine.unit_state import UnitState, unit_digest
 
 PARTIAL = ".partial"
-WRITE_BYTES = 4 << 20
-
-Before = Callable[[str], None]
-"""Told of each operation before it is done: create, write, sync, rename, link, remove."""
 
 
 def unit_file(folder: Path, unit: int) -> Path:
@@ -71,22 +65,13 @@ def read_failures(folder: Path) -> str:
 
 
 def publish_manifest(folder: Path, manifest: dict, before: Before) -> bool:
-    """Write the manifest, once. False where it was there already. Raises OSError."""
+    """Write the manifest, once; the names of all that it speaks of are on disk before it is. False where it was there already.
+
+    Raises OSError.
+    """
     final = folder / MANIFEST_NAME
     partial = final.with_name(f"{MANIFEST_NAME}.{uuid.uuid4().hex}{PARTIAL}")
-    try:
-        _write_synced(partial, json.dumps(manifest, indent=1).encode(), before)
-        for above in (folder, *folder.parents[:3]):
-            sync_folder(above)  # the names of all that the manifest speaks of are on disk before it is
-        before("link")
-        os.link(partial, final)
-    except FileExistsError:
-        return False
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-    sync_folder(folder)
-    return True
+    return create_through(partial, final, json.dumps(manifest, indent=1).encode(), before, (folder, *folder.parents[:3]))
 
 
 def remove_folder(folder: Path, before: Before) -> None:
@@ -97,19 +82,4 @@ def remove_folder(folder: Path, before: Before) -> None:
 
 
 def _write_whole(final: Path, payload: bytes, before: Before) -> None:
-    partial = final.with_name(final.name + PARTIAL)
-    _write_synced(partial, payload, before)
-    before("rename")
-    os.replace(partial, final)
-
-
-def _write_synced(path: Path, payload: bytes, before: Before) -> None:
-    before("create")
-    make_folder_durably(path.parent)
-    with open(path, "wb", buffering=0) as file:
-        left = memoryview(payload)
-        while left:
-            before("write")
-            left = left[file.write(left[:WRITE_BYTES]) :]
-        before("sync")
-        os.fsync(file.fileno())
+    replace_through(final.with_name(final.name + PARTIAL), final, payload, before)

@@ -3,12 +3,12 @@
 import contextlib
 import glob
 import logging
-import os
 import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from frostline_contract.durable_files import move_durably
 from frostline_contract.epochs import surviving
 from frostline_contract.plan import GenerationId
 from frostline_trainer.checkpoints.files import PARTIAL, Before, remove_folder
@@ -104,11 +104,11 @@ def _remove_unfinished(root: Path, folder: Path) -> None:
     """Take the folder away in one operation; where its writer lives after all and was quicker, it comes back."""
     gone = root / f"{_SWEPT}{uuid.uuid4().hex}"
     try:
-        os.rename(folder, gone)
+        move_durably(folder, gone)
     except FileNotFoundError:
         return
     if is_complete(gone):
-        os.rename(gone, folder)
+        move_durably(gone, folder)
         return
     log.info("unfinished checkpoint %s removed", folder)
     shutil.rmtree(gone, ignore_errors=True)

@@ -183,7 +183,7 @@ class Mailbox:
         """A restore began a new lineage: decisions whose interval it kept and whose step is still to come are due in it too."""
         with self.changed:
             for decision in plan.decisions:
-                kept = decision.interval * calendar.interval_steps <= plan.start_step < decision.effective_step
+                kept = calendar.last_step_of(decision.interval) <= plan.start_step < decision.effective_step
                 if kept and decision.kind != "rollback":
                     self.decisions.setdefault((plan.lineage, decision.number), decision)
 

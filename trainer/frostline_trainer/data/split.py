@@ -43,16 +43,11 @@ class Split(Protocol):
         ...
 
 
-class SampledSplit(Split, Protocol):
-    """A split whose samples are costly to read: it can also give what the units after the first need, without them."""
-
-    def later_inputs(self, indices: Sequence[int]) -> dict[str, Tensor]:
-        """As `collate`, less what only the embedding reads (pixels): masks and labels."""
-        ...
-
-
 def inputs_of(split: Split, indices: Sequence[int], variants: Sequence[int], samples: bool) -> dict[str, Tensor]:
-    """A micro-batch's inputs; `samples` False where the embedding does not run here, or its output is known already."""
+    """A micro-batch's inputs; `samples` False where the embedding does not run here, or its output is known already.
+
+    A split whose samples are costly to read may have `later_inputs(indices)`: as `collate`, less what only the embedding reads.
+    """
     lean = None if samples else getattr(split, "later_inputs", None)
     return split.collate(indices, variants) if lean is None else lean(indices)
 

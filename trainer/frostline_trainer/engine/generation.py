@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from frostline_contract.phases import Phase
 from frostline_contract.plan import SAMPLE, Plan, StateTag
 from frostline_contract.shape import leaf_micro_batches
 from frostline_trainer.engine.alignment import aligned
@@ -48,14 +49,14 @@ class StepGradients:
 class Generation:
     """A member's part of one plan.
 
-    index: own global rank. phase: called with the name of each phase as it is entered (docs/protocols.md 7.1).
+    index: own global rank. phase: called with each phase as it is entered (docs/protocols.md 7.1).
     moved: called as often as a part of a long phase is done.
     codec_chain, round_trip: the lossy codec's part of the function, () and None where there is none.
     origin: (step, epoch, offset) of the data where this generation starts.
     """
 
     def __init__(self, context: RunContext, plan: Plan, index: int, groups: Groups, freeze_point: int,
-                 phase: Callable[[str], None], codec_chain: tuple[int, ...] = (), round_trip: Any = None,
+                 phase: Callable[[Phase], None], codec_chain: tuple[int, ...] = (), round_trip: Any = None,
                  origin: tuple[int, int, int] = (0, 0, 0), moved: Callable[[], None] = lambda: None) -> None:  # fmt: skip
         assert groups.world is not None, "a leaver computes nothing"
         self.context, self.plan, self.placement, self.groups = context, plan, plan.placement, groups
@@ -144,10 +145,10 @@ class Generation:
     def compute(self, step: int) -> StepGradients:
         """Schedule and exchange: afterwards the reduced gradients are complete on the device (docs/protocols.md 2.1, 2.2)."""
         batch = self.feed.batch(step)
-        self.phase("load")
+        self.phase(Phase.LOAD)
         self.keeper.expect()
         micro_batches = self._micro_batches(batch)
-        self.phase("schedule")
+        self.phase(Phase.SCHEDULE)
         actions = self._schedule(self.pp_rank, self.shape.pp_degree, self.shape.virtual_stages, len(micro_batches))
         audits = self._audits(step)
         audited = next((audit.micro_batch for audit in audits if audit.replica == self.dp_rank), None)
@@ -155,12 +156,12 @@ class Generation:
         result = self.pipeline.run(actions, micro_batches, step, builder.loss(batch), builder.upstream_learns, audited)
         if audits:
             self._fence()
-            self.phase("audit")
+            self.phase(Phase.AUDIT)
             again = builder.again(self.pipeline, self.stages, self.feed, batch, self.moved)
             Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
-        self.phase("exchange")
+        self.phase(Phase.EXCHANGE)
         totals = self._exchange()
-        self.phase("norms")
+        self.phase(Phase.NORMS)
         named = self._named_gradients() if self.dp_rank == 0 else []
         norms = gradient_norms(named)
         losses = torch.stack([loss.double() for loss in result.losses.values()]) if result.losses else None
@@ -212,7 +213,7 @@ class Generation:
             for total in gradients.totals.values():
                 total.mul_(factor)
         self.optimizer.step(learning_rate)
-        self.phase("update")
+        self.phase(Phase.UPDATE)
         self.keeper.commit(learning_rate, factor)
         wait_for_device(self.context.marks)
         self.context.holdings.settle(whole, tag)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.phases import Phase
 from frostline_contract.plan import Decision
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.life.entering import Entered, Entrance
@@ -13,23 +14,23 @@ from frostline_trainer.training.run_state import RunState
 
 
 class Changes:
-    """phase: called with each phase's name. report(kind, reason, seconds): an event."""
+    """phase: called with each phase as it is entered. report(kind, reason, seconds): an event."""
 
     def __init__(self, context: RunContext, state: RunState, saving: Saving, entrance: Entrance, caching: CacheUse,
-                 calendar: DecisionCalendar, phase: Callable[[str], None], report: Callable[..., None]) -> None:  # fmt: skip
+                 calendar: DecisionCalendar, phase: Callable[[Phase], None], report: Callable[..., None]) -> None:  # fmt: skip
         self._context, self._state, self._saving, self._entrance = context, state, saving, entrance
         self._caching, self._calendar, self._phase, self._report = caching, calendar, phase, report
 
     def apply(self, entered: Entered, decision: Decision) -> None:
         """The freeze point moved: stage, schedule and optimizer are rebuilt; the reshape may follow."""
-        self._phase("freeze")
+        self._phase(Phase.FREEZE)
         self._entrance.extend_chain(decision.freeze_point)
         self._rebuild(entered, decision.freeze_point)
 
     def roll_back(self, entered: Entered, decision: Decision) -> None:
         """Weights, moments, cursor and freeze point go back together (docs/protocols.md 6.6)."""
         started = time.perf_counter()
-        self._phase("rollback")
+        self._phase(Phase.ROLLBACK)
         units = entered.plan.needs(entered.generation.worker_id)
         self._context.holdings.tear(units)
         restored = self._saving.restore(entered, decision.rollback_to_step, self._state)

@@ -8,6 +8,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from frostline_contract.phases import Phase
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import RunStatus
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.checkpoints.reading import is_complete
 from frostline_trainer.control.client import ControlClient
@@ -24,7 +27,7 @@ from frostline_trainer.training.phases import PhaseClock
 from frostline_trainer.training.run_state import RunState
 
 log = logging.getLogger(__name__)
-STATUS = {Ended.FINISHED: "completed", Ended.DRAINED: "drained", Ended.FAILED: "failed"}
+STATUS = {Ended.FINISHED: RunStatus.COMPLETED, Ended.DRAINED: RunStatus.SUSPENDED, Ended.FAILED: RunStatus.FAILED}
 
 
 class Conclusion:
@@ -40,7 +43,7 @@ class Conclusion:
     def conclude(self, entered: Entered, ended: LoopEnd) -> None:
         """Returns when the controller has said that the result is stored. Raises RuntimeError where a member is lost before, or
         copies of a unit are not equal."""
-        self._clock.enter("finish")
+        self._clock.enter(Phase.FINISH)
         generation = entered.generation
         self._state.agreed_step = compare_copies(generation, self._state.step, self._state.agreed_step)
         files = LastFiles(self._saving, self._mailbox, self._clock.moved, self._check, patient=ended.how is not Ended.FAILED)
@@ -49,11 +52,11 @@ class Conclusion:
         digest = world_digest(generation)
         unwritten = files.checkpoint(entered, self._state, folder)
         if entered.index == 0:
-            self._clock.enter("publish")
+            self._clock.enter(Phase.PUBLISH)
             if ended.how is Ended.FINISHED and not unwritten:
-                unwritten = files.model(self._context, folder, self._run_dir / "model", self._state.step)
+                unwritten = files.model(self._context, folder, RunDirectory(self._run_dir).model, self._state.step)
             self._tell(self._outcome(ended, folder, unwritten, digest, metrics))
-        self._clock.enter("done")
+        self._clock.enter(Phase.DONE)
         while not self._mailbox.end:
             self._check()
             self._mailbox.wait(WAIT_SECONDS)
@@ -64,9 +67,9 @@ class Conclusion:
         """What came of the run. unwritten: what kept its last files from being written."""
         published = is_complete(folder)
         status, message = STATUS[ended.how], ended.message
-        if status != "failed" and unwritten:
+        if status != RunStatus.FAILED and unwritten:
             # Without its weights a run is not completed, and cannot be gone on with from where it drained.
-            status, message = "failed", unwritten_text(self._state.step, folder, unwritten)
+            status, message = RunStatus.FAILED, unwritten_text(self._state.step, folder, unwritten)
         place = str(folder.relative_to(self._saving.root)) if published else ""
         return make_outcome(status, self._context, self._state, digest, metrics, place, message)
 

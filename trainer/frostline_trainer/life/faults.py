@@ -21,6 +21,8 @@ import torch
 from frostline_contract.durable_files import create_durably
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import FAULTS_OF_A_WORKER, FLIPS_OF_A_STEP, Fault
+from frostline_contract.phases import IN_STEP, Phase
+from frostline_contract.run_directory import RunDirectory
 from frostline_trainer.control.partition import cut_off
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.identity import Identity
@@ -28,10 +30,8 @@ from frostline_trainer.training.phases import PhaseClock
 
 log = logging.getLogger(__name__)
 
-COMPUTING = frozenset(("load", "schedule", "audit", "exchange", "norms", "prepared", "vote", "tally", "seen", "commit", "update"))
-"""Phases of a step that is not recorded yet: the fault's step is the one being computed. In all others, the last committed."""
-PLACES = {"tear": "update", "late_commit": "tally", "flip": "committed", "device_hang": "load"}
-"""Kinds with a place of their own. update: some of a unit is written. tally: a vote has returned and is not stored yet."""
+PLACES = {"tear": Phase.UPDATE, "late_commit": Phase.TALLY, "flip": Phase.COMMITTED, "device_hang": Phase.LOAD}
+"""Kinds with a place of their own. UPDATE: some of a unit is written."""
 HALF_WRITTEN = "rename"
 """The bytes are in a file that is not yet under its name; other files of the checkpoint may be there, or missing."""
 SLOW_STEPS = 20
@@ -69,7 +69,7 @@ class FaultPlan:
     def __init__(self, faults: dict[int, Fault], identity: Identity, progress: Callable[[], Progress]) -> None:
         """faults: by index in the job's `faults`. progress: called in the thread that a fault may hit."""
         self._identity, self._progress = identity, progress
-        self._folder = identity.run_dir / "cluster" / "faults"
+        self._folder = RunDirectory(identity.run_dir).faults
         self._in_files = {index: fault for index, fault in faults.items() if fault.kind == "kill_in_checkpoint"}
         self._in_phases = {index: fault for index, fault in faults.items() if fault.kind != "kill_in_checkpoint"}
         self._slow: list[_Slow] = []
@@ -113,7 +113,7 @@ class FaultPlan:
         for index, fault in list(self._in_files.items()):
             if step >= fault.step:
                 del self._in_files[index]
-                if self._claim(index, fault, "checkpoint", step, self._progress()):
+                if self._claim(index, fault, Phase.CHECKPOINT, step, self._progress()):
                     os.kill(os.getpid(), signal.SIGKILL)
 
     def _claim(self, index: int, fault: Fault, phase: str, step: int, progress: Progress) -> bool:
@@ -185,8 +185,9 @@ def hang_device(context: RunContext) -> None:
 
 def _place_of(fault: Fault) -> str:
     """The phase in which it happens. What a step computes is changed before it does."""
-    return "load" if fault.kind == "flip" and fault.what in FLIPS_OF_A_STEP else PLACES.get(fault.kind, fault.phase)
+    return Phase.LOAD if fault.kind == "flip" and fault.what in FLIPS_OF_A_STEP else PLACES.get(fault.kind, fault.phase)
 
 
 def _step(progress: Progress, phase: str) -> int:
-    return progress.committed + (phase in COMPUTING)
+    """The step that a fault in `phase` belongs to: the one being computed, or the last committed where no step is computed."""
+    return progress.committed + (phase in IN_STEP)

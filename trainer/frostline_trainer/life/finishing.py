@@ -1,7 +1,6 @@
 """How a run ends: final score, checkpoint, saved model, outcome."""
 
 import logging
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +10,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from frostline_contract.durable_files import move_durably, sync_folder
+from frostline_contract.durable_files import move_durably, sync_file, sync_folder
+from frostline_contract.run_status import RunStatus
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.checkpoints.reading import load_unit, read_manifest
 from frostline_trainer.engine.context import RunContext
@@ -92,11 +92,10 @@ def _save_whole(context: RunContext, directory: Path, moved: Callable[[], None])
         save_model(context.cut, partial, context.data.processor)
     for path in partial.iterdir():
         moved()
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
+        sync_file(path)
     sync_folder(partial)
     if directory.exists():
-        os.rename(directory, before)
+        move_durably(directory, before)
     move_durably(partial, directory)
     shutil.rmtree(before, ignore_errors=True)
 
@@ -123,7 +122,7 @@ def _watching_growth(folder: Path, moved: Callable[[], None]) -> Iterator[None]:
         watcher.join()
 
 
-def make_outcome(status: str, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,
+def make_outcome(status: RunStatus, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,
                  message: str = "") -> control_pb2.RunOutcome:  # fmt: skip
     """What the controller writes into result.json."""
     job = context.job

@@ -14,6 +14,7 @@ from frostline_contract.exit_codes import DONE, REFUSED
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
 from frostline_contract.mesh import in_words
+from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId, Plan
 from frostline_contract.statistics import WorkerProfile
 from frostline_proto.v1 import control_pb2
@@ -139,7 +140,7 @@ class Worker:
         """Enter a plan and train until it ends."""
         started = time.perf_counter()
         self.entering = plan
-        self.clock.enter("reshape")
+        self.clock.enter(Phase.RESHAPE)
         groups = self.preparation.groups_of(plan)
         self._follow(self.preparation.job_of(plan))
         if self.switched_to is not None:
@@ -150,7 +151,7 @@ class Worker:
         self.entered, self.entering = entered, None
         if entered is None:
             # A leaver has given its state away. It keeps it, and its groups, until it enters another plan or is told to end.
-            self.clock.enter("spare")
+            self.clock.enter(Phase.SPARE)
             return LoopEnd(Ended.SWITCHED)
         self._tell_entered(entered, time.perf_counter() - started)
         self.loop = TrainingLoop(entered.generation, plan, self.state, self.calendar, self.mailbox, self._hooks(entered))
@@ -172,8 +173,8 @@ class Worker:
         self.clock.new_generation()
         self.client.entered(plan.generation)
         self.client.entered_in_background(plan.generation, seconds, self.state.step)
-        units, shape = plan.placement.units_of(self.identity.worker_id), plan.placement.shape
-        log.info("entered %s at step %d: %s, units %s", plan.generation, self.state.step, in_words(shape.degrees), units)
+        units, shape = plan.placement.units_of(self.identity.worker_id), in_words(plan.placement.shape.degrees)
+        log.info("entered %s at step %d: %s, units %s", plan.generation, self.state.step, shape, units)
 
     def _hooks(self, entered: Entered) -> LoopHooks:
         return LoopHooks(
@@ -244,7 +245,7 @@ class Worker:
         log.warning("generation %s is over: %s", self._running(), failure)
         end_if_sick(failure)
         try:
-            self.clock.enter("recovery")
+            self.clock.enter(Phase.RECOVERY)
         except RuntimeError as another:
             log.warning("and in the recovery: %s", another)
             end_if_sick(another)
@@ -294,12 +295,8 @@ class Worker:
     def _report(self, kind: str, reason: str, seconds: float, everybody: bool = False, **detail: str) -> None:
         """everybody: the event must not be lost with one member; the controller takes it once."""
         if self.client is not None and (everybody or self._is_sender()):
-            state = self.state
-            self.client.add_event(
-                control_pb2.RunEvent(
-                    kind=kind, step=state.step, lineage=state.lineage, reason=reason, seconds=seconds, detail=detail
-                )
-            )
+            at = {"step": self.state.step, "lineage": self.state.lineage}
+            self.client.add_event(control_pb2.RunEvent(kind=kind, reason=reason, seconds=seconds, detail=detail, **at))
 
     def _heartbeat(self) -> control_pb2.HeartbeatRequest:
         entered, loop = self.entered, self.loop

@@ -6,6 +6,7 @@ It can be done again: where a failure comes between, nothing of it is in the run
 import math
 
 from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.phases import Phase
 from frostline_contract.statistics import GuardReading, IntervalStatistics
 from frostline_trainer.engine.evaluation import evaluate, sample_losses
 from frostline_trainer.engine.generation import Generation
@@ -30,7 +31,7 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
     statistics = IntervalStatistics(
         number=number,
         lineage=state.lineage,
-        first_step=step - calendar.interval_steps + 1,
+        first_step=calendar.first_step_of(number),
         last_step=step,
         freeze_point=state.freeze_point,
         unit_gradient_norms=tuple(math.sqrt(square / count) for square in sums.unit_squares or [0.0] * context.num_units),
@@ -51,6 +52,6 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
 
 
 def _read_guard(generation: Generation) -> GuardReading:
-    generation.phase("evaluate")
+    generation.phase(Phase.EVALUATE)
     rows, metrics = evaluate(generation, generation.context.data.guard)
     return GuardReading(losses=sample_losses(rows), metrics=metrics)

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.phases import Phase
 from frostline_contract.plan import SURVIVORS, Decision, Plan, SeenVote
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.auditing import ComputationDiffers
@@ -77,18 +78,18 @@ class TrainingLoop:
         started, phase = time.perf_counter(), self.generation.phase
         self.hooks.check()
         self.prepared = Prepared(step, self._compute(step))
-        phase("prepared")
+        phase(Phase.PREPARED)
         hits, misses = self.hooks.cache_counts()
         gradients = self.prepared.gradients
         ballot = self._ballot(step, gradients.unit_squares, gradients.losses)
         result = self._vote(replace(ballot, cache_hits=hits, cache_misses=misses), step)
-        phase("commit")
+        phase(Phase.COMMIT)
         commit_step(self.generation, self.state, self.calendar, step, gradients, result)
         record_step(self.generation, self.state, step, result, time.perf_counter() - started, self.hooks.parts())
         self.prepared = None
-        phase("committed")
+        phase(Phase.COMMITTED)
         self._prefetch(step)
-        phase("between")
+        phase(Phase.BETWEEN)
         return self._finish_step() or self._after_vote(result)
 
     def _compute(self, step: int) -> StepGradients:
@@ -108,7 +109,7 @@ class TrainingLoop:
             return self._last_vote(LoopEnd(Ended.FAILED, message=self.state.failure))
         if is_open(self.state, self.calendar):
             close_interval(self.generation, self.state, self.calendar)
-            self.generation.phase("between")
+            self.generation.phase(Phase.BETWEEN)
         return None
 
     def _prefetch(self, step: int) -> None:
@@ -132,7 +133,7 @@ class TrainingLoop:
         while self._due() > self.state.decision_number:
             if self._deadline is None:
                 self._deadline = time.monotonic() + self.job.decisions.wait_seconds
-            self.generation.phase("decision")
+            self.generation.phase(Phase.DECISION)
             result = self._vote(self._ballot(self.state.step))
             ended = self._after_vote(result)
             if ended is not None:
@@ -163,10 +164,10 @@ class TrainingLoop:
         return bool(every) and self.state.step > 0 and self.state.step % every == 0
 
     def _checkpoint(self, before_freeze: bool = False) -> None:
-        self.generation.phase("checkpoint")
+        self.generation.phase(Phase.CHECKPOINT)
         self.state.agreed_step = compare_copies(self.generation, self.state.step, self.state.agreed_step)
         self.hooks.checkpoint(before_freeze)
-        self.generation.phase("between")
+        self.generation.phase(Phase.BETWEEN)
 
     def _adopt(self, number: int, void: bool) -> None:
         state = self.state
@@ -221,12 +222,12 @@ class TrainingLoop:
         self.hooks.check()
         ruled_out = self.mailbox.ruled_out(state.step if step is None else step)
         if step is not None:
-            generation.phase("vote")
+            generation.phase(Phase.VOTE)
         result = hold_vote(generation.world, ballot, generation.context.num_units, generation.num_microbatches)
         if step is not None:
-            generation.phase("tally")
+            generation.phase(Phase.TALLY)
             self.hooks.seen(SeenVote(lineage=state.lineage, step=step, generation=self.plan.generation, slots=result.slots))
-            generation.phase("seen")
+            generation.phase(Phase.SEEN)
         self.uncovered = result.uncovered
         self.mailbox.bury({generation for generation in ruled_out if not result.switches_to(generation.counter)})
         self._make_stable()

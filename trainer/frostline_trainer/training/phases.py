@@ -12,15 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from frostline_contract.phases import OWN_WORK, Phase
 from frostline_trainer.comm.waiting import waits_of
 
 WINDOW = 512
 """Durations kept of each phase: 4 KiB a phase. Above 100 samples a single outlier no longer moves the percentile."""
 
 FEW = 20
-
-OWN_WORK = frozenset(("load", "schedule", "audit", "exchange", "norms", "prepared", "commit", "update", "committed"))
-"""Phases of a step in which a member computes for itself; what it waits in them is taken off."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Now:
     0: it is not.
     """
 
-    phase: str
+    phase: Phase
     seconds: float
     waiting_seconds: float
 
@@ -37,13 +35,13 @@ class Now:
 class PhaseClock:
     """Written by the training thread; read by the heartbeat thread.
 
-    hook: called with a phase's name right after it was entered, in the training thread (planned faults).
+    hook: called with each phase right after it was entered, in the training thread (planned faults).
     """
 
     def __init__(self) -> None:
-        self.hook: Callable[[str], None] | None = None
+        self.hook: Callable[[Phase], None] | None = None
         self._lock = threading.Lock()
-        self._name, self._entered = "start", time.monotonic()
+        self._name, self._entered = Phase.START, time.monotonic()
         self._moved = self._entered
         self._thread = threading.get_ident()
         self._waits = waits_of(self._thread)
@@ -54,7 +52,7 @@ class PhaseClock:
         self._own = 0.0
         self._busy = 0.0
 
-    def enter(self, name: str) -> None:
+    def enter(self, name: Phase) -> None:
         now, thread = time.monotonic(), threading.get_ident()
         with self._lock:
             self._end_phase(now)

@@ -1,0 +1,31 @@
+"""The run that the walks are measured in: it freezes, reshapes, fills and reads the cache, loses a worker, and goes on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.e2e.runs import Ended, Workshop, warm_preload
+from tests.walks.walks import write_acts
+
+SITE = Path(__file__).parent / "site"
+KILLED_AT = 35
+CHANGES = {
+    "training": {"steps": 44},
+    "faults": [{"kind": "kill_worker", "step": KILLED_AT, "worker": 1}],
+}
+
+
+@contextmanager
+def traced_run(folder: Path) -> Iterator[tuple[Ended, Path]]:
+    """The ended run and the folder of what its processes recorded."""
+    recorded = folder / "walks"
+    recorded.mkdir(parents=True)
+    write_acts(recorded)
+    env = {"FROSTLINE_WALKS": str(recorded), "PYTHONPATH": str(SITE)}
+    with warm_preload(**env) as preload:
+        workshop = Workshop(preload)
+        workshop.env.update(env)
+        try:
+            yield workshop.run(folder / "run", CHANGES, "--workers", "2"), recorded
+        finally:
+            workshop.close()

@@ -1,0 +1,145 @@
+"""The four walks through the code: which acts each is made of, and which files of ours a real run goes through in them.
+
+An act is a function that the run must come through; one that no longer runs, or was renamed, fails the walk. A walk passes the
+files on the stack when an act begins, and touches, unless the act is marked `stack`, all that are entered while it runs: helpers,
+the contract, and whatever an act sets up. So nobody can leave out a file above an act in its thread, or beneath it.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CONTROL, WORKER = "frostline_controller/", "frostline_trainer/"
+
+
+@dataclass(frozen=True)
+class Act:
+    """place: "<file>:<qualified name>". whole: what it calls counts too; not where it does much that is no part of the walk."""
+
+    place: str
+    whole: bool = True
+
+
+def stack(place: str) -> Act:
+    return Act(place, whole=False)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """goal: files that it should touch one way. passed, touched: how many it passes and touches today; more is a fault."""
+
+    name: str
+    goal: int
+    passed: int
+    touched: int
+    acts: tuple[Act, ...]
+
+
+WALKS = (
+    Walk("a gradient norm becomes a patch of the run's object", 20, 19, 47, (
+        Act(WORKER + "engine/norms.py:unit_squares"),
+        stack(WORKER + "training/loop.py:TrainingLoop._vote"),
+        stack(WORKER + "training/committing.py:commit_step"),
+        stack(WORKER + "training/interval_closing.py:close_interval"),
+        Act(WORKER + "training/run_state.py:RunState.confirm"),
+        Act(WORKER + "training/run_state.py:RunState.outgoing"),
+        Act(WORKER + "control/client.py:ControlClient._send_statistics"),
+        Act(CONTROL + "service/servicer.py:ControlServicer.ReportStatistics"),
+        Act(CONTROL + "deciding.py:next_decision"),
+        Act(CONTROL + "service/freezing.py:Deciding._bind"),
+        Act(CONTROL + "cluster/local_backend.py:LocalBackend.patch_annotations"),
+    )),
+    Walk("an activation goes to Redis and comes back", 12, 10, 19, (
+        stack(WORKER + "engine/prefix.py:PrefixReader._compute"),
+        Act(WORKER + "cache/boundary_cache.py:BoundaryCache.fill"),
+        Act(WORKER + "cache/writer.py:Writer._write"),
+        stack(WORKER + "engine/prefix.py:PrefixReader.prefetch"),
+        Act(WORKER + "cache/boundary_cache.py:BoundaryCache.prefetch"),
+        Act(WORKER + "cache/reader.py:read_values"),
+        Act(WORKER + "cache/boundary_cache.py:BoundaryCache.read"),
+    )),
+    Walk("a killed worker's generation is answered, and a step is committed", 30, 19, 88, (
+        Act(WORKER + "life/departure.py:Teller.tell"),
+        Act(CONTROL + "service/servicer.py:ControlServicer.Leave"),
+        Act(CONTROL + "service/controller.py:Controller._take_departure"),
+        Act(CONTROL + "service/entering.py:Entering._watch_members"),
+        Act(CONTROL + "service/recovery.py:Recovery.fence"),
+        stack(WORKER + "life/worker.py:Worker._recover"),
+        Act(WORKER + "life/recovering.py:Recovery.report"),
+        Act(CONTROL + "service/servicer.py:ControlServicer.ReportRecovery"),
+        Act(CONTROL + "service/recovery.py:Recovery.answer"),
+        Act(CONTROL + "service/starting.py:Starting.from_survivors"),
+        Act(WORKER + "control/delivery.py:deliver"),
+        Act(WORKER + "life/preparing.py:Preparation._prepare"),
+        Act(WORKER + "life/entering.py:Entrance.enter"),
+        stack(WORKER + "training/committing.py:commit_step"),
+    )),
+    Walk("a plan becomes the first step in it", 20, 16, 83, (
+        Act(CONTROL + "service/reshaping.py:Reshaping.prepare"),
+        Act(WORKER + "control/delivery.py:deliver"),
+        Act(WORKER + "life/preparing.py:Preparation._prepare"),
+        Act(CONTROL + "service/servicer.py:ControlServicer.Ready"),
+        Act(CONTROL + "service/reshaping.py:Reshaping._announce_ready"),
+        stack(WORKER + "training/loop.py:TrainingLoop._ballot"),
+        Act(WORKER + "training/loop.py:TrainingLoop._after_vote"),
+        Act(WORKER + "life/entering.py:Entrance.enter"),
+        stack(WORKER + "engine/generation.py:Generation.compute"),
+    )),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Walked:
+    """What a run went through: by act, in the walk's order, the files passed and the files touched. absent: acts that did not
+    happen."""
+
+    walk: Walk
+    by_act: tuple[tuple[Act, frozenset[str], frozenset[str]], ...]
+    absent: tuple[str, ...]
+
+    @property
+    def passed(self) -> frozenset[str]:
+        return frozenset().union(*(passed for _, passed, _ in self.by_act))
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """With those passed."""
+        return self.passed.union(*(touched for _, _, touched in self.by_act))
+
+    def text(self) -> str:
+        """For people: each act, and the files that it adds; those only touched in brackets."""
+        walk = self.walk
+        lines = [f"{walk.name}: touches {len(self.touched)} files (today's bound {walk.touched}, goal {walk.goal}), of which it "
+                 f"passes {len(self.passed)} (bound {walk.passed})"]  # fmt: skip
+        told: set[str] = set()
+        for act, passed, touched in self.by_act:
+            lines.append(f"  {act.place}")
+            lines += [f"      {file}" for file in sorted(passed - told)]
+            lines += [f"      ({file})" for file in sorted(touched - passed - told)]
+            told |= passed | touched
+        return "\n".join([*lines, *(f"  {place}  did not happen" for place in self.absent)])
+
+
+def write_acts(folder: Path, walks: Sequence[Walk] = WALKS) -> None:
+    """Tell the recorders what to follow."""
+    acts = {act.place: act.whole for walk in walks for act in walk.acts}
+    (folder / "acts.json").write_text(json.dumps(acts))
+
+
+def read_walks(folder: Path, walks: Sequence[Walk] = WALKS) -> list[Walked]:
+    """What the processes of a run have recorded."""
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    for file in folder.glob("*.jsonl"):
+        for line in file.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                act, name, on_stack = json.loads(line)
+                found.setdefault(act, (set(), set()))[not on_stack].add(name)
+    return [
+        Walked(
+            walk,
+            tuple((act, *(frozenset(files) for files in found.get(act.place, ((), ())))) for act in walk.acts),
+            tuple(act.place for act in walk.acts if act.place not in found),
+        )
+        for walk in walks
+    ]

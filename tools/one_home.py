@@ -1,0 +1,161 @@
+"""House rules that keep a rule in one place: what only one module of the production code may name, join or decide.
+
+Each check knows the home of its rule; words and names are read from there, so a new phase or file is guarded from its first day.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+CONTRACT = Path(__file__).resolve().parent.parent / "proto" / "frostline_contract"
+
+Fault = tuple[int, str]
+
+ATOMIC = {"replace", "rename", "renames", "link", "fsync"}
+"""Functions of os that make a write atomic or durable."""
+ENTERS_A_PHASE = ("phase", "_phase", "enter")
+"""Functions whose first argument is a phase."""
+NOT_OF_A_RUN = {"local_backend.py": "events.jsonl", "job_source.py": "job.yaml"}
+"""Files with a name of the run directory that lie elsewhere: in the stand-in for the API server; in a ConfigMap."""
+
+
+def check_homes(file: Path, tree: ast.AST) -> list[Fault]:
+    """The places of a production module that do what another module is the home of."""
+    checks: tuple[tuple[tuple[str, ...], Callable[[Path, ast.AST], Iterator[Fault]]], ...] = (
+        (("phases.py",), _phases),
+        (("run_status.py",), _run_states),
+        (("run_directory.py",), _run_directory),
+        (("durable_files.py", "journal.py", "scratch_folder.py"), _atomic_writes),
+        (("lineage.py",), _lineages),
+        (("intervals.py",), _calendar),
+        (("backoff.py",), _back_off),
+        (("worker_id.py",), _worker_ids),
+    )
+    return [fault for homes, check in checks if file.name not in homes for fault in check(file, tree)]
+
+
+def _phases(file: Path, tree: ast.AST) -> Iterator[Fault]:
+    words = words_of("phases.py", "Phase")
+    for node in ast.walk(tree):
+        found = _said_of(node, ("phase",), words)
+        if isinstance(node, ast.Call) and _tail(node.func) in ENTERS_A_PHASE and node.args:
+            found = found or _constants(node.args[0], words)
+        elif isinstance(node, ast.Tuple | ast.Set | ast.List) and len(node.elts) == len(_constants(node, words)) > 2:
+            found = _constants(node, words)
+        for word in found:
+            yield node.lineno, f"phase {word!r} by its word; say frostline_contract.phases.Phase.{word.upper()}"
+
+
+def _run_states(file: Path, tree: ast.AST) -> Iterator[Fault]:
+    words = words_of("run_status.py", "RunStatus")
+    for node in ast.walk(tree):
+        found = _said_of(node, ("state", "status"), words)
+        if isinstance(node, ast.Tuple | ast.Set | ast.List) and len(_constants(node, words)) > 1:
+            found = _constants(node, words)
+        for word in found:
+            yield node.lineno, f"run state {word!r} by its word; say frostline_contract.run_status.RunStatus.{word.upper()}"
+
+
+def _run_directory(file: Path, tree: ast.AST) -> Iterator[Fault]:
+    names = run_directory_names()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in names and NOT_OF_A_RUN.get(file.name) != node.value:
+            yield node.lineno, f"{node.value!r} is a name of the run directory; ask frostline_contract.run_directory.RunDirectory"
+
+
+def _atomic_writes(file: Path, tree: ast.AST) -> Iterator[Fault]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        of_os = isinstance(node.func.value, ast.Name) and node.func.value.id == "os" and node.func.attr in ATOMIC
+        of_path = node.func.attr in ("replace", "rename") and len(node.args) == 1 and not node.keywords
+        if of_os or of_path:
+            yield node.lineno, f"{node.func.attr} by hand; frostline_contract.durable_files writes whole and to the disk"
+
+
+def _lineages(file: Path, tree: ast.AST) -> Iterator[Fault]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and any(_tail(side) == "starts_at_step" for side in (node.left, *node.comparators)):
+            yield node.lineno, "what survives a lineage's start is decided by frostline_contract.lineage.Cuts"
+
+
+def _calendar(file: Path, tree: ast.AST) -> Iterator[Fault]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.BinOp) or "interval_steps" not in (sides := {_tail(node.left), _tail(node.right)}):
+            continue
+        counts = isinstance(node.op, ast.FloorDiv | ast.Mod | ast.Add | ast.Sub)
+        if counts or (isinstance(node.op, ast.Mult) and sides & {"interval", "number"}):
+            yield node.lineno, "steps of intervals and decisions are computed by frostline_contract.intervals.DecisionCalendar"
+
+
+def _back_off(file: Path, tree: ast.AST) -> Iterator[Fault]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _tail(node.func) == "min" and any(_doubles(argument) for argument in node.args):
+            yield node.lineno, "a back-off by hand; use frostline_contract.backoff.Backoff"
+
+
+def _worker_ids(file: Path, tree: ast.AST) -> Iterator[Fault]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _tail(node.func) == "rpartition" and _constants(node.args[0], frozenset("/")):
+            yield node.lineno, "a worker's id is taken apart by frostline_contract.worker_id"
+
+
+def _said_of(node: ast.AST, tails: tuple[str, ...], words: frozenset[str]) -> list[str]:
+    """Words that something called so is compared with or set to."""
+
+    def is_called_so(name: str) -> bool:
+        return any(name == tail or name.endswith(f"_{tail}") for tail in tails)
+
+    if isinstance(node, ast.Compare):
+        sides = (node.left, *node.comparators)
+        return [word for side in sides for word in _constants(side, words)] if any(is_called_so(_tail(s)) for s in sides) else []
+    if isinstance(node, ast.keyword):
+        return _constants(node.value, words) if is_called_so(node.arg or "") else []
+    if isinstance(node, ast.AnnAssign | ast.Assign):
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+        named = any(is_called_so(_tail(target)) for target in targets)
+        return _constants(node.value, words) if named and node.value is not None else []
+    return []
+
+
+def _constants(node: ast.AST, words: frozenset[str]) -> list[str]:
+    """The words in a constant, or directly in a tuple, list or set."""
+    parts = node.elts if isinstance(node, ast.Tuple | ast.Set | ast.List) else [node]
+    return [part.value for part in parts if isinstance(part, ast.Constant) and part.value in words]
+
+
+def _doubles(node: ast.AST) -> bool:
+    """A product with a power of two."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+        return False
+    sides = [side for side in (node.left, node.right) if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Pow)]
+    return any(isinstance(side.left, ast.Constant) and side.left.value == 2 for side in sides)
+
+
+def _tail(node: ast.AST) -> str:
+    """The last name of `a.b.c`, `a.b["c"]` or `a`; empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return str(node.slice.value)
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@cache
+def words_of(module: str, name: str) -> frozenset[str]:
+    """The words of an enumeration in the contract."""
+    tree = ast.parse((CONTRACT / module).read_text(encoding="utf-8"))
+    found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    values = [node.value for node in found.body if isinstance(node, ast.Assign)]
+    firsts = [value.elts[0] if isinstance(value, ast.Tuple) else value for value in values]
+    return frozenset(first.value for first in firsts if isinstance(first, ast.Constant) and isinstance(first.value, str))
+
+
+@cache
+def run_directory_names() -> frozenset[str]:
+    """The names of a run directory's files; folders have names that mean other things elsewhere too."""
+    tree = ast.parse((CONTRACT / "run_directory.py").read_text(encoding="utf-8"))
+    joined = [node.right for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
+    names = [right.value for right in joined if isinstance(right, ast.Constant)]
+    return frozenset(name for name in names if isinstance(name, str) and "." in name)
