@@ -95,6 +95,7 @@ class LocalCluster:
         self._orphans: list[Pod] = []
         self._lost_nodes: Counter[int] = Counter()
         self._written: list[dict[str, object]] | None = None
+        self._has_trained = False
         self._stopping = threading.Event()
         self._grace_seconds = 5.0
         self._thread = threading.Thread(target=self._run, name="local-cluster")
@@ -161,7 +162,10 @@ class LocalCluster:
         self._take_deletions(found["spec"]["deletions"])
         self._take_breakages(found["spec"].get("breakages", []))
         self._match(found["spec"]["replicas"])
-        trains = found["metadata"]["annotations"].get(STATE) in ("running", "draining")
+        # A run that waits after that has paused: its pods are tried again as those of one that trains.
+        state = found["metadata"]["annotations"].get(STATE)
+        self._has_trained |= state in ("running", "draining")
+        trains = state in ("running", "draining") or (state == "waiting" and self._has_trained)
         for pod in list(self._pods.values()):
             pod.advance(keep_trying=trains)
             if pod.gone:

@@ -29,7 +29,7 @@ from frostline_rpc.convert import to_message
 log = logging.getLogger(__name__)
 
 WARNINGS = frozenset(("failure", "hang", "checkpoint_failed", "decision_void", "cannot_start", "wrong_bits", "quarantine",
-                      "out_of_memory"))  # fmt: skip
+                      "out_of_memory", "pause"))  # fmt: skip
 """Kinds of events that somebody may have to do something about."""
 DEVICE_FAILURES_MAX = 2
 """A GPU that failed so often in a run is not used in it any more: one error is often the only one."""
@@ -100,6 +100,17 @@ class Run:
     @property
     def ended(self) -> bool:
         return self.state.state in ENDED
+
+    @property
+    def between(self) -> bool:
+        """Whether a generation is over and the next one starts from a checkpoint when workers are there: a resume, or a pause."""
+        return self.state.state == "waiting" and self.current is not None
+
+    def is_left_over(self, worker: Worker) -> bool:
+        """Whether the worker is of a generation that ended before the wait that is now: its process ends, no plan names it."""
+        if not self.between or self.current is None:
+            return False
+        return worker.generation is not None or worker.worker_id in self.current.places
 
     def follow(self, job: Job) -> None:
         """Go on with a job that differs in live fields. Members follow with the next generation."""
