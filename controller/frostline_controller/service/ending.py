@@ -182,11 +182,12 @@ class Ending:
         await run.plans.append([{"kind": "plan_end", "generation": str(plan.generation), "last_step": outcome.steps}])
         if not run.events.holds("pause", outcome.steps, run.state.lineage):
             await run.event("pause", message, step=outcome.steps)
+        preparing = run.state.prepared.places if run.state.prepared is not None else {}
         await run.commit(state="waiting", message=message[:MESSAGE_CHARACTERS], prepared=None, paused=True)
         run.message = ""
         self._forget_outcome()
         for worker in run.members:
-            if run.is_left_over(worker):
+            if run.is_left_over(worker) or worker.worker_id in preparing:
                 run.members.give_notice(worker)
                 run.streams.send(worker.worker_id, pb.WatchPlanResponse(end=pb.EndNotice(reason=message)))
         log.warning("paused step=%s message=%r", outcome.steps, message)
