@@ -210,7 +210,7 @@ class Controller:
             self._decided = newest
             await run.streams.flushed(FLUSH_SECONDS)
             self.adapting.ask(f"decision {newest[0].number}" if newest else "a decision was taken back")
-        if not run.between:
+        if not run.state.between:
             await self.watching.advance(now)
         if await self._unless_gone(self.entering.advance(now)):
             self._forget_preparation()
@@ -273,8 +273,8 @@ class Controller:
             return
         run.members.give_notice(worker)
         log.info("worker wants to leave worker=%s pod=%s reason=%r", worker_id, worker.pod_name, why)
-        if not member or run.ended or run.between:
-            self._release_leavers(set(run.current.placement.workers) if run.current and not run.between else set())
+        if not member or run.ended or run.state.between:
+            self._release_leavers(set(run.current.placement.workers) if run.current and not run.state.between else set())
         elif self.entering.recovery is None:
             await self._let_go(worker, why)
 

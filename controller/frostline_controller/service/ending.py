@@ -12,6 +12,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from frostline_contract.durable_files import replace_durably
 from frostline_controller.epochs import claim_result, current_epoch, reopen
 from frostline_controller.service.run import Run
+from frostline_controller.service.start_wait import is_left_over
 from frostline_proto.v1 import control_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class Ending:
 
     async def take_outcome(self, outcome: pb.RunOutcome) -> None:
         """A worker hands in the outcome; a result, or a pause, stands when this returns, so that it may be acknowledged."""
-        if self._run.between:
+        if self._run.state.between:
             return  # its generation has paused already, and it had no answer
         self.note_outcome(outcome)
         self._run.wake.set()
@@ -100,7 +101,7 @@ class Ending:
         if run.ended:
             return
         self.cancelled = self.cancelled or cancelled
-        if run.between:  # what there is to save is saved
+        if run.state.between:  # what there is to save is saved
             self.note_outcome(pb.RunOutcome(status="drained", message=reason, steps=run.step))
             assert self.outcome is not None
             await self._end(self.outcome)
@@ -187,7 +188,7 @@ class Ending:
         run.message = ""
         self._forget_outcome()
         for worker in run.members:
-            if run.is_left_over(worker) or worker.worker_id in preparing:
+            if is_left_over(run, worker) or worker.worker_id in preparing:
                 run.members.give_notice(worker)
                 run.streams.send(worker.worker_id, pb.WatchPlanResponse(end=pb.EndNotice(reason=message)))
         log.warning("paused step=%s message=%r", outcome.steps, message)

@@ -56,7 +56,7 @@ class Entering:
         """Take over what a predecessor left: an epoch that is not begun, a plan whose entry nobody has told of."""
         run, plan = self._run, self._run.current
         await self._starting.finish_epoch()
-        if plan is None or plan.start == "continue" or run.ended or run.between:
+        if plan is None or plan.start == "continue" or run.ended or run.state.between:
             return
         told = any(
             line["kind"] in ("failure", "start") and line["generation"] == str(plan.generation) for line in run.events.all()
@@ -69,7 +69,7 @@ class Entering:
     def note_report(self, worker_id: str, request: pb.ReportRecoveryRequest) -> None:
         """A survivor's promise and what it holds. One that a newer plan has answered is shown that plan; its distrust counts."""
         run, plan, prepared = self._run, self._run.current, self._run.state.prepared
-        if plan is None or run.between:
+        if plan is None or run.state.between:
             return
         heard = generation_of(request.generation)
         member = worker_id in plan.placement.global_ranks
@@ -97,7 +97,7 @@ class Entering:
 
     def fail(self, reason: str) -> None:
         """The running generation cannot go on."""
-        if self._failing is None and self._run.current is not None and not self._run.between:
+        if self._failing is None and self._run.current is not None and not self._run.state.between:
             log.warning("failure generation=%s reason=%r", self._run.current.generation, reason)
             self.recovery = Recovery(self._run.clock(), reason, self._run.current.generation)
             self._run.wake.set()
@@ -122,9 +122,9 @@ class Entering:
         run = self._run
         await self._starting.announce()
         await self._delete_excluded()
-        if run.current is None or run.between:
+        if run.current is None or run.state.between:
             await self._start(now)
-            return run.current is None or run.between
+            return run.current is None or run.state.between
         if self._entry is not None:
             await self._watch_entry(self._entry, now)
         self._watch_members()
@@ -139,7 +139,7 @@ class Entering:
         self.recovery, self._entry = None, None  # of the generation before
         if not (workers := self._wait_for_start.workers(now)):
             return
-        reason = "enough workers are there again" if paused else "resume" if run.between else "first plan"
+        reason = "enough workers are there again" if paused else "resume" if run.state.between else "first plan"
         plan = await self._starting.from_checkpoint(workers, reason)
         since = self._wait_for_start.since if paused else None
         self._entry = Entry(since if since is not None else run.started, now, plan.reason, failed=False)

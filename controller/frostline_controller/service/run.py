@@ -101,17 +101,6 @@ class Run:
     def ended(self) -> bool:
         return self.state.state in ENDED
 
-    @property
-    def between(self) -> bool:
-        """Whether a generation is over and the next one starts from a checkpoint when workers are there: a resume, or a pause."""
-        return self.state.state == "waiting" and self.current is not None
-
-    def is_left_over(self, worker: Worker) -> bool:
-        """Whether the worker is of a generation that ended before the wait that is now: its process ends, no plan names it."""
-        if not self.between or self.current is None:
-            return False
-        return worker.generation is not None or worker.worker_id in self.current.places
-
     def follow(self, job: Job) -> None:
         """Go on with a job that differs in live fields. Members follow with the next generation."""
         self.job, self.job_revision = job, job_revision(job)

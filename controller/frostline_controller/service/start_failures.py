@@ -37,7 +37,7 @@ class StartFailures:
     def has_run(self) -> bool:
         """Whether a generation of this run has committed a step since it was started or resumed."""
         run = self._run
-        return run.current is not None and (not run.between or run.state.paused) and run.step > 0
+        return run.current is not None and (not run.state.between or run.state.paused) and run.step > 0
 
     def note(self, worker_id: str, text: str, pod_name: str = "") -> None:
         """A worker has ended, or was refused, for a reason that a person has to mend. pod_name: where it is known."""

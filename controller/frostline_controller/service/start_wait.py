@@ -21,7 +21,7 @@ class StartWait:
         """
         run, section = self._run, self._run.job.controller
         paused, wanted = run.state.paused, self._choosing.wanted_workers()
-        there = [worker for worker in run.members.available() if not run.is_left_over(worker)]
+        there = [worker for worker in run.members.available() if not is_left_over(run, worker)]
         if not there or run.identity is None:
             self.since = None
             there = []
@@ -37,3 +37,11 @@ class StartWait:
         why = f"{run.state.message}; " if paused else ""
         run.message = f"{why}waiting for workers: {len(there)} of {wanted} are there"
         return []
+
+
+def is_left_over(run: Run, worker: Worker) -> bool:
+    """Whether the worker is of a generation that ended before the wait that is now: its process ends, no plan names it."""
+    current = run.current
+    if current is None or not run.state.between:
+        return False
+    return worker.generation is not None or worker.worker_id in current.places

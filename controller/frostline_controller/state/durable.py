@@ -146,6 +146,11 @@ class DurableState(Frozen):
         return {"start_degrees": older["degrees"]} | {name: value for name, value in values.items() if name not in OLDER_START}
 
     @property
+    def between(self) -> bool:
+        """Whether a generation is over and the next one starts from a checkpoint when workers are there: a resume, or a pause."""
+        return self.state == "waiting" and self.current is not None
+
+    @property
     def cuts(self) -> Cuts:
         return Cuts(self.lineages)
 
