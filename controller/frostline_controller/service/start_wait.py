@@ -40,8 +40,8 @@ class StartWait:
 
 
 def is_left_over(run: Run, worker: Worker) -> bool:
-    """Whether the worker is of a generation that ended before the wait that is now: its process ends, no plan names it."""
+    """Whether the worker is of the generation that has paused, or of one before it: its process ends, and no plan names it."""
     current = run.current
-    if current is None or not run.state.between:
+    if current is None or not (run.state.between and run.state.paused):
         return False
     return worker.generation is not None or worker.worker_id in current.places
