@@ -143,6 +143,11 @@ class Membership:
         worker.presence, worker.why_gone = GONE, why
         return True
 
+    def give_notice(self, worker: Worker) -> None:
+        """It goes, by its own wish or as it is told: no plan is made for it any more, and its end is no crash."""
+        if worker.presence != GONE:
+            worker.presence, worker.on_notice = LEAVING, True
+
     def exclude(self, worker_id: str, why: str) -> None:
         """Gone for good, with all of its pod: processes that run until it is deleted are not to join again meanwhile."""
         pod = pod_uid_of(worker_id)

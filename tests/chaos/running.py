@@ -31,8 +31,8 @@ from tests.e2e.runs import FROSTLINE, Ended, Running
 
 CASE_SECONDS = 240.0
 WARM_SECONDS = 180.0
-STOPPED = (3, -9)
-"""Exit statuses after which a run is resumed: drained, or killed."""
+DRAINED, KILLED = 3, -9
+"""Exit statuses after which a run is resumed; the first one only where an act has asked for it."""
 UNSAVED = "its weights could not be written"
 """So is a run that a bad write in the last checkpoint has failed: it says how to go on, and that must work."""
 PLUG = Path(__file__).with_name("plug")
@@ -154,9 +154,10 @@ class Laboratory:
         actor = Actor(acts, folder)
         env = self._environment(folder, acts, actor)
         words = ["run", "-f", str(file), "--out", str(run), *arguments]
+        stopped = (DRAINED, KILLED) if any(act.kind == "drain" for act in acts) else (KILLED,)
         for _ in range(sum(act.kind in (*STOPS, *WRITES) for act in acts) + 1):
             ended = self._once([*words, "--quiet", "--no-report"], run, env, actor)
-            if ended.code not in STOPPED and not (UNSAVED in ended.output and actor.spoilt()):
+            if ended.code not in stopped and not (UNSAVED in ended.output and actor.spoilt()):
                 break
             # Nothing of it may still run when the next one begins: who is killed is gone a moment later.
             wait_until_gone(run)

@@ -68,6 +68,7 @@ class Timeline:
 
     late: (generation, step) of votes whose step some worker committed late. rollbacks: of the guard, by lineage: to which step.
     distrusting: lineages that distrust what was computed before them.
+    pauses: steps at which the run paused, since too few workers stayed.
     """
 
     num_units: int
@@ -80,6 +81,7 @@ class Timeline:
     late: frozenset[tuple[str, int]] = frozenset()
     rollbacks: dict[int, int] = field(default_factory=dict)
     distrusting: frozenset[int] = frozenset()
+    pauses: frozenset[int] = frozenset()
 
 
 def read_timeline(folder: Path, case: Case, num_units: int) -> Timeline:
@@ -98,6 +100,7 @@ def read_timeline(folder: Path, case: Case, num_units: int) -> Timeline:
         late=_late(folder / "logs"),
         rollbacks=_rollbacks(json_lines(folder / "plans.jsonl")),
         distrusting=frozenset(line["lineage"] for line in metrics if line.get("distrusts")),
+        pauses=frozenset(event["step"] for event in events if event["kind"] == "pause"),
     )
 
 

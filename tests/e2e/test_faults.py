@@ -110,6 +110,34 @@ def test_preemptions_cost_no_step(one_worker: Ended, workshop: Workshop, tmp_pat
     assert len(ended.events("failure")) >= 2, ended.lines("events.jsonl")
 
 
+def test_a_reclaim_of_all_nodes_pauses_the_run_and_it_goes_on_by_itself(
+    one_worker: Ended, workshop: Workshop, tmp_path: Path
+) -> None:
+    """First both nodes at once, then one of the two that the run needs, and its controller dies while nothing runs."""
+    faults = [{"kind": "leave", "step": 12, "worker": worker} for worker in (0, 1)]
+    faults.append({"kind": "leave", "step": 36, "worker": 1})
+    changes = {"faults": faults, "placement": {"workers": 2, "min_workers": 2, "pp_degree": 1, "dp_degree": 2}}
+    running = workshop.start(tmp_path / "run", changes)
+    pauses = running.wait_until(
+        lambda: (
+            (found := [line for line in json_lines(running.folder / "events.jsonl") if line["kind"] == "pause"])[1:] and found
+        ),
+        "the second pause",
+    )
+    for controller in running.children("frostline_controller"):
+        controller.kill()
+    ended = running.end()
+    assert ended.digest == one_worker.digest, ended.story()
+    assert ended.numerics == one_worker.numerics
+    assert ended.result["status"] == "completed"
+    starts = [plan for plan in ended.plans if plan["start"] == "checkpoint"]
+    assert [plan["start_step"] for plan in starts] == [event["step"] for event in pauses], "no step is lost"
+    assert len(ended.events("end")) == 1
+    assert not ended.events("failure"), ended.lines("events.jsonl")
+    texts = [event["reason"] for event in ended.events("pause")]
+    assert len(texts) == 2 and all("too few workers stay" in text and "goes on by itself" in text for text in texts), texts
+
+
 def test_a_spare_worker_takes_a_lost_pods_place_at_once(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
     """No step is computed by fewer workers, and the pod's replacement is the next spare."""
     placement = {"workers": 2, "spare_workers": 1, "pp_degree": 1, "dp_degree": 2}

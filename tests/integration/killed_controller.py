@@ -1,8 +1,8 @@
 """A controller that is killed right after a durable write, before anybody hears of it: `python killed_controller.py WHAT ...`.
 
 WHAT says which write: "prepared" (the first one with a prepared plan), "decision" (the first one with a decision), "forced" (the
-first one with a freeze by command), "unforced" (the same, right before it) or "claimed" (the result is claimed on the epoch
-object, and result.json not written yet).
+first one with a freeze by command), "unforced" (the same, right before it), "paused" (the run waits for workers that had to go)
+or "claimed" (the result is claimed on the epoch object, and result.json not written yet).
 """
 
 import os
@@ -26,7 +26,12 @@ class KilledAfterWriting(DurableStore):
         if self.what == "unforced" and forced:
             os.kill(os.getpid(), signal.SIGKILL)
         super().write(old, new, remove)
-        happened = {"prepared": new.prepared is not None, "decision": len(new.decisions) > len(old.decisions), "forced": forced}
+        happened = {
+            "prepared": new.prepared is not None,
+            "decision": len(new.decisions) > len(old.decisions),
+            "forced": forced,
+            "paused": new.paused and new.state == "waiting",
+        }
         if happened.get(self.what):
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -192,6 +192,10 @@ def test_who_wants_to_leave_carries_on_until_a_checkpoint_where_nobody_else_is_l
     assert answer.placement.workers == (leaving.worker_id,)
     leaving.enter(answer, 20)
     assert "too few workers stay" in leaving.next("drain").reason
+    run.checkpoint(20, generation=str(answer.generation))
+    leaving.records(outcome=pb.RunOutcome(status="drained", steps=20))
+    assert "goes on by itself from step 20 when min_workers (1) workers are there" in leaving.next("end").reason
+    assert run.operator.status().state == "waiting"
 
 
 def test_records_of_the_generation_that_ended_are_taken(world: Callable[..., World]) -> None:

@@ -159,13 +159,19 @@ def test_a_command_is_answered_when_it_is_durable_and_not_before(faulty: Callabl
     assert read_state(LocalBackend(run.folder / "cluster").read()).forced_freeze_point == 2
 
 
-def test_two_members_that_leave_are_both_drained_for(faulty: Callable[..., World]) -> None:
+def test_two_members_that_leave_are_both_paused_for(faulty: Callable[..., World]) -> None:
     run = faulty(placement={"workers": 2, "min_workers": 2})
     run.plant("state")
     for worker in run.workers:
         worker.stub.Leave(pb.LeaveRequest(worker_id=worker.worker_id, reason="SIGTERM"), timeout=5)
     assert "too few workers stay" in run.workers[0].next("drain").reason
     wait_for(lambda: {worker.state for worker in run.operator.status().workers} == {"leaving"}, "both are leaving")
+    run.plant("state")
+    run.checkpoint(3)
+    run.workers[0].records(outcome=pb.RunOutcome(status="drained", steps=3))
+    for worker in run.workers:
+        assert "goes on by itself from step 3" in worker.next("end").reason
+    assert len(told(run, "pause")) == 1, "told once, though it could not be written at once"
 
 
 def test_a_decision_in_force_gets_its_line_and_its_end_one_event(faulty: Callable[..., World]) -> None:

@@ -76,6 +76,15 @@ def test_owner_and_buddy_together_go_back_to_the_newest_checkpoint() -> None:
     assert found.backs == [10]
 
 
+def test_a_pause_after_a_leave_goes_on_at_its_step_and_a_pause_without_one_is_refused() -> None:
+    left, on = hit("leave", "c", 2), life(2, "checkpoint", 3, "wxyz", lineage=1)
+    assert verdict(FIRST, on, hits=(left,), pauses=frozenset((2,))) == Verdict((), ())
+    late = verdict(FIRST, life(2, "checkpoint", 2, "wxyz", lineage=1), hits=(left,), pauses=frozenset((1,)))
+    assert any("goes on at step 2, the run was drained at step 2" in complaint for complaint in late.complaints)
+    assert verdict(FIRST, on, hits=(), pauses=frozenset((2,))).complaints
+    assert verdict(FIRST, on, hits=(left,)).complaints
+
+
 def test_the_last_of_a_lost_node_may_be_answered_before_it_ends() -> None:
     """Its peers' ends reach it before its own does: it reports, is given a plan, and ends in that one."""
     found = verdict(

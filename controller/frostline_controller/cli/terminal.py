@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 PLAIN_SECONDS = 5.0
 """Seconds between plain lines where nothing happens."""
 
-KINDS = {"failure": "red", "guard": "red", "fault": "magenta", "freeze": "cyan", "unfreeze": "cyan", "reshape": "yellow",
-         "join": "green"}  # fmt: skip
+KINDS = {"failure": "red", "pause": "red", "guard": "red", "fault": "magenta", "freeze": "cyan", "unfreeze": "cyan",
+         "reshape": "yellow", "join": "green"}  # fmt: skip
 
 
 class Terminal(Protocol):

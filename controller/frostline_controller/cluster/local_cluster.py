@@ -22,7 +22,7 @@ from frostline_contract.annotations import STATE
 from frostline_contract.exit_codes import USER_MISTAKE
 from frostline_contract.job import Job
 from frostline_contract.run_directory import RunDirectory
-from frostline_contract.run_status import TRAINING
+from frostline_contract.run_status import TRAINING, RunStatus
 from frostline_contract.scratch_folder import ScratchFolder
 from frostline_controller.cluster.backend import SUCCEEDED
 from frostline_controller.cluster.child import child_environment, last_lines, python_module
@@ -98,6 +98,7 @@ class LocalCluster:
         self._orphans: list[Pod] = []
         self._lost_nodes: Counter[int] = Counter()
         self._written: list[dict[str, object]] | None = None
+        self._has_trained = False
         self._stopping = threading.Event()
         self._grace_seconds = 5.0
         self._thread = threading.Thread(target=self._run, name="local-cluster")
@@ -164,7 +165,10 @@ class LocalCluster:
         self._take_deletions(found["spec"]["deletions"])
         self._take_breakages(found["spec"].get("breakages", []))
         self._match(found["spec"]["replicas"])
-        trains = found["metadata"]["annotations"].get(STATE) in TRAINING
+        # A run that waits after that has paused: its pods are tried again as those of one that trains.
+        state = found["metadata"]["annotations"].get(STATE)
+        self._has_trained |= state in TRAINING
+        trains = state in TRAINING or (state == RunStatus.WAITING and self._has_trained)
         for pod in list(self._pods.values()):
             pod.advance(keep_trying=trains)
             if pod.gone:

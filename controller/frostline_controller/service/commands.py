@@ -12,7 +12,6 @@ from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.service.adapting import Adapting
 from frostline_controller.service.ending import Ending
-from frostline_controller.service.entering import Entering
 from frostline_controller.service.run import Run
 from frostline_controller.service.sizing import Sizing
 from frostline_controller.state.durable import PinnedShape
@@ -36,8 +35,8 @@ class Asked:
 class Commands:
     """Each command is checked when it arrives, carried out by the reconciler, and answered by an event."""
 
-    def __init__(self, run: Run, sizing: Sizing, adapting: Adapting, entering: Entering, ending: Ending) -> None:
-        self._run, self._sizing, self._adapting, self._entering, self._ending = run, sizing, adapting, entering, ending
+    def __init__(self, run: Run, sizing: Sizing, adapting: Adapting, ending: Ending) -> None:
+        self._run, self._sizing, self._adapting, self._ending = run, sizing, adapting, ending
         self._queue: list[Asked] = []
         self._read_from: ClusterState | None = None
 
@@ -150,9 +149,9 @@ class Commands:
         limit = run.state.requested_workers
         run.retries = RetryBudget()
         await run.commit(
-            state=RunStatus.WAITING, message="", prepared=None, replicas=-1, requested_workers=limit if limit > 0 else -1
-        )
-        self._entering.resuming = run.current is not None
+            state=RunStatus.WAITING, message="", prepared=None, paused=False, replicas=-1,
+            requested_workers=limit if limit > 0 else -1,
+        )  # fmt: skip
         await self._sizing.start_pods()
         log.info("resuming reason=%r", reason)
 

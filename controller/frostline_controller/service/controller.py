@@ -64,9 +64,9 @@ class Controller:
         self.following = Following(run, self.adapting, offers)
         self.ending = Ending(run, checkpoint_root)
         self.sizing = Sizing(run, self.choosing, self.adapting, self.reshaping)
-        self.commands = Commands(run, self.sizing, self.adapting, self.entering, self.ending)
+        self.commands = Commands(run, self.sizing, self.adapting, self.ending)
         self.watching = Watching(run, self.entering, self.adapting)
-        self.start_failures = StartFailures(run, self.entering, self.ending)
+        self.start_failures = StartFailures(run, self.ending)
         self.devices = Devices(run)
         self.profiling = ProfileFile(run)
         self.handed_out = HandedOut(run)
@@ -210,7 +210,8 @@ class Controller:
             self._decided = newest
             await run.streams.flushed(FLUSH_SECONDS)
             self.adapting.ask(f"decision {newest[0].number}" if newest else "a decision was taken back")
-        await self.watching.advance(now)
+        if not run.state.between:
+            await self.watching.advance(now)
         if await self._unless_gone(self.entering.advance(now)):
             self._forget_preparation()
         elif not self.ending.draining:
@@ -262,10 +263,10 @@ class Controller:
             if not member:
                 self.adapting.ask(f"{worker.pod_name} is gone", "leave", patient=True)
             return
-        worker.presence, worker.on_notice = LEAVING, True
+        run.members.give_notice(worker)
         log.info("worker wants to leave worker=%s pod=%s reason=%r", worker_id, worker.pod_name, why)
-        if not member or run.ended:
-            self._release_leavers(set(run.current.placement.workers) if run.current else set())
+        if not member or run.ended or run.state.between:
+            self._release_leavers(set(run.current.placement.workers) if run.current and not run.state.between else set())
         elif self.entering.recovery is None:
             await self._let_go(worker, why)
 
@@ -275,12 +276,12 @@ class Controller:
             del self._own_events[0]
 
     async def _let_go(self, worker: Worker, why: str) -> None:
-        """A member wants to leave: the others go on without it, or, where they are too few, all stop at a checkpoint."""
+        """A member wants to leave: the others go on without it, or, where they are too few, all pause at a checkpoint."""
         run = self.run
         if len(run.members.available()) >= run.job.placement.min_workers:
             self.adapting.ask(f"{worker.pod_name} leaves: {why}", "leave")
-        elif not self.ending.draining:
-            await self.ending.drain(f"too few workers stay: {why}")
+        else:
+            await self.ending.pause(f"too few workers stay: {why}")
 
     async def _settle_leavers(self) -> None:
         """All have entered after a failure: leavers that gave their state may exit, members that want to leave are let go."""

@@ -13,6 +13,7 @@ from frostline_contract.durable_files import replace_durably
 from frostline_contract.run_status import ENDED, RunStatus, status_word
 from frostline_controller.epochs import claim_result, current_epoch, reopen
 from frostline_controller.service.run import Run
+from frostline_controller.service.start_wait import is_left_over
 from frostline_proto.v1 import control_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -26,12 +27,11 @@ MESSAGE_CHARACTERS = 2000
 
 
 class Ending:
-    """Holds the outcome until it is durable, then ends the run. `draining` is why the run is asked to stop, or empty."""
+    """Holds the outcome until it is durable, then ends the run; or has it wait for workers, where they had to go."""
 
     def __init__(self, run: Run, checkpoint_root: Path) -> None:
         self._run, self._root = run, checkpoint_root
         self.outcome: pb.RunOutcome | None = None
-        self.draining = run.state.message if run.state.state == RunStatus.DRAINING else ""
         self._drained: object = None
         self._missed = False
         self.cancelled = False
@@ -42,6 +42,12 @@ class Ending:
         self._claimed: pb.RunOutcome | None = None
         self._stands = asyncio.Event()
         self._event_told = False
+
+    @property
+    def draining(self) -> str:
+        """Why members are asked to stop at a checkpoint; empty where they are not."""
+        state = self._run.state
+        return (state.message or "drain") if state.state == RunStatus.DRAINING else ""
 
     async def take_over(self) -> bool:
         """A result that a predecessor claimed is the run's, whoever is left of it: `settle` writes what is missing. True where it
@@ -61,10 +67,9 @@ class Ending:
         """The run resumes: forget how it ended. A plan whose run epoch never began is no reason not to."""
         begun = await asyncio.to_thread(current_epoch, self._root)
         await asyncio.to_thread(reopen, self._root, min(self._run_epoch(), begun.run_epoch))
-        self._stands.set()
-        self._stands = asyncio.Event()
-        self.outcome, self._told_at, self._claimed, self._event_told = None, None, None, False
-        self.draining, self.cancelled, self.end_reason, self._scaled = "", False, "", False
+        self._forget_outcome()
+        self._told_at, self._claimed, self._event_told = None, None, False
+        self.cancelled, self.end_reason, self._scaled = False, "", False
 
     def note_outcome(self, outcome: pb.RunOutcome) -> None:
         """The first outcome counts."""
@@ -72,7 +77,9 @@ class Ending:
             self.outcome = outcome
 
     async def take_outcome(self, outcome: pb.RunOutcome) -> None:
-        """A worker hands in the outcome; a result stands when this returns, so that it may be acknowledged."""
+        """A worker hands in the outcome; a result, or a pause, stands when this returns, so that it may be acknowledged."""
+        if self._run.state.between:
+            return  # its generation has paused already, and it had no answer
         self.note_outcome(outcome)
         self._run.wake.set()
         if not self._run.ended:
@@ -92,14 +99,31 @@ class Ending:
         run = self._run
         if run.ended:
             return
-        await run.commit(state=RunStatus.DRAINING, message=reason)
-        self.cancelled, self.draining = self.cancelled or cancelled, reason
+        self.cancelled = self.cancelled or cancelled
+        if run.state.between:  # what there is to save is saved
+            self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=reason, steps=run.step))
+            assert self.outcome is not None
+            await self._end(self.outcome)
+            return
+        await run.commit(state=RunStatus.DRAINING, message=reason, paused=False)
         if self._is_deserted():
             self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=reason, steps=run.step))
             return
         self._missed = bool(run.awaited())
         self._tell_drain()
         log.info("draining step=%s reason=%r", run.step, reason)
+
+    async def pause(self, reason: str) -> None:
+        """Members have to go and too few stay: all save a checkpoint at a step boundary, and the run goes on from it by itself.
+
+        Does nothing where members are asked to stop already: a drain that a person asked for ends the run as it would without.
+        """
+        run = self._run
+        if run.ended or run.state.state == RunStatus.DRAINING:
+            return
+        await run.commit(state=RunStatus.DRAINING, message=reason, paused=True)
+        self._tell_drain()
+        log.warning("pausing step=%s reason=%r", run.step, reason)
 
     def _is_deserted(self) -> bool:
         """No member is there that could save, and none is to be expected."""
@@ -116,6 +140,9 @@ class Ending:
         if self.draining and self._missed and self.outcome is None and self._is_deserted():
             self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=self.draining, steps=run.step))
         if self.outcome is not None and not run.ended:
+            if self._is_pause(self.outcome):
+                await self._wait_for_workers(self.outcome)
+                return False
             await self._end(self.outcome)
             self._told_at = now
         if not run.ended:
@@ -131,9 +158,46 @@ class Ending:
         return True
 
     def _tell_drain(self) -> None:
-        """To every generation anew: one that was made after a failure has not heard of it."""
-        self._drained = self._run.current.generation if self._run.current else None
-        self._run.streams.send_all(pb.WatchPlanResponse(drain=pb.DrainNotice(reason=self.draining)))
+        """To the members of every generation anew: one that was made after a failure has not heard of it. A worker that has heard
+        it stops with whatever generation it runs, so nobody outside hears it."""
+        plan = self._run.current
+        if plan is not None:
+            self._drained = plan.generation
+            self._run.streams.send_to(plan.placement.workers, pb.WatchPlanResponse(drain=pb.DrainNotice(reason=self.draining)))
+
+    def _is_pause(self, outcome: pb.RunOutcome) -> bool:
+        """Whether members have saved what they had and no person asked them to stop. A survivor may have heard of a pause that
+        a failure since then has overtaken."""
+        state = self._run.state
+        saved = status_word(outcome.status) == RunStatus.SUSPENDED
+        return saved and self._claimed is None and (state.paused or state.state == RunStatus.RUNNING)
+
+    async def _wait_for_workers(self, outcome: pb.RunOutcome) -> None:
+        """The members' checkpoint is complete: nothing of it is a result, and the next generation starts from it. Done again
+        where a part of it fails."""
+        run, plan = self._run, self._run.current
+        assert plan is not None
+        least = run.job.placement.min_workers
+        why = run.state.message if run.state.paused else "workers that had been asked to leave have stopped"
+        message = f"{why}; goes on by itself from step {outcome.steps} when min_workers ({least}) workers are there"
+        await run.plans.append([{"kind": "plan_end", "generation": str(plan.generation), "last_step": outcome.steps}])
+        if not run.events.holds("pause", outcome.steps, run.state.lineage):
+            await run.event("pause", message, step=outcome.steps)
+        preparing = run.state.prepared.places if run.state.prepared is not None else {}
+        await run.commit(state=RunStatus.WAITING, message=message[:MESSAGE_CHARACTERS], prepared=None, paused=True)
+        run.message = ""
+        self._forget_outcome()
+        for worker in run.members:
+            if is_left_over(run, worker) or worker.worker_id in preparing:
+                run.members.give_notice(worker)
+                run.streams.send(worker.worker_id, pb.WatchPlanResponse(end=pb.EndNotice(reason=message)))
+        log.warning("paused step=%s message=%r", outcome.steps, message)
+
+    def _forget_outcome(self) -> None:
+        """Who waits for its answer has it; the next outcome is another generation's."""
+        self._stands.set()
+        self._stands = asyncio.Event()
+        self.outcome = None
 
     async def _end(self, outcome: pb.RunOutcome) -> None:
         """Each part is done once, however often one of them fails."""
@@ -151,9 +215,8 @@ class Ending:
         if run.current is not None:
             await run.plans.append([{"kind": "plan_end", "generation": str(run.current.generation), "last_step": outcome.steps}])
         await asyncio.to_thread(replace_durably, run.places.result, json.dumps(self._result(outcome, state), indent=2))
-        await run.commit(state=state, message=outcome.message[:MESSAGE_CHARACTERS], prepared=None)
+        await run.commit(state=state, message=outcome.message[:MESSAGE_CHARACTERS], prepared=None, paused=False)
         run.message = outcome.message
-        self.draining = ""
         run.streams.send_all(pb.WatchPlanResponse(end=pb.EndNotice(reason=self.end_reason)))
         log.info("run ended state=%s step=%s digest=%s message=%r", state, outcome.steps, outcome.digest, outcome.message)
 

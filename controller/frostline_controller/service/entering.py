@@ -19,6 +19,7 @@ from frostline_controller.service.devices import no_placement
 from frostline_controller.service.recovery import Recovery, distrusts_anew, facts_line, fence_message, generation_of, last_line
 from frostline_controller.service.reshaping import Reshaping
 from frostline_controller.service.run import Run
+from frostline_controller.service.start_wait import StartWait
 from frostline_controller.service.starting import Starting
 from frostline_proto.v1 import control_pb2 as pb
 
@@ -46,8 +47,8 @@ class Entering:
         self._run, self._choosing, self._reshaping = run, choosing, reshaping
         self._starting = Starting(run, choosing, checkpoint_root)
         self.recovery: Recovery | None = None
-        self.resuming = self.just_entered = False
-        self._waiting_since: float | None = None
+        self.just_entered = False
+        self._wait_for_start = StartWait(run, choosing)
         self._name = run.members.name_of
         self._entry = Entry(run.clock(), run.clock(), "", failed=False) if run.current is not None else None
         self._to_delete: dict[str, str] = {}
@@ -56,7 +57,7 @@ class Entering:
         """Take over what a predecessor left: an epoch that is not begun, a plan whose entry nobody has told of."""
         run, plan = self._run, self._run.current
         await self._starting.finish_epoch()
-        if plan is None or plan.start == "continue" or run.ended:
+        if plan is None or plan.start == "continue" or run.ended or run.state.between:
             return
         told = any(
             line["kind"] in ("failure", "start") and line["generation"] == str(plan.generation) for line in run.events.all()
@@ -69,7 +70,7 @@ class Entering:
     def note_report(self, worker_id: str, request: pb.ReportRecoveryRequest) -> None:
         """A survivor's promise and what it holds. One that a newer plan has answered is shown that plan; its distrust counts."""
         run, plan, prepared = self._run, self._run.current, self._run.state.prepared
-        if plan is None:
+        if plan is None or run.state.between:
             return
         heard = generation_of(request.generation)
         member = worker_id in plan.placement.global_ranks
@@ -97,7 +98,7 @@ class Entering:
 
     def fail(self, reason: str) -> None:
         """The running generation cannot go on."""
-        if self._failing is None and self._run.current is not None:
+        if self._failing is None and self._run.current is not None and not self._run.state.between:
             log.warning("failure generation=%s reason=%r", self._run.current.generation, reason)
             self.recovery = Recovery(self._run.clock(), reason, self._run.current.generation)
             self._run.wake.set()
@@ -122,9 +123,9 @@ class Entering:
         run = self._run
         await self._starting.announce()
         await self._delete_excluded()
-        if run.current is None or self.resuming:
+        if run.current is None or run.state.between:
             await self._start(now)
-            return run.current is None or self.resuming
+            return run.current is None or run.state.between
         if self._entry is not None:
             await self._watch_entry(self._entry, now)
         self._watch_members()
@@ -134,25 +135,17 @@ class Entering:
         return False
 
     async def _start(self, now: float) -> None:
-        """The first plan, or the first after a resume: when all wanted workers are there, or the time for that is over."""
-        run = self._run
-        workers = run.members.available()
-        if not workers or run.identity is None:
-            self._waiting_since = None
-            run.message = f"waiting for workers: 0 of {self._choosing.wanted_workers()} are there"
+        """The first plan, or the first after a resume or a pause, when the workers for it are there."""
+        run, paused = self._run, self._run.state.paused
+        self.recovery, self._entry = None, None  # of the generation before
+        if not (workers := self._wait_for_start.workers(now)):
             return
-        self._waiting_since = self._waiting_since if self._waiting_since is not None else now
-        complete = len(workers) >= self._choosing.wanted_workers()
-        late = now - self._waiting_since > run.job.controller.start_timeout_seconds
-        enough = len(workers) >= run.job.placement.min_workers
-        if complete or (late and enough):
-            self._waiting_since = None
-            plan = await self._starting.from_checkpoint(workers, "resume" if self.resuming else "first plan")
-            self.resuming = False
-            self._entry = Entry(run.started, now, plan.reason, failed=False)
-            await self._starting.announce()
-        else:
-            run.message = f"waiting for workers: {len(workers)} of {self._choosing.wanted_workers()} are there"
+        reason = "enough workers are there again" if paused else "resume" if run.state.between else "first plan"
+        plan = await self._starting.from_checkpoint(workers, reason)
+        since = self._wait_for_start.since if paused else None
+        self._entry = Entry(since if since is not None else run.started, now, plan.reason, failed=False)
+        self._wait_for_start.since = None
+        await self._starting.announce()
 
     async def _recover(self, recovery: Recovery, now: float) -> None:
         """Answer a failure as soon as the answer is known and there are workers for it."""

@@ -32,7 +32,7 @@ from frostline_rpc.convert import to_message
 log = logging.getLogger(__name__)
 
 WARNINGS = frozenset(("failure", "hang", "checkpoint_failed", "decision_void", "cannot_start", "wrong_bits", "quarantine",
-                      "out_of_memory"))  # fmt: skip
+                      "out_of_memory", "pause"))  # fmt: skip
 """Kinds of events that somebody may have to do something about."""
 DEVICE_FAILURES_MAX = 2
 """A GPU that failed so often in a run is not used in it any more: one error is often the only one."""

@@ -17,6 +17,7 @@ from frostline_controller.service.admission import Admission
 from frostline_controller.service.announce import welcome
 from frostline_controller.service.controller import Controller
 from frostline_controller.service.records import ResultsDiffer
+from frostline_controller.service.start_wait import is_left_over
 from frostline_controller.service.status import status_of
 from frostline_controller.service.streams import Announcement
 from frostline_proto.v1 import control_pb2 as pb
@@ -168,9 +169,14 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         worker.watching = True
         try:
             preparation = controller.reshaping.preparation
+            member = run.current is not None and request.worker_id in run.current.placement.global_ranks
+            draining = controller.ending.draining if member else ""
             told = preparation is not None and preparation.told and not preparation.withdrawn
             ended = controller.ending.end_reason if run.ended else ""
-            for message in welcome(run, worker, told, controller.ending.draining, ended, controller.entering.fences()):
+            if is_left_over(run, worker):
+                ended = run.state.message or "the run goes on from its checkpoint in new processes"
+                run.members.give_notice(worker)
+            for message in welcome(run, worker, told, draining, ended, controller.entering.fences()):
                 yield message
             while (message := await queue.get()) is not None:
                 yield message

@@ -101,7 +101,7 @@ class Sizing:
             self._outdated = True
             if run.ended:
                 return SizeRequest("resume", by) if workers != 0 and (by == SCALE_REQUEST or before == 0) else None
-            return SizeRequest("suspend", by) if run.state.state != RunStatus.DRAINING else None
+            return SizeRequest("suspend", by) if run.state.state != RunStatus.DRAINING or run.state.paused else None
         return SizeRequest("resize", by, workers)
 
     async def advance(self) -> None:

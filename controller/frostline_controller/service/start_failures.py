@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from frostline_contract.worker_id import pod_uid_of
 from frostline_controller.service.ending import Ending
-from frostline_controller.service.entering import Entering
 from frostline_controller.service.run import Run
 
 log = logging.getLogger(__name__)
@@ -31,15 +30,15 @@ class _Trouble:
 class StartFailures:
     """Kept by pod name: another pod of the same name stands in for it on the same claim, and often on the same node."""
 
-    def __init__(self, run: Run, entering: Entering, ending: Ending) -> None:
-        self._run, self._entering, self._ending = run, entering, ending
+    def __init__(self, run: Run, ending: Ending) -> None:
+        self._run, self._ending = run, ending
         self._troubles: dict[str, _Trouble] = {}
 
     @property
     def has_run(self) -> bool:
         """Whether a generation of this run has committed a step since it was started or resumed."""
         run = self._run
-        return run.current is not None and not self._entering.resuming and run.step > 0
+        return run.current is not None and (not run.state.between or run.state.paused) and run.step > 0
 
     def note(self, worker_id: str, text: str, pod_name: str = "") -> None:
         """A worker has ended, or was refused, for a reason that a person has to mend. pod_name: where it is known."""

@@ -13,7 +13,7 @@ from frostline_contract.epochs import EPOCHS_FOLDER
 from frostline_contract.lineage import RESTORE, LineageStart
 from frostline_contract.mesh import in_words
 from frostline_contract.phases import ControllerPhase
-from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_contract.plan import SURVIVORS, Decision, GenerationId, Plan
 from frostline_contract.run_status import RunStatus
 from frostline_controller.checkpoints import CheckpointsGone, has_been_used, newest_before, newest_checkpoint
 from frostline_controller.epochs import current_epoch, raise_epoch
@@ -175,12 +175,16 @@ class Starting:
         """Make the plan durable; `announce` tells of it. ends: lines of the generations that it ends."""
         run, placement = self._run, plan.placement
         continued = (*run.state.continued, *(old.generation for old in (run.current, run.state.prepared) if old is not None))
+        # A drain for workers that had to go is over where none of its members is left: those who start anew have not heard of it.
+        drains = run.state.state == RunStatus.DRAINING and (plan.start == SURVIVORS or not run.state.paused)
         await run.commit(
             current=plan, prepared=None, counter=plan.generation.counter, decisions=history.decisions, lineages=history.lineages,
             lineage=max(start.lineage for start in history.lineages),
             max_lineage=max(run.state.max_lineage, plan.lineage),
             continued=continued[-CONTINUED_KEPT:],
-            state=run.state.state if run.state.state == RunStatus.DRAINING else RunStatus.RUNNING,
+            state=RunStatus.DRAINING if drains else RunStatus.RUNNING,
+            message=run.state.message if drains else "",
+            paused=drains and run.state.paused,
             start_degrees=run.state.start_degrees or placement.degrees,
         )  # fmt: skip
         run.message, run.entered = "", {}

@@ -102,6 +102,7 @@ class DurableState(Frozen):
     known to be done; -1 otherwise. requested_workers: a user's limit, 0 to suspend; -1: none.
     continued: generations that led to the current one, newest last: their members may still bring records of stable steps.
     start_degrees: the shape that the run began with, by axis name; empty before.
+    paused: the drain under way, or the wait after it, is for workers that had to go: it ends by itself when enough are there.
     retries: failures of the run's own making without progress since. cache_off: why the cache is used no more; empty: it may be.
     job_digests: of the job that the run follows, by section; empty in a state that an older version has written.
     failed_devices: GPUs that failed. memory_limit_bytes: a plan that is predicted to need more ran out of memory; 0: none has.
@@ -127,6 +128,7 @@ class DurableState(Frozen):
     continued: tuple[GenerationId, ...] = ()
     requested_workers: int = -1
     start_degrees: dict[str, int] = Field(default_factory=dict)
+    paused: bool = False
     retries: RetryBudget = RetryBudget()
     cache_off: str = ""
     failed_devices: tuple[FailedDevice, ...] = ()
@@ -146,6 +148,11 @@ class DurableState(Frozen):
     def next_lineage(self) -> int:
         """The number of a lineage that opens now: above all that were ever planned."""
         return self.max_lineage + 1
+
+    @property
+    def between(self) -> bool:
+        """Whether a generation is over and the next one starts from a checkpoint when workers are there: a resume, or a pause."""
+        return self.state == RunStatus.WAITING and self.current is not None
 
     @property
     def cuts(self) -> Cuts:
