@@ -40,7 +40,7 @@ def save(folder: Path, worker: ScriptedWorker, step: int = 20) -> None:
     manifest.parent.mkdir(parents=True, exist_ok=True)
     manifest.write_text(json.dumps({"lineage": 0, "step": step}))
     records = [record(one) for one in range(1, step + 1)]
-    worker.records(*records, outcome=pb.RunOutcome(status="drained", steps=step, digest="d" * 64))
+    worker.records(*records, outcome=pb.RunOutcome(status="suspended", steps=step, digest="d" * 64))
 
 
 def durable(folder: Path) -> DurableState:
@@ -217,7 +217,7 @@ def test_a_drain_that_a_person_asked_for_ends_the_run(world: Callable[..., World
         save(run.folder, run.members(plan)[0])
     wait_for(lambda: run.operator.status().state == "suspended", "suspended")
     result = json.loads((run.folder / "result.json").read_text())
-    assert (result["status"], result["steps"]) == ("drained", 20)
+    assert (result["status"], result["steps"]) == ("suspended", 20)
     assert not durable(run.folder).paused
     assert len(events(run.folder, "end")) == 1
     for worker in run.workers:

@@ -193,7 +193,7 @@ def test_who_wants_to_leave_carries_on_until_a_checkpoint_where_nobody_else_is_l
     leaving.enter(answer, 20)
     assert "too few workers stay" in leaving.next("drain").reason
     run.checkpoint(20, generation=str(answer.generation))
-    leaving.records(outcome=pb.RunOutcome(status="drained", steps=20))
+    leaving.records(outcome=pb.RunOutcome(status="suspended", steps=20))
     assert "goes on by itself from step 20 when min_workers (1) workers are there" in leaving.next("end").reason
     assert run.operator.status().state == "waiting"
 

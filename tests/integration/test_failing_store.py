@@ -168,7 +168,7 @@ def test_two_members_that_leave_are_both_paused_for(faulty: Callable[..., World]
     wait_for(lambda: {worker.state for worker in run.operator.status().workers} == {"leaving"}, "both are leaving")
     run.plant("state")
     run.checkpoint(3)
-    run.workers[0].records(outcome=pb.RunOutcome(status="drained", steps=3))
+    run.workers[0].records(outcome=pb.RunOutcome(status="suspended", steps=3))
     for worker in run.workers:
         assert "goes on by itself from step 3" in worker.next("end").reason
     assert len(told(run, "pause")) == 1, "told once, though it could not be written at once"
