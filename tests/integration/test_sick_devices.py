@@ -22,7 +22,8 @@ def fault(kind: str, worker: int, step: int, phase: str) -> dict[str, Any]:
 def test_a_worker_whose_device_fails_ends_and_reports_nothing(
     phase: str, alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
-    faults = [fault("device_error", 2, 5, phase)]
+    step = 4 if phase == "recovery" else 5  # of a phase beside a step: the last committed one
+    faults = [fault("device_error", 2, step, phase)]
     if phase == "recovery":
         faults.append(fault("raise", 2, 5, "exchange"))
     ended = run_with_faults(warm_workers, tmp_path, TWO_BY_TWO, faults, dying=[2])
