@@ -1,7 +1,8 @@
 """The process groups of one generation: those in which all take part, and one along each axis of its mesh.
 
 Whoever computes asks for a group by axis, `groups.along("dp")`: its members are this rank's line along that axis
-(`frostline_contract.mesh`), in the order of their coordinate on it. Two groups lie along no axis:
+(`frostline_contract.mesh`), in the order of their coordinate on it. Messages along the pipeline go over a transport
+(`comm.transport`). Two groups lie along no axis:
 
 world   All members, by global rank: votes, evaluation, comparison of copies, gradients for buddies. Always gloo, in host memory:
         it must be interruptible at any time, and what it carries is small or lies in host memory already.
