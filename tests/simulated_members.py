@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from frostline_trainer.comm import nccl
 from frostline_trainer.engine.groups import form_groups
 from tests import engine_member
@@ -59,16 +61,16 @@ def in_threads(run: Callable[[int], Any], count: int, seconds: float = SECONDS) 
 def _over(network: Network) -> Iterator[None]:
     """Members of `tests.engine_member` form NCCL groups over the network, and build their models one at a time: torch's generator
     belongs to the process."""
-    before = nccl.make_communicator, engine_member.form_groups, engine_member.build_case
+    before = nccl.make_communicator, nccl.OWN_DEVICE, engine_member.form_groups, engine_member.build_case
 
     def build(case: Case) -> Any:
         with _building:
             return build_case(case)
 
-    nccl.make_communicator = network.make
+    nccl.make_communicator, nccl.OWN_DEVICE = network.make, torch.device("cpu")
     engine_member.form_groups = lambda plan, worker_id, backend, seconds: form_groups(plan, worker_id, "nccl", seconds)
     engine_member.build_case = build
     try:
         yield
     finally:
-        nccl.make_communicator, engine_member.form_groups, engine_member.build_case = before
+        nccl.make_communicator, nccl.OWN_DEVICE, engine_member.form_groups, engine_member.build_case = before

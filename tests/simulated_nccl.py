@@ -125,6 +125,10 @@ class Network:
             if len(set(devices.values())) < len(devices):
                 raise RuntimeError(f"ncclInvalidUsage: Duplicate GPU detected in {name}: {devices}")
 
+    def devices_of(self, name: str) -> set[str]:
+        """The devices of the members that have connected in a group."""
+        return set(self._devices.get(name, {}).values())
+
     # ---- operations
 
     def post(self, operation: Operation) -> Operation:
@@ -242,9 +246,6 @@ class SimulatedNccl:
     def eager_connect_single_device(self, device: torch.device) -> None:
         self._network.connect(self._name, self._index, self._device)
         self._connected = True
-
-    def _is_initialized(self) -> bool:
-        return self._connected
 
     def get_error(self) -> Any:
         return SimpleNamespace(name="SUCCESS")

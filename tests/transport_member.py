@@ -171,7 +171,7 @@ def run_over_nccl(clause: str, index: int, size: int, port: int) -> Any:
             time.sleep(0.001)
         transport.check()
 
-    nccl.connect(transport.communicators, time.monotonic() + 60, lambda: None)
+    nccl.connect(transport.connections, time.monotonic() + 60, lambda: None)
     try:
         return _and_wait(CLAUSES[clause](Place(transport, nccl.OWN_DEVICE, settle)), store, clause, size)
     finally:

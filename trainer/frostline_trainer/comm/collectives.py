@@ -173,9 +173,10 @@ class Group:
         self._group = None
 
     @property
-    def communicators(self) -> list[Any]:
+    def connections(self) -> list[nccl.Connection]:
         """What NCCL has to connect before the group is used."""
-        return [self._group] if self._group is not None and self.backend == "nccl" else []
+        group = self._group
+        return [(group, lambda tensor: group.allreduce([tensor]))] if group is not None and self.backend == "nccl" else []
 
     def _outgoing(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.cpu() if self.backend == "gloo" and tensor.is_cuda else tensor.contiguous()

@@ -42,6 +42,10 @@ OWN_DEVICE = torch.device("cuda", 0)
 
 Channel = tuple[int, int]
 """(sender, receiver)."""
+FirstUse = Callable[[torch.Tensor], Any]
+"""(a tensor of one element) -> the work of a first message or collective; all members of the communicator take part."""
+Connection = tuple[Any, FirstUse]
+"""A communicator that is not connected yet, with its first use."""
 
 
 class Communicator(Protocol):
@@ -73,34 +77,38 @@ def make_communicator(store: dist.Store, name: str, index: int, size: int, max_c
     return dist.ProcessGroupNCCL(dist.PrefixStore(name, store), index, size, options)
 
 
-def connect(communicators: Sequence[Any], deadline: float, check: Callable[[], None]) -> None:
+def connect(connections: Sequence[Connection], deadline: float, check: Callable[[], None]) -> None:
     """Connect communicators, one after the other, in an order that all members share.
 
     Args:
-        communicators: of `make_communicator`.
+        connections: each a communicator of `make_communicator` and its first use, which sets up what the library would otherwise
+            set up when a step needs it, in the middle of the step and waiting for the peer on the host.
         deadline: by `time.monotonic`.
         check: called again and again; what it raises ends the connecting.
 
     Raises:
         RuntimeError: a peer did not come before the deadline, or the library refuses (two members on one device, for instance).
     """
-    for communicator in communicators:
+    for communicator, use in connections:
         failed: list[BaseException] = []
-        # Its first part waits for the other members in the store, which cannot be interrupted: it is left to a thread.
-        thread = threading.Thread(target=_connect, args=(communicator, failed), name="connecting", daemon=True)
+        # It waits for the other members inside the library, which cannot be interrupted: it is left to a thread.
+        thread = threading.Thread(target=_connect, args=(communicator, use, failed), name="connecting", daemon=True)
         thread.start()
-        while thread.is_alive() or not (failed or communicator._is_initialized()):
+        while thread.is_alive():
             check()
             if time.monotonic() > deadline:
                 raise RuntimeError(f"a member did not come to communicator {communicator.options.group_name} in time")
-            time.sleep(POLL_SECONDS)
+            thread.join(POLL_SECONDS)
         if failed:
             raise RuntimeError(f"NCCL: {failed[0]}") from failed[0]
 
 
-def _connect(communicator: Any, failed: list[BaseException]) -> None:
+def _connect(communicator: Any, use: FirstUse, failed: list[BaseException]) -> None:
     try:
         communicator.eager_connect_single_device(OWN_DEVICE)
+        use(torch.zeros(1, device=OWN_DEVICE)).wait()
+        if OWN_DEVICE.type == "cuda":
+            torch.cuda.synchronize(OWN_DEVICE)
     except BaseException as error:
         failed.append(error)
 
@@ -167,9 +175,13 @@ class NcclTransport:
         self._lock = threading.Lock()
 
     @property
-    def communicators(self) -> list[Communicator]:
-        """In an order that all members share."""
-        return list(self._communicators.values())
+    def connections(self) -> list[Connection]:
+        """What is to be connected, in an order that all members share."""
+        return [(communicator, self._first_message(channel)) for channel, communicator in self._communicators.items()]
+
+    def _first_message(self, channel: Channel) -> FirstUse:
+        communicator, sends = self._communicators[channel], channel[0] == self.index
+        return lambda tensor: communicator.send([tensor], 1, 0) if sends else communicator.recv([tensor], 0, 0)
 
     def send(self, tensor: torch.Tensor, to: int) -> NcclTransfer:
         payload = tensor.contiguous()
@@ -193,7 +205,7 @@ class NcclTransport:
         with self._lock:
             self._interrupted.set()
             if self._aborting is None:
-                self._aborting = abort_all(self.communicators)
+                self._aborting = abort_all(list(self._communicators.values()))
 
     def close(self) -> None:
         """An abort too: a channel may hold a receive that nobody will send."""

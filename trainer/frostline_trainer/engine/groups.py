@@ -206,8 +206,8 @@ class Formation:
         transport = nccl.NcclTransport(pp_rank, shape.pp_degree, make)
         self._formed.append(transport)
         deadline = time.monotonic() + CONNECTING.total_seconds()
-        communicators = [*transport.communicators, *(one for line in lines.values() for one in line.communicators)]
-        nccl.connect(communicators, deadline, self._check)
+        connections = [*transport.connections, *(one for line in lines.values() for one in line.connections)]
+        nccl.connect(connections, deadline, self._check)
         return Groups(store, moving, world, lines, transport, self._given_up)
 
     def _nccl_store(self, store: Any) -> Any:
