@@ -181,7 +181,7 @@ class NcclTransport:
 
     def _first_message(self, channel: Channel) -> FirstUse:
         communicator, sends = self._communicators[channel], channel[0] == self.index
-        return lambda tensor: communicator.send([tensor], 1, 0) if sends else communicator.recv([tensor], 0, 0)
+        return lambda first: communicator.send([first], 1, 0) if sends else communicator.recv([first], 0, 0)
 
     def send(self, tensor: torch.Tensor, to: int) -> NcclTransfer:
         payload = tensor.contiguous()
