@@ -162,7 +162,7 @@ class Group:
         if self._interrupted.is_set():
             raise RuntimeError("the group was interrupted: what was under way may hold anything")
         if self._group is not None and self.backend == "nccl" and (error := nccl.error_of(self._group)):
-            raise RuntimeError(f"the NCCL communicator has failed: {error}")
+            raise RuntimeError(f"an NCCL communicator of this generation has failed: {error}")
 
     def close(self) -> None:
         """Drop the group; gloo closes its sockets with the last reference."""
