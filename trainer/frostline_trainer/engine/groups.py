@@ -182,7 +182,7 @@ class Formation:
         if index >= shape.world_size:
             return Groups(store, moving, None, {}, None, self._given_up)
         world = self._group(store, "world", index, shape.world_size, "gloo") if plan.leavers else moving
-        if self._backend == NCCL:
+        if self._backend == NCCL and store is not None:
             return self._make_nccl(store, moving, world)
         lines = {axis: self._line(store, shape.mesh, axis) for axis in reversed(shape.degrees)}
         return Groups(store, moving, world, lines, GlooTransport(lines["pp"]), self._given_up)
