@@ -8,6 +8,7 @@ import numpy as np
 
 from frostline_contract.job import Job
 from frostline_contract.plan import Placement
+from frostline_contract.schedules import schedule_named
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile, WorkerProfile
 from frostline_controller.kept_profile import KeptProfile
 from frostline_controller.membership import Worker
@@ -20,7 +21,14 @@ from frostline_controller.state.durable import PinnedShape
 
 
 def check_shapes(job: Job, num_units: int) -> None:
-    """Raise ValueError for a pipeline that the job asks for and that a model of so many units is too short for."""
+    """Check what the job asks of placements against the model and against what is installed where the controller plans.
+
+    Raises:
+        ValueError: a pipeline is deeper than the model of so many units is long, or the controller does not know a schedule.
+    """
+    for name in (job.placement.schedule, *(reshape.schedule for reshape in job.reshapes)):
+        if name != "auto":
+            schedule_named(name)
     placement = job.placement
     asked = {
         "placement.pp_degree": placement.pp_degree or 1,

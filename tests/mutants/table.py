@@ -240,4 +240,42 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         ("tests/integration/test_sick_devices.py::test_a_worker_whose_device_fails_ends_and_reports_nothing",),
     ),
+    Mutant(
+        "one-communicator-a-pair",
+        "two pipeline ranks send to each other over one NCCL communicator",
+        (
+            Edit(TRAINER + "comm/nccl.py", ".send([payload], 1, 0)", ".send([payload], int(to > self.index), 0)"),
+            Edit(TRAINER + "comm/nccl.py", ".recv([tensor], 0, 0)", ".recv([tensor], int(source > self.index), 0)"),
+            Edit(
+                TRAINER + "comm/nccl.py",
+                "return self._communicators[sender, receiver]",
+                "return self._communicators[min(sender, receiver), max(sender, receiver)]",
+            ),
+        ),
+        ("tests/integration/test_transport.py", "-k", "simulated_nccl"),
+    ),
+    Mutant(
+        "receive-out-of-order",
+        "receives are posted in the order of need, which is not the order in which their sender sends",
+        (
+            Edit(
+                TRAINER + "engine/programs.py",
+                "message = next(left.get((sender, pp_rank), iter(())), wanted)",
+                "message = wanted",
+            ),
+        ),
+        ("tests/unit/trainer/test_engine_programs.py",),
+    ),
+    Mutant(
+        "leaf-out-of-order",
+        "a leaf's micro-batches are added in descending order",
+        (
+            Edit(
+                "proto/frostline_contract/schedules.py",
+                "for stage in reversed(stages) for m in range(num_microbatches)]",
+                "for stage in reversed(stages) for m in reversed(range(num_microbatches))]",
+            ),
+        ),
+        ("tests/unit/trainer/test_engine_programs.py",),
+    ),
 )

@@ -7,9 +7,9 @@ from functools import partial
 import torch
 
 from frostline_contract.job import Job
+from frostline_contract.schedules import schedule_named
 from frostline_trainer.data.load import load_data
 from frostline_trainer.engine.context import COMPUTE_TYPES, RunContext, has_dropout
-from frostline_trainer.engine.schedules import schedule_named
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
 from frostline_trainer.probe import run_probe

@@ -18,6 +18,7 @@ from frostline_contract.job import Job, parse_job, read_yaml
 from frostline_contract.statistics import WorkerProfile
 from frostline_proto.v1 import control_pb2
 from frostline_rpc.convert import to_record
+from frostline_trainer.comm import nccl
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.line import ControllerLine, Refused
 from frostline_trainer.control.mailbox import Mailbox
@@ -31,6 +32,7 @@ JOB_PATIENCE_SECONDS = 60.0
 
 def main() -> int:
     """Entry point of a worker process (forked by the preload process, or started by itself)."""
+    nccl.quiet()
     identity = Identity.from_environment()
     logging.basicConfig(
         level=os.environ.get("FROSTLINE_LOG_LEVEL", "INFO").upper(),

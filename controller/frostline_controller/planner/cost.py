@@ -6,7 +6,7 @@ ones, and its sends. A replica of m micro-batches fills and drains the pipeline 
     step = sum_i x_i / v + max_i [ (m - 1/v) * x_i + exchange_i + optimizer_i ] + vote        (1F1B; v virtual stages a rank)
 
 with v = 1 and one replica the usual sum + (m - 1) * max; with v > 1 the bubble shrinks by v (arXiv 2104.04473, section 2.2).
-GPipe is paced by the largest forward and the largest backward, which may be on two stages.
+The bubble and the micro-batches in flight are the schedule's own figures (`frostline_contract.schedules`).
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from frostline_contract.plan import Placement
+from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.inputs import PlanInputs, replica_speeds
@@ -152,19 +153,6 @@ def _sums(values: np.ndarray) -> np.ndarray:
     return np.concatenate([[0.0], np.cumsum(values)])
 
 
-def in_flight(schedule: str, pp_degree: int, pp_rank, micro_batches: int):
-    """Micro-batches whose activations a stage holds at once.
-
-    GPipe holds all; 1F1B as many as there are stages from here to the end; interleaved at most 2 * pp_degree of each chunk
-    (the warm-up runs two rounds of pp_degree micro-batches through a chunk before its first backward frees one).
-    """
-    if schedule == "gpipe":
-        return micro_batches + 0 * pp_rank
-    if schedule == "interleaved_1f1b":
-        return min(micro_batches, 2 * pp_degree) + 0 * pp_rank
-    return np.minimum(micro_batches, pp_degree - pp_rank)
-
-
 def replica_micro_batches(inputs: PlanInputs, leaf_bounds: tuple[int, ...]) -> tuple[int, ...]:
     """Micro-batches that each replica runs; in the paper's mode each runs the whole M."""
     if inputs.batch == "per_replica":
@@ -206,20 +194,18 @@ def step_cost(
     parts["prefix_recompute"] = m * float(by_rank(model.recompute)[critical]) / speed
     parts["cache_fetch"] = m * float(by_rank(model.fetch)[critical]) / speed
     parts["p2p"] = m * float(sends[critical])
-    parts["bubble"] = float(seconds.sum() - seconds[critical]) / virtual
-    if schedule == "gpipe":
-        forward = by_rank(model.compute - model.backward) / speed + sends / 2
-        backward = by_rank(model.backward) / speed + sends / 2
-        makespan = seconds.sum() + (m - 1) * (forward.max() + backward.max())
-        parts["bubble"] = max(parts["bubble"], float(makespan - m * seconds[critical]))
+    figures = schedule_named(schedule).known_figures
+    forward = by_rank(model.compute - model.backward) / speed + sends / 2
+    backward = by_rank(model.backward) / speed + sends / 2
+    parts["bubble"] = figures.bubble(critical, forward.tolist(), backward.tolist(), virtual, m)
     parts["exchange"] = float(exchange[critical]) + model.tie_seconds(pp_degree)
     parts["optimizer"] = float(optimizer[critical])
     parts["vote"] = model.vote_seconds(shape.world_size)
     busy = m * float(seconds[critical]) + parts["bubble"] + parts["optimizer"]
     parts["contention"] = _contention(model, sum(counts), dp_degree, shape.world_size, busy)
-    pp_rank = shape.pp_rank_of_stage(np.arange(shape.num_stages))
+    in_flight = np.array([figures.in_flight(pp_rank, pp_degree, virtual, max(counts)) for pp_rank in range(pp_degree)])
     most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
-    held = model.stage_bytes(low, high, in_flight(schedule, pp_degree, pp_rank, max(counts)), most_leaves, dp_degree)
+    held = model.stage_bytes(low, high, np.tile(in_flight, virtual), most_leaves, dp_degree)
     peak = float(np.reshape(held, (virtual, pp_degree)).sum(axis=0).max()) + inputs.base_bytes
     ordered = {name: parts[name] for name in PARTS}
     return StepCost(sum(ordered.values()), ordered, inputs.samples_of_step(dp_degree), tuple(seconds.tolist()), peak)

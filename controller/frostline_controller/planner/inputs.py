@@ -10,8 +10,6 @@ from frostline_contract.plan import Placement
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
 
-SCHEDULES = ("1f1b", "gpipe", "interleaved_1f1b")
-
 
 @dataclass(frozen=True)
 class MemberInfo:

@@ -10,7 +10,8 @@ up, the same cut is near the best but not always it (at worst 4 % slower in 300 
 
 import numpy as np
 
-from frostline_controller.planner.cost import CostModel, in_flight
+from frostline_contract.schedules import schedule_named
+from frostline_controller.planner.cost import CostModel
 
 
 class StageCosts:
@@ -33,6 +34,7 @@ class StageCosts:
     ):
         inputs = model.inputs
         self.model, self.schedule, self.virtual = model, schedule, virtual
+        self.figures = schedule_named(schedule).known_figures
         self.micro_batches, self.dp_degree = micro_batches, len(leaf_bounds) - 1
         self.cuts = np.array([0, *range(inputs.freeze_point + 1, inputs.num_units + 1)])
         last = len(self.cuts) - 1
@@ -73,11 +75,7 @@ class StageCosts:
 
     def held_from_end(self, stages_left: int, pp_degree: int) -> int:
         """Micro-batches in flight in the stage that has `stages_left` stages from itself to the end."""
-        if self.schedule == "gpipe":
-            return self.micro_batches
-        if self.schedule == "interleaved_1f1b":
-            return int(in_flight(self.schedule, pp_degree, 0, self.micro_batches))
-        return min(self.micro_batches, stages_left)  # pp_degree - pp_rank, whatever pp_degree is: one table serves them all
+        return self.figures.in_flight(-stages_left % pp_degree, pp_degree, self.virtual, self.micro_batches)
 
     def after(self, best: np.ndarray) -> np.ndarray:
         """For each stage, best[its end]: a window that slides with the row. Good until the next call."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from frostline_contract.plan import Placement
+from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.assignment import assign_workers
 from frostline_controller.planner.cost import CostModel, StepCost, step_cost
@@ -54,6 +55,8 @@ def finish(
 
     costs: None keeps `bounds` as they are; else the cut of the same bottleneck that moves least is taken.
     """
+    if schedule_named(chosen.schedule).figures is None:
+        reason += f"; schedule {chosen.schedule} brings no figures: its bubble and memory are counted from its operations"
     inputs = model.inputs
     shape = chosen.shape
     shape.check_fits(inputs.num_units, inputs.freeze_point, inputs.reduction_leaves)

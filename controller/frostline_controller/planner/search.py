@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.caching import cache_verdict
 from frostline_controller.planner.cost import CostModel, replica_micro_batches, step_cost
@@ -103,6 +104,8 @@ def _least_seconds(model: CostModel, limits: ShapeLimits, dp: int) -> float:
             depths = np.array(allowed)
             exchange = model.exchange(model.gradient_bytes[-1] / depths, leaf_bounds)
             fill = (model.compute[-1] / inputs.speeds[0] + 2 * (depths * virtual - 1) * model.least_send_seconds) / virtual
+            if inputs.placement.schedule != "auto" and not schedule_named(inputs.placement.schedule).known_figures.fills:
+                fill = 0.0
             least = min(least, float((fill + _least_pace(model, depths, longest, virtual) + exchange).min()))
     return least / inputs.samples_of_step(dp)
 
@@ -135,7 +138,8 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candida
             pace = _least_pace(model, np.array(group), longest, virtual)
             for pp, least in zip(group, pace, strict=True):
                 sends = 2 * (pp * virtual - 1) * model.least_send_seconds
-                bound = (float(model.compute[-1]) / fastest + sends) / virtual + max(float(least), table.bottleneck(pp * virtual))
+                fill = (float(model.compute[-1]) / fastest + sends) / virtual if costs.figures.fills else 0.0
+                bound = fill + max(float(least), table.bottleneck(pp * virtual))
                 if bound < float("inf"):
                     found.append(_Candidate(bound / inputs.samples_of_step(dp), pp, dp, virtual, table))
     return found
@@ -143,7 +147,7 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candida
 
 def _table_groups(costs: StageCosts, depths: list[int]) -> list[list[int]]:
     """Depths that share a table: all of them, but where memory in flight depends on the depth and is worth the precision."""
-    if costs.schedule != "interleaved_1f1b" or len(costs.model.inputs.members) > ALL_DEGREES_UP_TO or costs.unlimited:
+    if costs.figures.from_the_end or len(costs.model.inputs.members) > ALL_DEGREES_UP_TO or costs.unlimited:
         return [depths]
     return [[depth] for depth in depths]
 

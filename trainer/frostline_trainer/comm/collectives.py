@@ -1,4 +1,4 @@
-"""The one importer of torch.distributed: stores, process groups and the few collectives that a step needs.
+"""Stores, process groups and the few collectives that a step needs; with `comm.nccl` the importers of torch.distributed.
 
 Groups are made directly over a store, never through the global default group. So several worlds can exist at once (the next
 generation's is made in the background while the present one trains), and dropping the last reference to a group closes its
@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import ErrorType
 
-from frostline_trainer.comm import sockets
+from frostline_trainer.comm import nccl, sockets
 from frostline_trainer.comm.patient import wait_for
 from frostline_trainer.comm.waiting import blocked
 
@@ -64,12 +63,13 @@ class Group:
         self._peers: set[sockets.Address] = set()
         self._patience: tuple[timedelta, ...] = ()
         self._interrupted = threading.Event()
+        self._aborting: threading.Thread | None = None
         self.keys: list[str] = []
         if size > 1:
             assert store is not None
             prefixed = dist.PrefixStore(name, store)
             if backend == "nccl":
-                self._group = _nccl(prefixed, index, size, timeout)
+                self._group = nccl.make_communicator(store, name, index, size)
             else:
                 device, self._address = _gloo_device(host)
                 prefixed.set(f"address{index}", f"{self._address[0]} {self._address[1]}")
@@ -85,14 +85,12 @@ class Group:
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
         """Fill `tensor` from `source`, blocking."""
-        landing = self._landing(tensor)
-        self.finish([self._group.recv([landing], source, tag)], *self._patience)
-        if landing is not tensor:
-            tensor.copy_(landing)
+        self.expect(tensor, source, tag).wait()
 
     def expect(self, tensor: torch.Tensor, source: int, tag: int) -> "Message":
-        """`tensor`, in host memory, fills from `source` from now on; it is whole after `Message.wait`."""
-        return Message(self, self._group.recv([tensor], source, tag), tensor)
+        """`tensor` fills from `source` from now on; it is whole after `Message.wait`."""
+        landing = self._landing(tensor)
+        return Message(self, self._group.recv([landing], source, tag), landing, tensor)
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> None:
         """Sum over the members, in place. The order of the sum is the library's."""
@@ -134,6 +132,7 @@ class Group:
             with blocked():  # in the caller's thread: what waits is its stream
                 for work in works:
                     work.wait(*patience)
+            self.check()
         else:
             wait_for(works, patience, self._interrupted)
 
@@ -152,24 +151,32 @@ class Group:
         group = self._group
         if group is None:
             return
-        if self.backend == "nccl":
-            group.abort()
-        else:
+        if self.backend == "gloo":
             sockets.cut(self._address, self._peers)
-            self._interrupted.set()
+        elif not self._interrupted.is_set():
+            self._aborting = nccl.abort_all([group])
+        self._interrupted.set()
 
     def check(self) -> None:
-        """Raises RuntimeError where the communicator has failed, which no wait says on a device (docs/design.md 12.2)."""
-        if self._group is not None and self.backend == "nccl":
-            error = self._group.get_error()
-            if error != ErrorType.SUCCESS:  # each call makes an object of its own
-                raise RuntimeError(f"an NCCL communicator of this generation has failed: {error.name}")
+        """Raise RuntimeError where the group was interrupted or NCCL has failed, which no wait for a device says."""
+        if self._interrupted.is_set():
+            raise RuntimeError("the group was interrupted: what was under way may hold anything")
+        if self._group is not None and self.backend == "nccl" and (error := nccl.error_of(self._group)):
+            raise RuntimeError(f"an NCCL communicator of this generation has failed: {error}")
 
     def close(self) -> None:
         """Drop the group; gloo closes its sockets with the last reference."""
         if self._group is not None and self.backend == "nccl":
-            self._group.abort()
+            self.interrupt()
+            if self._aborting is not None:
+                self._aborting.join()
         self._group = None
+
+    @property
+    def connections(self) -> list[nccl.Connection]:
+        """What NCCL has to connect before the group is used."""
+        group = self._group
+        return [(group, lambda tensor: group.allreduce([tensor]))] if group is not None and self.backend == "nccl" else []
 
     def _outgoing(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.cpu() if self.backend == "gloo" and tensor.is_cuda else tensor.contiguous()
@@ -178,26 +185,17 @@ class Group:
         return torch.empty_like(tensor, device="cpu") if self.backend == "gloo" and tensor.is_cuda else tensor
 
 
-def interrupt_together(groups: Sequence[Group]) -> None:
-    """Interrupt them all. NCCL's are aborted as one: aborted one after the other they may wait for each other."""
-    for group in groups:
-        if group.backend != "nccl":
-            group.interrupt()
-    communicators = [group._group for group in groups if group.backend == "nccl" and group._group is not None]
-    if communicators:
-        communicators[0]._group_start()
-        for communicator in communicators:
-            communicator.abort()
-        communicators[0]._group_end()
-
-
 @dataclass
 class Message:
-    """A message under way, in either direction, with the memory that it is read from or written to."""
+    """A message under way, in either direction, with the memory that it is read from or written to.
+
+    target: of an incoming message, the tensor that gets its contents; another one than `memory` where that is in the host.
+    """
 
     group: Group
     work: Any
     memory: torch.Tensor
+    target: torch.Tensor | None = None
 
     def wait(self) -> None:
         """Until the memory may be used. Raises RuntimeError as `Group.finish`."""
@@ -209,6 +207,9 @@ def wait_all(messages: "Sequence[Message]") -> None:
     if messages:
         group = messages[0].group
         group.finish([message.work for message in messages], *group._patience)
+        for message in messages:
+            if message.target is not None and message.target is not message.memory:
+                message.target.copy_(message.memory)
 
 
 def send_bytes(group: Group, payload: bytes, to: int, tag: int) -> list[Message]:
@@ -266,9 +267,3 @@ def _gloo(store: dist.Store, index: int, size: int, timeout: timedelta, device: 
     options._timeout = timeout
     options._threads = 1
     return dist.ProcessGroupGloo(store, index, size, options)
-
-
-def _nccl(store: dist.Store, index: int, size: int, timeout: timedelta) -> Any:
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = timeout
-    return dist.ProcessGroupNCCL(store, index, size, options)

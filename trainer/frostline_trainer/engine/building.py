@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from frostline_contract.plan import Placement
-from frostline_trainer.comm.collectives import Group
+from frostline_contract.schedules import schedule_named
+from frostline_trainer.comm.transport import Transport
 from frostline_trainer.engine.audits import Audit
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.evidence import ABSENT, Digest, Evidence
@@ -12,17 +13,19 @@ from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.keeping import on_device
 from frostline_trainer.engine.noise import add_feature_noise
 from frostline_trainer.engine.pipeline import EnterBoundary, Loss, Pipeline
+from frostline_trainer.engine.program_check import checked_programs
+from frostline_trainer.engine.programs import Program, StepShape
 from frostline_trainer.engine.stage import Stage, StageSettings
-from frostline_trainer.engine.tied import learning, stop_frozen_tie
+from frostline_trainer.engine.tied import learning, stop_frozen_tie, tie_learns
 
 
 class Builder:
-    """line: the replica's members, by pipeline rank."""
+    """transport: carries the messages of the replica's members."""
 
     def __init__(
-        self, context: RunContext, placement: Placement, line: Group, freeze_point: int, settings: StageSettings
+        self, context: RunContext, placement: Placement, transport: Transport, freeze_point: int, settings: StageSettings
     ) -> None:
-        self._context, self._placement, self._line = context, placement, line
+        self._context, self._placement, self._transport = context, placement, transport
         self._freeze_point, self._settings = freeze_point, settings
 
     def stage(self, number: int) -> Stage:
@@ -37,8 +40,8 @@ class Builder:
         return GradientBuffers(groups, context.num_microbatches(degree), leaves, context.exact, degree)
 
     def pipeline(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers]) -> Pipeline:
-        context, shape = self._context, self._placement.shape
-        return Pipeline(stages, buffers, shape, self._line, context.hidden_like(), self._boundary_noise(), context.flaw)
+        context, last = self._context, self._placement.shape.num_stages - 1
+        return Pipeline(stages, buffers, last, self._transport, context.hidden_like(), self._boundary_noise(), context.flaw)
 
     def _boundary_noise(self) -> EnterBoundary | None:
         section = self._context.job.data.augmentation
@@ -50,6 +53,20 @@ class Builder:
     def loss(self, batch: StepBatch) -> Loss:
         task = self._context.task
         return lambda logits, inputs: task.loss(logits, inputs, batch.counts)
+
+    def programs(self, num_microbatches: int, leaf_sizes: tuple[int, ...]) -> list[Program]:
+        """The checked programs of a step, by pipeline rank. Raises ValueError for a schedule that is not sound."""
+        shape, bounds = self._placement.shape, self._placement.stage_bounds
+        first_learning = sum(bound <= self._freeze_point for bound in bounds[1:])
+        tied = tie_learns(self._context, self._freeze_point)
+        step = StepShape(shape.pp_degree, shape.virtual_stages, num_microbatches, first_learning, tied)
+        return checked_programs(schedule_named(self._placement.schedule), step, leaf_sizes)
+
+    def evaluation(self) -> list[Program]:
+        """The programs of one tile's forward, by pipeline rank."""
+        shape = self._placement.shape
+        step = StepShape(shape.pp_degree, shape.virtual_stages, num_microbatches=1, forward_only=True)
+        return checked_programs(schedule_named("gpipe"), step, ())
 
     def upstream_learns(self, stage_number: int) -> bool:
         """Whether any unit before this stage is trainable."""

@@ -23,7 +23,7 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
         samples = list(range(tile * size, min((tile + 1) * size, len(split))))
         samples += [-1] * (size - len(samples))
         inputs = context.on_device(inputs_of(split, samples, [0] * size, samples=0 in generation.stages))
-        logits = generation.pipeline.evaluate(MicroBatch(tile, inputs))
+        logits = generation.pipeline.evaluate(generation.evaluation, MicroBatch(tile, inputs))
         if logits is not None:
             rows[tile * size : (tile + 1) * size] = context.task.evaluate(logits, inputs).cpu()
     generation.world.all_reduce_sum(rows)

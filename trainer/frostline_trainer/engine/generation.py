@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from frostline_contract.operations import Kind
 from frostline_contract.phases import Phase
 from frostline_contract.plan import SAMPLE, Plan, StateTag
 from frostline_contract.shape import leaf_micro_batches
@@ -27,7 +28,6 @@ from frostline_trainer.engine.norms import gradient_norms, unit_squares
 from frostline_trainer.engine.optimizer import UnitOptimizer
 from frostline_trainer.engine.pipeline import MicroBatch
 from frostline_trainer.engine.prefix import PrefixReader
-from frostline_trainer.engine.schedules import SCHEDULES, check_schedule, schedule_named
 from frostline_trainer.engine.stage import Stage, StageSettings
 from frostline_trainer.engine.tied import learning, stop_frozen_tie, sum_uses, tie_learns
 from frostline_trainer.engine.unit_state import HOST, place_unit
@@ -58,21 +58,17 @@ class Generation:
     def __init__(self, context: RunContext, plan: Plan, index: int, groups: Groups, freeze_point: int,
                  phase: Callable[[Phase], None], codec_chain: tuple[int, ...] = (), round_trip: Any = None,
                  origin: tuple[int, int, int] = (0, 0, 0), moved: Callable[[], None] = lambda: None) -> None:  # fmt: skip
-        assert groups.world is not None, "a leaver computes nothing"
+        assert groups.world is not None and groups.transport is not None, "a leaver computes nothing"
         self.context, self.plan, self.placement, self.groups = context, plan, plan.placement, groups
         self.worker_id = plan.placement.workers[index]
         self.shape = plan.placement.shape
         assert self.shape.mesh.degree("tp") == 1, f"stages compute whole tensors, the plan has {self.shape.degrees}"
         self.pp_rank, self.dp_rank = self.shape.pp_rank(index), self.shape.dp_rank(index)
-        self.world = groups.world
+        self.world, self.transport = groups.world, groups.transport
         self.phase, self.moved = phase, moved
         self.num_microbatches = context.num_microbatches(self.shape.dp_degree)
         self.num_leaves = context.job.training.reduction_leaves
         self.feed = BatchFeed(context, self.shape.dp_degree, origin)
-        self._schedule = schedule_named(self.placement.schedule)
-        if self.placement.schedule not in SCHEDULES:
-            # A user's own schedule that would wait for ever or lose gradients is refused here.
-            check_schedule(self._schedule, self.shape.pp_degree, self.shape.virtual_stages, self._leaf_sizes())
         self._settings = StageSettings(
             seed=context.job.seed,
             dropout=context.dropout,
@@ -96,7 +92,9 @@ class Generation:
         context = self.context
         self.freeze_point = freeze_point
         settings = StageSettings(**{**vars(self._settings), "codec_chain": codec_chain, "round_trip": round_trip})
-        self._builder = Builder(context, self.placement, self.groups.along("pp"), freeze_point, settings)
+        self._builder = Builder(context, self.placement, self.transport, freeze_point, settings)
+        self._program = self._builder.programs(len(self.own_micro_batches()), self._leaf_sizes())[self.pp_rank]
+        self.evaluation = self._builder.evaluation()[self.pp_rank].compute
         self.stages: dict[int, Stage] = {}
         self.buffers: dict[int, GradientBuffers] = {}
         for number in self.shape.stages_of(self.pp_rank):
@@ -137,8 +135,8 @@ class Generation:
         mine = [self.stages[0].units[0].get_parameter(tied[0]).grad] if 0 in uses else []
         last = self.shape.num_stages - 1
         mine += [self.stages[last].units[-1].get_parameter(tied[1]).grad] if last in uses else []
-        peer = self.shape.pp_rank_of_stage(last if 0 in uses else 0)
-        sum_uses(mine, self.groups.along("pp"), peer, 2 * self.shape.num_stages * self.num_microbatches + 1)
+        peer = next((one.peer for one in self._program.exchange if one.kind is Kind.SEND), self.pp_rank)
+        sum_uses(mine, self.transport, peer)
 
     # ---- a step
 
@@ -149,11 +147,12 @@ class Generation:
         self.keeper.expect()
         micro_batches = self._micro_batches(batch)
         self.phase(Phase.SCHEDULE)
-        actions = self._schedule(self.pp_rank, self.shape.pp_degree, self.shape.virtual_stages, len(micro_batches))
         audits = self._audits(step)
         audited = next((audit.micro_batch for audit in audits if audit.replica == self.dp_rank), None)
         builder = self._builder
-        result = self.pipeline.run(actions, micro_batches, step, builder.loss(batch), builder.upstream_learns, audited)
+        result = self.pipeline.run(
+            self._program.compute, micro_batches, step, builder.loss(batch), builder.upstream_learns, audited
+        )
         if audits:
             self._fence()
             self.phase(Phase.AUDIT)
@@ -185,10 +184,10 @@ class Generation:
     def _exchange(self) -> dict[int, torch.Tensor]:
         """Each stage's reduced gradient; it leaves for its buddies as soon as it is complete."""
         totals, tied = {}, self._tied_stages
-        for number, buffers in self.buffers.items():
-            totals[number] = self._reduce(buffers)
+        for number in [one.stage for one in self._program.exchange if one.kind is Kind.REDUCE]:
+            totals[number] = self._reduce(self.buffers[number])
             if number not in tied:
-                self.keeper.send(number, buffers, totals[number])
+                self.keeper.send(number, self.buffers[number], totals[number])
         self._exchange_tied()
         for number in tied & totals.keys():
             self.keeper.send(number, self.buffers[number], totals[number])
@@ -287,12 +286,12 @@ class Generation:
         leaves = self.placement.leaves_of(self.dp_rank)
         return [m for leaf in leaves for m in leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)]
 
-    def _leaf_sizes(self) -> list[int]:
+    def _leaf_sizes(self) -> tuple[int, ...]:
         """Micro-batches of each leaf that this replica sums; where sums are not exact, each stands alone."""
         if not self.context.exact:
-            return [1] * len(self.own_micro_batches())
+            return (1,) * len(self.own_micro_batches())
         leaves = self.placement.leaves_of(self.dp_rank)
-        return [len(leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)) for leaf in leaves]
+        return tuple(len(leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)) for leaf in leaves)
 
     def _micro_batches(self, batch: StepBatch) -> list[MicroBatch]:
         numbers = self.own_micro_batches()

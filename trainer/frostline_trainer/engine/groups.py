@@ -1,7 +1,8 @@
 """The process groups of one generation: those in which all take part, and one along each axis of its mesh.
 
-Whoever computes asks for a group by axis, `groups.along("pp")`: its members are this rank's line along that axis
-(`frostline_contract.mesh`), in the order of their coordinate on it. Two groups lie along no axis:
+Whoever computes asks for a group by axis, `groups.along("dp")`: its members are this rank's line along that axis
+(`frostline_contract.mesh`), in the order of their coordinate on it. Messages along the pipeline go over a transport
+(`comm.transport`). Two groups lie along no axis:
 
 world   All members, by global rank: votes, evaluation, comparison of copies, gradients for buddies. Always gloo, in host memory:
         it must be interruptible at any time, and what it carries is small or lies in host memory already.
@@ -18,8 +19,10 @@ from typing import Any
 from frostline_contract.mesh import Mesh
 from frostline_contract.plan import NCCL, Plan
 from frostline_contract.shape import ParallelShape
-from frostline_trainer.comm.collectives import DEFAULT_TIMEOUT, Group, connect_store, interrupt_together
+from frostline_trainer.comm import nccl
+from frostline_trainer.comm.collectives import DEFAULT_TIMEOUT, Group, connect_store, open_store
 from frostline_trainer.comm.store_ping import answers
+from frostline_trainer.comm.transport import GlooTransport, Transport
 
 ATTEMPT = timedelta(seconds=2)
 """One attempt to reach the store of another worker, which may be gone."""
@@ -42,7 +45,8 @@ class Groups:
         store: the generation's store, None for a lone worker.
         moving: members and leavers, see above.
         world: the members; None for a leaver.
-        lines: by axis the group of this member's line along it; empty for a leaver.
+        lines: by axis the group of this member's line along it; empty for a leaver. With NCCL none along the pipeline.
+        transport: carries the messages along the pipeline; None for a leaver.
         interrupted: set before any of them is.
     """
 
@@ -50,6 +54,7 @@ class Groups:
     moving: Group
     world: Group | None
     lines: dict[str, Group]
+    transport: Transport | None
     interrupted: threading.Event = field(default_factory=threading.Event)
 
     def along(self, axis: str) -> Group:
@@ -64,15 +69,16 @@ class Groups:
             )
         return self.lines[axis]
 
-    def all(self) -> list[Group]:
-        """Each group once."""
-        groups = [group for group in (*self.lines.values(), self.world, self.moving) if group is not None]
+    def all(self) -> list[Group | Transport]:
+        """Each group once, and the transport."""
+        groups = [one for one in (self.transport, *self.lines.values(), self.world, self.moving) if one is not None]
         return list({id(group): group for group in groups}.values())
 
     def interrupt(self) -> None:
         """Whatever blocks in one of them ends with RuntimeError. Callable from any thread."""
         self.interrupted.set()
-        interrupt_together(self.all())
+        for group in self.all():
+            group.interrupt()
 
     def check(self) -> None:
         """Raises RuntimeError where they were interrupted, or a communicator has failed: what it was to fill holds anything."""
@@ -84,7 +90,8 @@ class Groups:
     @property
     def wait_on_device(self) -> bool:
         """Whether the device itself waits for other members in them."""
-        return any(group.backend == NCCL and group.size > 1 for group in self.lines.values())
+        along_pipeline = isinstance(self.transport, nccl.NcclTransport) and self.transport.size > 1
+        return along_pipeline or any(group.backend == NCCL and group.size > 1 for group in self.lines.values())
 
     def close(self) -> None:
         for group in self.all():
@@ -105,7 +112,8 @@ class Formation:
         self._index = plan.participants.index(worker_id)
         self._name = f"g{plan.generation}"
         self._given_up = threading.Event()
-        self._formed: list[Group] = []
+        self._formed: list[Group | Transport] = []
+        self._own_store: Any = None
 
     def form(self) -> Groups:
         """Raises RuntimeError where the participants do not all come within `timeout`, or where it is interrupted."""
@@ -125,7 +133,8 @@ class Formation:
     def interrupt(self) -> None:
         """Forming ends soon, with RuntimeError; what blocks in a group that is formed ends at once. Callable from any thread."""
         self._given_up.set()
-        interrupt_together(list(self._formed))
+        for group in list(self._formed):
+            group.interrupt()
 
     def release(self) -> None:
         """The groups are closed by their owner: refer to them no more."""
@@ -136,8 +145,8 @@ class Formation:
             raise Interrupted(f"the groups of {self.plan.generation} are not wanted any more")
 
     def _drop(self) -> None:
-        interrupt_together(self._formed)
         for group in self._formed:
+            group.interrupt()
             group.close()
         self._formed.clear()
 
@@ -171,15 +180,44 @@ class Formation:
         plan, shape, index = self.plan, self.plan.placement.shape, self._index
         moving = self._group(store, "moving", index, len(plan.participants), "gloo")
         if index >= shape.world_size:
-            return Groups(store, moving, None, {}, self._given_up)
+            return Groups(store, moving, None, {}, None, self._given_up)
         world = self._group(store, "world", index, shape.world_size, "gloo") if plan.leavers else moving
+        if self._backend == NCCL and store is not None:
+            return self._make_nccl(store, moving, world)
         lines = {axis: self._line(store, shape.mesh, axis) for axis in reversed(shape.degrees)}
-        return Groups(store, moving, world, lines, self._given_up)
+        return Groups(store, moving, world, lines, GlooTransport(lines["pp"]), self._given_up)
 
     def _line(self, store: Any, mesh: Mesh, axis: str) -> Group:
         """The group of this member's line along an axis, named after the line's first rank."""
         line = mesh.line(self._index, axis)
         return self._group(store, f"{axis}{line[0]}", mesh.coordinate_on(axis, self._index), len(line), self._backend)
+
+    def _make_nccl(self, store: Any, moving: Group, world: Group) -> Groups:
+        """The groups with NCCL's lines and transport, connected; NCCL's keys are in a store of this generation's own."""
+        shape, mesh = self.plan.placement.shape, self.plan.placement.shape.mesh
+        self._own_store = self._nccl_store(store)
+        lines = {axis: self._line(self._own_store, mesh, axis) for axis in reversed(shape.degrees) if axis != "pp"}
+        first, pp_rank = mesh.line(self._index, "pp")[0], shape.pp_rank(self._index)
+
+        def make(channel: nccl.Channel) -> Any:
+            name = f"{self._name}/pp{first} {channel[0]} to {channel[1]}"
+            return nccl.make_communicator(self._own_store, name, channel.index(pp_rank), 2, nccl.PAIR_CTAS)
+
+        transport = nccl.NcclTransport(pp_rank, shape.pp_degree, make)
+        self._formed.append(transport)
+        deadline = time.monotonic() + CONNECTING.total_seconds()
+        connections = [*transport.connections, *(one for line in lines.values() for one in line.connections)]
+        nccl.connect(connections, deadline, self._check)
+        return Groups(store, moving, world, lines, transport, self._given_up)
+
+    def _nccl_store(self, store: Any) -> Any:
+        """A store that lives as long as the generation: global rank 0 serves it."""
+        key = f"{self._name}/nccl"
+        if self._index == 0:
+            own, port = open_store(self._host)
+            store.set(key, str(port))
+            return own
+        return connect_store(self.plan.store_host, int(store.get(key)), CONNECTING)
 
     def _group(self, store: Any, name: str, index: int, size: int, backend: str) -> Group:
         self._check()
@@ -191,10 +229,12 @@ class Formation:
     def _sweep(self, store: Any) -> None:
         """A store outlives its generations: what this participant has put there for the groups is taken away again."""
         for group in self._formed:
-            for key in group.keys:
+            for key in group.keys if isinstance(group, Group) else ():
                 store.delete_key(key)
         if self._index == 0:
             store.delete_key(f"{self._name}/here")
+            if self._own_store is not None:
+                store.delete_key(f"{self._name}/nccl")
 
 
 def form_groups(plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
@@ -206,4 +246,4 @@ def form_groups(plan: Plan, worker_id: str, backend: str = "gloo", timeout: time
 def lone_groups() -> Groups:
     """The groups of a single worker: no sockets."""
     group = Group(None, "alone", 0, 1)
-    return Groups(None, group, group, dict.fromkeys(ParallelShape(1, 1).degrees, group))
+    return Groups(None, group, group, dict.fromkeys(ParallelShape(1, 1).degrees, group), GlooTransport(group))

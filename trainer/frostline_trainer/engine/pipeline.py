@@ -1,21 +1,21 @@
-"""Runs a schedule on one pipeline rank: receives, computes, sends.
+"""Runs a program on one pipeline rank: receives, computes, sends.
 
 Hidden activations travel downstream and their gradients upstream, one tensor each, between neighbouring stages. Where everything
 upstream of a stage is frozen no gradient travels; a wholly frozen stage (between a freeze and the reshape that follows it) runs
 forward only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from frostline_contract.shape import ParallelShape
-from frostline_trainer.comm.collectives import Group, Message, wait_all
+from frostline_contract.operations import LEADING_UP, Kind
+from frostline_trainer.comm.transport import Transfer, Transport
 from frostline_trainer.engine.evidence import Digest, Evidence, digest_of
 from frostline_trainer.engine.flaw import Flaw
 from frostline_trainer.engine.gradients import GradientBuffers
-from frostline_trainer.engine.schedules import Action
+from frostline_trainer.engine.programs import Carried, Instruction, Message
 from frostline_trainer.engine.stage import Inputs, Stage
 
 EnterBoundary = Callable[[torch.Tensor, list[int], int], torch.Tensor]
@@ -51,61 +51,93 @@ class PipelineResult:
 @dataclass
 class _Passed:
     """A micro-batch after its forward through a stage. root: the loss in the last stage, else the output: where the backward
-    begins. output: kept where a digest of it is wanted.
+    begins. output: kept where a digest of it is wanted. gradient: of the output, once it is here.
     """
 
     entry: torch.Tensor | None
     root: torch.Tensor
     output: torch.Tensor | None = None
+    gradient: torch.Tensor | None = None
+
+
+@dataclass
+class _Step:
+    """What all operations of one step are told, and what they leave. number: the step's. audited: number of the micro-batch of
+    which evidence is kept. passed: by stage and micro-batch, between its forward and the end of its backward.
+    """
+
+    number: int
+    micro_batches: Sequence[MicroBatch]
+    loss: Loss
+    upstream_learns: Callable[[int], bool]
+    audited: int | None = None
+    result: PipelineResult = field(default_factory=PipelineResult)
+    passed: dict[tuple[int, int], _Passed] = field(default_factory=dict)
 
 
 class Pipeline:
     """One rank's part of a pipeline.
 
-    stages: by stage number. buffers: gradient memory by stage number, for stages that learn. line: the replica's members,
-    by pipeline rank.
-    hidden_like: an empty tensor with a micro-batch's boundary shape, type and device.
+    stages: by stage number. buffers: gradient memory by stage number, for stages that learn. last_stage: its number.
+    transport: carries the messages of the replica's members. hidden_like: an empty tensor with a micro-batch's boundary shape,
+    type and device.
     enter_boundary: what is done to the frozen prefix's output before the first unit that learns (an augmentation), or None.
     flaw: what is wrong with this processor, by plan.
     """
 
-    def __init__(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers], shape: ParallelShape, line: Group,
+    def __init__(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers], last_stage: int, transport: Transport,
                  hidden_like: torch.Tensor, enter_boundary: EnterBoundary | None, flaw: Flaw) -> None:  # fmt: skip
         self._enter_boundary, self._flaw = enter_boundary, flaw
         self._stages, self._buffers = stages, buffers
-        self._shape, self._num_stages, self._line, self._hidden_like = shape, shape.num_stages, line, hidden_like
-        self._sent: list[Message] = []
+        self._last_stage, self._transport, self._hidden_like = last_stage, transport, hidden_like
+        self._sent: list[Transfer] = []
+        self._arriving: dict[Message, tuple[torch.Tensor, Transfer]] = {}
+        self._leaving: dict[Message, torch.Tensor] = {}
 
-    def run(self, actions: list[Action], micro_batches: list[MicroBatch], step: int, loss: Loss,
+    def run(self, program: Sequence[Instruction], micro_batches: Sequence[MicroBatch], step: int, loss: Loss,
             upstream_learns: Callable[[int], bool], audited: int | None = None) -> PipelineResult:  # fmt: skip
-        """Run a step's actions. upstream_learns(stage): whether any unit before `stage` is trainable. audited: number of the
-        micro-batch of which evidence is kept.
+        """Run the computations and messages of a step's program.
+
+        micro_batches: the replica's, in the program's count. upstream_learns(stage): whether any unit before `stage` is
+        trainable. audited: number of the micro-batch of which evidence is kept.
         """
-        result = PipelineResult()
-        kept: dict[tuple[int, int], _Passed] = {}
-        for forward, stage_number, index in actions:
-            stage, micro_batch = self._stages[stage_number], micro_batches[index]
-            needs_gradient, is_audited = upstream_learns(stage_number), micro_batch.number == audited
-            if forward:
-                entry = self._entry(stage_number, micro_batch, needs_gradient)
-                passed = self._pass(stage_number, entry, micro_batch, step, loss, is_audited)
-                if stage_number == self._num_stages - 1:
-                    result.losses[micro_batch.number] = passed.root.detach()
-                else:
-                    self._send(passed.root.detach(), stage_number + 1, micro_batch.number, downstream=True)
-                if not stage.is_frozen:
-                    kept[stage_number, index] = passed
-                elif is_audited:
-                    result.evidence[stage_number] = Evidence(entry, None, digest_of([passed.output]))
-            elif not stage.is_frozen:
-                passed = kept.pop((stage_number, index))
-                evidence = self._backward(stage_number, micro_batch.number, passed, needs_gradient, is_audited)
-                if evidence is not None:
-                    result.evidence[stage_number] = evidence
-        wait_all(self._sent)
-        self._sent.clear()
+        state = _Step(step, micro_batches, loss, upstream_learns, audited)
+        for instruction in program:
+            if not self._carry(instruction):
+                self._compute(instruction, state)
+        self._finish_sending()
         self._flaw.end_of_schedule()
-        return result
+        return state.result
+
+    def _carry(self, instruction: Instruction) -> bool:
+        """Start what the instruction sends or receives; False where it is a computation."""
+        if instruction.kind is Kind.RECEIVE:
+            tensor = torch.empty_like(self._hidden_like)
+            self._arriving[instruction.message] = tensor, self._transport.receive(tensor, instruction.peer)
+        elif instruction.kind is Kind.SEND:
+            self._sent.append(self._transport.send(self._leaving.pop(instruction.message), instruction.peer))
+        return instruction.kind in (Kind.RECEIVE, Kind.SEND)
+
+    def _compute(self, instruction: Instruction, state: _Step) -> None:
+        """Carry out a forward, a backward, or one of a backward's two parts, and keep what it gives rise to."""
+        kind, number = instruction.kind, instruction.stage
+        if kind is Kind.FORWARD:
+            self._forward_of(instruction, state)
+            return
+        place, upstream_learns = (number, instruction.micro_batch), state.upstream_learns(number)
+        passed, micro_batch = state.passed[place], state.micro_batches[instruction.micro_batch]
+        if kind in LEADING_UP and number < self._last_stage:
+            passed.gradient = self._arrived(Carried.GRADIENT, instruction)
+        if kind is Kind.INPUT_GRADIENT:
+            self._lead_up(passed, upstream_learns)
+        else:
+            evidence = self._close(number, micro_batch.number, passed, kind, upstream_learns, micro_batch.number == state.audited)
+            del state.passed[place]
+            if evidence is not None:
+                state.result.evidence[number] = evidence
+        if kind in LEADING_UP and upstream_learns:
+            assert passed.entry is not None and passed.entry.grad is not None
+            self._leaving[Message(Carried.GRADIENT, number - 1, instruction.micro_batch, instruction.slice)] = passed.entry.grad
 
     def again(self, stage_number: int, micro_batch: MicroBatch, evidence: Evidence, step: int, loss: Loss,
               needs_gradient: bool) -> Digest:  # fmt: skip
@@ -125,37 +157,66 @@ class Pipeline:
         return digest
 
     def abandon(self) -> None:
-        """Forget messages under way, so that the group's sockets can close."""
+        """Forget messages under way, so that the transport's sockets can close."""
         self._sent.clear()
+        self._arriving.clear()
+        self._leaving.clear()
 
-    def evaluate(self, micro_batch: MicroBatch) -> torch.Tensor | None:
+    def evaluate(self, program: Sequence[Instruction], micro_batch: MicroBatch) -> torch.Tensor | None:
         """Forward only, in eval mode, of one tile. Returns the last stage's output on the rank that runs it."""
         output = None
         with torch.no_grad():
-            for stage_number in sorted(self._stages):
-                stage = self._stages[stage_number]
-                entry = self._entry(stage_number, micro_batch, needs_gradient=False)
+            for instruction in program:
+                if self._carry(instruction):
+                    continue
+                number = instruction.stage
+                stage, entry = self._stages[number], self._entry(instruction, micro_batch)
                 with stage.evaluating():
                     output = self._forward(stage, entry, micro_batch, step=0)
-                if stage_number < self._num_stages - 1:
-                    self._send(output, stage_number + 1, micro_batch.number, downstream=True)
+                if number < self._last_stage:
+                    self._leaving[Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)] = output
                     output = None
-        wait_all(self._sent)
-        self._sent.clear()
+        self._finish_sending()
         return output
 
-    def _entry(self, stage_number: int, micro_batch: MicroBatch, needs_gradient: bool) -> torch.Tensor | None:
+    def _finish_sending(self) -> None:
+        self._transport.wait_all(self._sent)
+        self._sent.clear()
+
+    def _arrived(self, carried: Carried, instruction: Instruction) -> torch.Tensor:
+        """What has come for a computation."""
+        message = Message(carried, instruction.stage, instruction.micro_batch, instruction.slice)
+        tensor, transfer = self._arriving[message]
+        transfer.wait()
+        del self._arriving[message]
+        return tensor
+
+    def _entry(self, instruction: Instruction, micro_batch: MicroBatch) -> torch.Tensor | None:
         """The stage's input: None for raw samples, the cached boundary, or what the previous stage sends."""
-        if stage_number == 0:
-            return micro_batch.boundary
-        hidden = torch.empty_like(self._hidden_like)
-        self._line.receive(hidden, self._owner(stage_number - 1), self._tag(stage_number, micro_batch.number, downstream=True))
-        return hidden.requires_grad_(needs_gradient)
+        return micro_batch.boundary if instruction.stage == 0 else self._arrived(Carried.ACTIVATION, instruction)
+
+    def _forward_of(self, instruction: Instruction, state: _Step) -> None:
+        """A micro-batch's forward through a stage; it is kept for its backward where the stage learns."""
+        number, micro_batch = instruction.stage, state.micro_batches[instruction.micro_batch]
+        is_audited = micro_batch.number == state.audited
+        entry = self._entry(instruction, micro_batch)
+        if entry is not None and number > 0:
+            entry.requires_grad_(state.upstream_learns(number))
+        passed = self._pass(number, entry, micro_batch, state.number, state.loss, is_audited)
+        if number == self._last_stage:
+            state.result.losses[micro_batch.number] = passed.root.detach()
+        else:
+            message = Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)
+            self._leaving[message] = passed.root.detach()
+        if not self._stages[number].is_frozen:
+            state.passed[number, instruction.micro_batch] = passed
+        elif is_audited:
+            state.result.evidence[number] = Evidence(entry, None, digest_of([passed.output]))
 
     def _pass(self, stage_number: int, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int, loss: Loss,
               keep_output: bool) -> _Passed:  # fmt: skip
         output = self._flaw.activation(self._forward(self._stages[stage_number], entry, micro_batch, step))
-        root = loss(output, micro_batch.inputs) if stage_number == self._num_stages - 1 else output
+        root = loss(output, micro_batch.inputs) if stage_number == self._last_stage else output
         return _Passed(entry, root, output if keep_output else None)
 
     def _forward(self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int) -> torch.Tensor:
@@ -170,25 +231,28 @@ class Pipeline:
             hidden = self._enter_boundary(hidden, micro_batch.samples, step)
         return stage.run_trainable(hidden, micro_batch.inputs, step, micro_batch.number)
 
-    def _backward(self, stage_number: int, number: int, passed: _Passed, needs_gradient: bool, audited: bool) -> Evidence | None:
-        buffers, gradient, apart = self._buffers[stage_number], None, None
+    def _lead_up(self, passed: _Passed, upstream_learns: bool) -> None:
+        """The gradient of a stage's input alone; the graph stays for the weights' gradients."""
+        if upstream_learns:
+            assert passed.entry is not None
+            (passed.entry.grad,) = torch.autograd.grad(passed.root, passed.entry, passed.gradient, retain_graph=True)
+
+    def _close(
+        self, stage_number: int, number: int, passed: _Passed, kind: Kind, upstream_learns: bool, audited: bool
+    ) -> Evidence | None:
+        """The gradients of a stage's weights, added to their leaf; and of its input where the backward is not split."""
+        buffers, apart = self._buffers[stage_number], None
         if audited:
             apart = buffers.begin_apart()
         else:
             buffers.before_backward(number)
-        if stage_number < self._num_stages - 1:
-            gradient = torch.empty_like(self._hidden_like)
-            tag = self._tag(stage_number, number, downstream=False)
-            self._line.receive(gradient, self._owner(stage_number + 1), tag)
-        passed.root.backward(gradient)
-        if needs_gradient:
-            assert passed.entry is not None and passed.entry.grad is not None
-            self._send(passed.entry.grad, stage_number - 1, number, downstream=False)
+        inputs = buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None
+        torch.autograd.backward(passed.root, passed.gradient, inputs=inputs)
         self._flaw.gradient(buffers.parameters)
         if apart is None:
             buffers.after_backward(number)
             return None
-        evidence = Evidence(passed.entry, gradient, self._digest(passed, buffers, apart, needs_gradient))
+        evidence = Evidence(passed.entry, passed.gradient, self._digest(passed, buffers, apart, upstream_learns))
         buffers.join(number, apart)
         return evidence
 
@@ -196,12 +260,3 @@ class Pipeline:
         """Of all that comes out of a stage."""
         upstream = passed.entry.grad if needs_gradient and passed.entry is not None else None
         return digest_of([passed.output, passed.root, upstream, apart[: buffers.length]])
-
-    def _send(self, tensor: torch.Tensor, to_stage: int, number: int, downstream: bool) -> None:
-        self._sent.append(self._line.send(tensor, self._owner(to_stage), self._tag(to_stage, number, downstream)))
-
-    def _owner(self, stage_number: int) -> int:
-        return self._shape.pp_rank_of_stage(stage_number)
-
-    def _tag(self, stage_number: int, number: int, downstream: bool) -> int:
-        return (number * self._num_stages + stage_number) * 2 + downstream

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from frostline_trainer.comm.collectives import Group
+from frostline_trainer.comm.transport import Transport
 from frostline_trainer.engine.context import RunContext
 
 
@@ -39,18 +39,17 @@ def learning(context: RunContext, freeze_point: int, unit: int) -> list[tuple[st
     return [(name, p) for name, p in named if p.requires_grad and not is_frozen_tie(context, freeze_point, unit, name)]
 
 
-def sum_uses(gradients: list[torch.Tensor], line: Group, peer: int, tag: int) -> None:
+def sum_uses(gradients: list[torch.Tensor], transport: Transport, peer: int) -> None:
     """In place: both uses' gradients become their sum.
 
-    gradients: of the uses held here. peer: where one is held elsewhere, its index in `line`. The sum of two has one order.
+    gradients: of the uses held here. peer: where one is held elsewhere, its pipeline rank. The sum of two has one order.
     """
     if len(gradients) == 2:
         total = gradients[0] + gradients[1]
     else:
         total = torch.empty_like(gradients[0])
-        sent = line.send(gradients[0], peer, tag)
-        line.receive(total, peer, tag)
-        sent.wait()
+        received = transport.receive(total, peer)
+        transport.wait_all([received, transport.send(gradients[0], peer)])
         total += gradients[0]
     for gradient in gradients:
         gradient.copy_(total)

@@ -1,0 +1,65 @@
+"""The operations of a step: what schedules consist of, and what lowering makes programs of."""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Kind(StrEnum):
+    """What an operation does.
+
+    The first four compute, and are what schedules consist of. BACKWARD is INPUT_GRADIENT and WEIGHT_GRADIENT of a micro-batch in
+    one. The others are what lowering adds: messages between pipeline ranks, and the sum of a stage's gradient over the replicas.
+    """
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    INPUT_GRADIENT = "input_gradient"
+    WEIGHT_GRADIENT = "weight_gradient"
+    SEND = "send"
+    RECEIVE = "receive"
+    REDUCE = "reduce"
+
+
+COMPUTING = frozenset((Kind.FORWARD, Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT))
+"""Kinds that a schedule may consist of."""
+LEADING_UP = frozenset((Kind.BACKWARD, Kind.INPUT_GRADIENT))
+"""Kinds after which the stage before has its gradient."""
+CLOSING = frozenset((Kind.BACKWARD, Kind.WEIGHT_GRADIENT))
+"""Kinds after which a micro-batch's activations are free and its gradients are in the sum."""
+
+
+class Operation(NamedTuple):
+    """One computation of one micro-batch (counted within the replica), or of one slice of it, through one stage."""
+
+    kind: Kind
+    stage: int
+    micro_batch: int
+    slice: int = 0
+
+
+Triple = tuple[bool, int, int]
+"""(forward, stage, micro-batch): how an operation may be told where no backward is split and no micro-batch sliced."""
+Order = Callable[[int, int, int, int], Sequence[Operation | Triple]]
+"""(pp_rank, pp_degree, virtual_stages, micro-batches of the replica) -> the operations of that pipeline rank, in order."""
+
+
+def typed(told: Operation | Triple) -> Operation:
+    """The operation that a schedule tells. Raises ValueError for what is no compute operation."""
+    if isinstance(told[0], bool):
+        return Operation(Kind.FORWARD if told[0] else Kind.BACKWARD, told[1], told[2])
+    operation = Operation(*told)
+    if operation.kind not in COMPUTING:
+        raise ValueError(
+            f"a schedule holds {operation}; it may hold {', '.join(sorted(COMPUTING))} only: messages come by lowering"
+        )
+    return operation
+
+
+def input_of(operation: Operation, last_stage: int) -> tuple[object, ...] | None:
+    """(whether a forward, stage, micro-batch, slice) of what another stage computes for this operation; None for nothing."""
+    if operation.kind is Kind.FORWARD and operation.stage > 0:
+        return (True, operation.stage - 1, *operation[2:])
+    if operation.kind in LEADING_UP and operation.stage < last_stage:
+        return (False, operation.stage + 1, *operation[2:])
+    return None

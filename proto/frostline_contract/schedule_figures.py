@@ -1,0 +1,110 @@
+"""What the planner has to know of a schedule: micro-batches in flight (memory) and the bubble (time).
+
+A schedule brings these figures as formulas, or they are counted: the order of all pipeline ranks is run on paper.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from frostline_contract.operations import CLOSING, Kind, Operation, input_of
+
+InFlight = Callable[[int, int, int, int], int]
+"""(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations one stage of the rank holds at once."""
+Bubble = Callable[[int, Sequence[float], Sequence[float], int, int], float]
+"""(pp_rank, forward, backward, virtual_stages, micro-batches) -> seconds of a step in which that pipeline rank waits.
+
+forward, backward: seconds of a micro-batch by pipeline rank, through all its stages, sending included.
+"""
+
+
+Operations = Callable[[int, int, int, int], list[Operation]]
+"""(pp_rank, pp_degree, virtual_stages, micro-batches) -> `Schedule.operations`."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a schedule costs, as functions of the shape.
+
+    from_the_end: `in_flight` depends on pp_degree - pp_rank alone, so that one table of the planner serves pipelines of every
+    depth. fills: the bubble is at least the time in which one micro-batch fills the pipeline, over virtual_stages; the planner
+    leaves out shapes that such a bubble rules out.
+    """
+
+    in_flight: InFlight
+    bubble: Bubble
+    from_the_end: bool = False
+    fills: bool = True
+
+
+def counted_figures(operations: Operations) -> Figures:
+    """The figures of a schedule that brings none, counted on paper."""
+    return Figures(
+        lambda pp_rank, pp_degree, virtual_stages, micro_batches: _peak(
+            operations, pp_rank, pp_degree, virtual_stages, micro_batches
+        ),
+        lambda pp_rank, forward, backward, virtual_stages, micro_batches: _waiting(
+            operations, pp_rank, tuple(forward), tuple(backward), virtual_stages, micro_batches
+        ),
+        fills=False,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: int, micro_batches: int) -> int:
+    """The most micro-batches that one stage of a pipeline rank has begun and not yet closed."""
+    held: dict[int, set[int]] = {}
+    most = 0
+    for operation in operations(pp_rank, pp_degree, virtual_stages, micro_batches):
+        of_stage = held.setdefault(operation.stage, set())
+        if operation.kind is Kind.FORWARD:
+            of_stage.add(operation.micro_batch)
+            most = max(most, len(of_stage))
+        elif operation.kind in CLOSING:
+            of_stage.discard(operation.micro_batch)
+    return most
+
+
+@lru_cache(maxsize=256)
+def _waiting(
+    operations: Operations,
+    pp_rank: int,
+    forward: tuple[float, ...],
+    backward: tuple[float, ...],
+    virtual_stages: int,
+    micro_batches: int,
+) -> float:
+    """Seconds by which a step outlasts the work of a pipeline rank."""
+    pp_degree = len(forward)
+    orders = [operations(r, pp_degree, virtual_stages, micro_batches) for r in range(pp_degree)]
+    seconds = _makespan(orders, forward, backward, virtual_stages, pp_degree * virtual_stages - 1)
+    return max(0.0, seconds - micro_batches * (forward[pp_rank] + backward[pp_rank]))
+
+
+def _makespan(
+    orders: list[list[Operation]], forward: Sequence[float], backward: Sequence[float], virtual_stages: int, last_stage: int
+) -> float:
+    """When the last pipeline rank has ended. Raises ValueError where the order waits for ever."""
+    ends: dict[tuple[object, ...], float] = {}
+    places, clocks = [0] * len(orders), [0.0] * len(orders)
+    slices = 1 + max((operation.slice for order in orders for operation in order), default=0)
+    left = sum(len(order) for order in orders)
+    while left:
+        before = left
+        for r, order in enumerate(orders):
+            while places[r] < len(order):
+                operation = order[places[r]]
+                needed = input_of(operation, last_stage)
+                if needed is not None and needed not in ends:
+                    break
+                whole = forward[r] if operation.kind is Kind.FORWARD else backward[r]
+                part = whole / (virtual_stages * slices * (1 if operation.kind in (Kind.FORWARD, Kind.BACKWARD) else 2))
+                clocks[r] = max(clocks[r], ends.get(needed, 0.0) if needed is not None else 0.0) + part
+                if operation.kind is not Kind.WEIGHT_GRADIENT:
+                    ends[(operation.kind is Kind.FORWARD, *operation[1:])] = clocks[r]
+                places[r] += 1
+                left -= 1
+        if left == before:
+            waiting = {r: order[place] for r, (place, order) in enumerate(zip(places, orders, strict=True)) if place < len(order)}
+            raise ValueError(f"schedule waits for ever: {waiting}")
+    return max(clocks)

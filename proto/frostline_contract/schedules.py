@@ -1,0 +1,131 @@
+"""Pipeline schedules as data, in one registry: the order of each pipeline rank's compute operations, and what the order costs.
+
+A schedule moves no data and changes no bit: gradients are summed in the tree's order whatever the order of computation. The
+trainer lowers a schedule to programs and checks them (`frostline_trainer.engine.programs`); the planner asks a schedule for its
+figures. A new schedule is one `Schedule` in BUILT_IN, or an entry point of the group `frostline.schedules`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+
+from frostline_contract.operations import Kind, Operation, Order, typed
+from frostline_contract.schedule_figures import Figures, counted_figures
+from frostline_contract.shape import stages_of
+
+ENTRY_POINT_GROUP = "frostline.schedules"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """An order of computation, and what the planner has to know of it.
+
+    figures: None where the schedule brings none; then they are counted from its operations.
+    """
+
+    order: Order
+    figures: Figures | None = None
+
+    @property
+    def known_figures(self) -> Figures:
+        """The schedule's own figures, or counted ones."""
+        return self.figures or counted_figures(self.operations)
+
+    def operations(self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:
+        """The order of one pipeline rank. Raises ValueError where an element is no compute operation."""
+        return [typed(told) for told in self.order(pp_rank, pp_degree, virtual_stages, num_microbatches)]
+
+
+def gpipe(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:
+    """All forwards, then all backwards (Huang et al. 2019). With virtual stages: chunk by chunk, and back."""
+    stages = stages_of(pp_rank, pp_degree, virtual_stages)
+    forwards = [Operation(Kind.FORWARD, stage, m) for stage in stages for m in range(num_microbatches)]
+    backwards = [Operation(Kind.BACKWARD, stage, m) for stage in reversed(stages) for m in range(num_microbatches)]
+    return forwards + backwards
+
+
+def one_forward_one_backward(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:
+    """1F1B (PipeDream-flush, Narayanan et al. 2021): warm-up, steady state, cool-down. One stage a rank."""
+    if virtual_stages != 1:
+        raise ValueError(f"schedule 1f1b runs one stage a rank, virtual_stages is {virtual_stages}; use interleaved_1f1b")
+    forwards = [Operation(Kind.FORWARD, pp_rank, m) for m in range(num_microbatches)]
+    backwards = [Operation(Kind.BACKWARD, pp_rank, m) for m in range(num_microbatches)]
+    return _alternating(forwards, backwards, warmup=pp_degree - 1 - pp_rank)
+
+
+def interleaved(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:
+    """Interleaved 1F1B (Narayanan et al. 2021): each rank alternates between its stages, in rounds of pp_degree micro-batches.
+
+    A last round may hold fewer micro-batches than pp_degree, so that replicas may run any number of them: the order is that of
+    whole rounds without the operations that are not there. (An order made from a short round itself can wait for ever: its
+    warm-ups would no longer fit each other's.)
+    """
+    rounded = -(-num_microbatches // pp_degree) * pp_degree
+    stages = stages_of(pp_rank, pp_degree, virtual_stages)
+    forwards = _rounds(Kind.FORWARD, stages, pp_degree, rounded)
+    backwards = _rounds(Kind.BACKWARD, stages[::-1], pp_degree, rounded)
+    warmup = (pp_degree - pp_rank - 1) * 2 + (virtual_stages - 1) * pp_degree
+    operations = _alternating(forwards, backwards, warmup)
+    return [operation for operation in operations if operation.micro_batch < num_microbatches]
+
+
+def _rounds(kind: Kind, stages: list[int], pp_degree: int, num_microbatches: int) -> list[Operation]:
+    order = []
+    for start in range(0, num_microbatches, pp_degree):
+        members = range(start, start + pp_degree)
+        order += [Operation(kind, stage, m) for stage in stages for m in members]
+    return order
+
+
+def _alternating(forwards: list[Operation], backwards: list[Operation], warmup: int) -> list[Operation]:
+    """The first `warmup` forwards, then forwards and backwards in turn, then the backwards that are left."""
+    warmup = min(warmup, len(forwards))
+    operations = forwards[:warmup]
+    for index, forward in enumerate(forwards[warmup:]):
+        operations += [forward, backwards[index]]
+    return operations + backwards[len(forwards) - warmup :]
+
+
+def _fill(pp_rank: int, forward: Sequence[float], backward: Sequence[float], virtual_stages: int, num_microbatches: int) -> float:
+    """A pipeline rank waits while the others compute one micro-batch; with v virtual stages a v-th of that."""
+    others = sum(forward) + sum(backward) - forward[pp_rank] - backward[pp_rank]
+    return others / virtual_stages
+
+
+def _gpipe_bubble(
+    pp_rank: int, forward: Sequence[float], backward: Sequence[float], virtual_stages: int, num_microbatches: int
+) -> float:
+    """GPipe is paced by the largest forward and the largest backward, which may be on two pipeline ranks."""
+    paced = sum(forward) + sum(backward) + (num_microbatches - 1) * (max(forward) + max(backward))
+    waiting = paced - num_microbatches * (forward[pp_rank] + backward[pp_rank])
+    return max(_fill(pp_rank, forward, backward, virtual_stages, num_microbatches), waiting)
+
+
+BUILT_IN: dict[str, Schedule] = {
+    "gpipe": Schedule(gpipe, Figures(lambda pp_rank, pp, v, m: m, _gpipe_bubble, from_the_end=True)),
+    "1f1b": Schedule(one_forward_one_backward, Figures(lambda pp_rank, pp, v, m: min(m, pp - pp_rank), _fill, from_the_end=True)),
+    # The warm-up runs two rounds of pp_degree micro-batches through a chunk before its first backward frees one.
+    "interleaved_1f1b": Schedule(interleaved, Figures(lambda pp_rank, pp, v, m: min(m, 2 * pp), _fill)),
+}
+"""Name -> schedule."""
+
+
+def schedule_named(name: str) -> Schedule:
+    """The schedule that `placement.schedule` names, built in or an entry point's.
+
+    An entry point is a Schedule, or a bare order without figures. Raises ValueError, listing the known names, for another name.
+    """
+    return BUILT_IN[name] if name in BUILT_IN else _added(name)
+
+
+@cache
+def _added(name: str) -> Schedule:
+    points = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if name not in points:
+        raise ValueError(
+            f"placement.schedule is {name!r}; known: {', '.join([*BUILT_IN, *points])}. An own schedule is an entry point "
+            f"of {ENTRY_POINT_GROUP}, installed where workers run and where the controller plans"
+        )
+    found = points[name].load()
+    return found if isinstance(found, Schedule) else Schedule(found)

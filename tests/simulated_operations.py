@@ -1,0 +1,68 @@
+"""The operations of simulated NCCL, and what they do to memory at device time."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+GARBAGE = 1e30
+Lane = tuple[str, Any]
+"""(communicator's group, members): what runs its operations in order."""
+
+
+@dataclass
+class Operation:
+    """One call, of one member. owner: its global rank. member, peer: places in the communicator's group."""
+
+    kind: str
+    owner: int
+    member: int
+    lane: Lane
+    peer: int
+    reads: list[torch.Tensor]
+    writes: list[torch.Tensor]
+    counts: tuple[int, ...] = ()
+    done: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind} {f'with {self.peer} ' if self.kind in ('send', 'recv') else ''}on {self.lane}"
+
+
+def of_one_kind(operations: Iterable[Operation]) -> bool:
+    """Whether all members call the same collective."""
+    return len({operation.kind for operation in operations}) == 1
+
+
+def fill(tensor: torch.Tensor, value: float) -> None:
+    """Overwrite a tensor as a device does: behind autograd's back."""
+    tensor.data.fill_(value if tensor.is_floating_point() else -1)
+
+
+def move(ready: list[Operation]) -> None:
+    """Carry operations out that belong together, in the order of their members."""
+    kind = ready[0].kind
+    moves: dict[str, Callable[[list[Operation]], None]] = {"allreduce": _sum, "alltoall": _exchange, "allgather": _gather}
+    with torch.no_grad():
+        if kind in ("send", "recv"):
+            ready[1].writes[0].data.copy_(ready[0].reads[0])
+        else:
+            moves[kind](ready)
+
+
+def _sum(ready: list[Operation]) -> None:
+    total = torch.stack([operation.reads[0] for operation in ready]).sum(dim=0)
+    for operation in ready:
+        operation.writes[0].data.copy_(total)
+
+
+def _exchange(ready: list[Operation]) -> None:
+    for place, operation in enumerate(ready):
+        parts = [other.reads[0].split(list(other.counts))[place] for other in ready]
+        operation.writes[0].data.copy_(torch.cat(parts))
+
+
+def _gather(ready: list[Operation]) -> None:
+    whole = torch.cat([operation.reads[0].reshape(-1) for operation in ready])
+    for operation in ready:
+        operation.writes[0].data.view(-1).copy_(whole)

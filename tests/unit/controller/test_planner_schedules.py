@@ -1,0 +1,46 @@
+"""What a plan costs follows the schedule's own figures, or those counted from its operations: never another schedule's."""
+
+import pytest
+
+from frostline_contract.job import parse_job
+from frostline_contract.job.cluster import PlacementSection
+from frostline_contract.schedule_figures import Figures
+from frostline_contract.schedules import BUILT_IN, Schedule, gpipe
+from frostline_controller.planner import make_plan
+from frostline_controller.planning import check_shapes
+from tests.unit.controller.planner_cases import inputs
+from tests.unit.controller.synthetic_run import job_values
+
+
+def planned(schedule: str, **placement: object):
+    return make_plan(inputs(8, 4, placement=PlacementSection(workers=4, pp_degree=4, schedule=schedule, **placement)))
+
+
+def test_an_own_schedule_without_figures_is_counted_and_not_taken_for_1f1b(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BUILT_IN, "own", Schedule(gpipe))
+    own, one, all_first = planned("own"), planned("1f1b"), planned("gpipe")
+    assert own.cost.peak_bytes == all_first.cost.peak_bytes > one.cost.peak_bytes
+    assert own.cost.total_seconds == pytest.approx(all_first.cost.total_seconds)
+    assert "schedule own brings no figures: its bubble and memory are counted from its operations" in own.reason
+    assert "figures" not in one.reason
+
+
+def test_an_own_schedules_figures_decide_what_fits_and_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    lean = Figures(lambda pp_rank, pp_degree, virtual_stages, micro_batches: 1, lambda *step: 0.0, fills=False)
+    monkeypatch.setitem(BUILT_IN, "own", Schedule(gpipe, lean))
+    own, one = planned("own"), planned("1f1b")
+    assert own.cost.parts["bubble"] == 0.0 < one.cost.parts["bubble"]
+    assert own.cost.peak_bytes < one.cost.peak_bytes
+    cap = int(own.cost.peak_bytes) + 1
+    assert planned("own", worker_memory_bytes=cap).placement.schedule == "own"
+    with pytest.raises(ValueError, match="the leanest needs"):
+        planned("1f1b", worker_memory_bytes=cap)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [{"placement": {"schedule": "zigzag"}}, {"reshapes": [{"step": 5, "pp_degree": 2, "dp_degree": 1, "schedule": "zigzag"}]}],
+)
+def test_a_controller_that_does_not_know_a_schedule_demands_it(section: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"'zigzag'; known: .*installed where workers run and where the controller plans"):
+        check_shapes(parse_job(job_values(**section)), 8)

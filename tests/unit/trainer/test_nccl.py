@@ -1,0 +1,20 @@
+"""What the trainer asks of NCCL's library before it makes a communicator."""
+
+from frostline_trainer.comm import nccl
+from frostline_trainer.engine.groups import Formation
+from tests.hand_made_plans import Layout, lone_plan
+
+
+def test_the_librarys_watchdog_is_quiet_unless_the_user_says_otherwise() -> None:
+    environment = {"TORCH_NCCL_ENABLE_MONITORING": "1"}
+    nccl.quiet(environment)
+    assert environment == {**nccl.ENVIRONMENT, "TORCH_NCCL_ENABLE_MONITORING": "1"}
+    assert environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+
+
+def test_a_lone_worker_makes_no_communicator() -> None:
+    groups = Formation(lone_plan(Layout(1, 1).placement(0)), "w0", "nccl").form()
+    assert groups.transport is not None and groups.world is not None
+    assert (groups.transport.size, groups.world.size, groups.along("dp").size) == (1, 1, 1)
+    groups.interrupt()
+    groups.close()

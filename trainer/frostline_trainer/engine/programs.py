@@ -1,0 +1,204 @@
+"""Lowers a schedule to programs: for each pipeline rank the typed operations of a step, messages and reductions included.
+
+Lowering settles what a transport without tags leaves open. Every ordered pair of pipeline ranks (sender, receiver) is a channel
+whose messages are matched by their order alone; a receiver posts a channel's receives in the order in which the sender sends, and
+those that an operation needs before the operation in front of it, so that a message travels while its receiver computes.
+`engine.program_check` proves a step's programs sound.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import NamedTuple
+
+from frostline_contract.operations import COMPUTING, LEADING_UP, Kind, Operation
+from frostline_contract.schedules import Schedule
+from frostline_contract.shape import ParallelShape
+
+
+class Carried(StrEnum):
+    """What a message carries."""
+
+    ACTIVATION = "activation"
+    GRADIENT = "gradient"
+    TIED_USE = "tied_use"
+
+
+class Instruction(NamedTuple):
+    """One operation of a program.
+
+    stage: of a message the stage that takes it in. micro_batch, slice: -1 and 0 where an operation is of the whole step.
+    carried, peer: of a message, with the pipeline rank at its other end; None and -1 for other operations.
+    """
+
+    kind: Kind
+    stage: int
+    micro_batch: int = -1
+    slice: int = 0
+    carried: Carried | None = None
+    peer: int = -1
+
+    @property
+    def message(self) -> "Message":
+        """What identifies the message, at both of its ends."""
+        assert self.carried is not None
+        return Message(self.carried, self.stage, self.micro_batch, self.slice)
+
+
+class Message(NamedTuple):
+    """A message of a step. stage: the one that takes it in."""
+
+    carried: Carried
+    stage: int
+    micro_batch: int
+    slice: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """A pipeline rank's part of a step.
+
+    compute: computations and the messages between them. exchange: afterwards, the reductions of the rank's stages over the
+    replicas, and the two uses of a tied matrix.
+    """
+
+    compute: tuple[Instruction, ...]
+    exchange: tuple[Instruction, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What programs depend on beside the schedule.
+
+    num_microbatches: of the replica. first_learning: number of the first stage with a unit that learns; the stages before it
+    run forward only, and no gradient enters them. tied: the first and the last unit share a matrix that learns. forward_only:
+    an evaluation, without backwards and reductions. slices: parts in which each micro-batch passes; stages compute whole ones.
+    """
+
+    pp_degree: int
+    virtual_stages: int
+    num_microbatches: int
+    first_learning: int = 0
+    tied: bool = False
+    forward_only: bool = False
+    slices: int = 1
+
+    @property
+    def last_stage(self) -> int:
+        return self._parallel.num_stages - 1
+
+    def owner(self, stage: int) -> int:
+        """The pipeline rank that runs a stage."""
+        return self._parallel.pp_rank_of_stage(stage)
+
+    def stages_of(self, pp_rank: int) -> list[int]:
+        return self._parallel.stages_of(pp_rank)
+
+    @cached_property
+    def _parallel(self) -> ParallelShape:
+        return ParallelShape(self.pp_degree, 1, self.virtual_stages)
+
+
+Channel = tuple[int, int]
+"""(sender, receiver), pipeline ranks."""
+
+
+def lower(schedule: Schedule, shape: StepShape) -> list[Program]:
+    """The programs of all pipeline ranks of a replica, by pipeline rank."""
+    orders = [_computations(schedule, shape, pp_rank) for pp_rank in range(shape.pp_degree)]
+    channels: dict[Channel, list[Message]] = {}
+    for pp_rank, order in enumerate(orders):
+        for operation in order:
+            for message in leaves(operation, shape):
+                channels.setdefault((pp_rank, shape.owner(message.stage)), []).append(message)
+    return [
+        Program(_with_messages(order, pp_rank, channels, shape), _exchange(shape, pp_rank))
+        for pp_rank, order in enumerate(orders)
+    ]
+
+
+def _computations(schedule: Schedule, shape: StepShape, pp_rank: int) -> list[Operation]:
+    """The schedule's operations without those that a frozen stage does not do."""
+    operations = schedule.operations(pp_rank, shape.pp_degree, shape.virtual_stages, shape.num_microbatches)
+    if shape.forward_only:
+        return [operation for operation in operations if operation.kind is Kind.FORWARD]
+    return [operation for operation in operations if operation.kind is Kind.FORWARD or operation.stage >= shape.first_learning]
+
+
+def enters(operation: Operation, shape: StepShape) -> list[Message]:
+    """The messages that a computation waits for."""
+    _, stage, micro_batch, part = operation
+    if operation.kind is Kind.FORWARD and stage > 0:
+        return [Message(Carried.ACTIVATION, stage, micro_batch, part)]
+    if operation.kind in LEADING_UP and stage < shape.last_stage:
+        return [Message(Carried.GRADIENT, stage, micro_batch, part)]
+    return []
+
+
+def leaves(operation: Operation, shape: StepShape) -> list[Message]:
+    """The messages that a computation gives rise to."""
+    _, stage, micro_batch, part = operation
+    if operation.kind is Kind.FORWARD and stage < shape.last_stage:
+        return [Message(Carried.ACTIVATION, stage + 1, micro_batch, part)]
+    if operation.kind in LEADING_UP and stage > shape.first_learning:
+        return [Message(Carried.GRADIENT, stage - 1, micro_batch, part)]
+    return []
+
+
+def sender_of(message: Message, shape: StepShape) -> int:
+    """The pipeline rank from which a message comes."""
+    return shape.owner(message.stage + (-1 if message.carried is Carried.ACTIVATION else 1))
+
+
+def _with_messages(
+    order: Sequence[Operation], pp_rank: int, channels: dict[Channel, list[Message]], shape: StepShape
+) -> tuple[Instruction, ...]:
+    """Receives are posted one computation ahead, each channel's in the order in which its sender sends."""
+    program: list[Instruction] = []
+    posted: set[Message] = set()
+    left = {channel: iter(messages) for channel, messages in channels.items() if channel[1] == pp_rank}
+
+    def post(operation: Operation) -> None:
+        for wanted in enters(operation, shape):
+            sender = sender_of(wanted, shape)
+            while wanted not in posted:
+                # A message that nobody sends is posted all the same: the check says that it is waited for.
+                message = next(left.get((sender, pp_rank), iter(())), wanted)
+                posted.add(message)
+                program.append(
+                    Instruction(Kind.RECEIVE, message.stage, message.micro_batch, message.slice, message.carried, sender)
+                )
+
+    for operation, ahead in zip(order, [*order[1:], None], strict=True):
+        post(operation)
+        if ahead is not None:
+            post(ahead)
+        program.append(Instruction(*operation))
+        for message in leaves(operation, shape):
+            receiver = shape.owner(message.stage)
+            program.append(Instruction(Kind.SEND, message.stage, message.micro_batch, message.slice, message.carried, receiver))
+    return tuple(program)
+
+
+def _exchange(shape: StepShape, pp_rank: int) -> tuple[Instruction, ...]:
+    if shape.forward_only:
+        return ()
+    program = [Instruction(Kind.REDUCE, stage) for stage in shape.stages_of(pp_rank) if stage >= shape.first_learning]
+    ends = {0: shape.last_stage, shape.last_stage: 0}
+    if shape.tied and shape.owner(0) != shape.owner(shape.last_stage):
+        for own, other in ends.items():
+            if shape.owner(own) == pp_rank:
+                peer = shape.owner(other)
+                program += [
+                    Instruction(Kind.RECEIVE, own, carried=Carried.TIED_USE, peer=peer),
+                    Instruction(Kind.SEND, other, carried=Carried.TIED_USE, peer=peer),
+                ]
+    return tuple(program)
+
+
+def computation(instruction: Instruction) -> Operation | None:
+    """The computation that an instruction is, None for messages and reductions."""
+    if instruction.kind not in COMPUTING:
+        return None
+    return Operation(instruction.kind, instruction.stage, instruction.micro_batch, instruction.slice)
