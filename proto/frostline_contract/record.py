@@ -35,6 +35,11 @@ class Shaped(Frozen):
     def _with_degrees(cls, values: Any) -> Any:
         return with_degrees(values)
 
+    def __hash__(self) -> int:
+        """Records are keys of tables; pydantic's hash takes no field that is a dictionary."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return hash(tuple(tuple(sorted(value.items())) if isinstance(value, dict) else value for value in values))
+
     @property
     def pp_degree(self) -> int:
         """Depth of the pipeline."""

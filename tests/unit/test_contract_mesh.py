@@ -186,6 +186,12 @@ def test_an_older_message_is_read_and_an_older_reader_is_told() -> None:
     assert Placement(pp_degree=2, dp_degree=2, **FIELDS) == placed
 
 
+def test_placements_are_keys_whatever_form_they_were_read_from() -> None:
+    placed, older = Placement(degrees={"pp": 2, "dp": 2}, **FIELDS), Placement(pp_degree=2, dp_degree=2, **FIELDS)
+    other = Placement(degrees={"pp": 1, "dp": 4}, **FIELDS | {"stage_bounds": (0, 4), "leaf_bounds": (0, 2, 4, 6, 8)})
+    assert len({placed, older, other}) == 2
+
+
 def test_a_placement_with_tensor_parallelism_crosses_the_wire_and_deals_its_units() -> None:
     fields = FIELDS | {"workers": tuple("abcdefgh")}
     placed = Placement(degrees={"dp": 2, "pp": 2, "tp_columns": 2}, **fields)

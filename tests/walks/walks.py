@@ -59,7 +59,7 @@ WALKS = (
         Act(WORKER + "cache/reader.py:read_values"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.read"),
     )),
-    Walk("a killed worker's generation is answered, and a step is committed", 30, 19, 88, (
+    Walk("a killed worker's generation is answered, and a step is committed", 30, 19, 95, (
         Act(WORKER + "life/departure.py:Teller.tell"),
         Act(CONTROL + "service/servicer.py:ControlServicer.Leave"),
         Act(CONTROL + "service/controller.py:Controller._take_departure"),
@@ -75,7 +75,7 @@ WALKS = (
         Act(WORKER + "life/entering.py:Entrance.enter"),
         stack(WORKER + "training/committing.py:commit_step"),
     )),
-    Walk("a plan becomes the first step in it", 20, 16, 83, (
+    Walk("a plan becomes the first step in it", 20, 16, 88, (
         Act(CONTROL + "service/reshaping.py:Reshaping.prepare"),
         Act(WORKER + "control/delivery.py:deliver"),
         Act(WORKER + "life/preparing.py:Preparation._prepare"),
