@@ -65,14 +65,6 @@ def test_no_cluster_role_unless_asked() -> None:
     assert {subject["namespace"] for subject in binding["subjects"]} == {"research"}
 
 
-def test_workers_of_one_speed() -> None:
-    """What a pod asks for is what it gets, so that its node's other pods change nothing."""
-    found = render("placement.worker_cpus=1.5", "placement.workers_per_pod=2", "placement.workers=4")
-    resources = found.container(*TRAINER)["resources"]
-    assert resources["requests"]["cpu"] == resources["limits"]["cpu"] == "3000m"
-    assert resources["requests"]["memory"] == render().container(*TRAINER)["resources"]["requests"]["memory"]
-
-
 def test_gpus() -> None:
     settings = ("placement.workers_per_pod=8", "kubernetes.trainer.gpus=8", "placement.workers=16")
     found = render(*settings)
