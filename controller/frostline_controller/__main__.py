@@ -14,6 +14,7 @@ from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RESUMABLE, RunStatus
 from frostline_controller.cluster.local_backend import LocalBackend
 from frostline_controller.deciding import replayed_decisions
+from frostline_controller.planner.inputs import parallel_slots
 from frostline_controller.service.controller import Controller
 from frostline_controller.service.leading import lead, stamp_logs
 from frostline_controller.service.run import Run
@@ -57,7 +58,7 @@ async def serve(options: argparse.Namespace) -> int:
     store = DurableStore(backend)
     state, cluster = await asyncio.to_thread(store.take_over)
     check_same_job(state, job, places.job)
-    slots = max(1, len(os.sched_getaffinity(0)) // job.training.threads)  # the local cluster's pods share this machine
+    slots = parallel_slots(job, len(os.sched_getaffinity(0)))  # the local cluster's pods share this machine
     run = Run(job, folder, backend, store, state, cluster, parallel_slots=slots)
     controller = Controller(run, replayed, job.checkpoint_root(folder))
     stamp_logs(run)

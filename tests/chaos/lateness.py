@@ -1,6 +1,6 @@
 """Which decisions a fault plan makes late: those whose statistics or verdict cannot pass while a worker is cut off. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from tests.chaos.jobs import INTERVAL, LAG, STEPS
@@ -18,8 +18,15 @@ class Lateness:
     may: frozenset[int]
 
 
-def lateness(hits: tuple[Hit, ...], committed: Mapping[int, float], wait_seconds: float, patient_seconds: float) -> Lateness:
-    """committed: Unix time at which each step was committed. patient_seconds: a wait that nothing outlasts."""
+def lateness(
+    hits: tuple[Hit, ...],
+    committed: Mapping[int, float],
+    members: Mapping[int, Set[str]],
+    wait_seconds: float,
+    patient_seconds: float,
+) -> Lateness:
+    """committed: Unix time at which each step was committed. members: who committed it. patient_seconds: a wait that nothing
+    outlasts."""
     must: set[int] = set()
     may: set[int] = set()
     if wait_seconds >= patient_seconds:
@@ -34,7 +41,9 @@ def lateness(hits: tuple[Hit, ...], committed: Mapping[int, float], wait_seconds
                 continue
             # The statistics leave after the vote that follows the interval's last step.
             sent_before = committed.get(read + 1, committed[due]) < hit.time_seconds
-            if not sent_before and committed[due] + wait_seconds < healed - SLACK_SECONDS:
+            # Who has left the shape meanwhile is waited for by nobody.
+            waited_for = bool(members.get(due, frozenset()) & set(hit.workers))
+            if waited_for and not sent_before and committed[due] + wait_seconds < healed - SLACK_SECONDS:
                 must.add(number)
             if committed[due] + wait_seconds < healed + SLACK_SECONDS + wait_seconds and committed[due] > hit.time_seconds:
                 may.add(number)

@@ -126,7 +126,8 @@ class Laboratory:
     def _late(self, case: Case, ended: Ended, timeline: Timeline) -> tuple[frozenset[int], list[str]]:
         """Decisions that came too late, and what is wrong with that: none may, unless the faults say so."""
         committed = {record["step"]: record["time_seconds"] for record in ended.records}
-        expected = lateness(timeline.hits, committed, case.wait_seconds, PATIENT_SECONDS)
+        members = {step: frozenset(life.plan.placement.workers) for life in timeline.lives for step in life.recorded}
+        expected = lateness(timeline.hits, committed, members, case.wait_seconds, PATIENT_SECONDS)
         late = frozenset(voids(ended))
         if expected.must <= late <= expected.may:
             return late, []

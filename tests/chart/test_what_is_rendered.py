@@ -194,3 +194,12 @@ def test_names_that_variables_are_made_of() -> None:
     longest = "r" * 40
     for one in render(release=longest, namespace="n").objects:
         assert len(one["metadata"]["name"]) <= (52 if one["kind"] == "StatefulSet" else 63) or one["kind"] == "ClusterRoleBinding"
+
+
+def test_workers_of_one_speed() -> None:
+    """What a pod asks for is what it gets, so that its node's other pods change nothing."""
+    found = render("placement.worker_cpus=1.5", "placement.workers_per_pod=2", "placement.workers=4")
+    trainer = ("StatefulSet", "digits-trainer")
+    resources = found.container(*trainer)["resources"]
+    assert resources["requests"]["cpu"] == resources["limits"]["cpu"] == "3000m"
+    assert resources["requests"]["memory"] == render().container(*trainer)["resources"]["requests"]["memory"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from frostline_contract.cpu_groups import CpuGroups, NoCpuGroups
 from tests.e2e.conftest import RESHAPES
 from tests.e2e.runs import Ended, Workshop
 
@@ -66,3 +67,23 @@ def test_verify_finds_a_single_wrong_bit(one_worker: Ended, workshop: Workshop, 
     assert checked.returncode == 1, checked.stdout + checked.stderr
     assert f"loss: recorded {loss * (1 + 2**-52)!r}, computed {loss!r}" in checked.stdout
     assert "1 DIFFER" in checked.stdout
+
+
+def test_workers_of_one_speed_end_with_the_same_bits(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
+    """Each of three has a quarter of a processor, one is killed; the groups go with the run."""
+    try:
+        ours = CpuGroups.create()
+    except NoCpuGroups as reason:
+        pytest.skip(str(reason))
+    ours.remove()
+    kill = {"kind": "kill_worker", "step": 15, "worker": 1, "phase": "exchange"}
+    changes = {"placement": {"worker_cpus": 0.25}, "faults": [kill]}
+    running = workshop.start(tmp_path / "run", changes, "--workers", "3")
+    groups = ours.folder.with_name(f"frostline-{running.process.pid}")
+    running.wait_for_step(2)
+    inside = [file.read_text().split() for file in groups.glob("*/cgroup.procs")]
+    ended = running.end()
+    assert ended.code == 0, ended.story()
+    assert [len(one) for one in inside] == [1, 1, 1]
+    assert ended.digest == one_worker.digest
+    assert not groups.exists()

@@ -231,13 +231,17 @@ def test_a_late_commit_is_seen() -> None:
 
 def test_a_cut_makes_late_what_cannot_pass_it() -> None:
     committed = {step: step * 0.1 for step in range(1, 41)}
+    members = dict.fromkeys(committed, frozenset("ab"))
     cut = hit("cut", "a", 6, at=0.65, seconds=3.0)
-    assert lateness((cut,), committed, 120.0, 60.0) == Lateness(frozenset(), frozenset())
-    found = lateness((cut,), committed, 0.2, 60.0)
+    assert lateness((cut,), committed, members, 120.0, 60.0) == Lateness(frozenset(), frozenset())
+    found = lateness((cut,), committed, members, 0.2, 60.0)
     assert (found.must, found.may) == ({1, 2, 3}, {1, 2, 3, 4}), "the fourth is due a moment before the cut heals"
-    short = lateness((hit("cut", "a", 6, at=0.65, seconds=0.6),), committed, 0.2, 60.0)
+    short = lateness((hit("cut", "a", 6, at=0.65, seconds=0.6),), committed, members, 0.2, 60.0)
     assert 1 not in short.must
     assert 4 not in short.may
+    members |= dict.fromkeys(range(12, 41), frozenset("b"))
+    left = lateness((cut,), committed, members, 0.2, 60.0)
+    assert (left.must, left.may) == ({1}, {1, 2, 3, 4}), "nobody waits for a worker that has left the shape"
 
 
 def test_a_killed_run_goes_back_to_its_checkpoint_in_a_new_epoch() -> None:

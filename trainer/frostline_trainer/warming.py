@@ -6,9 +6,7 @@ and tells what is wrong with it.
 
 import importlib
 import logging
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -16,6 +14,7 @@ import yaml
 from frostline_contract.job import read_yaml
 from frostline_contract.run_directory import RunDirectory
 from frostline_trainer.data.sources import source_named
+from frostline_trainer.lean_imports import lean_imports
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +22,7 @@ log = logging.getLogger(__name__)
 def import_for(run_dir: str) -> None:
     """Import what the workers of the run in `run_dir` need; for all families that are built in where no run is named (empty)."""
     family, source = _named_in(RunDirectory(run_dir).job) if run_dir else ("", "")
-    with _hidden("scipy"):
+    with lean_imports():
         registry = importlib.import_module("frostline_trainer.families.registry")
         for name in [family] if family else registry.BUILT_IN:
             with suppress(ValueError):  # the worker says so, to the controller
@@ -41,19 +40,3 @@ def _named_in(file: Path) -> tuple[str, str]:
     except (OSError, yaml.YAMLError, ValueError, KeyError, TypeError) as error:
         log.info("all families are imported: %s says no model.family and data.source (%s)", file, error)
         return "", ""
-
-
-@contextmanager
-def _hidden(package: str) -> Iterator[None]:
-    """Inside, `package` cannot be imported, and looks as if it were not installed.
-
-    transformers imports scipy with any model, for losses of object detection, where it finds it: a third of a second.
-    """
-    if package in sys.modules:
-        yield
-        return
-    sys.modules[package] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[package]

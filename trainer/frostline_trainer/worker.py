@@ -13,6 +13,7 @@ import traceback
 
 import torch
 
+from frostline_contract.cpu_groups import enter_from
 from frostline_contract.exit_codes import FAULT, REFUSED, USER_MISTAKE
 from frostline_contract.job import Job, parse_job, read_yaml
 from frostline_contract.statistics import WorkerProfile
@@ -34,6 +35,7 @@ def main() -> int:
     """Entry point of a worker process (forked by the preload process, or started by itself)."""
     nccl.quiet()
     identity = Identity.from_environment()
+    enter_from(os.environ, identity.worker_id.replace("/", "-"))
     logging.basicConfig(
         level=os.environ.get("FROSTLINE_LOG_LEVEL", "INFO").upper(),
         format=f"%(asctime)s {identity.pod_name} %(levelname)s %(name)s %(message)s",

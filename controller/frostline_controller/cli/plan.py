@@ -18,7 +18,7 @@ from frostline_controller.cli.model_size import ModelSize, model_size
 from frostline_controller.measured import MeasuredProfile
 from frostline_controller.planner.advice import Advice, advise
 from frostline_controller.planner.describe import as_json, describe
-from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots
 from frostline_controller.planner.search import PlannedPlacement, make_plan
 from frostline_controller.planner.simulate import analytic_profiles
 
@@ -114,7 +114,7 @@ def plan_inputs(
         # With nothing frozen it is the run's first plan; with a freeze point the run started earlier, at the job's depth.
         start_pp_degree=job.placement.initial_pp_degree if freeze_point else None,
         steps_left=job.training.steps or DEFAULT_STEPS,
-        parallel_slots=(os.cpu_count() or 1) if local else None,
+        parallel_slots=parallel_slots(job, os.cpu_count() or 1) if local else None,
         samples_per_step=job.training.batch_size,
         boundary_bytes_per_sample=size.sequence * size.hidden * BYTES[job.training.precision],
         batch=job.training.batch,

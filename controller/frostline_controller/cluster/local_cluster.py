@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from frostline_contract.annotations import STATE
+from frostline_contract.cpu_groups import CpuGroups
 from frostline_contract.exit_codes import USER_MISTAKE
 from frostline_contract.job import Job
 from frostline_contract.run_directory import RunDirectory
@@ -82,6 +83,9 @@ class LocalCluster:
         self._env = child_environment({
             **os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **(env or {}),
         })  # fmt: skip
+        self._groups = _cpu_groups(job)
+        if self._groups is not None:
+            self._env |= self._groups.environment(job.placement.worker_cpus or 0.0)
         self._sockets = ScratchFolder()
         shared = self._env.get("FROSTLINE_PRELOAD", "")
         if shared == PRELOAD_IN_PODS:
@@ -115,6 +119,8 @@ class LocalCluster:
         if self._thread.is_alive():
             self._thread.join()
         self._sockets.close()
+        if self._groups is not None:
+            self._groups.remove()
 
     def process_id(self, name: str) -> int | None:
         """Of a service or of a pod's agent; None while it is not running."""
@@ -288,3 +294,16 @@ class LocalCluster:
             self._write_status()
         except OSError as error:
             log.warning("the pods' end was not written error=%s", error)
+
+
+def _cpu_groups(job: Job) -> CpuGroups | None:
+    """Control groups for workers of one speed, where the job asks for them. Raises ValueError where there can be none."""
+    share, cores = job.placement.worker_cpus, len(os.sched_getaffinity(0))
+    if share is None:
+        return None
+    if (workers := job.placement.workers + job.placement.spare_workers) * share > cores:
+        raise ValueError(
+            f"placement.worker_cpus is {share:g} and {workers} workers would need {workers * share:g} of {cores} processors; "
+            f"lower it to {cores / workers:.2g}, or start fewer workers"
+        )
+    return CpuGroups.create()

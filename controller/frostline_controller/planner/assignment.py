@@ -25,7 +25,7 @@ class Assignment:
 
 def assign_workers(inputs: PlanInputs, shape: ParallelShape, stage_bounds: tuple[int, ...]) -> Assignment:
     """Deal the members over the rectangle: faster ones and those that hold state first, the rest are spares."""
-    chosen = _choose(inputs.members, shape)
+    chosen = _choose(inputs.members, shape, inputs.placement.buddies)
     lacks = _missing_bytes(inputs, shape, stage_bounds, chosen)
     columns = _columns_by_state(chosen, lacks, shape)
     _swap_towards_state(columns, lacks)
@@ -41,17 +41,19 @@ def assign_workers(inputs: PlanInputs, shape: ParallelShape, stage_bounds: tuple
     return Assignment(workers, spares, moved, uncovered)
 
 
-def _choose(members: tuple[MemberInfo, ...], shape: ParallelShape) -> list[MemberInfo]:
+def _choose(members: tuple[MemberInfo, ...], shape: ParallelShape, buddies: bool) -> list[MemberInfo]:
     """The members to use, in domain order: faster ones first, then those that have a place now.
 
-    Where stages have several owners, equally fast members of other failure domains are taken in until each stage can have one.
+    Where stages have several owners, equally fast members of other failure domains are taken in until each stage can have one;
+    where each has one owner and buddies keep copies, until one member is there whose node's loss is not everybody's.
     """
     count = shape.world_size
     ordered = sorted(members, key=lambda m: (-m.speed, m.global_rank < 0, m.global_rank, m.failure_domain, m.worker_id))
     chosen, rest = ordered[:count], ordered[count:]
-    if shape.dp_degree > 1:
+    needed = shape.pp_degree if shape.dp_degree > 1 else int(buddies and count > 1)
+    if needed:
         domain, held = Counter(member.failure_domain for member in chosen).most_common(1)[0]
-        strangers = [member for member in rest if member.failure_domain != domain][: max(0, shape.pp_degree - (count - held))]
+        strangers = [member for member in rest if member.failure_domain != domain][: max(0, needed - (count - held))]
         leaving = [place for place in reversed(range(count)) if chosen[place].failure_domain == domain]
         for place, stranger in zip(leaving, strangers, strict=False):
             if stranger.speed >= chosen[place].speed:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from frostline_contract.job import Job
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.plan import Placement
@@ -119,3 +120,14 @@ def replica_speeds(inputs: PlanInputs, workers: tuple[str, ...], shape: Parallel
     speed_of = {member.worker_id: member.speed for member in inputs.members}
     replicas = (shape.replica(dp_rank) for dp_rank in range(shape.dp_degree))
     return [min(speed_of.get(workers[global_rank], 1.0) for global_rank in replica) for replica in replicas]
+
+
+def parallel_slots(job: Job, cores: int) -> int | None:
+    """Workers of a job that can compute at once on one machine; None: all, as devices of their own.
+
+    cores: of the machine. With placement.worker_cpus each worker has its share to itself; else they take turns.
+    """
+    share = job.placement.worker_cpus
+    if share is None:
+        return max(1, cores // job.training.threads)
+    return None if share * job.placement.workers <= cores else max(1, int(cores / share))

@@ -36,6 +36,12 @@ class PlacementSection(Section):
     objective: Literal["throughput", "cost"] = live(
         "throughput", doc="throughput: freed workers become replicas. cost: they go back."
     )
+    worker_cpus: float | None = fixed(
+        None,
+        ge=0.1,
+        le=1024.0,
+        doc="Processors that a worker gets, no more and no fewer: on this machine by a control group's quota, so that workers are devices of one speed; on a cluster as the container's request and limit. null: what the machine has.",
+    )
     worker_memory_bytes: int | None = live(None, ge=1, doc="Memory a worker may use; null: what it measures.")
     hysteresis: float = live(0.05, ge=0.0, doc="A reshape must save this share of the remaining time beyond its cost.")
     reshape_every_freeze: bool = live(False, doc="Reshape at every freeze, worth it or not (for demonstrations and tests).")

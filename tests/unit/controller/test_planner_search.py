@@ -11,6 +11,7 @@ from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.plan import Placement
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
+from frostline_controller.plan_building import buddies_of, uncovered_of
 from frostline_controller.planner import MemberInfo, make_plan
 from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.planner.leaves import deal_by_speed
@@ -169,6 +170,19 @@ def test_a_stage_lies_in_two_failure_domains_where_there_are_two():
     placement = make_plan(inputs(8, crew, placement=PlacementSection(workers=6, pp_degree=2, dp_degree=2))).placement
     domains = [{worker[0] for worker in placement.workers[column::2]} for column in range(2)]
     assert domains == [{"a", "b"}, {"a", "b"}]
+
+
+def test_a_pipeline_without_replicas_has_a_member_elsewhere_that_can_keep_its_units():
+    """Else the loss of one node would take all copies of every unit."""
+    pipeline = PlacementSection(workers=4, pp_degree=2, dp_degree=1)
+    placement = make_plan(inputs(8, members(4, per_node=2), placement=pipeline)).placement
+    domains = {worker: f"node-{int(worker[1]) // 2}" for worker in ("w0", "w1", "w2", "w3")}
+    assert {domains[worker] for worker in placement.workers} == {"node-0", "node-1"}
+    assert uncovered_of(placement, domains, buddies_of(placement, domains)) == ()
+    alone = pipeline.model_copy(update={"buddies": False})
+    assert make_plan(inputs(8, members(4, per_node=2), placement=alone)).placement.workers == ("w0", "w1")
+    faster = (MemberInfo("a0", "a", speed=2.0), MemberInfo("a1", "a", speed=2.0), MemberInfo("b0", "b"))
+    assert make_plan(inputs(8, faster, placement=pipeline)).placement.workers == ("a0", "a1"), "speed first"
 
 
 def test_state_stays_where_it_lies():

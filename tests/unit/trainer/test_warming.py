@@ -12,7 +12,10 @@ from frostline_contract.job import dump_job, load_job
 from frostline_trainer.data.sources.digits import read_digits
 
 DIGITS_JOB = Path(__file__).parents[3] / "examples" / "image_classification" / "digits.yaml"
-UNWANTED = ("sklearn", "pandas", "pyarrow", "datasets", "matplotlib", "scipy", "redis")
+UNWANTED = (
+    "sklearn", "pandas", "pyarrow", "datasets", "matplotlib", "scipy", "redis", "sympy", "triton", "torch._dynamo.utils",
+    "torch.distributed.tensor",
+)  # fmt: skip
 """Packages that a worker of the digits job must not import: each costs a replacement a part of the time that it has."""
 BUILT = (
     "import sys, gc; from frostline_trainer.preload import warm_up; warm_up(); before = set(sys.modules)\n"
@@ -46,7 +49,34 @@ def test_a_cold_pod_imports_its_own_family_and_no_large_package(imported: tuple[
 def test_a_fork_finds_everything_imported_and_the_collector_running(imported: tuple[list[str], set[str]]) -> None:
     collecting, *later = imported[0]
     assert collecting == "True"
-    assert set(later) <= {"torch.profiler._cupti_monitor"}
+    assert set(later) <= {"torch.profiler._cupti_monitor", "torch.utils._device"}, "two small files"
+
+
+LEFT_OUT = (
+    "import sys; from frostline_trainer.preload import warm_up; warm_up(); from pathlib import Path\n"
+    "import torch; from transformers import GPT2Config, GPT2LMHeadModel\n"
+    "model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=32, n_positions=16)).eval()\n"
+    "tokens, mask = torch.tensor([[0, 1, 2], [3, 4, 5]]), torch.tensor([[0, 1, 1], [1, 1, 1]])\n"
+    "before = model(tokens, attention_mask=mask).logits\n"
+    "model.save_pretrained(sys.argv[1]); read = GPT2LMHeadModel.from_pretrained(sys.argv[1]).eval()\n"
+    "assert torch.equal(read(tokens, attention_mask=mask).logits, before)\n"
+    "assert 'torch._dynamo.utils' not in sys.modules\n"
+    "graphs = []\n"
+    "def count(graph, inputs): graphs.append(graph); return graph.forward\n"
+    "compiled = torch.compile(lambda x: torch.sin(x) + 1, backend=count)\n"
+    "assert torch.equal(compiled(torch.ones(2)), torch.sin(torch.ones(2)) + 1) and len(graphs) == 1\n"
+    "import transformers.masking_utils as masks\n"
+    "with masks.TransformGetItemToIndex(): pass\n"
+    "print(sys.modules['torch._dynamo'].__file__)"
+)
+
+
+def test_what_is_left_out_is_there_for_who_uses_it(tmp_path: Path) -> None:
+    """A whole model runs, is saved and read without the compiler; who compiles gets the real one."""
+    env = {**os.environ, "FROSTLINE_RUN_DIR": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", LEFT_OUT, str(tmp_path)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("torch/_dynamo/__init__.py")
 
 
 @pytest.mark.parametrize("text", ["", "model: {family: nobody}\ndata: {source: digits}\n", "model: [", "model: {family: vit}\n"])

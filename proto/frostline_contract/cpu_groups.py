@@ -1,0 +1,142 @@
+"""Workers of one speed on one machine: each gets its share of a processor by a control group's quota, whatever else runs.
+
+Linux has two versions of control groups. With version 1 a controller has a hierarchy of its own, and any group may have
+processes. With version 2 there is one hierarchy; a group that hands controllers on to its children has no process itself.
+(kernel.org: admin-guide/cgroup-v1/cgroups, scheduler/sched-bwc, admin-guide/cgroup-v2.)
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MOUNT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+GROUPS_ENV, SHARE_ENV = "FROSTLINE_CPU_GROUPS", "FROSTLINE_WORKER_CPUS"
+PREFIX, REST = "frostline-", "rest"
+PERIOD_MICROSECONDS = 10_000
+"""Quotas are dealt anew so often: a worker that has used its own up waits no longer than this."""
+QUOTA_MICROSECONDS_MIN = 1_000
+"""The kernel's least quota of a group."""
+TRIES = 20
+
+
+class NoCpuGroups(ValueError):
+    """Control groups cannot be made here; the text says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class CpuGroups:
+    """The group of a run, with a group of each worker in it. version: 1 or 2."""
+
+    folder: Path
+    version: int
+
+    @staticmethod
+    def create(mount: Path = MOUNT, own: Path = OWN) -> "CpuGroups":
+        """Make a run's group, named by this process; remove those whose process is gone. Raises NoCpuGroups."""
+        try:
+            base, version = _where(mount, own)
+            _sweep(base)
+            folder = base / f"{PREFIX}{os.getpid()}"
+            folder.mkdir(exist_ok=True)
+            if version == 2:
+                _hand_on_cpu(folder)
+            return CpuGroups(folder, version)
+        except OSError as error:
+            raise NoCpuGroups(
+                f"placement.worker_cpus needs control groups, and {error.filename or mount} cannot be written "
+                f"({error.strerror or error}); run as root, or in a scope of your own: systemd-run --user --scope -p "
+                "Delegate=yes frostline run ...; or leave placement.worker_cpus out"
+            ) from None
+
+    def environment(self, cpus: float) -> dict[str, str]:
+        """What a worker's process reads in `enter_from`."""
+        return {GROUPS_ENV: str(self.folder), SHARE_ENV: repr(cpus)}
+
+    def remove(self) -> None:
+        """Remove the run's group and those in it. One that a process still ends in stays, and the next `create` removes it."""
+        _remove(self.folder)
+
+
+def enter_from(env: Mapping[str, str], name: str) -> None:
+    """Put this process, with all that it starts, into a group of its own, where the environment says so.
+
+    name: unique in the run. Call it before threads start to compute. Groups of workers that have ended are removed.
+    """
+    if GROUPS_ENV not in env:
+        return
+    folder = Path(env[GROUPS_ENV])
+    for left in range(TRIES, 0, -1):
+        try:
+            _enter(folder / name, float(env[SHARE_ENV]))
+            break
+        except FileNotFoundError:  # another worker took the group for one that is over
+            if left == 1:
+                raise
+    for group in _children(folder):
+        with suppress(OSError):  # it is in use
+            group.rmdir()
+
+
+def _enter(group: Path, cpus: float) -> None:
+    group.mkdir(parents=True, exist_ok=True)
+    quota = max(QUOTA_MICROSECONDS_MIN, round(cpus * PERIOD_MICROSECONDS))
+    if (group / "cpu.cfs_quota_us").exists():
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD_MICROSECONDS))
+        (group / "cpu.cfs_quota_us").write_text(str(quota))
+    else:
+        (group / "cpu.max").write_text(f"{quota} {PERIOD_MICROSECONDS}")
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def _where(mount: Path, own: Path) -> tuple[Path, int]:
+    """The group that this process is in, of the hierarchy that has the cpu controller, and its version."""
+    lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    for _, controllers, path in lines:
+        if "cpu" in controllers.split(","):
+            return _group_of(mount / controllers, path), 1
+    unified = next(path for _, controllers, path in lines if not controllers)
+    base = _group_of(mount, unified)
+    if "cpu" not in (base / "cgroup.controllers").read_text().split():
+        raise NoCpuGroups(
+            f"placement.worker_cpus needs the cpu controller, and {base} has none; run in a scope that is given it: systemd-run "
+            "--user --scope -p Delegate=yes frostline run ...; or leave placement.worker_cpus out"
+        )
+    return base, 2
+
+
+def _group_of(hierarchy: Path, path: str) -> Path:
+    """In a container the path may be the host's, and the hierarchy's own root is all that is seen of it."""
+    group = hierarchy / path.lstrip("/")
+    return group if group.is_dir() else hierarchy
+
+
+def _hand_on_cpu(folder: Path) -> None:
+    """Version 2: the group that this process is in hands its cpu controller on, so its processes move to a group beside ours."""
+    base = folder.parent
+    if "cpu" not in (base / "cgroup.subtree_control").read_text().split():
+        rest = base / f"{PREFIX}{REST}"
+        rest.mkdir(exist_ok=True)
+        for process in (base / "cgroup.procs").read_text().split():
+            with suppress(ProcessLookupError):
+                (rest / "cgroup.procs").write_text(process)
+        (base / "cgroup.subtree_control").write_text("+cpu")
+    (folder / "cgroup.subtree_control").write_text("+cpu")
+
+
+def _sweep(base: Path) -> None:
+    for group in _children(base):
+        owner = group.name.removeprefix(PREFIX)
+        if group.name.startswith(PREFIX) and owner.isdigit() and not Path("/proc", owner).exists():
+            _remove(group)
+
+
+def _remove(folder: Path) -> None:
+    for group in (*_children(folder), folder):
+        with suppress(OSError):  # a process of it still ends
+            group.rmdir()
+
+
+def _children(folder: Path) -> list[Path]:
+    return [one for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []

@@ -1,0 +1,100 @@
+"""Workers of one speed: groups of both versions, what is said where there can be none, and a quota that really holds."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from frostline_contract.cpu_groups import CpuGroups, NoCpuGroups, enter_from
+from frostline_contract.job import Job, load_job
+from frostline_controller.cluster.local_cluster import LocalCluster
+from frostline_controller.planner.inputs import parallel_slots
+
+DIGITS_JOB = Path(__file__).parents[2] / "examples" / "image_classification" / "digits.yaml"
+BURN = """
+import os, resource, sys, time
+from frostline_contract.cpu_groups import enter_from
+enter_from(os.environ, sys.argv[1])
+started, used = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_utime
+while time.monotonic() < started + 1.5: pass
+print((resource.getrusage(resource.RUSAGE_SELF).ru_utime - used) / (time.monotonic() - started))
+"""
+
+
+@pytest.fixture
+def groups() -> CpuGroups:
+    try:
+        return CpuGroups.create()
+    except NoCpuGroups as reason:
+        pytest.skip(str(reason))
+
+
+def test_a_worker_gets_its_share_and_no_more(groups: CpuGroups) -> None:
+    env = {**os.environ, **groups.environment(0.3)}
+    try:
+        burning = [subprocess.Popen([sys.executable, "-c", BURN, f"w{n}"], env=env, stdout=subprocess.PIPE) for n in range(2)]
+        shares = [float(one.communicate()[0]) for one in burning]
+    finally:
+        time.sleep(0.1)
+        groups.remove()
+    assert max(shares) < 0.4, "one period more at most, and what of a tick is counted late"
+    assert not groups.folder.exists(), "nothing is left"
+
+
+def test_groups_of_a_run_that_was_killed_go_with_the_next(groups: CpuGroups) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = groups.folder.with_name(f"frostline-{ended.pid}")
+    (left / "worker").mkdir(parents=True)
+    CpuGroups.create()
+    assert not left.exists()
+    groups.remove()
+
+
+def _job(worker_cpus: float | None = None) -> Job:
+    share = "null" if worker_cpus is None else f"{worker_cpus:g}"
+    return load_job(DIGITS_JOB, ["placement.workers=4", f"placement.worker_cpus={share}"])
+
+
+def _version_2(tmp_path: Path, own: str, controllers: str = "cpu memory") -> tuple[Path, Path]:
+    """A tree of version 2 as far as it is read and written, and this process's line."""
+    mount = tmp_path / "cgroup"
+    base = mount / own.lstrip("/")
+    base.mkdir(parents=True)
+    for name, text in (("cgroup.controllers", controllers), ("cgroup.subtree_control", ""), ("cgroup.procs", f"{os.getpid()}\n")):
+        (base / name).write_text(text)
+    line = tmp_path / "self"
+    line.write_text(f"0::{own}\n")
+    return mount, line
+
+
+def test_version_2_hands_the_controller_on_and_moves_its_own_processes_aside(tmp_path: Path) -> None:
+    mount, own = _version_2(tmp_path, "/user.slice/run.scope")
+    groups = CpuGroups.create(mount, own)
+    base = mount / "user.slice/run.scope"
+    assert (groups.version, groups.folder) == (2, base / f"frostline-{os.getpid()}")
+    assert (base / "cgroup.subtree_control").read_text() == (groups.folder / "cgroup.subtree_control").read_text() == "+cpu"
+    assert (base / "frostline-rest" / "cgroup.procs").read_text() == str(os.getpid()), "a group that hands on has no process"
+    enter_from(groups.environment(0.4), "w")
+    assert (groups.folder / "w" / "cpu.max").read_text() == "4000 10000"
+    assert (groups.folder / "w" / "cgroup.procs").read_text() == str(os.getpid())
+
+
+def test_what_cannot_be_is_said_with_what_to_do(tmp_path: Path) -> None:
+    mount, own = _version_2(tmp_path, "/", controllers="memory")
+    with pytest.raises(NoCpuGroups, match=r"placement\.worker_cpus needs the cpu controller.*systemd-run"):
+        CpuGroups.create(mount, own)
+    with pytest.raises(NoCpuGroups, match=r"placement\.worker_cpus needs control groups.*cannot be written.*systemd-run"):
+        CpuGroups.create(tmp_path / "nowhere", tmp_path / "no-such-file")
+    job = _job(100.0)
+    with pytest.raises(ValueError, match=r"placement\.worker_cpus is 100 and 4 workers would need 400 of"):
+        LocalCluster(tmp_path, job)
+
+
+def test_the_planner_counts_devices_where_workers_have_shares() -> None:
+    assert parallel_slots(_job(), 2) == 2
+    assert parallel_slots(_job(0.4), 2) is None
+    assert parallel_slots(_job(1.0), 2) == 2
