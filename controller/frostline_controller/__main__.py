@@ -61,11 +61,13 @@ async def serve(options: argparse.Namespace) -> int:
     slots = parallel_slots(job, len(os.sched_getaffinity(0)))  # the local cluster's pods share this machine
     run = Run(job, folder, backend, store, state, cluster, parallel_slots=slots)
     controller = Controller(run, replayed, job.checkpoint_root(folder))
-    stamp_logs(run)
-    run.accept_numerics = options.accept_numerics
+    stamp_logs(run.facts)
+    run.facts.accept_numerics = options.accept_numerics
     await controller.start()
     stands = controller.ending.outcome  # a result that a predecessor claimed, and could not write any more
-    if options.resume and (run.state.state in RESUMED_STATES or (stands is not None and stands.status != RunStatus.COMPLETED)):
+    if options.resume and (
+        run.facts.state.state in RESUMED_STATES or (stands is not None and stands.status != RunStatus.COMPLETED)
+    ):
         await controller.commands.resume("resumed")
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -138,10 +138,10 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
     keeping: list[asyncio.Task[None]] = []
     try:
         run, controller = await take_over(settings, job, jobs, backend, lease, stop)
-        stamp_logs(run)
+        stamp_logs(run.facts)
         await patiently(controller.start, stop)
         for text in said:
-            await run.event("command", text)
+            await run.outbox.event("command", text)
         label = LeaderLabel(api, settings.namespace, settings.release, settings.pod_name)
 
         async def take_the_service(port: int) -> None:
@@ -149,7 +149,7 @@ async def lead_run(settings: Settings, api: Api, jobs: JobSource, lease: LeaderL
             keeping.append(asyncio.create_task(label.keep(lease.leads)))
 
         callers = OnlyLeading(known_callers(settings, backend), lease)
-        web.lead(run)
+        web.lead(run.facts, run.store)
         told = await lead(controller, callers, settings.host, PORT, stop, take_the_service)
         return 0 if told else SUPERSEDED
     finally:

@@ -7,9 +7,10 @@ from frostline_contract.lineage import ROLLBACK
 from frostline_contract.mesh import in_words
 from frostline_contract.plan import Placement
 from frostline_controller.planning import Choice
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.store import RunStore
 from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.reshaping import Reshaping
-from frostline_controller.service.run import Run
 from frostline_controller.state.durable import PinnedShape
 
 log = logging.getLogger(__name__)
@@ -51,19 +52,19 @@ class Joins:
 class Adapting:
     """Keeps the wish for a new placement until a plan that answers it was switched to, or the planner says that none pays."""
 
-    def __init__(self, run: Run, choosing: Choosing, reshaping: Reshaping) -> None:
-        self._run, self._choosing, self._reshaping = run, choosing, reshaping
+    def __init__(self, facts: RunFacts, store: RunStore, choosing: Choosing, reshaping: Reshaping) -> None:
+        self._facts, self._store, self._choosing, self._reshaping = facts, store, choosing, reshaping
         self.wish = ""
         self._wishes = 0
         self._cause = "reshape"
         self._deferred_to = 0
         self._patient = False
-        section = run.job.controller
+        section = facts.job.controller
         self._joins = Joins(section.join_settle_seconds, section.join_pause_seconds)
 
     def note_joined(self, wish: str) -> None:
         """A worker is there that could be a member."""
-        self._joins.note(self._run.clock())
+        self._joins.note(self._facts.clock())
         self.ask(wish, "join", patient=True)
 
     def ask(self, wish: str, cause: str = "reshape", patient: bool = False) -> None:
@@ -78,18 +79,18 @@ class Adapting:
 
     async def advance(self) -> None:
         """Prepare a plan where one is wanted, nothing else is prepared, and its window is still open long enough."""
-        run = self._run
+        facts = self._facts
         await self._take_scheduled()
-        if not self.wish or self._reshaping.busy or run.current is None or run.step < self._deferred_to:
+        if not self.wish or self._reshaping.busy or facts.current is None or facts.step < self._deferred_to:
             return
-        if run.awaited() or self._rollback_pending() or (self._patient and self._is_early()):
+        if facts.awaited() or self._rollback_pending() or (self._patient and self._is_early()):
             return
-        not_before = run.state.pinned.from_step if run.state.pinned else 0
+        not_before = facts.state.pinned.from_step if facts.state.pinned else 0
         freeze_point, _, first, until = self._reshaping.window(not_before)
-        if run.step + MARGIN_STEPS >= run.total_steps:
+        if facts.step + MARGIN_STEPS >= facts.total_steps:
             self.wish = ""
             return
-        if until < max(first, run.step + MARGIN_STEPS):
+        if until < max(first, facts.step + MARGIN_STEPS):
             self._deferred_to = until + 1
             return
         answering = self._wishes
@@ -104,7 +105,7 @@ class Adapting:
             self._deferred_to = until + 1
             return
         self._answered(answering)
-        self._joins.tried(run.clock())
+        self._joins.tried(facts.clock())
 
     def _answered(self, wishes: int) -> None:
         """The planner has answered; what was asked for while it was asked, or while its plan was written, is still to be."""
@@ -113,53 +114,53 @@ class Adapting:
 
     def _is_early(self) -> bool:
         """Whether more workers may join soon."""
-        complete = len(self._run.available()) >= self._choosing.wanted_workers()
-        return self._run.clock() < self._joins.due_at(complete)
+        complete = len(self._facts.available()) >= self._choosing.wanted_workers()
+        return self._facts.clock() < self._joins.due_at(complete)
 
     async def _choice(self, freeze_point: int, step: int) -> Choice | None:
         """The planner's answer; what must happen (a command, a member that leaves, reshape_every_freeze) pays in any case."""
-        run = self._run
-        current = run.current
+        facts = self._facts
+        current = facts.current
         assert current is not None
-        workers = run.available()
+        workers = facts.available()
         try:
             choice = await self._choosing.choose(workers, freeze_point, current.placement, step)
         except ValueError as error:
             log.warning("no placement wish=%r reason=%s", self.wish, error)
-            run.message = str(error)
+            facts.message = str(error)
             return None
         there = {worker.worker_id for worker in workers}
         leaving = [worker for worker in current.placement.workers if worker not in there]
-        pinned = run.state.pinned
+        pinned = facts.state.pinned
         commanded = pinned is not None and pinned.degrees == choice.placement.degrees
-        frozen = run.job.placement.reshape_every_freeze and freeze_point != current.freeze_point
+        frozen = facts.job.placement.reshape_every_freeze and freeze_point != current.freeze_point
         differs = _computed(choice.placement) != _computed(current.placement)
-        due = bool(leaving) or frozen or (commanded and differs) or run.behind(current)
+        due = bool(leaving) or frozen or (commanded and differs) or facts.behind(current)
         reason = choice.reason if due or not choice.verdict else f"{choice.verdict}; {choice.reason}"
         return Choice(choice.placement, (choice.pays and differs) or due, reason, choice.verdict)
 
     async def _take_scheduled(self) -> None:
         """The next of the job's reshapes becomes the pinned shape as soon as the decision in force at its step is known."""
-        run = self._run
-        done = run.state.reshapes_done
-        scheduled = sorted(run.job.reshapes, key=lambda one: one.step)
-        if done >= len(scheduled) or run.calendar is None or run.current is None or self._reshaping.busy:
+        facts, store = self._facts, self._store
+        done = facts.state.reshapes_done
+        scheduled = sorted(facts.job.reshapes, key=lambda one: one.step)
+        if done >= len(scheduled) or facts.calendar is None or facts.current is None or self._reshaping.busy:
             return
         one: ScheduledReshape = scheduled[done]
-        known = max((decision.number for decision in run.surviving()), default=0)
-        if run.calendar.due_before(one.step) > known:
+        known = max((decision.number for decision in facts.surviving()), default=0)
+        if facts.calendar.due_before(one.step) > known:
             return
         pinned = PinnedShape(
             degrees=one.degrees, schedule=one.schedule, virtual_stages=one.virtual_stages,
             from_step=one.step, freeze_point=self._reshaping.window(one.step)[0],
         )  # fmt: skip
-        await run.commit(pinned=pinned, reshapes_done=done + 1)
+        await store.commit(pinned=pinned, reshapes_done=done + 1)
         self.ask(f"reshape to {in_words(one.degrees)} scheduled at step {one.step}")
 
     def _rollback_pending(self) -> bool:
         """Between a rollback's decision and the first record of the lineage that it opens, nothing can switch."""
-        start = self._run.state.lineages[-1]
-        return start.kind == ROLLBACK and self._run.records.lineage < start.lineage
+        start = self._facts.state.lineages[-1]
+        return start.kind == ROLLBACK and self._store.records.lineage < start.lineage
 
 
 def _computed(placement: Placement) -> dict[str, object]:

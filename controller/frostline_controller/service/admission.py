@@ -21,7 +21,7 @@ class Admission:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._job_digest = job_digest(controller.run.job)
+        self._job_digest = job_digest(controller.run.facts.job)
 
     async def check(self, request: pb.RegisterRequest) -> None:
         """Raises Refused where this worker is not wanted, or would bring other data, code or bits into the run."""
@@ -35,20 +35,20 @@ class Admission:
 
     async def _check_place(self, worker_id: str) -> None:
         """A process that has ended or was excluded does not come back, nor one whose pod was taken away. Raises Refused."""
-        run = self._controller.run
-        if run.members.has_ended(worker_id):
+        facts, pods = self._controller.run.facts, self._controller.run.pods
+        if facts.members.has_ended(worker_id):
             raise Refused(f"worker {worker_id!r} has ended; a new process registers under an id of its own")
-        if why := run.members.why_excluded(worker_id):
+        if why := facts.members.why_excluded(worker_id):
             raise Refused(f"worker {worker_id!r} is excluded: {why}")
         uid = pod_uid_of(worker_id)
-        if run.cluster.pods and uid not in run.cluster.uids:
-            await run.reread()  # the pod may be milliseconds old
-            if run.cluster.pods and uid not in run.cluster.uids:
+        if facts.cluster.pods and uid not in facts.cluster.uids:
+            await pods.reread()  # the pod may be milliseconds old
+            if facts.cluster.pods and uid not in facts.cluster.uids:
                 raise Refused(f"pod {uid!r} is no longer part of the run: another has taken its place, or it was handed back")
 
     def _check_device(self, request: pb.RegisterRequest) -> None:
         """Raises Refused for a worker on a GPU that is in quarantine."""
-        for one in self._controller.run.quarantined:
+        for one in self._controller.run.facts.quarantined:
             if (one.node, one.uuid) == (request.failure_domain, request.device.uuid):
                 raise Refused(
                     f"device.uuid is {one.uuid}: this GPU of node {one.node} failed {one.failures} times in this run; read the "
@@ -57,20 +57,20 @@ class Admission:
 
     def _check_identity(self, request: pb.RegisterRequest) -> None:
         """A worker must be of this job, and in exact numerics compute the same bits (docs/protocols.md 1.9). Raises Refused."""
-        run = self._controller.run
+        facts = self._controller.run.facts
         if request.job_digest != self._job_digest:
             raise Refused(
                 f"job digest is {request.job_digest[:12]!r}, this run's is {self._job_digest[:12]!r}; "
                 "start the worker with the run's job.yaml"
             )
-        known = run.identity
+        known = facts.identity
         if known is None:
             if request.num_units < 1 or request.steps_per_epoch < 1:
                 raise InvalidRequest(
                     f"num_units is {request.num_units} and steps_per_epoch {request.steps_per_epoch}; both must be positive"
                 )
             tile = self._choose_tile(request)
-            run.adopt_identity(
+            facts.adopt_identity(
                 RunIdentity(
                     probe_digest=request.probe_digest, probe_detail=request.probe_detail, num_units=request.num_units,
                     steps_per_epoch=request.steps_per_epoch, train_samples=request.train_samples,
@@ -90,15 +90,15 @@ class Admission:
                 raise Refused(
                     f"{name} is {getattr(request, name)!r}, this run's is {getattr(known, name)!r}; it reads other data or code"
                 )
-        if refusals := list(other_bits(run.job, request, known)):
-            if not run.accept_numerics:
+        if refusals := list(other_bits(facts.job, request, known)):
+            if not facts.accept_numerics:
                 raise Refused(f"{'; '.join(refusals)}; or resume with --accept-numerics")
             self._controller.accept_numerics(request)
         elif not known.weights_digest:  # nobody has said it yet: the run was begun before workers did
-            run.identity = known.model_copy(update={"weights_digest": request.weights_digest})
+            facts.adopt_identity(known.model_copy(update={"weights_digest": request.weights_digest}))
 
     def _choose_tile(self, request: pb.RegisterRequest) -> TileChoice:
-        job = self._controller.run.job
+        job = self._controller.run.facts.job
         passes = job.total_steps(request.steps_per_epoch) / request.steps_per_epoch
         profile = to_record(request.profile, WorkerProfile)
         return choose_prefix_tile(

@@ -2,8 +2,9 @@
 
 from frostline_contract.plan import Decision
 from frostline_controller.membership import Worker
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
 from frostline_controller.service.recovery import fence_message
-from frostline_controller.service.run import Run
 from frostline_controller.service.streams import Announcement
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
@@ -14,8 +15,9 @@ RECENT_DECISIONS = 4
 
 
 def welcome(
-    run: Run, worker: Worker, ready_announced: bool, draining: str, end: str, fences: list[pb.WatchPlanResponse]
-) -> list[Announcement]:
+    facts: RunFacts, outbox: Outbox, worker: Worker, *, ready_announced: bool, draining: str, end: str,
+    fences: list[pb.WatchPlanResponse],
+) -> list[Announcement]:  # fmt: skip
     """Everything that is in force, for a worker whose stream has just opened.
 
     fences: of a failure that is being answered. A worker of a generation that is over and that no plan continues is fenced too:
@@ -24,16 +26,16 @@ def welcome(
     if end:
         return [pb.WatchPlanResponse(end=pb.EndNotice(reason=end))]
     messages: list[Announcement] = []
-    current = run.current
-    if current is not None and not run.untold:
+    current = facts.current
+    if current is not None and not outbox.untold:
         over = worker.generation is not None and worker.generation < current.generation
         if over and worker.worker_id not in current.places:
             messages.append(fence_message(worker.generation, f"generation {current.generation} has taken its place"))
-        messages.append(run.plan_message(current))
-    messages += [decision_message(decision) for decision in run.state.decisions[-RECENT_DECISIONS:]]
-    prepared = run.state.prepared
+        messages.append(outbox.plan_message(current))
+    messages += [decision_message(decision) for decision in facts.state.decisions[-RECENT_DECISIONS:]]
+    prepared = facts.state.prepared
     if prepared is not None:
-        messages.append(run.plan_message(prepared))
+        messages.append(outbox.plan_message(prepared))
         if ready_announced:
             generation = to_message(prepared.generation, plan_pb2.GenerationId)
             messages.append(pb.WatchPlanResponse(ready=pb.ReadyNotice(generation=generation)))

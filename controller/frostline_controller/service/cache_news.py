@@ -2,7 +2,9 @@
 
 from frostline_contract.plan import GenerationId
 from frostline_controller.planner.caching import verdict_in
-from frostline_controller.service.run import Run
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.store import RunStore
 
 
 class CacheNews:
@@ -11,25 +13,25 @@ class CacheNews:
     A job without a cache (`elastic.cache` off, `cache.use: never`) has none: its user knows.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
+        self._facts, self._store, self._outbox = facts, store, outbox
         self._seen: GenerationId | None = None
 
     async def advance(self) -> None:
         """Compare the current plan with the last event; after a controller's end too."""
-        run = self._run
-        plan = run.current
+        facts, store, outbox = self._facts, self._store, self._outbox
+        plan = facts.current
         if plan is None or plan.generation == self._seen:
             return
         self._seen = plan.generation
-        wanted = run.job.elastic.cache and run.job.cache.use != "never"
-        told = run.events.newest.get("cache")
+        wanted = facts.job.elastic.cache and facts.job.cache.use != "never"
+        told = store.events.newest.get("cache")
         if not wanted or (plan.freeze_point == 0 and told is None):
             return
         used = plan.placement.use_cache
         if told is not None and told.get("use_cache") == used:
             return
         if told is None or used or plan.freeze_point > 0:
-            why = run.cache_off if run.cache_off and not used else verdict_in(plan.reason)
+            why = facts.cache_off if facts.cache_off and not used else verdict_in(plan.reason)
             step = max(plan.start_step, 0)
-            await run.event("cache", f"{'on' if used else 'off'}: {why}", step=step, use_cache=used)
+            await outbox.event("cache", f"{'on' if used else 'off'}: {why}", step=step, use_cache=used)

@@ -10,9 +10,11 @@ from frostline_contract.run_status import RESUMABLE, RunStatus
 from frostline_contract.shape import ParallelShape
 from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.recovery.budget import RetryBudget
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.store import RunStore
 from frostline_controller.service.adapting import Adapting
 from frostline_controller.service.ending import Ending
-from frostline_controller.service.run import Run
 from frostline_controller.service.sizing import Sizing
 from frostline_controller.state.durable import PinnedShape
 from frostline_proto.v1 import control_pb2 as pb
@@ -35,8 +37,11 @@ class Asked:
 class Commands:
     """Each command is checked when it arrives, carried out by the reconciler, and answered by an event."""
 
-    def __init__(self, run: Run, sizing: Sizing, adapting: Adapting, ending: Ending) -> None:
-        self._run, self._sizing, self._adapting, self._ending = run, sizing, adapting, ending
+    def __init__(
+        self, facts: RunFacts, store: RunStore, outbox: Outbox, sizing: Sizing, adapting: Adapting, ending: Ending
+    ) -> None:
+        self._facts, self._store, self._outbox = facts, store, outbox
+        self._sizing, self._adapting, self._ending = sizing, adapting, ending
         self._queue: list[Asked] = []
         self._read_from: ClusterState | None = None
 
@@ -51,28 +56,28 @@ class Commands:
         if done is None:
             done = asyncio.get_running_loop().create_future()
             self._queue.append(Asked(request, done=done))
-        self._run.wake.set()
+        self._facts.wake.set()
         await asyncio.shield(done)
         return answer
 
     def _answer(self, request: pb.CommandRequest) -> str:
-        run = self._run
-        units = run.identity.num_units if run.identity else 0
+        facts = self._facts
+        units = facts.identity.num_units if facts.identity else 0
         kind = request.kind
         if kind == "resume":
-            if run.state.state not in RESUMABLE:
-                raise Refused(f"resume: the run is {run.state.state}; only a suspended, failed or cancelled run resumes")
+            if facts.state.state not in RESUMABLE:
+                raise Refused(f"resume: the run is {facts.state.state}; only a suspended, failed or cancelled run resumes")
             return "resuming from the newest checkpoint"
         if kind in ("freeze", "unfreeze", "suspend", "cancel", "checkpoint", "reshape", "resize"):
-            if run.ended:
-                raise Refused(f"{kind}: the run is {run.state.state}; resume it first")
+            if facts.ended:
+                raise Refused(f"{kind}: the run is {facts.state.state}; resume it first")
             return self._check(request, units)
         known = "freeze, unfreeze, suspend, resume, resize, checkpoint, cancel, reshape"
         raise InvalidRequest(f"kind is {kind!r}; known are {known}")
 
     def _check(self, request: pb.CommandRequest, units: int) -> str:
-        run, kind = self._run, request.kind
-        if kind in ("freeze", "reshape", "checkpoint", "unfreeze") and run.current is None:
+        facts, kind = self._facts, request.kind
+        if kind in ("freeze", "reshape", "checkpoint", "unfreeze") and facts.current is None:
             raise Refused(f"{kind}: the run has not started yet")
         if kind == "freeze":
             if not 0 <= request.freeze_point < units:
@@ -83,7 +88,7 @@ class Commands:
         if kind == "unfreeze":
             return "everything learns again from the next decision on"
         if kind == "reshape":
-            return self._check_reshape(request, units - run.freeze_point())
+            return self._check_reshape(request, units - facts.freeze_point())
         if kind == "resize" and request.workers < 1:
             raise InvalidRequest(f"workers is {request.workers}; it must be at least 1 (suspend stops the run)")
         return {"suspend": "draining to a checkpoint", "cancel": "cancelling", "checkpoint": "a checkpoint after this step"}.get(
@@ -91,8 +96,8 @@ class Commands:
         )
 
     def _check_reshape(self, request: pb.CommandRequest, trainable: int) -> str:
-        shape, there = _shape_asked(request), len(self._run.members.available())
-        leaves = self._run.job.training.reduction_leaves
+        shape, there = _shape_asked(request), len(self._facts.members.available())
+        leaves = self._facts.job.training.reduction_leaves
         if shape.world_size > there:
             raise InvalidRequest(f"shape {in_words(shape.degrees)} needs {shape.world_size} workers, {there} are there")
         if shape.dp_degree > leaves:
@@ -108,29 +113,29 @@ class Commands:
             self._queue.append(Asked(pb.CommandRequest(kind=size.kind, workers=size.workers), size.by))
         while self._queue:
             asked = self._queue[0]
-            with self._run.removing(COMMAND, asked.annotation):
+            with self._store.removing(COMMAND, asked.annotation):
                 await self._carry_out(asked.request, asked.by)
-                await self._run.remove_annotation()
+                await self._store.remove_annotation()
             del self._queue[0]
             if asked.done is not None:
                 asked.done.set_result(None)
             if asked.annotation:
-                self._read_from = self._run.cluster
+                self._read_from = self._facts.cluster
 
     async def _carry_out(self, request: pb.CommandRequest, by: str) -> None:
-        run, kind = self._run, request.kind
-        log.info("command kind=%s step=%s", kind, run.step)
+        facts, store, outbox, kind = self._facts, self._store, self._outbox, request.kind
+        log.info("command kind=%s step=%s", kind, facts.step)
         reason = f"{kind} by {by}"
         if kind in ("freeze", "unfreeze"):
-            await run.commit(forced_freeze_point=request.freeze_point if kind == "freeze" else 0)
-            reason += f": freeze point {run.state.forced_freeze_point} with the next decision"
+            await store.commit(forced_freeze_point=request.freeze_point if kind == "freeze" else 0)
+            reason += f": freeze point {facts.state.forced_freeze_point} with the next decision"
         elif kind == "reshape":
-            pinned = PinnedShape(degrees=_shape_asked(request).degrees, freeze_point=run.freeze_point())
-            await run.commit(pinned=pinned)
+            pinned = PinnedShape(degrees=_shape_asked(request).degrees, freeze_point=facts.freeze_point())
+            await store.commit(pinned=pinned)
             reason += f": {in_words(pinned.degrees)}"
             self._adapting.ask(reason)
         elif kind == "checkpoint":
-            run.streams.send_all(pb.WatchPlanResponse(checkpoint=pb.CheckpointNotice(reason=reason)))
+            outbox.streams.send_all(pb.WatchPlanResponse(checkpoint=pb.CheckpointNotice(reason=reason)))
         elif kind == "resize":
             await self._sizing.request_workers(request.workers, reason if by == "command" else by)
             return
@@ -140,15 +145,15 @@ class Commands:
             await self._ending.drain(reason, cancelled=True)
         elif kind == "resume":
             await self.resume(reason)
-        await run.event("command", reason)
+        await outbox.event("command", reason)
 
     async def resume(self, reason: str) -> None:
         """A run that was stopped waits for workers again; the first plan starts from the newest checkpoint."""
-        run = self._run
+        facts, store = self._facts, self._store
         await self._ending.reopen()
-        limit = run.state.requested_workers
-        run.retries = RetryBudget()
-        await run.commit(
+        limit = facts.state.requested_workers
+        store.amendments.retries = RetryBudget()
+        await store.commit(
             state=RunStatus.WAITING, message="", prepared=None, paused=False, replicas=-1,
             requested_workers=limit if limit > 0 else -1,
         )  # fmt: skip
@@ -158,9 +163,9 @@ class Commands:
     async def _take_annotation(self) -> None:
         """`kubectl annotate`: the command is removed by the patch that makes its effect durable, so that it is carried out once
         whichever controller dies meanwhile."""
-        run = self._run
-        text = run.cluster.annotations.get(COMMAND)
-        if not text or run.cluster is self._read_from or any(asked.annotation for asked in self._queue):
+        facts, store, outbox = self._facts, self._store, self._outbox
+        text = facts.cluster.annotations.get(COMMAND)
+        if not text or facts.cluster is self._read_from or any(asked.annotation for asked in self._queue):
             return
         kind, _, number = text.strip().partition(" ")
         request = pb.CommandRequest(kind=kind)
@@ -169,10 +174,10 @@ class Commands:
                 setattr(request, "freeze_point" if kind == "freeze" else "workers", int(number))
             self._answer(request)
         except (ValueError, InvalidRequest, Refused) as error:
-            with run.removing(COMMAND, text):
-                await run.remove_annotation()
-            self._read_from = run.cluster
-            await run.event("command", f"refused: {error}")
+            with store.removing(COMMAND, text):
+                await store.remove_annotation()
+            self._read_from = facts.cluster
+            await outbox.event("command", f"refused: {error}")
             return
         self._queue.append(Asked(request, annotation=text))
 

@@ -4,21 +4,23 @@ A failure is answered at once: everybody who may run the generation, or a prepar
 one plan brings all units to one step, from survivors or a checkpoint. A failure while members enter that plan is that plan's.
 """
 
-import asyncio
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 
 from frostline_contract.lineage import ROLLBACK
 from frostline_contract.phases import ControllerPhase, Phase
 from frostline_contract.plan import Plan
 from frostline_controller.membership import LEAVING, Worker
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.pods import Pods
+from frostline_controller.run.store import RunStore
 from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.devices import no_placement
+from frostline_controller.service.faults import PlannedFaults
 from frostline_controller.service.recovery import Recovery, distrusts_anew, facts_line, fence_message, generation_of, last_line
 from frostline_controller.service.reshaping import Reshaping
-from frostline_controller.service.run import Run
 from frostline_controller.service.start_wait import StartWait
 from frostline_controller.service.starting import Starting
 from frostline_proto.v1 import control_pb2 as pb
@@ -43,34 +45,37 @@ class Entry:
 class Entering:
     """Makes the plans that start a generation without a vote. `advance` is True while no generation is running."""
 
-    def __init__(self, run: Run, choosing: Choosing, reshaping: Reshaping, checkpoint_root: Path) -> None:
-        self._run, self._choosing, self._reshaping = run, choosing, reshaping
-        self._starting = Starting(run, choosing, checkpoint_root)
+    def __init__(
+        self, facts: RunFacts, store: RunStore, outbox: Outbox, pods: Pods, faults: PlannedFaults, *,
+        choosing: Choosing, starting: Starting, reshaping: Reshaping,
+    ) -> None:  # fmt: skip
+        self._facts, self._store, self._outbox, self._pods = facts, store, outbox, pods
+        self._faults, self._choosing, self._starting, self._reshaping = faults, choosing, starting, reshaping
         self.recovery: Recovery | None = None
         self.just_entered = False
-        self._wait_for_start = StartWait(run, choosing)
-        self._name = run.members.name_of
-        self._entry = Entry(run.clock(), run.clock(), "", failed=False) if run.current is not None else None
+        self._wait_for_start = StartWait(facts, choosing)
+        self._name = facts.members.name_of
+        self._entry = Entry(facts.clock(), facts.clock(), "", failed=False) if facts.current is not None else None
         self._to_delete: dict[str, str] = {}
 
     async def start(self) -> None:
         """Take over what a predecessor left: an epoch that is not begun, a plan whose entry nobody has told of."""
-        run, plan = self._run, self._run.current
+        facts, store, plan = self._facts, self._store, self._facts.current
         await self._starting.finish_epoch()
-        if plan is None or plan.start == "continue" or run.ended or run.state.between:
+        if plan is None or plan.start == "continue" or facts.ended or facts.state.between:
             return
         told = any(
-            line["kind"] in ("failure", "start") and line["generation"] == str(plan.generation) for line in run.events.all()
+            line["kind"] in ("failure", "start") and line["generation"] == str(plan.generation) for line in store.events.all()
         )
         if not told:
-            self._entry = Entry(run.clock(), run.clock(), plan.reason, failed=plan.base is not None)
+            self._entry = Entry(facts.clock(), facts.clock(), plan.reason, failed=plan.base is not None)
 
     # ---- what arrives; the reconciler acts on it
 
     def note_report(self, worker_id: str, request: pb.ReportRecoveryRequest) -> None:
         """A survivor's promise and what it holds. One that a newer plan has answered is shown that plan; its distrust counts."""
-        run, plan, prepared = self._run, self._run.current, self._run.state.prepared
-        if plan is None or run.state.between:
+        facts, outbox, plan, prepared = self._facts, self._outbox, self._facts.current, self._facts.state.prepared
+        if plan is None or facts.state.between:
             return
         heard = generation_of(request.generation)
         member = worker_id in plan.placement.global_ranks
@@ -81,27 +86,27 @@ class Entering:
                 return
             member = True  # it has switched to it already
         answered = heard < plan.generation or (self._failing is None and not member)
-        if not answered or distrusts_anew(request, run.state.lineages):
+        if not answered or distrusts_anew(request, facts.state.lineages):
             self.fail(f"{self._name(worker_id)} reports: {last_line(request.error) or 'its peers are gone'}")
             assert self.recovery is not None
             self.recovery.take(request, promise=not answered)
         if answered:
-            run.streams.send(worker_id, run.plan_message(plan))
+            outbox.streams.send(worker_id, outbox.plan_message(plan))
             if self._failing is not None:
-                run.streams.send(worker_id, fence_message(plan.generation, self._failing.reason))
+                outbox.streams.send(worker_id, fence_message(plan.generation, self._failing.reason))
 
     @property
     def _failing(self) -> Recovery | None:
         """The failure of the generation that is current now. While its answer is being told the one before it is over."""
-        recovery, current = self.recovery, self._run.current
+        recovery, current = self.recovery, self._facts.current
         return recovery if recovery is not None and current is not None and recovery.of == current.generation else None
 
     def fail(self, reason: str) -> None:
         """The running generation cannot go on."""
-        if self._failing is None and self._run.current is not None and not self._run.state.between:
-            log.warning("failure generation=%s reason=%r", self._run.current.generation, reason)
-            self.recovery = Recovery(self._run.clock(), reason, self._run.current.generation)
-            self._run.wake.set()
+        if self._failing is None and self._facts.current is not None and not self._facts.state.between:
+            log.warning("failure generation=%s reason=%r", self._facts.current.generation, reason)
+            self.recovery = Recovery(self._facts.clock(), reason, self._facts.current.generation)
+            self._facts.wake.set()
 
     def exclude(self, worker_id: str, reason: str) -> None:
         """A member hangs: the answer does without it, and its pod is taken away once the answer is out."""
@@ -111,21 +116,21 @@ class Entering:
 
     def fences(self) -> list[pb.WatchPlanResponse]:
         """What a worker whose stream has just opened must hear of a failure that is being answered."""
-        run = self._run
+        facts = self._facts
         if self._failing is None:
             return []
-        newest = max(plan.generation for plan in (run.current, run.state.prepared) if plan is not None)
+        newest = max(plan.generation for plan in facts.live_plans)
         return [fence_message(newest, self._failing.reason)]
 
     # ---- one round
 
     async def advance(self, now: float) -> bool:
-        run = self._run
+        facts = self._facts
         await self._starting.announce()
         await self._delete_excluded()
-        if run.current is None or run.state.between:
+        if facts.current is None or facts.state.between:
             await self._start(now)
-            return run.current is None or run.state.between
+            return facts.current is None or facts.state.between
         if self._entry is not None:
             await self._watch_entry(self._entry, now)
         self._watch_members()
@@ -136,39 +141,39 @@ class Entering:
 
     async def _start(self, now: float) -> None:
         """The first plan, or the first after a resume or a pause, when the workers for it are there."""
-        run, paused = self._run, self._run.state.paused
+        facts, paused = self._facts, self._facts.state.paused
         self.recovery, self._entry = None, None  # of the generation before
         if not (workers := self._wait_for_start.workers(now)):
             return
-        reason = "enough workers are there again" if paused else "resume" if run.state.between else "first plan"
+        reason = "enough workers are there again" if paused else "resume" if facts.state.between else "first plan"
         plan = await self._starting.from_checkpoint(workers, reason)
         since = self._wait_for_start.since if paused else None
-        self._entry = Entry(since if since is not None else run.started, now, plan.reason, failed=False)
+        self._entry = Entry(since if since is not None else facts.started, now, plan.reason, failed=False)
         self._wait_for_start.since = None
         await self._starting.announce()
 
     async def _recover(self, recovery: Recovery, now: float) -> None:
         """Answer a failure as soon as the answer is known and there are workers for it."""
-        run = self._run
+        facts = self._facts
         await self._starting.finish_epoch()
-        recovery.fence(run, now)
-        await run.faults.at(ControllerPhase.RECOVERING, run)
-        found, failure = recovery.answer(run, now)
+        recovery.fence(facts, self._outbox, now)
+        await self._faults.at(ControllerPhase.RECOVERING)
+        found, failure = recovery.answer(facts, now)
         if isinstance(found, Wait):
-            run.message = f"after a failure: waiting for the reports of {', '.join(map(self._name, found.workers[:4]))}"
+            facts.message = f"after a failure: waiting for the reports of {', '.join(map(self._name, found.workers[:4]))}"
             return
         workers = self._usable(failure, now)
         if why := self._too_few(found, failure, workers, recovery, now):
             await self._wait(why, recovery)
             return
-        known = run.step
+        known = facts.step
         self._charge(recovery, failure, known)
         if self.crash_loop:
             return
         try:
             plan = await self._make_plan(found, failure, workers, recovery)
         except ValueError as refusal:
-            await self._wait(no_placement(run, len(workers), self._choosing.wanted_workers(), refusal), recovery)
+            await self._wait(no_placement(facts, len(workers), self._choosing.wanted_workers(), refusal), recovery)
             return
         interrupted, since = self._entry, recovery.since
         if interrupted is not None and interrupted.failed and interrupted.reason:
@@ -180,17 +185,17 @@ class Entering:
         self._to_delete |= recovery.excluded
         await self._starting.announce()
         if recovery.distrusted_from:
-            await recovery.tell_wrong_bits(run, plan)
+            await recovery.tell_wrong_bits(facts, self._outbox, plan)
         await self._delete_excluded()
 
     async def _wait(self, why: str, recovery: Recovery) -> None:
         """No answer yet. It may need those who come in the place of the excluded: these go now, not when the answer is out."""
-        self._run.message = why
+        self._facts.message = why
         self._to_delete |= recovery.may_be_replaced
         await self._delete_excluded()
 
     async def _make_plan(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery) -> Plan:
-        cause = recovery.cause(self._run, failure)
+        cause = recovery.cause(self._facts, failure)
         facts = {**facts_line(failure, found), "reason": cause}
         if recovery.distrusted_from:
             return await self._go_back_before(recovery, workers, cause, facts)
@@ -203,9 +208,9 @@ class Entering:
 
     async def _go_back_before(self, recovery: Recovery, workers: list[Worker], cause: str, facts: dict[str, object]) -> Plan:
         """From the newest checkpoint of before the first wrong step, in a run epoch of its own: nothing later counts any more."""
-        run, first = self._run, recovery.distrusted_from
+        first = recovery.distrusted_from
         if recovery.cache_wrong:
-            run.cache_off = f"the cache is off, a cached value was wrong: {cause}"
+            self._store.amendments.cache_off = f"the cache is off, a cached value was wrong: {cause}"
         why = f"what was computed from step {first} on is not to be trusted{'; the cache is off' if recovery.cache_wrong else ''}"
         return await self._starting.from_checkpoint(workers, cause, why, facts, epoch=True, distrusted_from=first)
 
@@ -213,71 +218,75 @@ class Entering:
         """Each failure is charged to the retry budget once, when it is clear who has ended of it."""
         if not recovery.charged:
             recovery.charged = True
-            rollbacks = sum(start.kind == ROLLBACK for start in self._run.state.lineages)
-            self._run.retries = self._run.retries.charged(step, rollbacks, *recovery.of_its_own(self._run, failure))
+            rollbacks = sum(start.kind == ROLLBACK for start in self._facts.state.lineages)
+            own = recovery.of_its_own(self._facts, failure)
+            amendments = self._store.amendments
+            amendments.retries = amendments.retries.charged(step, rollbacks, *own)
 
     def _usable(self, failure: Failure, now: float) -> list[Worker]:
         """Whom a plan may name: survivors that have promised, spares, and joiners that wait for it."""
-        run = self._run
+        facts = self._facts
         plans = [plan for plan in (failure.current, failure.prepared) if plan is not None]
         named = {worker_id for plan in plans for worker_id in plan.participants}
         usable = [
             worker
-            for worker in run.available()
+            for worker in facts.available()
             if worker.worker_id not in failure.silent | failure.ended
-            and run.members.reachable(worker.worker_id, now)
+            and facts.members.reachable(worker.worker_id, now)
             and (
                 worker.worker_id in failure.reports
-                or (worker.worker_id not in named and now - worker.last_heard < run.members.lost_after_seconds)
+                or (worker.worker_id not in named and now - worker.last_heard < facts.members.lost_after_seconds)
             )
         ]
-        if len(usable) < run.job.placement.min_workers:  # who wants to leave carries on until all can stop at a checkpoint
+        if len(usable) < facts.job.placement.min_workers:  # who wants to leave carries on until all can stop at a checkpoint
             away = failure.silent | failure.ended
-            usable += [w for w in run.members if w.presence == LEAVING and w.worker_id in failure.reports.keys() - away]
+            usable += [w for w in facts.members if w.presence == LEAVING and w.worker_id in failure.reports.keys() - away]
         return usable
 
     def _too_few(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery, now: float) -> str:
         """Why the plan waits for more workers, or nothing. What survivors hold stays with them: they have promised to wait."""
-        run = self._run
-        least = run.job.placement.min_workers
+        facts = self._facts
+        least = facts.job.placement.min_workers
         if len(workers) < least:
             kept = f"; all units are kept at step {found.state.step}" if isinstance(found, GoOn) else ""
             return f"waiting for workers after a failure: {len(workers)} of at least {least} are there{kept}"
         alone = not failure.reports and len(workers) < self._choosing.wanted_workers()
-        if alone and now - recovery.since < run.job.controller.start_timeout_seconds:
+        if alone and now - recovery.since < facts.job.controller.start_timeout_seconds:
             return "every member is gone: waiting for their replacements"
         return ""
 
     @property
     def crash_loop(self) -> str:
         """What to say where recoveries no longer help; empty otherwise."""
-        return self._run.retries.exhausted(self._run.job.controller.fruitless_recoveries_max)
+        return self._store.amendments.retries.exhausted(self._facts.job.controller.fruitless_recoveries_max)
 
     # ---- entering
 
     async def _watch_entry(self, entry: Entry, now: float) -> None:
         """Until all members have entered: then it is told; where they do not, that is a failure of its own."""
-        run, plan = self._run, self._run.current
+        facts, plan = self._facts, self._facts.current
         assert plan is not None
         inside = [worker_id for worker_id in plan.placement.workers if self._is_inside(worker_id, plan)]
         if len(inside) == len(plan.placement.workers):
             self._entry, self.just_entered = None, True
             await self._tell(plan, entry, now, entry.reason)
-        elif plan.start != "continue" and now - entry.planned_at > run.job.controller.reshape_deadline_seconds:
+        elif plan.start != "continue" and now - entry.planned_at > facts.job.controller.reshape_deadline_seconds:
             entry.planned_at = now
             late = [worker_id for worker_id in plan.placement.workers if worker_id not in inside]
             self.fail(f"{len(late)} of {len(plan.placement.workers)} workers did not enter {plan.generation}: {late[:4]}")
 
     def _is_inside(self, worker_id: str, plan: Plan) -> bool:
-        worker = self._run.members.get(worker_id)
-        return worker_id in self._run.entered or (worker is not None and worker.generation == plan.generation and worker.step > 0)
+        worker = self._facts.members.get(worker_id)
+        return worker_id in self._facts.entered or (
+            worker is not None and worker.generation == plan.generation and worker.step > 0
+        )
 
     async def _tell(self, plan: Plan, entry: Entry, now: float, reason: str) -> None:
         if plan.start == "continue" or not reason:
             return
         step = max(plan.start_step, 0)
         kind, lost = ("failure", {"lost_steps": entry.lost_steps}) if entry.failed else ("start", {})
-        await self._run.event(
+        await self._outbox.event(
             kind, reason, now - entry.since, step=step, lineage=plan.lineage, generation=str(plan.generation), **lost
         )
 
@@ -288,23 +297,23 @@ class Entering:
 
     async def _delete_excluded(self) -> None:
         """The new generation fences; the kill follows (docs/protocols.md 7.3)."""
-        run = self._run
+        facts = self._facts
         for worker_id, reason in list(self._to_delete.items()):
-            worker = run.members.get(worker_id)
-            run.members.exclude(worker_id, reason)
-            for pod in [pod for pod in run.cluster.pods if worker is not None and pod.uid == worker.pod_uid]:
-                await asyncio.to_thread(run.backend.delete_pod, pod.name, 0.0)
+            worker = facts.members.get(worker_id)
+            facts.members.exclude(worker_id, reason)
+            if worker is not None:
+                await self._pods.delete(worker.pod_uid)
             del self._to_delete[worker_id]
 
     def _watch_members(self) -> None:
         """A member that is gone is a failure of the generation, whoever notices it; so is one that waits for an answer."""
-        run, plan = self._run, self._run.current
+        facts, plan = self._facts, self._facts.current
         assert plan is not None
-        if loss := run.loss_among(plan.placement.workers, run.members.dead_after_seconds):
+        if loss := facts.loss_among(plan.placement.workers, facts.members.dead_after_seconds):
             self.fail(loss)
             return
         for worker_id in plan.placement.workers:
-            worker = run.members.get(worker_id)
+            worker = facts.members.get(worker_id)
             if worker is not None and worker.phase == Phase.RECOVERY and worker.generation == plan.generation:
                 self.fail(f"{self._name(worker_id)} waits for an answer to a failure")
                 return

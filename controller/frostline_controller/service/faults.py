@@ -10,19 +10,15 @@ import logging
 import os
 import signal
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from frostline_contract.durable_files import create_durably
-from frostline_contract.job import Job
 from frostline_contract.job.cluster import DEFAULT_PHASE, FAULTS_OF_A_WORKER, Fault
 from frostline_contract.phases import ControllerPhase
-from frostline_contract.run_directory import RunDirectory
-from frostline_controller.cluster.backend import RUNNING, PodInfo
+from frostline_controller.cluster.backend import RUNNING, ClusterBackend, PodInfo
 from frostline_controller.membership import GONE
-
-if TYPE_CHECKING:
-    from frostline_controller.service.run import Run
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.store import RunStore
 
 log = logging.getLogger(__name__)
 
@@ -37,83 +33,84 @@ OF_THE_CLUSTER = ("kill_redis", "kill_cache_server")
 class PlannedFaults:
     """The faults still to come. Nothing is done, and no file is looked at, where the job plans none."""
 
-    def __init__(self, job: Job, folder: Path) -> None:
-        self._folder = RunDirectory(folder).faults
-        ours = {index: fault for index, fault in enumerate(job.faults) if fault.kind not in FAULTS_OF_A_WORKER}
+    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, backend: ClusterBackend) -> None:
+        self._facts, self._store, self._outbox, self._backend = facts, store, outbox, backend
+        self._folder, faults = store.places.faults, facts.job.faults
+        ours = {index: fault for index, fault in enumerate(faults) if fault.kind not in FAULTS_OF_A_WORKER}
         self._to_come = {index: fault for index, fault in ours.items() if fault.kind != "kill_controller"}
         self._kills = {index: fault for index, fault in ours.items() if fault.kind == "kill_controller"}
-        self._untold = set(range(len(job.faults)))
+        self._untold = set(range(len(faults)))
         self._looked_back = False
 
-    async def advance(self, run: "Run") -> None:
+    async def advance(self) -> None:
         """Once a round: carry out what is due at the step, and tell of what has happened."""
-        if not self._untold or run.current is None or run.ended:
+        if not self._untold or self._facts.current is None or self._facts.ended:
             return
         for index, fault in list(self._to_come.items()):
-            if run.step >= fault.step:
-                await self._carry_out(run, index, fault)
-        await self._tell(run)
-        await self.at(ControllerPhase.STEP, run)
+            if self._facts.step >= fault.step:
+                await self._carry_out(index, fault)
+        await self._tell()
+        await self.at(ControllerPhase.STEP)
 
-    async def at(self, phase: ControllerPhase, run: "Run") -> None:
+    async def at(self, phase: ControllerPhase) -> None:
         """This controller is at `phase`; where its death is planned here, it does not return."""
         for index, fault in list(self._kills.items()):
             planned = ControllerPhase.STEP if fault.phase == DEFAULT_PHASE else fault.phase
-            if planned != phase or run.current is None or run.step < fault.step:
+            if planned != phase or self._facts.current is None or self._facts.step < fault.step:
                 continue
             del self._kills[index]
-            if self._claim(run, index, fault, phase, []):
-                await self._tell(run)
+            if self._claim(index, fault, phase, []):
+                await self._tell()
                 if phase == ControllerPhase.ANNOUNCED:
                     await asyncio.sleep(LEFT_SECONDS)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    async def _carry_out(self, run: "Run", index: int, fault: Fault) -> None:
-        pods = _hit(fault, run.cluster.pods)
+    async def _carry_out(self, index: int, fault: Fault) -> None:
+        pods = _hit(fault, self._facts.cluster.pods)
         if not pods and fault.kind not in OF_THE_CLUSTER:
             return  # its pod is being replaced: it is hit when it is there
         del self._to_come[index]
-        if not self._claim(run, index, fault, "step", pods):
+        if not self._claim(index, fault, "step", pods):
             return
         if fault.kind == "leave":
-            await asyncio.to_thread(run.backend.delete_pod, pods[0].name, LEAVE_GRACE_SECONDS)
+            await asyncio.to_thread(self._backend.delete_pod, pods[0].name, LEAVE_GRACE_SECONDS)
         elif fault.kind == "kill_pod":
-            await asyncio.to_thread(run.backend.delete_pod, pods[0].name, 0.0)
+            await asyncio.to_thread(self._backend.delete_pod, pods[0].name, 0.0)
         else:
-            await asyncio.to_thread(run.backend.break_machine, fault.kind, pods[0].name if pods else "", fault.seconds)
+            await asyncio.to_thread(self._backend.break_machine, fault.kind, pods[0].name if pods else "", fault.seconds)
 
-    def _claim(self, run: "Run", index: int, fault: Fault, phase: str, pods: list[PodInfo]) -> bool:
+    def _claim(self, index: int, fault: Fault, phase: str, pods: list[PodInfo]) -> bool:
         """Whether it is this controller that carries the fault out. What is said of it is on disk before it happens."""
         uids = {pod.uid for pod in pods}
         said = {
             "index": index,
             "kind": fault.kind,
-            "worker_ids": [w.worker_id for w in run.members if w.pod_uid in uids and w.presence != GONE],
+            "worker_ids": [w.worker_id for w in self._facts.members if w.pod_uid in uids and w.presence != GONE],
             "pods": [pod.name for pod in pods],
-            "step": run.step,
+            "step": self._facts.step,
             "phase": phase,
-            "generation": str(run.current.generation) if run.current else "",
-            "lineage": run.state.lineage,
+            "generation": str(self._facts.current.generation) if self._facts.current else "",
+            "lineage": self._facts.state.lineage,
             "units": [],
             "time_seconds": time.time(),
         }
         claimed = create_durably(self._folder / str(index), json.dumps(said))
         if claimed:
-            log.warning("planned fault index=%s kind=%s step=%s pods=%s", index, fault.kind, run.step, said["pods"])
+            log.warning("planned fault index=%s kind=%s step=%s pods=%s", index, fault.kind, self._facts.step, said["pods"])
         return claimed
 
-    async def _tell(self, run: "Run") -> None:
+    async def _tell(self) -> None:
         """An event for each fault that has happened, also where a worker carried it out or a predecessor could not tell."""
         if not self._looked_back:
             self._looked_back = True
-            self._untold -= {line["index"] for line in run.events.all() if line["kind"] == "fault"}
+            self._untold -= {line["index"] for line in self._store.events.all() if line["kind"] == "fault"}
         happened = {int(name) for name in os.listdir(self._folder) if name.isdigit()} if self._folder.is_dir() else set()
         for index in sorted(happened & self._untold):
             said = json.loads((self._folder / str(index)).read_text(encoding="utf-8"))
             whom = f" of {', '.join(said['pods'])}" if said["pods"] else ""
             text = f"planned: {said['kind']}{whom} at step {said['step']} in {said['phase']}"
             self._untold.remove(index)
-            await run.event("fault", text, step=said["step"], index=index)
+            await self._outbox.event("fault", text, step=said["step"], index=index)
 
 
 def _hit(fault: Fault, pods: list[PodInfo]) -> list[PodInfo]:

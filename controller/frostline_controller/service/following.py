@@ -8,8 +8,10 @@ from typing import Protocol
 
 from frostline_contract.job import Job
 from frostline_contract.plan import GenerationId
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.store import RunStore
 from frostline_controller.service.adapting import Adapting
-from frostline_controller.service.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -29,21 +31,22 @@ class Offers(Protocol):
 class Following:
     """offers: None where nobody can change the job."""
 
-    def __init__(self, run: Run, adapting: Adapting, offers: Offers | None) -> None:
-        self._run, self._adapting, self._offers = run, adapting, offers
+    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, adapting: Adapting, offers: Offers | None) -> None:
+        self._facts, self._store, self._outbox, self._adapting, self._offers = facts, store, outbox, adapting, offers
         self._asked: tuple[GenerationId, str] | None = None
 
     async def advance(self) -> None:
         """Take what is offered, and have a generation made whose members follow it. Also what a predecessor took and did not
         announce."""
-        run = self._run
+        facts, store, outbox = self._facts, self._store, self._outbox
         if self._offers is not None and self._offers.changed():
-            job, said = await asyncio.to_thread(self._offers.accept, run.folder)
-            if job != run.job:
-                run.follow(job)
-                log.info("job changed revision=%s", run.job_revision)
+            job, said = await asyncio.to_thread(self._offers.accept, store.places.path)
+            if job != facts.job:
+                facts.follow(job)
+                log.info("job changed revision=%s", facts.job_revision)
             for text in said:
-                await run.event("command", text)
-        if run.current is not None and run.behind(run.current) and self._asked != (run.current.generation, run.job_revision):
-            self._asked = (run.current.generation, run.job_revision)
+                await outbox.event("command", text)
+        plan = facts.current
+        if plan is not None and facts.behind(plan) and self._asked != (plan.generation, facts.job_revision):
+            self._asked = (plan.generation, facts.job_revision)
             self._adapting.ask("the job has changed")

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from frostline_controller.cluster.backend import Conflict
+from frostline_controller.run.facts import RunFacts
 from frostline_controller.service.controller import Controller
-from frostline_controller.service.run import Run
 from frostline_controller.service.servicer import add_control
 from frostline_controller.state.journal import all_written
 from frostline_rpc.auth import Callers
@@ -22,14 +22,14 @@ async def lead(controller: Controller, callers: Callers, host: str, port: int, s
 
     Returns True where it was told to stop, False where another controller has taken over. Raises OSError where the port is taken.
     """
-    run = controller.run
-    calls_max = max(CONCURRENT_CALLS_MAX, 4 * run.job.placement.workers)
+    facts, outbox = controller.run.facts, controller.run.outbox
+    calls_max = max(CONCURRENT_CALLS_MAX, 4 * facts.job.placement.workers)
     server, bound = await start_server(lambda server: add_control(server, controller), host, port, callers, calls_max)
     await on_serving(bound)
     reconciling = asyncio.create_task(controller.serve())
     stopping = asyncio.create_task(stop.wait())
     done, _ = await asyncio.wait({reconciling, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    run.streams.close_all()
+    outbox.streams.close_all()
     await server.stop(0.5)
     told = reconciling not in done
     if told:
@@ -42,16 +42,16 @@ async def lead(controller: Controller, callers: Callers, host: str, port: int, s
         log.error("another controller leads, leaving error=%s", error)
     stopping.cancel()
     await all_written()
-    run.close()
+    controller.run.close()
     return told
 
 
-def stamp_logs(run: Run) -> None:
+def stamp_logs(facts: RunFacts) -> None:
     """Every line says in which generation and at which step it was written."""
 
     def stamp(line: logging.LogRecord) -> bool:
-        line.generation = str(run.current.generation) if run.current else "none"
-        line.step = run.step
+        line.generation = str(facts.current.generation) if facts.current else "none"
+        line.step = facts.step
         return True
 
     form = "time=%(asctime)s level=%(levelname)s generation=%(generation)s step=%(step)s logger=%(name)s %(message)s"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from frostline_controller.service.run import Run
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.store import RunStore
 from frostline_controller.service.status import status_of, workers_by_state
 from frostline_proto.v1 import control_pb2 as pb
 
@@ -57,10 +58,12 @@ def standby_text() -> bytes:
     return generate_latest(registry)
 
 
-def metrics_text(run: Run) -> bytes:
+def metrics_text(facts: RunFacts, store: RunStore) -> bytes:
     """In Prometheus' text format. Call it in the event loop: it reads what the reconciler changes."""
     registry = CollectorRegistry()
     registry.register(
-        RunMetrics(status_of(run, with_workers=False), workers_by_state(run), run.step_seconds(), run.events.counts)
+        RunMetrics(
+            status_of(facts, store, with_workers=False), workers_by_state(facts), facts.step_seconds(), store.events.counts
+        )
     )
     return generate_latest(registry)

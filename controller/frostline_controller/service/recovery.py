@@ -12,7 +12,8 @@ from frostline_contract.plan import GenerationId, Plan, SeenVote, StateTag
 from frostline_contract.worker_id import pod_uid_of
 from frostline_controller.recovery.answer import answer
 from frostline_controller.recovery.facts import Answer, Failure, GoOn, HeldUnit, SurvivorReport, Wait
-from frostline_controller.service.run import Run
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message, to_record
@@ -66,45 +67,45 @@ class Recovery:
         self.excluded[worker_id] = reason
         self.hung.add(worker_id)
 
-    def fence(self, run: Run, now: float) -> None:
+    def fence(self, facts: RunFacts, outbox: Outbox, now: float) -> None:
         """Tell all that may run n or n + 1, and hold its state, to stop and to say what they hold."""
-        plans = [plan for plan in (run.current, run.state.prepared) if plan is not None]
+        plans = facts.live_plans
         newest = max(plan.generation for plan in plans)
         fenced = []
         for worker_id in sorted({worker for plan in plans for worker in plan.participants}):
             report = self.reports.get(worker_id)
             if worker_id in self.asked or (report is not None and newest <= report.heard):
                 continue
-            worker = run.members.get(worker_id)
+            worker = facts.members.get(worker_id)
             if worker is not None and worker.watching:
                 self.asked[worker_id] = now
                 fenced.append(worker_id)
         if fenced:
-            run.streams.send_to(fenced, fence_message(newest, self.reason))
+            outbox.streams.send_to(fenced, fence_message(newest, self.reason))
 
-    def failure(self, run: Run, now: float, doubted_too: bool = False) -> Failure:
+    def failure(self, facts: RunFacts, now: float, doubted_too: bool = False) -> Failure:
         """The facts as they are now. doubted_too: workers that may come back count as silent already."""
-        assert run.current is not None and run.identity is not None
-        plans = [plan for plan in (run.current, run.state.prepared) if plan is not None]
+        assert facts.current is not None and facts.identity is not None
+        plans = facts.live_plans
         named = {worker for plan in plans for worker in plan.participants} | set(self.reports)
-        ended = {worker for worker in named if run.members.has_ended(worker)}
-        silent = {worker for worker in named - ended if self._is_silent(run, worker, now, doubted_too)}
+        ended = {worker for worker in named if facts.members.has_ended(worker)}
+        silent = {worker for worker in named - ended if self._is_silent(facts, worker, now, doubted_too)}
         return Failure(
-            current=run.current,
-            prepared=run.state.prepared,
-            reports={worker: without_distrusted(report, run.state.lineages) for worker, report in self.reports.items()},
+            current=facts.current,
+            prepared=facts.state.prepared,
+            reports={worker: without_distrusted(report, facts.state.lineages) for worker, report in self.reports.items()},
             ended=frozenset(ended),
             silent=frozenset(silent),
-            num_units=run.identity.num_units,
+            num_units=facts.identity.num_units,
         )
 
-    def answer(self, run: Run, now: float) -> tuple[Answer, Failure]:
+    def answer(self, facts: RunFacts, now: float) -> tuple[Answer, Failure]:
         """The answer now. Who is only doubted is not waited for where everything can go on without them, and nothing is lost."""
-        failure = self.failure(run, now)
+        failure = self.failure(facts, now)
         found = answer(failure)
-        away = sorted(set(self.reports) - failure.silent - failure.ended - self._reachable(run, now))
+        away = sorted(set(self.reports) - failure.silent - failure.ended - self._reachable(facts, now))
         if isinstance(found, Wait) or away:
-            doubted = self.failure(run, now, doubted_too=True)
+            doubted = self.failure(facts, now, doubted_too=True)
             without = answer(doubted)
             if isinstance(without, GoOn) and without.extends_all:
                 return without, doubted
@@ -112,28 +113,28 @@ class Recovery:
                 return Wait(tuple(away)), failure
         return found, failure
 
-    def _reachable(self, run: Run, now: float) -> set[str]:
-        return {worker_id for worker_id in self.reports if run.members.reachable(worker_id, now)}
+    def _reachable(self, facts: RunFacts, now: float) -> set[str]:
+        return {worker_id for worker_id in self.reports if facts.members.reachable(worker_id, now)}
 
-    def _is_silent(self, run: Run, worker_id: str, now: float, doubted_too: bool) -> bool:
+    def _is_silent(self, facts: RunFacts, worker_id: str, now: float, doubted_too: bool) -> bool:
         """It will not answer: judged to hang, given up, or past its deadline. Its process may run all the same.
 
         doubted_too: a broken stream or a few missed heartbeats are enough, which a live worker of a busy machine has as well.
         """
         if self._goes_with_excluded(worker_id):
             return True
-        patience = min(RETURN_SECONDS if doubted_too else math.inf, run.members.dead_after_seconds)
-        if run.members.loss_of(worker_id, run.cluster.uids, settled=now - run.started > patience):
+        patience = min(RETURN_SECONDS if doubted_too else math.inf, facts.members.dead_after_seconds)
+        if facts.members.loss_of(worker_id, facts.cluster.uids, settled=now - facts.started > patience):
             return True
-        worker = run.members.get(worker_id)
+        worker = facts.members.get(worker_id)
         if worker is None:
             return False
         if worker_id in self.reports:
-            return doubted_too and not run.members.reachable(worker_id, now)
+            return doubted_too and not facts.members.reachable(worker_id, now)
         asked = self.asked.get(worker_id)
-        if asked is not None and now - asked > run.members.dead_after_seconds:
+        if asked is not None and now - asked > facts.members.dead_after_seconds:
             return True
-        unheard = now - worker.last_heard > run.members.lost_after_seconds
+        unheard = now - worker.last_heard > facts.members.lost_after_seconds
         return doubted_too and (unheard or (not worker.watching and now - worker.unwatched_since > UNWATCHED_SECONDS))
 
     def _goes_with_excluded(self, worker_id: str) -> bool:
@@ -141,12 +142,12 @@ class Recovery:
         pod = pod_uid_of(worker_id)
         return any(pod_uid_of(other) == pod for other in self.excluded)
 
-    def cause(self, run: Run, failure: Failure) -> str:
+    def cause(self, facts: RunFacts, failure: Failure) -> str:
         """What happened, for people: who ended, hangs or does not answer, else the error that no other explains."""
-        name = run.members.name_of
+        name = facts.members.name_of
 
         def why(worker_id: str) -> str:
-            worker = run.members.get(worker_id)
+            worker = facts.members.get(worker_id)
             return f": {worker.why_gone}" if worker is not None and worker.why_gone else ""
 
         members = set(failure.current.participants) | set(failure.prepared.participants if failure.prepared else ())
@@ -165,10 +166,10 @@ class Recovery:
         are wrong has reported."""
         return {one: why for one, why in self.excluded.items() if one in self.hung or one in self.reports}
 
-    async def tell_wrong_bits(self, run: Run, plan: Plan) -> None:
+    async def tell_wrong_bits(self, facts: RunFacts, outbox: Outbox, plan: Plan) -> None:
         """The event: whose bits are wrong and where these workers are, for whoever looks after the machines. plan: the answer."""
         workers = sorted(self.excluded)
-        known = [worker for worker in map(run.members.get, workers) if worker is not None]
+        known = [worker for worker in map(facts.members.get, workers) if worker is not None]
         places = [f"; {one.pod_name} is on node {one.failure_domain}, device {one.profile.device}" for one in known]
         detail = {
             "workers": workers,
@@ -177,24 +178,24 @@ class Recovery:
             "devices": [worker.profile.device for worker in known],
         }
         reason, step = plan.reason + "".join(places), max(plan.start_step, 0)
-        await run.event("wrong_bits", reason, step=step, detail=detail | self.distrusted_detail)
+        await outbox.event("wrong_bits", reason, step=step, detail=detail | self.distrusted_detail)
 
     def first_error(self) -> tuple[str, str] | None:
         """Who failed first, and its traceback: the first one that is not only about a peer which had gone."""
         own = ((worker_id, text) for worker_id, text in self.errors.items() if not of_a_peer(text))
         return next(own, next(iter(self.errors.items()), None))
 
-    def of_its_own(self, run: Run, failure: Failure) -> tuple[bool, str]:
+    def of_its_own(self, facts: RunFacts, failure: Failure) -> tuple[bool, str]:
         """Whether the run itself made this failure, and its traceback: an error, a hang, or a crash in a pod that stays.
 
         Hangs count since what is done again at the same place may hang there for ever, or be too slow for its deadline.
 
         A peer's end makes errors in everybody's collectives: with an end or a silence about, those say nothing.
         """
-        pods = run.cluster.uids
-        crashed = any(not run.members.was_taken(worker_id, pods) for worker_id in failure.ended)
+        pods = facts.cluster.uids
+        crashed = any(not facts.members.was_taken(worker_id, pods) for worker_id in failure.ended)
         unexplained = bool(self.errors) and not failure.ended and not failure.silent
-        told = [run.members.error_of(worker_id) for worker_id in sorted(failure.ended)]
+        told = [facts.members.error_of(worker_id) for worker_id in sorted(failure.ended)]
         told += [reason for _, reason in sorted(self.excluded.items())]
         first = self.first_error()
         text = next((text for text in (*told, first[1] if first else "") if text), "")

@@ -14,8 +14,11 @@ from frostline_contract.plan import GenerationId, Plan
 from frostline_controller.history import in_force
 from frostline_controller.plan_building import switching_plan
 from frostline_controller.planning import Choice
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.store import RunStore
 from frostline_controller.service.choosing import Choosing
-from frostline_controller.service.run import Run
+from frostline_controller.service.faults import PlannedFaults
 from frostline_controller.state.durable import next_generation
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
@@ -54,15 +57,16 @@ class Preparation:
 class Reshaping:
     """Drives the prepared plan. RPC handlers call the `note_` methods; the reconciler calls the others."""
 
-    def __init__(self, run: Run, choosing: Choosing) -> None:
-        self._run, self._choosing = run, choosing
+    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, faults: PlannedFaults, choosing: Choosing) -> None:
+        self._facts, self._store, self._outbox = facts, store, outbox
+        self._faults, self._choosing = faults, choosing
         self.preparation: Preparation | None = None
-        if run.state.prepared is not None:
-            self.preparation = Preparation(since=run.clock(), announced=True)
+        if facts.state.prepared is not None:
+            self.preparation = Preparation(since=facts.clock(), announced=True)
 
     @property
     def busy(self) -> bool:
-        return self._run.state.prepared is not None
+        return self._facts.state.prepared is not None
 
     def note_ready(self, worker_id: str, request: pb.ReadyRequest) -> None:
         preparation = self.preparation
@@ -84,35 +88,35 @@ class Reshaping:
         It names the newest decision; votes may switch from the step from which that is in force, until the vote before the
         one that adopts the next decision, and never at the run's last step.
         """
-        run = self._run
-        assert run.calendar is not None
-        timeline = [decision for decision in run.surviving() if not decision.void]
+        facts = self._facts
+        assert facts.calendar is not None
+        timeline = [decision for decision in facts.surviving() if not decision.void]
         newest = timeline[-1] if timeline else None
         number = newest.number if newest else 0
-        first = max(run.step + 1, newest.effective_step if newest else 1, not_before)
-        following = run.calendar.due_after(first)
-        until = run.total_steps - 1
-        if run.calendar.effective_step(following) <= run.total_steps:
-            until = min(until, run.calendar.effective_step(following) - 2)
+        first = max(facts.step + 1, newest.effective_step if newest else 1, not_before)
+        following = facts.calendar.due_after(first)
+        until = facts.total_steps - 1
+        if facts.calendar.effective_step(following) <= facts.total_steps:
+            until = min(until, facts.calendar.effective_step(following) - 2)
         return (newest.freeze_point if newest else 0), number, first, until
 
     async def prepare(self, choice: Choice, not_before: int, cause: str) -> bool:
         """Write and announce a plan. False where the window is too short: the next decision brings the next chance."""
-        run = self._run
-        base = run.current
+        facts = self._facts
+        base = facts.current
         assert base is not None and not self.busy
         freeze_point, number, first, until = self.window(not_before)
         if until < first:
             return False
-        store = run.members.get(choice.placement.workers[0])
-        assert store is not None, choice.placement.workers[0]
-        plan = run.stamped(await asyncio.to_thread(
-            switching_plan, next_generation(run.state), base, run.state.lineage, choice.placement, store,
+        first_worker = facts.members.get(choice.placement.workers[0])
+        assert first_worker is not None, choice.placement.workers[0]
+        plan = self._choosing.stamped(await asyncio.to_thread(
+            switching_plan, next_generation(facts.state), base, facts.state.lineage, choice.placement, first_worker,
             (freeze_point, number), (first, until), self._choosing.domains(choice.placement.workers), choice.reason,
         ))  # fmt: skip
-        await run.commit(prepared=plan, counter=plan.generation.counter)
-        self.preparation = Preparation(since=run.clock(), cause=cause)
-        run.wake.set()  # `advance` sends it
+        await self._store.commit(prepared=plan, counter=plan.generation.counter)
+        self.preparation = Preparation(since=facts.clock(), cause=cause)
+        facts.wake.set()  # `advance` sends it
         log.info(
             "plan prepared generation=%s shape=%r freeze_point=%s switch=%s..%s reason=%r",
             plan.generation, in_words(plan.placement.degrees), freeze_point, first, until, plan.reason,
@@ -121,15 +125,15 @@ class Reshaping:
 
     async def _send_plan(self, plan: Plan, preparation: Preparation) -> None:
         """It is durable: everybody hears of it, again where that was not written down."""
-        run = self._run
-        await run.faults.at(ControllerPhase.PLANNED, run)
-        run.streams.send_all(run.plan_message(plan))
+        outbox = self._outbox
+        await self._faults.at(ControllerPhase.PLANNED)
+        outbox.streams.send_all(outbox.plan_message(plan))
         preparation.sent = True
-        await run.faults.at(ControllerPhase.ANNOUNCED, run)
+        await self._faults.at(ControllerPhase.ANNOUNCED)
 
     async def advance(self, now: float) -> Plan | None:
         """Move the prepared plan on. Returns the plan that training has switched to, once, else None."""
-        run, plan, preparation = self._run, self._run.state.prepared, self.preparation
+        facts, plan, preparation = self._facts, self._facts.state.prepared, self.preparation
         if plan is None or preparation is None:
             return None
         if not preparation.sent:
@@ -141,10 +145,10 @@ class Reshaping:
         if self._is_dead(plan, preparation):
             await self.drop(preparation.withdrawn or f"no vote had switched to it by step {plan.switch_until}")
             return None
-        late = now - preparation.since > run.job.controller.reshape_deadline_seconds
+        late = now - preparation.since > facts.job.controller.reshape_deadline_seconds
         if not preparation.withdrawn and late:
             missing = [worker for worker in plan.participants if worker not in preparation.ready]
-            self.withdraw(f"not switched within {run.job.controller.reshape_deadline_seconds:g} s; not ready: {missing}")
+            self.withdraw(f"not switched within {facts.job.controller.reshape_deadline_seconds:g} s; not ready: {missing}")
         elif not preparation.withdrawn and (reason := self._overtaken(plan, preparation)):
             self.withdraw(reason)
         elif not preparation.withdrawn and all(worker in preparation.ready for worker in plan.participants):
@@ -153,21 +157,21 @@ class Reshaping:
 
     def withdraw(self, reason: str) -> None:
         """Members vote for it no more; it is forgotten when it is known that no vote has switched to it."""
-        plan, preparation = self._run.state.prepared, self.preparation
+        plan, preparation = self._facts.state.prepared, self.preparation
         assert plan is not None and preparation is not None
         preparation.withdrawn = reason
         notice = pb.WithdrawNotice(generation=to_message(plan.generation, plan_pb2.GenerationId), reason=reason)
-        self._run.streams.send_all(pb.WatchPlanResponse(withdraw=notice))
+        self._outbox.streams.send_all(pb.WatchPlanResponse(withdraw=notice))
         log.warning("plan withdrawn generation=%s reason=%r", plan.generation, reason)
-        self._run.wake.set()
+        self._facts.wake.set()
 
     async def drop(self, reason: str) -> None:
         """Forget a plan that no vote can switch to any more. Its number is never used again."""
-        plan, preparation = self._run.state.prepared, self.preparation
+        plan, preparation = self._facts.state.prepared, self.preparation
         assert plan is not None
         if preparation is not None and not preparation.withdrawn:
             self.withdraw(reason)
-        await self._run.commit(prepared=None)
+        await self._store.commit(prepared=None)
         self.preparation = None
         log.info("plan dropped generation=%s reason=%r", plan.generation, reason)
 
@@ -176,10 +180,10 @@ class Reshaping:
             return
         preparation.announced = preparation.told = True
         notice = pb.ReadyNotice(generation=to_message(plan.generation, plan_pb2.GenerationId))
-        assert plan.base is not None and self._run.current is not None
-        voters = {*self._run.current.placement.workers, *plan.participants}
-        self._run.streams.send_to(voters, pb.WatchPlanResponse(ready=notice))
-        log.info("plan ready generation=%s seconds=%.3f", plan.generation, self._run.clock() - preparation.since)
+        assert plan.base is not None and self._facts.current is not None
+        voters = {*self._facts.current.placement.workers, *plan.participants}
+        self._outbox.streams.send_to(voters, pb.WatchPlanResponse(ready=notice))
+        log.info("plan ready generation=%s seconds=%.3f", plan.generation, self._facts.clock() - preparation.since)
 
     def _switched_at(self, plan: Plan, preparation: Preparation, now: float) -> int | None:
         """The step whose vote switched, or None while it is not known that one has."""
@@ -188,7 +192,7 @@ class Reshaping:
         inside = [
             worker.step
             for worker_id in plan.participants
-            if (worker := self._run.members.get(worker_id)) is not None and worker.generation == plan.generation
+            if (worker := self._facts.members.get(worker_id)) is not None and worker.generation == plan.generation
         ]
         if not inside:
             return None
@@ -198,31 +202,31 @@ class Reshaping:
         return max(plan.switch_from, min(plan.switch_until, min(inside)))
 
     async def _switched(self, plan: Plan, preparation: Preparation, step: int, now: float) -> Plan:
-        run = self._run
-        base = run.current
+        facts, store, outbox = self._facts, self._store, self._outbox
+        base = facts.current
         assert base is not None
-        await run.plans.append([plan_end_line(base.generation, step), plan_line(plan, step + 1)])
-        await run.commit(current=plan, prepared=None, continued=(*run.state.continued, base.generation)[-CONTINUED_KEPT:])
-        run.entered = dict(preparation.entered)
+        await store.plans.append([plan_end_line(base.generation, step), plan_line(plan, step + 1)])
+        await store.commit(current=plan, prepared=None, continued=(*facts.state.continued, base.generation)[-CONTINUED_KEPT:])
+        facts.entered = dict(preparation.entered)
         seconds = max((seconds for _, seconds in preparation.entered.values()), default=0.0)
         if preparation.ready:
-            run.reshape_seconds = max(0.05, seconds or now - preparation.since)
+            facts.reshape_seconds = max(0.05, seconds or now - preparation.since)
         self.preparation = None
-        await run.event(preparation.cause, plan.reason, seconds, step=step)
+        await outbox.event(preparation.cause, plan.reason, seconds, step=step)
         return plan
 
     def _overtaken(self, plan: Plan, preparation: Preparation) -> str:
         """Why a plan that nobody may vote for yet should be made anew: a newer decision, or a participant that went."""
-        if loss := self._run.loss_among(plan.participants, self._run.members.lost_after_seconds):
+        if loss := self._facts.loss_among(plan.participants, self._facts.members.lost_after_seconds):
             return loss
         if preparation.announced:
             return ""
-        newest = in_force(self._run.surviving(), self._run.total_steps + 1)
+        newest = in_force(self._facts.surviving(), self._facts.total_steps + 1)
         if newest is not None and newest.number != plan.decision_number:
             return f"overtaken by decision {newest.number}"
-        if plan.lineage != self._run.state.lineage:
-            return f"overtaken by lineage {self._run.state.lineage}"
-        if self._run.behind(plan):
+        if plan.lineage != self._facts.state.lineage:
+            return f"overtaken by lineage {self._facts.state.lineage}"
+        if self._facts.behind(plan):
             return "overtaken by a changed job"
         return ""
 
@@ -230,10 +234,10 @@ class Reshaping:
         """True where no vote has switched to it and none will (docs/protocols.md 4.2: its fate is known)."""
         if preparation.withdrawn and not preparation.announced:
             return True
-        base = self._run.current
+        base = self._facts.current
         assert base is not None
         for worker_id in base.placement.workers:
-            worker = self._run.members.get(worker_id)
+            worker = self._facts.members.get(worker_id)
             if worker is None or worker.generation != base.generation:
                 continue
             if worker.step > plan.switch_until:

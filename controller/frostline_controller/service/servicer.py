@@ -34,19 +34,19 @@ HEARTBEATS_SECONDS = 60.0
 class ControlServicer(control_pb2_grpc.ControlServicer):
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._run = controller.run
+        self._facts, self._store, self._outbox = controller.run.facts, controller.run.store, controller.run.outbox
         self._admission = Admission(controller)
 
     async def DescribeJob(self, request: pb.DescribeJobRequest, context: Any) -> pb.DescribeJobResponse:
         profiles = [to_message(profile, plan_pb2.WorkerProfile) for profile in self._controller.handed_out.profiles()]
-        return pb.DescribeJobResponse(job=dump_job(self._run.job), profiles=profiles)
+        return pb.DescribeJobResponse(job=dump_job(self._facts.job), profiles=profiles)
 
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
-        run = self._run
+        facts = self._facts
         if not request.worker_id or "/" not in request.worker_id:
             raise InvalidRequest(f"worker_id is {request.worker_id!r}; it must be '<pod uid>/<process nonce>'")
         await self._admission.check(request)
-        now = run.clock()
+        now = facts.clock()
         worker = Worker(
             worker_id=request.worker_id,
             pod_name=request.pod_name,
@@ -61,17 +61,17 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             generation=_generation(request.generation) if request.HasField("generation") else None,
             device=to_record(request.device, DeviceFacts) if request.HasField("device") else None,
         )
-        named = {name for plan in (run.current, run.state.prepared) if plan is not None for name in plan.participants}
-        for older in run.members.displaced_by(worker, run.job.placement.workers_per_pod, named):
-            run.members.end(older, "")  # the agent starts another only when the first has ended
+        named = {name for plan in facts.live_plans for name in plan.participants}
+        for older in facts.members.displaced_by(worker, facts.job.placement.workers_per_pod, named):
+            facts.members.end(older, "")  # the agent starts another only when the first has ended
             self._controller.note_departure(older, f"its process was replaced by {worker.process_id}", "ended")
-        if run.members.add(worker):
+        if facts.members.add(worker):
             await self._controller.note_joined(worker)
         return pb.RegisterResponse(
-            incarnation=run.state.incarnation,
-            heartbeat_seconds=run.job.controller.heartbeat_seconds,
+            incarnation=facts.state.incarnation,
+            heartbeat_seconds=facts.job.controller.heartbeat_seconds,
             checkpoint_root=str(self._controller.checkpoint_root),
-            cache_address=run.cache_address(),
+            cache_address=facts.cache_address(),
         )
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
@@ -80,45 +80,45 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def Heartbeats(
         self, requests: AsyncIterator[pb.HeartbeatsRequest], context: Any
     ) -> AsyncIterator[pb.HeartbeatsResponse]:
-        ends_at = self._run.clock() + HEARTBEATS_SECONDS
+        ends_at = self._facts.clock() + HEARTBEATS_SECONDS
         async for request in requests:
             answer = self._take_heartbeat(request.heartbeat)
             if not (request.quiet and answer.known):
                 yield pb.HeartbeatsResponse(heartbeat=answer)
-            if self._run.clock() > ends_at:
+            if self._facts.clock() > ends_at:
                 return
 
     def _take_heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         """Facts only, and no record is made of what most heartbeats do not change: a thousand a second come here."""
-        run = self._run
-        worker = run.members.get(request.worker_id)
+        facts, store = self._facts, self._store
+        worker = facts.members.get(request.worker_id)
         if worker is None or worker.presence == GONE:
             return pb.HeartbeatResponse(known=False)
-        worker.last_heard = run.clock()
+        worker.last_heard = facts.clock()
         if request.HasField("generation") and not _is(request.generation, worker.generation):
             worker.generation = self._same_generation(request.generation)
-            run.wake.set()
+            facts.wake.set()
         if request.step != worker.step:
             worker.step = request.step
-            if run.current is not None and request.worker_id == run.current.placement.workers[0]:
-                run.wake.set()
+            if facts.current is not None and request.worker_id == facts.current.placement.workers[0]:
+                facts.wake.set()
         worker.phase, worker.phase_seconds, worker.waiting_seconds = request.phase, request.phase_seconds, request.waiting_seconds
-        worker.phase_told_at = run.clock()
+        worker.phase_told_at = facts.clock()
         worker.phase_p99, worker.busy_seconds = request.phase_p99_seconds, request.busy_seconds
         worker.resident_bytes = request.resident_bytes
         worker.uncovered_units = tuple(request.uncovered_units)
         if request.phase == Phase.RECOVERY:
-            run.wake.set()
+            facts.wake.set()
         if request.HasField("cache"):
             worker.cache = request.cache
         if request.HasField("link"):
             worker.link = request.link
         if request.step_parts:
             worker.step_parts = request.step_parts
-        lineage = run.records.lineage
+        lineage = store.records.lineage
         return pb.HeartbeatResponse(
             known=True,
-            durable_step=run.records.durable_step(lineage, run.state.starts_at(lineage)),
+            durable_step=store.records.durable_step(lineage, facts.state.starts_at(lineage)),
             durable_lineage=lineage,
             durable_interval=self._durable_interval(),
         )
@@ -127,28 +127,28 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._known(request.worker_id)
         self._check_generation(request.generation, "statistics")
         statistics = [to_record(one, IntervalStatistics) for one in request.statistics]
-        units = self._run.identity.num_units if self._run.identity else 0
+        units = self._facts.identity.num_units if self._facts.identity else 0
         for one in statistics:
             if len(one.unit_gradient_norms) != units:
                 raise InvalidRequest(
                     f"statistics of interval {one.number} have {len(one.unit_gradient_norms)} norms for {units} units"
                 )
-        await self._run.statistics.take(statistics)
-        self._run.wake.set()
-        self._run.hurry.set()
+        await self._store.statistics.take(statistics)
+        self._facts.wake.set()
+        self._facts.hurry.set()
         return pb.ReportStatisticsResponse(durable_interval=self._durable_interval())
 
     async def ReportRecords(self, request: pb.ReportRecordsRequest, context: Any) -> pb.ReportRecordsResponse:
-        run = self._run
+        facts, store = self._facts, self._store
         self._known(request.worker_id)
         self._check_generation(request.generation, "records")
         if request.HasField("outcome"):
             self._check_outcome(request.worker_id, _generation(request.generation))
         records = [to_record(one, StepRecord) for one in request.records]
         for event in request.events:
-            run.events.hear(event.kind, event.step, event.lineage, event.reason)
+            store.events.hear(event.kind, event.step, event.lineage, event.reason)
         try:
-            await run.records.take(records, run.state.lineages, run.job.training.numerics == "exact")
+            await store.records.take(records, facts.state.lineages, facts.job.training.numerics == "exact")
         except ResultsDiffer as error:
             log.error("results differ error=%s", error)
             self._controller.ending.fail(str(error))
@@ -156,66 +156,68 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             await self._controller.take_worker_event(event)
         if request.HasField("outcome"):
             await self._controller.ending.take_outcome(request.outcome)
-        run.wake.set()
-        lineage = run.records.lineage
+        facts.wake.set()
+        lineage = store.records.lineage
         return pb.ReportRecordsResponse(
-            durable_step=run.records.durable_step(lineage, run.state.starts_at(lineage)), durable_lineage=lineage
+            durable_step=store.records.durable_step(lineage, facts.state.starts_at(lineage)), durable_lineage=lineage
         )
 
     async def WatchPlan(self, request: pb.WatchPlanRequest, context: Any) -> AsyncIterator[Announcement]:
-        run, controller = self._run, self._controller
+        facts, outbox, controller = self._facts, self._outbox, self._controller
         worker = self._known(request.worker_id)
-        queue = run.streams.open(request.worker_id)
+        queue = outbox.streams.open(request.worker_id)
         worker.watching = True
         try:
             preparation = controller.reshaping.preparation
-            member = run.current is not None and request.worker_id in run.current.placement.global_ranks
+            member = facts.current is not None and request.worker_id in facts.current.placement.global_ranks
             draining = controller.ending.draining if member else ""
             told = preparation is not None and preparation.told and not preparation.withdrawn
-            ended = controller.ending.end_reason if run.ended else ""
-            if is_left_over(run, worker):
-                ended = run.state.message or "the run goes on from its checkpoint in new processes"
-                run.members.give_notice(worker)
-            for message in welcome(run, worker, told, draining, ended, controller.entering.fences()):
+            ended = controller.ending.end_reason if facts.ended else ""
+            if is_left_over(facts, worker):
+                ended = facts.state.message or "the run goes on from its checkpoint in new processes"
+                facts.members.give_notice(worker)
+            for message in welcome(
+                facts, outbox, worker, ready_announced=told, draining=draining, end=ended, fences=controller.entering.fences()
+            ):
                 yield message
             while (message := await queue.get()) is not None:
                 yield message
         finally:
-            if run.streams.close(request.worker_id, queue):
-                current = run.members.get(request.worker_id)
+            if outbox.streams.close(request.worker_id, queue):
+                current = facts.members.get(request.worker_id)
                 if current is not None:
-                    current.watching, current.unwatched_since = False, run.clock()
-                run.wake.set()
+                    current.watching, current.unwatched_since = False, facts.clock()
+                facts.wake.set()
 
     async def Ready(self, request: pb.ReadyRequest, context: Any) -> pb.ReadyResponse:
-        run = self._run
+        facts = self._facts
         self._known(request.worker_id)
         generation = _generation(request.generation)
-        prepared, current = run.state.prepared, run.current
+        prepared, current = facts.state.prepared, facts.current
         if prepared is not None and generation == prepared.generation:
             self._controller.reshaping.note_ready(request.worker_id, request)
         elif current is not None and generation == current.generation:
             if request.entered:
-                run.entered[request.worker_id] = (request.step, request.seconds)
+                facts.entered[request.worker_id] = (request.step, request.seconds)
         else:
             raise StaleGeneration(
                 f"generation {generation} is neither the prepared {prepared.generation if prepared else 'none'} "
                 f"nor the running {current.generation if current else 'none'}"
             )
-        run.wake.set()
+        facts.wake.set()
         return pb.ReadyResponse()
 
     async def ReportRecovery(self, request: pb.ReportRecoveryRequest, context: Any) -> pb.ReportRecoveryResponse:
         worker = self._known(request.worker_id)
-        worker.last_heard = self._run.clock()
-        if request.incarnation > self._run.state.incarnation:
+        worker.last_heard = self._facts.clock()
+        if request.incarnation > self._facts.state.incarnation:
             raise StaleGeneration(
-                f"incarnation {request.incarnation} is newer than this controller's {self._run.state.incarnation}"
+                f"incarnation {request.incarnation} is newer than this controller's {self._facts.state.incarnation}"
             )
         if request.HasField("memory_shortage"):
             self._controller.devices.note_shortage(request)
         self._controller.entering.note_report(request.worker_id, request)
-        self._run.wake.set()
+        self._facts.wake.set()
         return pb.ReportRecoveryResponse()
 
     async def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveResponse:
@@ -225,7 +227,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         mistake = request.user_mistake  # also of a worker that could not even register
         if request.ended:
             controller.devices.note_end(request)
-            self._run.members.end(request.worker_id, "" if mistake else request.error)
+            self._facts.members.end(request.worker_id, "" if mistake else request.error)
         if mistake and controller.start_failures.has_run:
             controller.start_failures.note(request.worker_id, request.error or request.reason)
         elif mistake:
@@ -237,10 +239,10 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.CommandResponse(answer=await self._controller.commands.accept(request))
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusResponse:
-        return status_of(self._run)
+        return status_of(self._facts, self._store)
 
     def _known(self, worker_id: str) -> Worker:
-        worker = self._run.members.get(worker_id)
+        worker = self._facts.members.get(worker_id)
         if worker is None or worker.presence == GONE:
             raise Refused(f"worker {worker_id!r} is not registered here; register first")
         return worker
@@ -248,10 +250,10 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     def _check_generation(self, message: Any, what: str) -> None:
         """Reports are taken from the running generation, the prepared one, and those that led to it: what a restore undid of
         them is dropped where it is written. Raises StaleGeneration."""
-        run = self._run
+        facts = self._facts
         generation = _generation(message)
-        current, prepared = run.current, run.state.prepared
-        known = {plan.generation for plan in (current, prepared) if plan is not None} | set(run.state.continued)
+        current, prepared = facts.current, facts.state.prepared
+        known = {plan.generation for plan in (current, prepared) if plan is not None} | set(facts.state.continued)
         if generation not in known:
             raise StaleGeneration(
                 f"{what} of generation {generation}: the running one is {current.generation if current else 'none'}; "
@@ -260,20 +262,20 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
     def _same_generation(self, message: Any) -> GenerationId:
         """The running plan's own object where it is that one: a thousand workers' are then compared by identity."""
-        current = self._run.current
+        current = self._facts.current
         return current.generation if current is not None and _is(message, current.generation) else _generation(message)
 
     def _check_outcome(self, worker_id: str, generation: GenerationId) -> None:
         """The end of a run is told by rank 0 of the generation that runs, or that all are entering. Raises Refused."""
-        plans = [plan for plan in (self._run.current, self._run.state.prepared) if plan is not None]
+        plans = self._facts.live_plans
         if not any(plan.generation == generation and plan.placement.workers[0] == worker_id for plan in plans):
             raise Refused(f"worker {worker_id!r} told the end of generation {generation}, which its rank 0 tells while it runs")
 
     def _durable_interval(self) -> int:
-        run = self._run
-        lineage = run.state.lineage
-        first = run.calendar.complete_at(run.state.starts_at(lineage)) if run.calendar else 0
-        return run.statistics.durable_interval(lineage, first)
+        facts, store = self._facts, self._store
+        lineage = facts.state.lineage
+        first = facts.calendar.complete_at(facts.state.starts_at(lineage)) if facts.calendar else 0
+        return store.statistics.durable_interval(lineage, first)
 
 
 def _is(message: Any, generation: GenerationId | None) -> bool:

@@ -22,9 +22,12 @@ from frostline_controller.membership import Worker
 from frostline_controller.plan_building import entry_plan, survivors_plan
 from frostline_controller.recovery.facts import Failure, GoOn
 from frostline_controller.recovery.target import lineage_at
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.store import RunStore
 from frostline_controller.service.choosing import Choosing
+from frostline_controller.service.faults import PlannedFaults
 from frostline_controller.service.reshaping import CONTINUED_KEPT, plan_end_line, plan_line
-from frostline_controller.service.run import Run
 from frostline_controller.state.durable import next_generation
 
 log = logging.getLogger(__name__)
@@ -51,22 +54,25 @@ class History:
 class Starting:
     """Chooses the best placement of the workers at hand, and makes the plan."""
 
-    def __init__(self, run: Run, choosing: Choosing, checkpoint_root: Path) -> None:
-        self._run, self._choosing, self._root = run, choosing, checkpoint_root
+    def __init__(
+        self, facts: RunFacts, store: RunStore, outbox: Outbox, faults: PlannedFaults, choosing: Choosing, checkpoint_root: Path
+    ) -> None:
+        self._facts, self._store, self._outbox = facts, store, outbox
+        self._faults, self._choosing, self._root = faults, choosing, checkpoint_root
 
     async def finish_epoch(self) -> None:
         """A predecessor made a plan that begins a run epoch durable: begin it, before anybody hears of the plan.
 
         Raises CheckpointsGone.
         """
-        current = self._run.current
+        current = self._facts.current
         if current is not None and (await asyncio.to_thread(current_epoch, self._root)).run_epoch < current.run_epoch:
             await self._check_not_gone()
             await asyncio.to_thread(raise_epoch, self._root, current)
 
     async def from_checkpoint(
-        self, workers: list[Worker], reason: str, why_back: str = "", facts: dict[str, object] | None = None, epoch: bool = False,
-        distrusted_from: int = 0,
+        self, workers: list[Worker], reason: str, why_back: str = "", answers: dict[str, object] | None = None, *,
+        epoch: bool = False, distrusted_from: int = 0,
     ) -> Plan:  # fmt: skip
         """One plan for all `workers` that fit, from the newest complete checkpoint or from the initial weights.
 
@@ -74,32 +80,33 @@ class Starting:
         distrusted_from: checkpoints of this step and later ones do not count, nor does anything else of them.
         Raises CheckpointsGone.
         """
-        run = self._run
-        assert run.identity is not None
-        before = (distrusted_from, run.state.lineages)
+        facts = self._facts
+        assert facts.identity is not None
+        before = (distrusted_from, facts.state.lineages)
         found = await asyncio.to_thread(newest_before, self._root, *before) if distrusted_from else (
             await asyncio.to_thread(newest_checkpoint, self._root)
         )  # fmt: skip
-        base = run.current
+        base = facts.current
         if found is None and not distrusted_from:
             await self._check_not_gone()
         step = found.step if found else 0
-        lineage = 0 if base is None and found is None else run.state.next_lineage
+        lineage = 0 if base is None and found is None else facts.state.next_lineage
         reached = found.lineage if found else 0
         history = self._branch(lineage, step, reached, distrusts=bool(distrusted_from)) if lineage else self._history()
         decision = self._decision(history, step)
         choice = await self._choosing.choose(workers, decision.freeze_point if decision else 0, None, step)
-        store = run.members.get(choice.placement.workers[0])
-        assert store is not None
+        first = facts.members.get(choice.placement.workers[0])
+        assert first is not None
         told = base.run_epoch if base is not None else (await asyncio.to_thread(current_epoch, self._root)).run_epoch
         back = f"{reason}: back to step {step}: {why_back}" if why_back else reason
-        plan = run.stamped(await asyncio.to_thread(
-            entry_plan, next_generation(run.state), base.generation if base else None, lineage, choice.placement, store, decision,
+        plan = self._choosing.stamped(await asyncio.to_thread(
+            entry_plan, next_generation(facts.state), base.generation if base else None, lineage, choice.placement, first,
+            decision,
             (found.path, found.step) if found else None, self._choosing.domains(choice.placement.workers), told + epoch,
             f"{back}; {choice.reason}",
         ))  # fmt: skip
-        ends = [plan_end_line(base.generation, run.step_of(base))] if base else []
-        await self._commit(plan, history, ends, facts)
+        ends = [plan_end_line(base.generation, facts.step_of(base))] if base else []
+        await self._commit(plan, history, ends, answers)
         return plan
 
     async def _check_not_gone(self) -> None:
@@ -109,11 +116,11 @@ class Starting:
         decisions, and the run directory no record of a step. Then nothing is planned: to train from step 0 unsaid is what nobody
         asked for. Raises CheckpointsGone.
         """
-        run, current = self._run, self._run.current
-        had = run.events.counts["checkpoint"] or (current is not None and (current.run_epoch > 1 or current.checkpoint_path))
-        lost = run.state.decisions and run.records.latest is None
+        facts, store, current = self._facts, self._store, self._facts.current
+        had = store.events.counts["checkpoint"] or (current is not None and (current.run_epoch > 1 or current.checkpoint_path))
+        lost = facts.state.decisions and store.records.latest is None
         if (had or lost) and not await asyncio.to_thread(has_been_used, self._root):
-            what = "has had checkpoints" if had else f"has decided on intervals of which {run.run_dir} has no record"
+            what = "has had checkpoints" if had else f"has decided on intervals of which {store.places.path} has no record"
             raise CheckpointsGone(
                 f"the run {what}, and {self._root} holds no checkpoint: waiting until that folder is mounted or restored; "
                 f"to train again from step 0 make the folder {self._root / EPOCHS_FOLDER}"
@@ -122,90 +129,92 @@ class Starting:
     async def newer_checkpoint(self, failure: Failure, found: GoOn) -> int | None:
         """The step of a checkpoint beyond what survivors hold, where there is one: all who had gone on since then are lost."""
         place = (lineage_at(failure, found.state), found.state.step)
-        if found.state.step + 1 >= self._run.step:
+        if found.state.step + 1 >= self._facts.step:
             return None
         checkpoint = await asyncio.to_thread(newest_checkpoint, self._root)
         return checkpoint.step if checkpoint is not None and place < (checkpoint.lineage, checkpoint.step) else None
 
     async def from_survivors(
-        self, failure: Failure, found: GoOn, workers: list[Worker], reason: str, facts: dict[str, object]
+        self, failure: Failure, found: GoOn, workers: list[Worker], reason: str, answers: dict[str, object]
     ) -> Plan:
         """One plan for all `workers` that fit, with every unit from `found.state`."""
-        run, base = self._run, failure.current
+        facts, store, base = self._facts, self._store, failure.current
         lineage = lineage_at(failure, found.state)
-        history = self._history().without_unstarted(lineage, run.records.lineage)
+        history = self._history().without_unstarted(lineage, store.records.lineage)
         decision = self._decision(history.until(lineage), found.state.step)
-        latest = run.records.latest
+        latest = store.records.latest
         published = latest is not None and (lineage, found.state.step) < (latest.lineage, latest.step)
         if published or not found.extends_all:
-            history = self._branch(run.state.next_lineage, found.state.step, lineage)
-            lineage = run.state.next_lineage
+            history = self._branch(facts.state.next_lineage, found.state.step, lineage)
+            lineage = facts.state.next_lineage
             decision = self._decision(history, found.state.step)
         freeze_point = decision.freeze_point if decision else 0
         holding = {worker for unit in found.holders for worker in unit}
         ordered = sorted(workers, key=lambda worker: worker.worker_id not in holding)
         choice = await self._choosing.choose(ordered, freeze_point, None, found.state.step)
-        store = run.members.get(choice.placement.workers[0])
-        assert store is not None
+        first = facts.members.get(choice.placement.workers[0])
+        assert first is not None
         branch = f", where lineage {lineage} begins" if lineage != lineage_at(failure, found.state) else ""
-        plan = run.stamped(await asyncio.to_thread(
-            survivors_plan, next_generation(run.state), base, found, lineage, choice.placement, store,
+        plan = self._choosing.stamped(await asyncio.to_thread(
+            survivors_plan, next_generation(facts.state), base, found, lineage, choice.placement, first,
             (freeze_point, decision.number if decision else 0), self._choosing.domains(choice.placement.workers),
             f"{reason}: all units at step {found.state.step} from survivors{branch}; {choice.reason}",
         ))  # fmt: skip
-        await self._commit(plan, history, self._ends(failure, found, run.step_of(base)), facts)
+        await self._commit(plan, history, self._ends(failure, found, facts.step_of(base)), answers)
         return plan
 
     def _history(self) -> History:
-        return History(self._run.state.decisions, self._run.state.lineages)
+        return History(self._facts.state.decisions, self._facts.state.lineages)
 
     def _branch(self, lineage: int, step: int, reached: int, distrusts: bool = False) -> History:
         """A new lineage that starts at `step`, from a state of lineage `reached`."""
-        state = self._run.state
+        state = self._facts.state
         decisions, lineages = without_pending_rollbacks(state.decisions, state.lineages, reached, step)
         start = LineageStart(lineage=lineage, starts_at_step=step, kind=RESTORE, distrusts=distrusts)
         return History(decisions, (*lineages, start))
 
     def _decision(self, history: History, step: int) -> Decision | None:
         """The decision in force at the step after `step`, in the newest lineage."""
-        assert self._run.calendar is not None
-        return in_force(surviving_decisions(history.decisions, history.lineages, self._run.calendar), step + 1)
+        assert self._facts.calendar is not None
+        return in_force(surviving_decisions(history.decisions, history.lineages, self._facts.calendar), step + 1)
 
-    async def _commit(self, plan: Plan, history: History, ends: list[dict[str, object]], facts: dict[str, object] | None) -> None:
+    async def _commit(
+        self, plan: Plan, history: History, ends: list[dict[str, object]], answers: dict[str, object] | None
+    ) -> None:
         """Make the plan durable; `announce` tells of it. ends: lines of the generations that it ends."""
-        run, placement = self._run, plan.placement
-        continued = (*run.state.continued, *(old.generation for old in (run.current, run.state.prepared) if old is not None))
+        facts, store, outbox, placement = self._facts, self._store, self._outbox, plan.placement
+        continued = (*facts.state.continued, *(old.generation for old in facts.live_plans))
         # A drain for workers that had to go is over where none of its members is left: those who start anew have not heard of it.
-        drains = run.state.state == RunStatus.DRAINING and (plan.start == SURVIVORS or not run.state.paused)
-        await run.commit(
+        drains = facts.state.state == RunStatus.DRAINING and (plan.start == SURVIVORS or not facts.state.paused)
+        await store.commit(
             current=plan, prepared=None, counter=plan.generation.counter, decisions=history.decisions, lineages=history.lineages,
             lineage=max(start.lineage for start in history.lineages),
-            max_lineage=max(run.state.max_lineage, plan.lineage),
+            max_lineage=max(facts.state.max_lineage, plan.lineage),
             continued=continued[-CONTINUED_KEPT:],
             state=RunStatus.DRAINING if drains else RunStatus.RUNNING,
-            message=run.state.message if drains else "",
-            paused=drains and run.state.paused,
-            start_degrees=run.state.start_degrees or placement.degrees,
+            message=facts.state.message if drains else "",
+            paused=drains and facts.state.paused,
+            start_degrees=facts.state.start_degrees or placement.degrees,
         )  # fmt: skip
-        run.message, run.entered = "", {}
+        facts.message, facts.entered = "", {}
         line = plan_line(plan, plan.start_step + 1)
-        run.untold = [*ends, {**line, "answers": facts} if facts else line]
+        outbox.untold = [*ends, {**line, "answers": answers} if answers else line]
 
     async def announce(self) -> None:
         """Tell everybody of the newest plan: its run epoch begins, it is written to the history, then it is heard.
 
         Called in each round until all that is done. Raises OSError.
         """
-        run, plan = self._run, self._run.current
-        if not run.untold:
+        store, outbox, plan = self._store, self._outbox, self._facts.current
+        if not outbox.untold:
             return
         assert plan is not None
         await self.finish_epoch()
-        await run.plans.append(run.untold)
-        await run.faults.at(ControllerPhase.PLANNED, run)
-        run.streams.send_all(run.plan_message(plan))
-        run.untold = []
-        await run.faults.at(ControllerPhase.ANNOUNCED, run)
+        await store.plans.append(outbox.untold)
+        await self._faults.at(ControllerPhase.PLANNED)
+        outbox.streams.send_all(outbox.plan_message(plan))
+        outbox.untold = []
+        await self._faults.at(ControllerPhase.ANNOUNCED)
         log.info(
             "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%r reason=%r",
             plan.generation, plan.start, plan.start_step, plan.lineage, in_words(plan.placement.degrees), plan.reason,

@@ -13,9 +13,10 @@ from frostline_contract.plan import GenerationId, Plan
 from frostline_controller.hangs import Progress, Verdict, judge
 from frostline_controller.membership import Worker
 from frostline_controller.planning import reference_profile
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
 from frostline_controller.service.adapting import Adapting
 from frostline_controller.service.entering import Entering
-from frostline_controller.service.run import Run
 from frostline_controller.stragglers import Belief, follow, slowness, work_of
 from frostline_proto.v1 import control_pb2 as pb
 
@@ -45,11 +46,11 @@ class _Hang:
 class Watching:
     """Judges in every round of the reconciler; keeps what suspects have said of themselves until the verdict is told."""
 
-    def __init__(self, run: Run, entering: Entering, adapting: Adapting) -> None:
-        self._run, self._entering, self._adapting = run, entering, adapting
+    def __init__(self, facts: RunFacts, outbox: Outbox, entering: Entering, adapting: Adapting) -> None:
+        self._facts, self._outbox, self._entering, self._adapting = facts, outbox, entering, adapting
         self._generation: GenerationId | None = None
-        self._since = run.clock()
-        self._looked_at = run.clock()
+        self._since = facts.clock()
+        self._looked_at = facts.clock()
         self._gaps: deque[tuple[float, float]] = deque(maxlen=GAPS_KEPT)
         self._asked: set[tuple[str, str, int]] = set()
         self._stacks: dict[str, str] = {}
@@ -60,7 +61,7 @@ class Watching:
     @property
     def silent_after_seconds(self) -> float:
         """Silence that several lost heartbeats make, and far less than what counts as gone."""
-        return max(LEAST_SILENCE_SECONDS, BEATS_UNTIL_SILENT * self._run.job.controller.heartbeat_seconds)
+        return max(LEAST_SILENCE_SECONDS, BEATS_UNTIL_SILENT * self._facts.job.controller.heartbeat_seconds)
 
     def note_stack(self, event: pb.RunEvent) -> None:
         """A suspect has said where its threads are."""
@@ -70,15 +71,15 @@ class Watching:
 
     async def advance(self, now: float) -> None:
         """Judge once. Only where a generation runs or is being entered, and no failure is being answered."""
-        run = self._run
+        facts = self._facts
         await self._tell(now)
-        now = run.clock()  # a round may have stood still on its way here
+        now = facts.clock()  # a round may have stood still on its way here
         if now - self._looked_at > STOOD_STILL_SECONDS:
             self._gaps.append((self._looked_at, now))
         self._looked_at = now
-        if run.current is None or run.ended or self._entering.recovery is not None:
+        if facts.current is None or facts.ended or self._entering.recovery is not None:
             return
-        plan = self._plan_that_is_entered(run.current)
+        plan = self._plan_that_is_entered(facts.current)
         if plan.generation != self._generation:
             self._generation, self._since = plan.generation, now
             self._asked.clear()
@@ -89,23 +90,23 @@ class Watching:
             self._judge(plan, self._members(plan, now), now)
         if now - self._slowness_at >= SLOWNESS_SECONDS:
             self._slowness_at = now
-            await self._measure_slowness(run.current, now)
+            await self._measure_slowness(facts.current, now)
 
     # ---- hangs
 
     def _plan_that_is_entered(self, current: Plan) -> Plan:
         """The prepared plan once members of the base are on their way into it: its joiners may be who they wait for."""
-        prepared = self._run.state.prepared
+        prepared = self._facts.state.prepared
         if prepared is None or prepared.base != current.generation:
             return current
-        base = [self._run.members.get(worker_id) for worker_id in current.placement.workers]
+        base = [self._facts.members.get(worker_id) for worker_id in current.placement.workers]
         switched = any(worker is not None and worker.phase == Phase.RESHAPE for worker in base)
         return prepared if switched else current
 
     async def _take_stuck_away(self) -> None:
         """Who hung when its generation ended, and whose exclusion a dead controller did not carry out, hangs still."""
-        floor = self._run.job.controller.hang_floor_seconds
-        for worker in self._run.left_behind():
+        floor = self._facts.job.controller.hang_floor_seconds
+        for worker in self._facts.left_behind():
             if worker.phase_seconds > floor:
                 where = f"{worker.phase} of generation {worker.generation}, which is over"
                 reason = f"it hangs in {where}, for {worker.phase_seconds:.1f} s"
@@ -114,8 +115,8 @@ class Watching:
 
     def _all_there(self, plan: Plan) -> bool:
         """Where a member is gone the others wait for it and nobody hangs: that it is gone is a failure of its own."""
-        members = self._run.members
-        if loss := self._run.loss_among(plan.placement.workers, members.dead_after_seconds):
+        members = self._facts.members
+        if loss := self._facts.loss_among(plan.placement.workers, members.dead_after_seconds):
             self._entering.fail(loss)
         return all(members.is_alive(worker_id) for worker_id in plan.placement.workers)
 
@@ -128,15 +129,15 @@ class Watching:
             and now - worker.last_heard <= silent_after
             and worker.phase_seconds + ahead < silent_after
             for worker_id in plan.placement.workers
-            if (worker := self._run.members.get(worker_id)) is not None
+            if (worker := self._facts.members.get(worker_id)) is not None
         )
 
     @property
     def _stack_lead_seconds(self) -> float:
-        return min(STACK_LEAD_SECONDS, 0.1 * self._run.job.controller.hang_floor_seconds)
+        return min(STACK_LEAD_SECONDS, 0.1 * self._facts.job.controller.hang_floor_seconds)
 
     def _judge(self, plan: Plan, members: list[Progress], now: float) -> None:
-        floor, step_seconds = self._run.job.controller.hang_floor_seconds, plan.placement.predicted_step_seconds
+        floor, step_seconds = self._facts.job.controller.hang_floor_seconds, plan.placement.predicted_step_seconds
         verdict = judge(members, floor, self.silent_after_seconds, step_seconds)
         if verdict is None:
             ahead = self._stack_lead_seconds
@@ -148,7 +149,7 @@ class Watching:
         self._ask(verdict, plan)
         log.error("hang worker=%s phase=%s step=%s reason=%r", verdict.worker_id or "all", verdict.phase, verdict.step,
                   verdict.reason)  # fmt: skip
-        worker = self._run.members.get(verdict.worker_id)
+        worker = self._facts.members.get(verdict.worker_id)
         self._told.append(_Hang(verdict, worker.pod_name if worker else "", now + STACK_WAIT_SECONDS))
         if verdict.worker_id:
             self._entering.exclude(verdict.worker_id, verdict.reason)
@@ -163,7 +164,7 @@ class Watching:
             if key not in self._asked:
                 self._asked.add(key)
                 self._stacks.pop(worker_id, None)
-                self._run.streams.send(worker_id, pb.WatchPlanResponse(stack=pb.StackNotice(reason=verdict.reason)))
+                self._outbox.streams.send(worker_id, pb.WatchPlanResponse(stack=pb.StackNotice(reason=verdict.reason)))
 
     async def _tell(self, now: float) -> None:
         """One event a verdict: with the stacks as soon as they are there, without them where none come."""
@@ -176,7 +177,7 @@ class Watching:
             stack = self._stacks.pop(verdict.worker_id, "")
             detail = {"worker": verdict.worker_id, "pod": hang.name, "phase": verdict.phase,
                       "deadline_seconds": round(verdict.deadline, 6), "stack": stack}  # fmt: skip
-            await self._run.event("hang", verdict.reason, verdict.seconds, step=verdict.step, detail=detail)
+            await self._outbox.event("hang", verdict.reason, verdict.seconds, step=verdict.step, detail=detail)
         self._told = waiting
 
     def _members(self, plan: Plan, now: float) -> list[Progress]:
@@ -186,9 +187,9 @@ class Watching:
         joiners, which have no step, stand as far as the furthest of them; else all start anew. A leaver has done its part when
         it is a spare or inside another generation.
         """
-        run = self._run
-        workers = [run.members.get(worker_id) for worker_id in plan.participants]
-        known = [worker for worker in workers if worker is not None and run.members.is_alive(worker.worker_id)]
+        facts = self._facts
+        workers = [facts.members.get(worker_id) for worker_id in plan.participants]
+        known = [worker for worker in workers if worker is not None and facts.members.is_alive(worker.worker_id)]
         continues = plan.start == "continue"
         base = {worker.worker_id: worker.step for worker in known if continues and worker.generation == plan.base}
         furthest = max(base.values(), default=0)
@@ -219,15 +220,15 @@ class Watching:
     # ---- stragglers
 
     async def _measure_slowness(self, plan: Plan, now: float) -> None:
-        run = self._run
-        members = [run.members.get(worker_id) for worker_id in plan.placement.workers]
+        facts = self._facts
+        members = [facts.members.get(worker_id) for worker_id in plan.placement.workers]
         inside = [worker for worker in members if worker is not None and worker.generation == plan.generation]
         readings: dict[str, float] = {}
         if inside and len(inside) == len(members):
-            units = reference_profile(tuple(inside), one_machine=run.parallel_slots is not None).units
-            work = work_of(plan.placement, run.freeze_point(), units, run.job.training.num_microbatches)
+            units = reference_profile(tuple(inside), one_machine=facts.parallel_slots is not None).units
+            work = work_of(plan.placement, facts.freeze_point(), units, facts.job.training.num_microbatches)
             readings = slowness({worker.worker_id: worker.busy_seconds for worker in inside}, work)
-        everybody = list(run.members)  # somebody may register while an event is written
+        everybody = list(facts.members)  # somebody may register while an event is written
         for worker in everybody:
             worker.slowness = readings.get(worker.worker_id, 0.0)
             was = self._beliefs.get(worker.worker_id, Belief())
@@ -238,7 +239,7 @@ class Watching:
         self._beliefs = {worker.worker_id: self._beliefs[worker.worker_id] for worker in everybody}
 
     async def _tell_slowness(self, worker: Worker, level: float) -> None:
-        run = self._run
+        facts, outbox = self._facts, self._outbox
         parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in sorted(worker.step_parts.items()))
         if level > 1:
             reason = (
@@ -246,8 +247,8 @@ class Watching:
             )
         else:
             reason = f"{worker.pod_name} is as fast as its peers"
-        if run.parallel_slots is not None:
+        if facts.parallel_slots is not None:
             reason += "; all workers share one machine, so the plan does not follow"
         else:
             self._adapting.ask(reason)
-        await run.event("straggler", f"{reason} ({parts})", detail={"worker": worker.worker_id})
+        await outbox.event("straggler", f"{reason} ({parts})", detail={"worker": worker.worker_id})

@@ -18,9 +18,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.store import RunStore
 from frostline_controller.service.drawing import NotDrawn, Reports
 from frostline_controller.service.metrics import metrics_text, standby_text
-from frostline_controller.service.run import Run
 from frostline_controller.service.status import progress_text
 
 ANSWER_SECONDS = 5.0
@@ -53,9 +54,9 @@ class Standby:
 class Pages:
     """Pages of a leader, from any thread. loop: the reconciler's, where the run may be read."""
 
-    def __init__(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
-        self._run, self._loop = run, loop
-        self._reports = Reports(run.folder)
+    def __init__(self, facts: RunFacts, store: RunStore, loop: asyncio.AbstractEventLoop) -> None:
+        self._facts, self._store, self._loop = facts, store, loop
+        self._reports = Reports(store.places.path)
 
     def page(self, path: str) -> tuple[str, bytes]:
         """Content type and content. Raises Refusal."""
@@ -64,14 +65,14 @@ class Pages:
         if path == "/status":
             return "application/json", self._in_loop(progress_text).encode()
         if path == "/result":
-            return "application/json", self._file(self._run.places.result, "the run has not ended yet")
+            return "application/json", self._file(self._store.places.result, "the run has not ended yet")
         if path == "/report":
             return "text/html; charset=utf-8", self._report()
         raise Refusal(404, f"unknown path; known are {', '.join(PATHS)}")
 
-    def _in_loop(self, read: Callable[[Run], Any]) -> Any:
+    def _in_loop(self, read: Callable[[RunFacts, RunStore], Any]) -> Any:
         async def call() -> Any:
-            return read(self._run)
+            return read(self._facts, self._store)
 
         asking: Coroutine[Any, Any, Any] = call()
         try:
@@ -163,9 +164,9 @@ class WebServer:
         self.port = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, name="web", daemon=True).start()
 
-    def lead(self, run: Run) -> None:
+    def lead(self, facts: RunFacts, store: RunStore) -> None:
         """From now on the pages are the run's. Call it in the reconciler's event loop."""
-        self._pages = Pages(run, asyncio.get_running_loop())
+        self._pages = Pages(facts, store, asyncio.get_running_loop())
 
     def close(self) -> None:
         """Blocking."""

@@ -35,12 +35,12 @@ def plan(counter: int, freeze_point: int, used: bool, why: str) -> Plan:
 
 
 def told(run: Run) -> Told:
-    return [(one["step"], one["use_cache"], one["reason"]) for one in run.events.all() if one["kind"] == "cache"]
+    return [(one["step"], one["use_cache"], one["reason"]) for one in run.store.events.all() if one["kind"] == "cache"]
 
 
 async def follow(run: Run, news: CacheNews, *plans: Plan) -> None:
     for one in plans:
-        await run.commit(current=one)
+        await run.store.commit(current=one)
         for _ in range(2):  # a round that finds nothing new says nothing
             await news.advance()
 
@@ -62,12 +62,12 @@ def test_each_change_is_told_once_also_by_a_successor(tmp_path: Path) -> None:
 
     async def body() -> None:
         run = new_run(tmp_path, elastic={"cache": True})
-        await follow(run, CacheNews(run), *PLANS)
+        await follow(run, CacheNews(run.facts, run.store, run.outbox), *PLANS)
         assert told(run) == expected
-        await follow(run, CacheNews(run), PLANS[-1])  # a successor's
+        await follow(run, CacheNews(run.facts, run.store, run.outbox), PLANS[-1])  # a successor's
         assert told(run) == expected
-        run.cache_off = "the cache is off, a cached value was wrong: boundary 2"
-        await follow(run, CacheNews(run), plan(6, 4, False, "no cache: no server is reachable"))
+        run.store.amendments.cache_off = "the cache is off, a cached value was wrong: boundary 2"
+        await follow(run, CacheNews(run.facts, run.store, run.outbox), plan(6, 4, False, "no cache: no server is reachable"))
         assert told(run)[2:] == [(60, False, "off: the cache is off, a cached value was wrong: boundary 2")]
         run.close()
 
@@ -78,7 +78,7 @@ def test_each_change_is_told_once_also_by_a_successor(tmp_path: Path) -> None:
 def test_who_wants_no_cache_is_told_nothing(sections: dict[str, Any], tmp_path: Path) -> None:
     async def body() -> None:
         run = new_run(tmp_path, **sections)
-        await follow(run, CacheNews(run), *PLANS[:3])
+        await follow(run, CacheNews(run.facts, run.store, run.outbox), *PLANS[:3])
         assert told(run) == []
         run.close()
 

@@ -31,7 +31,7 @@ def test_a_stream_of_heartbeats_is_answered_one_by_one_and_ends_in_time(tmp_path
         await stage.join(0)
         answers = [answer.heartbeat.known async for answer in control.Heartbeats(said(1, 2, 3), None)]
         assert answers == [True, True, True]
-        worker = stage.run.members.get("uid-0/1")
+        worker = stage.facts.members.get("uid-0/1")
         assert worker is not None and worker.generation is not None
         assert (worker.step, worker.phase, worker.generation.counter) == (3, "vote", 3)
         assert (dict(worker.phase_p99), dict(worker.step_parts)) == ({"vote": 0.5}, {"vote": 0.25})
@@ -55,7 +55,7 @@ def test_a_quiet_heartbeat_is_answered_only_where_the_worker_is_not_known(tmp_pa
         assert answers == [False], "it has to register"
         await stage.join(0)
         assert len([answer async for answer in control.Heartbeats(quiet(1, 2, 3), None)]) == 1
-        worker = stage.run.members.get("uid-0/1")
+        worker = stage.facts.members.get("uid-0/1")
         assert worker is not None and worker.step == 3, "a quiet one is heard as any other"
 
     asyncio.run(run())
@@ -64,13 +64,15 @@ def test_a_quiet_heartbeat_is_answered_only_where_the_worker_is_not_known(tmp_pa
 def test_a_plan_is_serialized_once_for_all_who_hear_it(tmp_path: Path) -> None:
     async def run() -> None:
         async with leading(tmp_path) as stage:
-            queues = [stage.run.streams.open(f"uid-{ordinal}/1") for ordinal in (0, 1)]
+            queues = [stage.run.outbox.streams.open(f"uid-{ordinal}/1") for ordinal in (0, 1)]
             await first_plan(stage, 0, 1)
             first, second = [await asyncio.wait_for(queue.get(), 10.0) for queue in queues]
             assert first is second
-            plan = stage.run.current
-            assert plan is not None and stage.run.plan_message(plan) is first
+            plan = stage.facts.current
+            assert plan is not None and stage.run.outbox.plan_message(plan) is first
             assert pb.WatchPlanResponse.FromString(first).plan.placement.workers == list(plan.placement.workers)
-            assert stage.run.plan_message(stage.run.stamped(plan)) is not first, "another plan has a message of its own"
+            assert stage.run.outbox.plan_message(stage.controller.choosing.stamped(plan)) is not first, (
+                "another plan has a message of its own"
+            )
 
     asyncio.run(run())

@@ -26,7 +26,7 @@ def test_a_joiner_is_handed_the_profile_of_each_kind_of_device_that_the_run_has(
             assert handed_out.profiles() == [], "those that the first plan is made for measure"
             await first_plan(stage, 1, 2, 3)
             measured = [slower(3, "cpu"), slower(1, "cpu"), slower(2, "cpu"), slower(5, "gpu")]
-            for worker, profile in zip(stage.run.members, measured, strict=True):
+            for worker, profile in zip(stage.facts.members, measured, strict=True):
                 worker.profile = KeptProfile.of(profile)
             assert handed_out.profiles() == [measured[2], measured[3]], "the median of the kind"
             await stage.join(4)
@@ -48,11 +48,11 @@ def test_measurements_are_written_with_the_first_plan_and_links_when_measured(
             written = json.loads(path.read_text())
             assert (written["version"], written["micro_batch_size"], written["link"]) == (1, 4, None)
             assert written["units"] == [UNIT.model_dump()] * NUM_UNITS
-            for worker, latency in zip(stage.run.members, (0.01, 0.03), strict=True):
+            for worker, latency in zip(stage.facts.members, (0.01, 0.03), strict=True):
                 worker.link = LinkProfile(latency_seconds=latency)
             await stage.until(lambda: json.loads(path.read_text())["link"], "the links")
             stage.controller.note_departure("uid-1/1", "gone", "gone")
-            await stage.until(lambda: len(stage.run.members.available()) == 1, "one is left")
+            await stage.until(lambda: len(stage.facts.members.available()) == 1, "one is left")
 
     asyncio.run(story())
     assert json.loads(path.read_text())["link"]["latency_seconds"] == pytest.approx(0.02)

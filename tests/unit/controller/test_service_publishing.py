@@ -17,7 +17,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.stage = Stage(folder)
-        self.publishing = Publishing(self.stage.run)
+        self.publishing = Publishing(self.stage.facts, self.stage.store, self.stage.backend)
 
     def at(self, seconds: float) -> dict[str, object]:
         asyncio.run(self.publishing.advance(seconds))
@@ -44,7 +44,7 @@ def test_nothing_new_is_written_every_ten_seconds(reader: Reader) -> None:
 
 def test_a_change_is_written_soon_and_no_faster(reader: Reader) -> None:
     reader.at(0.0)
-    reader.stage.run.message = "waiting for workers: 3 of 4 are there"
+    reader.stage.facts.message = "waiting for workers: 3 of 4 are there"
     reader.blind()
     assert reader.at(CHANGED_SECONDS - 0.1) == {}
     assert reader.at(CHANGED_SECONDS)["message"] == "waiting for workers: 3 of 4 are there"

@@ -39,7 +39,8 @@ class Stage:
         self.backend = LocalBackend(folder / "cluster")
         store = DurableStore(self.backend)
         self.run = Run(job, folder, self.backend, store, *store.take_over(), parallel_slots=None)
-        self.run.adopt_identity(
+        self.facts, self.store = self.run.facts, self.run.store
+        self.facts.adopt_identity(
             RunIdentity(
                 probe_digest="p", probe_detail="", num_units=NUM_UNITS, steps_per_epoch=16, train_samples=512, dataset_digest="d"
             )
@@ -48,43 +49,43 @@ class Stage:
 
     async def join(self, *ordinals: int) -> None:
         for ordinal in ordinals:
-            now = self.run.clock()
+            now = self.facts.clock()
             worker = Worker(
                 worker_id=f"uid-{ordinal}/1", pod_name=f"trainer-{ordinal}", failure_domain=f"node-{ordinal}", process_id=1,
                 store_host="127.0.0.1", store_port=1, registered_at=now, last_heard=now, watching=True,
                 profile=KeptProfile.of(WorkerProfile(micro_batch_size=4, units=(UNIT,) * NUM_UNITS)),
             )  # fmt: skip
-            self.run.members.add(worker)
+            self.facts.members.add(worker)
             await self.controller.note_joined(worker)
 
     async def enter(self, plan: Plan, step: int) -> None:
         """All members run the plan, at a step; of a prepared plan the vote has switched."""
         for worker_id in plan.participants:
-            if self.run.state.prepared == plan:
+            if self.facts.state.prepared == plan:
                 request = pb.ReadyRequest(worker_id=worker_id, ready=True, entered=worker_id in plan.placement.workers, step=step)
                 self.controller.reshaping.note_ready(worker_id, request)
             else:
-                self.run.entered[worker_id] = (step, 0.1)
+                self.facts.entered[worker_id] = (step, 0.1)
         for worker_id in plan.placement.workers:
-            worker = self.run.members.get(worker_id)
+            worker = self.facts.members.get(worker_id)
             assert worker is not None
             worker.generation, worker.step = plan.generation, step
-        await self.until(lambda: self.run.current == plan, "the plan runs")
+        await self.until(lambda: self.facts.current == plan, "the plan runs")
 
     async def until(self, condition: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + 10.0
         while time.monotonic() < deadline:
-            for worker in self.run.members:
-                worker.last_heard = self.run.clock()
+            for worker in self.facts.members:
+                worker.last_heard = self.facts.clock()
             if value := condition():
                 return value
-            self.run.wake.set()
+            self.facts.wake.set()
             await asyncio.sleep(0.02)
-        raise AssertionError(f"not within 10 s: {what}; {self.run.message}; {self.run.events.all()}")
+        raise AssertionError(f"not within 10 s: {what}; {self.facts.message}; {self.store.events.all()}")
 
     async def told(self, kind: str, words: str) -> str:
         def found() -> str:
-            return next((e["reason"] for e in self.run.events.all() if e["kind"] == kind and words in e["reason"]), "")
+            return next((e["reason"] for e in self.store.events.all() if e["kind"] == kind and words in e["reason"]), "")
 
         return await self.until(found, f"an event {kind!r} with {words!r}")
 
@@ -119,23 +120,23 @@ def cost_job(**placement: Any) -> dict[str, Any]:
 
 async def first_plan(stage: Stage, *ordinals: int) -> Plan:
     await stage.join(*ordinals)
-    plan = await stage.until(lambda: stage.run.current, "the first plan")
+    plan = await stage.until(lambda: stage.facts.current, "the first plan")
     await stage.enter(plan, 1)
     return plan
 
 
 async def freeze_to(stage: Stage, freeze_point: int) -> None:
     """An operator's wish becomes the next decision, and its step is reached."""
-    assert stage.run.calendar is not None
-    taken = len(stage.run.state.decisions)
+    assert stage.facts.calendar is not None
+    taken = len(stage.facts.state.decisions)
     asked = asyncio.create_task(stage.controller.commands.accept(pb.CommandRequest(kind="freeze", freeze_point=freeze_point)))
-    await stage.until(lambda: stage.run.state.forced_freeze_point == freeze_point, "the command is taken")
+    await stage.until(lambda: stage.facts.state.forced_freeze_point == freeze_point, "the command is taken")
     await stage.until(asked.done, "its caller is answered")
-    for worker in stage.run.members:
-        worker.step = stage.run.calendar.effective_step(taken + 1) if worker.generation is not None else 0
-    await stage.run.statistics.take([to_record(statistics(taken + 1, freeze_point=0), IntervalStatistics)])
-    await stage.until(lambda: len(stage.run.state.decisions) > taken, "the decision")
-    assert stage.run.state.decisions[-1].freeze_point == freeze_point, stage.run.state.decisions[-1].reason
+    for worker in stage.facts.members:
+        worker.step = stage.facts.calendar.effective_step(taken + 1) if worker.generation is not None else 0
+    await stage.store.statistics.take([to_record(statistics(taken + 1, freeze_point=0), IntervalStatistics)])
+    await stage.until(lambda: len(stage.facts.state.decisions) > taken, "the decision")
+    assert stage.facts.state.decisions[-1].freeze_point == freeze_point, stage.facts.state.decisions[-1].reason
 
 
 def test_cost_hands_unused_pods_back_and_takes_them_again(tmp_path: Path) -> None:
@@ -145,32 +146,32 @@ def test_cost_hands_unused_pods_back_and_takes_them_again(tmp_path: Path) -> Non
             first = await first_plan(stage, 0, 1, 2, 3)
             assert (first.placement.pp_degree, first.placement.dp_degree) == (4, 1)
             await freeze_to(stage, 4)
-            small = await stage.until(lambda: stage.run.state.prepared, "a plan for fewer workers")
+            small = await stage.until(lambda: stage.facts.state.prepared, "a plan for fewer workers")
             used = stage.ordinals(small)
             assert used == list(range(len(used))) and len(used) < 4, "the lowest ordinals stay"
             assert stage.replicas == 4, "nobody goes before the switch"
-            await stage.enter(small, stage.run.step + 1)
+            await stage.enter(small, stage.facts.step + 1)
             await stage.told("leave", f"{4 - len(used)} of 4 pods handed back: the plan uses {len(used)} workers")
             await stage.until(lambda: stage.replicas == len(used), "the scale")
-            written = stage.run.state.incarnation, stage.run.state.replicas
+            written = stage.facts.state.incarnation, stage.facts.state.replicas
             for ordinal in range(len(used), 4):
                 stage.controller.note_departure(f"uid-{ordinal}/1", "its pod ended", "gone")
-            await stage.until(lambda: len(stage.run.members.available()) == len(used), "the others are gone")
+            await stage.until(lambda: len(stage.facts.members.available()) == len(used), "the others are gone")
             await stage.until(lambda: not stage.controller.adapting.wish, "the planner's answer")
-            assert (stage.run.state.incarnation, stage.run.state.replicas) == written
-            assert stage.run.state.prepared is None, "a run that handed pods back is judged as before"
+            assert (stage.facts.state.incarnation, stage.facts.state.replicas) == written
+            assert stage.facts.state.prepared is None, "a run that handed pods back is judged as before"
             await freeze_to(stage, 0)
             await stage.told("join", "pods taken again: the planner wants 4 workers")
             await stage.until(lambda: stage.replicas == 4, "the scale")
-            if stage.run.state.prepared is not None:
-                await stage.enter(stage.run.state.prepared, stage.run.step + 1)
+            if stage.facts.state.prepared is not None:
+                await stage.enter(stage.facts.state.prepared, stage.facts.step + 1)
             await stage.join(*range(len(used), 4))
-            whole = await stage.until(lambda: stage.run.state.prepared, "a plan for all")
+            whole = await stage.until(lambda: stage.facts.state.prepared, "a plan for all")
             assert stage.ordinals(whole) == [0, 1, 2, 3]
-            await stage.enter(whole, stage.run.step + 1)
+            await stage.enter(whole, stage.facts.step + 1)
             await stage.until(lambda: not stage.controller.adapting.wish, "the planner's answer")
             assert stage.replicas == 4
-            counts = [event["kind"] for event in stage.run.events.all()]
+            counts = [event["kind"] for event in stage.store.events.all()]
             assert counts.count("leave") == 1, "one event and one write for a plan"
 
     asyncio.run(story())
@@ -185,7 +186,7 @@ def test_pods_that_are_still_starting_are_not_handed_back(tmp_path: Path) -> Non
             assert stage.ordinals(plan) == [0]
             assert stage.replicas == 3, "the third pod is still starting"
             await stage.told("leave", "2 of 3 pods handed back: the plan uses 1 workers")
-            assert stage.run.clock() - stage.run.started > 0.3
+            assert stage.facts.clock() - stage.facts.started > 0.3
             await stage.until(lambda: stage.replicas == 1, "the scale")
 
     asyncio.run(story())
@@ -208,11 +209,11 @@ def test_a_write_that_the_cluster_refused_is_written_again_and_no_request(
 
             monkeypatch.setattr(stage.backend, "scale", refuse_once)
             ask(stage, "annotation", 2)
-            await stage.until(lambda: stage.replicas == 2 and stage.run.state.scaling_from < 0, "the scale")
+            await stage.until(lambda: stage.replicas == 2 and stage.facts.state.scaling_from < 0, "the scale")
             await stage.until(lambda: not stage.controller.adapting.wish, "the planner's answer")
             assert tries == [2, 2]
-            assert (stage.run.state.requested_workers, stage.replicas) == (2, 2)
-            assert not [event for event in stage.run.events.all() if "a scale request" in event["reason"]]
+            assert (stage.facts.state.requested_workers, stage.replicas) == (2, 2)
+            assert not [event for event in stage.store.events.all() if "a scale request" in event["reason"]]
 
     asyncio.run(story())
 
@@ -231,8 +232,8 @@ def test_a_request_is_a_limit_answered_once(tmp_path: Path, by: str) -> None:
             await stage.until(lambda: stage.replicas == 4, "clamped to the job's workers")
             for _ in range(5):
                 await asyncio.sleep(0.1)
-                stage.run.wake.set()
-            assert [event["kind"] for event in stage.run.events.all()].count("command") == 2
+                stage.facts.wake.set()
+            assert [event["kind"] for event in stage.store.events.all()].count("command") == 2
 
     asyncio.run(story())
 
@@ -260,18 +261,18 @@ def test_zero_suspends_and_more_than_zero_resumes(tmp_path: Path, by: str) -> No
             await first_plan(stage, 0, 1)
             ask(stage, by, 0)
             await stage.told("command", f"suspend by {by}")
-            assert stage.run.state.state == "draining"
+            assert stage.facts.state.state == "draining"
             stage.controller.ending.note_outcome(pb.RunOutcome(status="suspended", steps=3))
             for ordinal in (0, 1):
                 stage.controller.note_departure(f"uid-{ordinal}/1", "ended", "gone")
-                stage.run.members.remove(f"uid-{ordinal}/1", "ended")
-            await stage.until(lambda: stage.run.state.state == "suspended" and stage.replicas == 0, "suspended")
+                stage.facts.members.remove(f"uid-{ordinal}/1", "ended")
+            await stage.until(lambda: stage.facts.state.state == "suspended" and stage.replicas == 0, "suspended")
             await asyncio.sleep(0.2)
-            assert stage.run.state.state == "suspended", "its own scale is no request"
+            assert stage.facts.state.state == "suspended", "its own scale is no request"
             ask(stage, by, 1)
             await stage.told("command", f"resume by {by}")
             await stage.until(lambda: stage.replicas == 1, "one pod is asked for again")
-            assert stage.run.state.state == "waiting"
+            assert stage.facts.state.state == "waiting"
 
     asyncio.run(story())
 
@@ -286,7 +287,7 @@ def test_a_scale_that_a_crash_cut_short_is_finished_and_no_request(tmp_path: Pat
         async with leading(tmp_path / "run", placement={"workers": 4}) as stage:
             assert stage.replicas == 2
             await asyncio.sleep(0.1)
-            assert (stage.run.state.requested_workers, stage.run.state.scaling_from) == (-1, -1)
+            assert (stage.facts.state.requested_workers, stage.facts.state.scaling_from) == (-1, -1)
 
     asyncio.run(story())
 

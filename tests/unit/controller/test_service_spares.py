@@ -17,7 +17,7 @@ def test_spare_pods_are_asked_for_not_waited_for_and_left_out_of_the_shape(tmp_p
             assert stage.ordinals(plan) == [0, 1], "the first plan waits for the two that it names"
             await stage.join(2, 3)
             await stage.until(lambda: not stage.controller.adapting.wish, "the planner's answer")
-            assert (stage.run.state.prepared, stage.run.current, stage.replicas) == (None, plan, 4)
+            assert (stage.facts.state.prepared, stage.facts.current, stage.replicas) == (None, plan, 4)
 
     asyncio.run(story())
 
@@ -47,15 +47,15 @@ def test_a_changed_job_is_followed_by_the_pods(tmp_path: Path) -> None:
     async def story() -> None:
         async with leading(tmp_path, placement={"workers": 2}) as stage:
             await first_plan(stage, 0, 1)
-            section = stage.run.job.placement.model_copy(update={"spare_workers": 1})
-            stage.run.follow(stage.run.job.model_copy(update={"placement": section}))
+            section = stage.facts.job.placement.model_copy(update={"spare_workers": 1})
+            stage.facts.follow(stage.facts.job.model_copy(update={"placement": section}))
             await stage.told("join", "3 pods, not 2, for 2 workers and 1 spare")
             await stage.until(lambda: stage.replicas == 3, "the spare's pod")
             section = section.model_copy(update={"spare_workers": 0})
-            stage.run.follow(stage.run.job.model_copy(update={"placement": section}))
+            stage.facts.follow(stage.facts.job.model_copy(update={"placement": section}))
             await stage.told("leave", "2 pods, not 3, for 2 workers")
             await stage.until(lambda: stage.replicas == 2, "no spare")
-            assert stage.run.current is not None and len(stage.run.current.placement.workers) == 2
+            assert stage.facts.current is not None and len(stage.facts.current.placement.workers) == 2
 
     asyncio.run(story())
 
@@ -73,10 +73,10 @@ def test_cost_hands_pods_back_but_for_the_spare_ones(tmp_path: Path) -> None:
             assert first.placement.pp_degree == 4
             await stage.join(4)
             await freeze_to(stage, 4)
-            small = await stage.until(lambda: fewer_than(4, stage.run.state.prepared), "a plan for fewer workers")
+            small = await stage.until(lambda: fewer_than(4, stage.facts.state.prepared), "a plan for fewer workers")
             used = stage.ordinals(small)
             assert used == list(range(len(used)))
-            await stage.enter(small, stage.run.step + 1)
+            await stage.enter(small, stage.facts.step + 1)
             await stage.told("leave", f"{4 - len(used)} of 5 pods handed back: the plan uses {len(used)} workers")
             await stage.until(lambda: stage.replicas == len(used) + 1, "the plan's pods and one spare")
 

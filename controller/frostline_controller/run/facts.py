@@ -1,0 +1,229 @@
+"""What is known of a run now: its job, its cluster, its workers, and what follows from them and from the durable state."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.job import Job, job_revision
+from frostline_contract.phases import OUTSIDE
+from frostline_contract.plan import Decision, Plan
+from frostline_contract.run_status import ENDED
+from frostline_controller.cluster.backend import ClusterState
+from frostline_controller.history import in_force, surviving_decisions
+from frostline_controller.membership import GONE, Membership, Worker
+from frostline_controller.run.store import RunStore
+from frostline_controller.state.durable import DurableState, FailedDevice, RunIdentity
+
+DEVICE_FAILURES_MAX = 2
+"""A GPU that failed so often in a run is not used in it any more: one error is often the only one."""
+
+
+class RunFacts:
+    """The values that the parts of the controller judge by.
+
+    Who writes: RPC handlers write what workers say (`members`, `entered`, the identity); the reconciler's task writes everything
+    else. What a successor must know as well is in the durable state, which is only read through here.
+
+    Attributes:
+        cluster: as it was read last.
+        members: workers that have registered, with what their heartbeats say.
+        entered: members that have entered the current generation: step of the switch, and seconds that it took.
+        reshape_seconds: how long the last reshape stopped training.
+        started: when this controller began to lead, by `clock`.
+        message: what the run waits for, for the status; empty: nothing.
+        trouble: what somebody has to see to while the run goes on, for the status; empty: nothing.
+        accept_numerics: workers of another probe digest are taken in (resume --accept-numerics).
+        wake: set where the reconciler has something to do.
+        hurry: set where its next round is not to wait for company, since a decision is due.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        store: RunStore,
+        cluster: ClusterState,
+        clock: Callable[[], float] = time.monotonic,
+        parallel_slots: int | None = None,
+        cache_address: str = "",
+    ) -> None:
+        """
+        Args:
+            job: what the run follows.
+            store: the run's, for what is durable.
+            cluster: as `store`'s state was taken over from it.
+            clock: seconds.
+            parallel_slots: workers that can compute at once, where all share this machine; None: all of them.
+            cache_address: host:port of a cache server that leaves no address in the run directory; empty: there is none.
+        """
+        self._store, self._cache_address = store, cache_address
+        self.job, self.job_revision = job, job_revision(job)
+        self.cluster, self.clock, self.parallel_slots = cluster, clock, parallel_slots
+        self.members = Membership(job.controller.dead_after_seconds, job.controller.heartbeat_seconds)
+        self.wake, self.hurry = asyncio.Event(), asyncio.Event()
+        self.entered: dict[str, tuple[int, float]] = {}
+        self.reshape_seconds = 1.0
+        self.message, self.trouble = store.state.message, ""
+        self.accept_numerics = False
+        self._follow_identity()
+        self._surviving: tuple[object, object, object, list[Decision]] | None = None
+        self.started = clock()
+        self._progress = (self.step, self.started)
+
+    # ---- what is durable
+
+    @property
+    def state(self) -> DurableState:
+        return self._store.state
+
+    @property
+    def current(self) -> Plan | None:
+        """The plan of the newest generation that was started or switched to."""
+        return self.state.current
+
+    @property
+    def live_plans(self) -> list[Plan]:
+        """The current plan and the prepared one, of those that there are."""
+        return [plan for plan in (self.state.current, self.state.prepared) if plan is not None]
+
+    @property
+    def ended(self) -> bool:
+        return self.state.state in ENDED
+
+    def surviving(self) -> list[Decision]:
+        """Decisions that no later lineage has taken back, by number."""
+        if self.calendar is None:
+            return []
+        decisions, lineages, known = self.state.decisions, self.state.lineages, self._surviving
+        if known is None or known[0] is not decisions or known[1] is not lineages or known[2] is not self.calendar:
+            found = surviving_decisions(decisions, lineages, self.calendar)
+            self._surviving = known = (decisions, lineages, self.calendar, found)
+        return known[3]
+
+    def freeze_point(self) -> int:
+        """The freeze point in force at the step that is being computed."""
+        decision = in_force(self.surviving(), self.step + 1)
+        return decision.freeze_point if decision else 0
+
+    # ---- what the run is
+
+    @property
+    def identity(self) -> RunIdentity | None:
+        """What the first worker said the run is; None before."""
+        return self._store.amendments.identity
+
+    def adopt_identity(self, identity: RunIdentity) -> None:
+        """Take a worker's word on what the run is. Durable with the next commit."""
+        self._store.amendments.identity = identity
+        self._follow_identity()
+
+    def _follow_identity(self) -> None:
+        self.calendar: DecisionCalendar | None = None
+        self.total_steps = self.job.training.steps or 0
+        if self.identity is not None:
+            per_epoch = self.identity.steps_per_epoch
+            self.total_steps = self.job.total_steps(per_epoch)
+            lag = self.job.decisions.lag_steps
+            self.calendar = DecisionCalendar(self.job.interval_steps(per_epoch), lag, self.total_steps)
+
+    def follow(self, job: Job) -> None:
+        """Go on with a job that differs in live fields. Members follow with the next generation."""
+        self.job, self.job_revision = job, job_revision(job)
+        self.members.set_times(job.controller.dead_after_seconds, job.controller.heartbeat_seconds)
+
+    def behind(self, plan: Plan) -> bool:
+        """Whether the plan's members follow an older job than this controller."""
+        return plan.job_revision not in ("", self.job_revision)
+
+    def cache_address(self) -> str:
+        """host:port of the cache server: where one has been started for this run, else what we were told; empty: none."""
+        file = self._store.places.cache_address
+        return file.read_text(encoding="utf-8").strip() if file.exists() else self._cache_address
+
+    @property
+    def cache_off(self) -> str:
+        """Why the cache is used no more; empty where it may be."""
+        return self._store.amendments.cache_off
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """A plan that was predicted to need more ran out of memory; 0: none has."""
+        return self._store.amendments.memory_limit_bytes
+
+    @property
+    def quarantined(self) -> list[FailedDevice]:
+        """GPUs that no plan uses any more."""
+        return [one for one in self._store.amendments.failed_devices if one.failures >= DEVICE_FAILURES_MAX]
+
+    # ---- how far it has come
+
+    @property
+    def step(self) -> int:
+        """The last step that members of the running generation say is committed."""
+        return self.step_of(self.current) if self.current is not None else 0
+
+    def step_of(self, plan: Plan) -> int:
+        """The last step that members of `plan` say is committed, or that is durable."""
+        told = [
+            worker.step
+            for worker_id in plan.placement.workers
+            if (worker := self.members.get(worker_id)) is not None and worker.generation == plan.generation
+        ]
+        durable = self._store.records.durable_step(self.state.lineage, self.state.starts_at(self.state.lineage))
+        return max([*told, durable, max(plan.start_step, 0)])
+
+    def step_seconds(self) -> float:
+        """Duration of the newest recorded step; the plan's prediction before there is one."""
+        if (latest := self._store.records.latest) is not None and latest.step_seconds > 0:
+            return latest.step_seconds
+        predicted = self.current.placement.predicted_step_seconds if self.current else 0.0
+        return predicted or 1.0
+
+    # ---- who is there
+
+    def loss_among(self, worker_ids: Iterable[str], return_seconds: float) -> str:
+        """Why one of these workers is gone; "" where none is.
+
+        Args:
+            worker_ids: whom to look at.
+            return_seconds: how long after this controller's start a worker that was not heard of yet counts as there.
+        """
+        settled = self.clock() - self.started > return_seconds
+        return next((loss for one in worker_ids if (loss := self.members.loss_of(one, self.cluster.uids, settled))), "")
+
+    def overdue(self, now: float) -> list[Worker]:
+        """Workers that have been silent for too long. A member whose world still commits steps computes: it is only out of reach
+        (votes are unanimous)."""
+        if self.step != self._progress[0]:
+            self._progress = (self.step, now)
+        moving = now - self._progress[1] < self.members.dead_after_seconds
+        members = self.current.placement.global_ranks if self.current else {}
+        return [worker for worker in self.members.overdue(now) if not (moving and worker.worker_id in members)]
+
+    def available(self) -> list[Worker]:
+        """Workers that a plan may name: one that is still inside a generation that is over is none of them."""
+        behind = {worker.worker_id for worker in self.left_behind()}
+        sick = {(one.node, one.uuid) for one in self.quarantined}
+        return [one for one in self.members.available() if one.worker_id not in behind and one.gpu not in sick]
+
+    def awaited(self) -> list[str]:
+        """Members of the running plan that have not come back to this controller since it started, and still may: having heard
+        nothing of a worker does not mean that it has left."""
+        members = self.current.placement.workers if self.current is not None else ()
+        return [one for one in members if self.members.get(one) is None and not self.members.has_ended(one)]
+
+    def left_behind(self) -> list[Worker]:
+        """Workers outside all plans whose training thread is in a step of an older generation: the fence has not reached it."""
+        current = self.current
+        if current is None:
+            return []
+        plans = self.live_plans
+        return [
+            worker
+            for worker in self.members
+            if not any(worker.worker_id in plan.places for plan in plans)
+            and worker.presence != GONE
+            and worker.phase not in OUTSIDE
+            and worker.generation is not None
+            and worker.generation < current.generation
+        ]

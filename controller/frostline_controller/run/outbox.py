@@ -1,0 +1,112 @@
+"""What is to be sent of a run, and to whom: plans and notices to workers, events to people and to the cluster."""
+
+import asyncio
+import logging
+import math
+from typing import Any
+
+from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_controller.cluster.backend import ClusterBackend
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.store import RunStore
+from frostline_controller.service.events import KINDS, event_line
+from frostline_controller.service.streams import Streams
+from frostline_controller.state.durable import with_decisions
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import plan_pb2
+from frostline_rpc.convert import to_message
+
+log = logging.getLogger(__name__)
+
+WARNINGS = frozenset(("failure", "hang", "checkpoint_failed", "decision_void", "cannot_start", "wrong_bits", "quarantine",
+                      "out_of_memory", "pause"))  # fmt: skip
+"""Kinds of events that somebody may have to do something about."""
+
+
+class Outbox:
+    """Streams to workers, and events.
+
+    Who writes: the reconciler's task sends what it has made durable; RPC handlers open and close streams, and hand in workers'
+    events.
+
+    Attributes:
+        streams: one for each worker that listens.
+        untold: lines of plans.jsonl about the current plan while it is durable and nobody may hear of it yet.
+    """
+
+    def __init__(self, facts: RunFacts, store: RunStore, backend: ClusterBackend) -> None:
+        self._facts, self._store, self._backend = facts, store, backend
+        self.streams = Streams()
+        self.untold: list[dict[str, object]] = []
+        self._plan_messages: dict[GenerationId, tuple[Plan, tuple[Decision, ...], bytes]] = {}
+
+    def plan_message(self, plan: Plan) -> bytes:
+        """The plan as all workers get it, serialized: again only where the plan, or a decision that it carries, is another."""
+        decisions = self._store.state.decisions
+        known = self._plan_messages.get(plan.generation)
+        if known is not None and known[0] is plan and known[1] is decisions:
+            return known[2]
+        wire = to_message(with_decisions(plan, decisions), plan_pb2.Plan)
+        message = pb.WatchPlanResponse(plan=wire).SerializeToString()
+        live = {one.generation for one in self._facts.live_plans}
+        self._plan_messages = {name: kept for name, kept in self._plan_messages.items() if name in live}
+        self._plan_messages[plan.generation] = (plan, decisions, message)
+        return message
+
+    async def event(self, kind: str, reason: str, seconds: float = 0.0, **fields: Any) -> None:
+        """Write an event of the run, and tell the cluster. Never fails: what cannot be written now is written later.
+
+        Args:
+            kind: one of `service.events.KINDS`.
+            reason: what happened and why, for people.
+            seconds: how long it took.
+            fields: more fields of the line in events.jsonl, and others than the run's for those that every line has.
+        """
+        line = self._line(kind, reason, seconds, **fields)
+        await self._store.events.keep(line)
+        await self._tell_cluster(line)
+
+    async def worker_event(self, event: pb.RunEvent) -> bool:
+        """Write an event that a worker sends until it is acknowledged, once. One of a kind that this controller does not know, of
+        a newer worker, is logged.
+
+        Returns:
+            Whether it is new.
+
+        Raises:
+            OSError: it cannot be written, and must not be acknowledged.
+        """
+        if event.kind not in KINDS:
+            log.warning("event of an unknown kind=%r step=%s reason=%r", event.kind, event.step, event.reason)
+            return False
+        detail = {"detail": dict(event.detail)} if event.detail else {}
+        line = self._line(event.kind, event.reason, event.seconds, step=event.step, lineage=event.lineage, **detail)
+        if not await self._store.events.add_once(line):
+            return False
+        await self._tell_cluster(line)
+        return True
+
+    def _line(self, kind: str, reason: str, seconds: float, **fields: Any) -> dict[str, Any]:
+        """Stamped with generation, freeze point and shape."""
+        facts, state, plan = self._facts, self._store.state, self._facts.current
+        values = {
+            "step": facts.step,
+            "lineage": state.lineage,
+            "generation": str(plan.generation) if plan else "",
+            "freeze_point": facts.freeze_point(),
+            "degrees": plan.placement.degrees if plan else {},
+            "num_microbatches": facts.job.training.num_microbatches,
+            "reason": reason,
+            **fields,
+        }
+        return event_line(kind, state.started_at, seconds if math.isfinite(seconds) else 0.0, **values)
+
+    async def _tell_cluster(self, line: dict[str, Any]) -> None:
+        """An Event is no state: one that the cluster does not take is logged."""
+        kind, reason = line["kind"], line["reason"]
+        log.info("event kind=%s step=%s generation=%s reason=%r", kind, line["step"], line["generation"], reason)
+        severity = "Warning" if kind in WARNINGS else "Normal"
+        try:
+            await asyncio.to_thread(self._backend.emit_event, severity, kind.title().replace("_", ""), reason)
+        except OSError as error:
+            log.warning("the cluster has not taken an event kind=%s error=%s", kind, error)
