@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from frostline_controller import __main__ as program
 from frostline_controller import epochs
-from frostline_controller.service import ending
+from frostline_controller.run import result
 from frostline_controller.state.durable import DurableState, DurableStore
 
 
@@ -43,7 +43,7 @@ def killed_after_claiming(*arguments: object) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "claimed":
-        ending.claim_result = killed_after_claiming
+        result.claim_result = killed_after_claiming
     else:
         KilledAfterWriting.what = sys.argv[1]
         program.DurableStore = KilledAfterWriting

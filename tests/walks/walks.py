@@ -62,8 +62,8 @@ WALKS = (
     Walk("a killed worker's generation is answered, and a step is committed", 30, 19, 95, (
         Act(WORKER + "life/departure.py:Teller.tell"),
         Act(CONTROL + "service/servicer.py:ControlServicer.Leave"),
-        Act(CONTROL + "service/controller.py:Controller._take_departure"),
-        Act(CONTROL + "service/entering.py:Entering._watch_members"),
+        Act(CONTROL + "members/departures.py:Departures._take_departure"),
+        Act(CONTROL + "recovery/driver.py:Failures.watch_members"),
         Act(CONTROL + "service/recovery.py:Recovery.fence"),
         stack(WORKER + "life/worker.py:Worker._recover"),
         Act(WORKER + "life/recovering.py:Recovery.report"),

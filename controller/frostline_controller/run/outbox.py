@@ -38,6 +38,7 @@ class Outbox:
         self._facts, self._store, self._backend = facts, store, backend
         self.streams = Streams()
         self.untold: list[dict[str, object]] = []
+        self._noted: list[pb.RunEvent] = []
         self._plan_messages: dict[GenerationId, tuple[Plan, tuple[Decision, ...], bytes]] = {}
 
     def plan_message(self, plan: Plan) -> bytes:
@@ -65,6 +66,17 @@ class Outbox:
         line = self._line(kind, reason, seconds, **fields)
         await self._store.events.keep(line)
         await self._tell_cluster(line)
+
+    def note(self, event: pb.RunEvent) -> None:
+        """Something happened in a call, which cannot write it: the reconciler does."""
+        self._noted.append(event)
+        self._facts.wake.set()
+
+    async def send_noted(self) -> None:
+        """Write the events that calls have noted. Raises OSError: the rest is written by the next call."""
+        while self._noted:
+            await self.worker_event(self._noted[0])
+            del self._noted[0]
 
     async def worker_event(self, event: pb.RunEvent) -> bool:
         """Write an event that a worker sends until it is acknowledged, once. One of a kind that this controller does not know, of

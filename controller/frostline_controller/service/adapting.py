@@ -7,6 +7,7 @@ from frostline_contract.lineage import ROLLBACK
 from frostline_contract.mesh import in_words
 from frostline_contract.plan import Placement
 from frostline_controller.planning import Choice
+from frostline_controller.reshape.window import open_window
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore
 from frostline_controller.service.choosing import Choosing
@@ -86,7 +87,7 @@ class Adapting:
         if facts.awaited() or self._rollback_pending() or (self._patient and self._is_early()):
             return
         not_before = facts.state.pinned.from_step if facts.state.pinned else 0
-        freeze_point, _, first, until = self._reshaping.window(not_before)
+        freeze_point, _, first, until = open_window(facts, not_before)
         if facts.step + MARGIN_STEPS >= facts.total_steps:
             self.wish = ""
             return
@@ -152,7 +153,7 @@ class Adapting:
             return
         pinned = PinnedShape(
             degrees=one.degrees, schedule=one.schedule, virtual_stages=one.virtual_stages,
-            from_step=one.step, freeze_point=self._reshaping.window(one.step)[0],
+            from_step=one.step, freeze_point=open_window(facts, one.step).freeze_point,
         )  # fmt: skip
         await store.commit(pinned=pinned, reshapes_done=done + 1)
         self.ask(f"reshape to {in_words(one.degrees)} scheduled at step {one.step}")

@@ -93,9 +93,23 @@ class Admission:
         if refusals := list(other_bits(facts.job, request, known)):
             if not facts.accept_numerics:
                 raise Refused(f"{'; '.join(refusals)}; or resume with --accept-numerics")
-            self._controller.accept_numerics(request)
+            self._accept_numerics(request, known)
         elif not known.weights_digest:  # nobody has said it yet: the run was begun before workers did
             facts.adopt_identity(known.model_copy(update={"weights_digest": request.weights_digest}))
+
+    def _accept_numerics(self, request: pb.RegisterRequest, was: RunIdentity) -> None:
+        """The user has said that bits may change here (resume --accept-numerics): the newcomer's probe and initial weights are
+        the run's now."""
+        facts, outbox = self._controller.run.facts, self._controller.run.outbox
+        names = ("probe_digest", "probe_detail", "place_dependence", "weights_digest")
+        now = was.model_copy(update={name: getattr(request, name) for name in names})
+        facts.adopt_identity(now)
+        facts.accept_numerics = False
+        before, after = (f"{one.probe_digest[:12]} ({one.probe_detail})" for one in (was, now))
+        reason = f"numerics changed and accepted: probe {before} -> {after}"
+        if was.weights_digest and now.weights_digest != was.weights_digest:
+            reason += f", initial weights {was.weights_digest[:12]} -> {now.weights_digest[:12]}"
+        outbox.note(pb.RunEvent(kind="command", step=facts.step, lineage=facts.state.lineage, reason=reason))
 
     def _choose_tile(self, request: pb.RegisterRequest) -> TileChoice:
         job = self._controller.run.facts.job

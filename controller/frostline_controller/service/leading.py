@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from frostline_controller.cluster.backend import Conflict
 from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.reconciler import Reconciler
 from frostline_controller.service.controller import Controller
 from frostline_controller.service.servicer import add_control
 from frostline_controller.state.journal import all_written
@@ -26,14 +27,15 @@ async def lead(controller: Controller, callers: Callers, host: str, port: int, s
     calls_max = max(CONCURRENT_CALLS_MAX, 4 * facts.job.placement.workers)
     server, bound = await start_server(lambda server: add_control(server, controller), host, port, callers, calls_max)
     await on_serving(bound)
-    reconciling = asyncio.create_task(controller.serve())
+    reconciler = Reconciler(controller)
+    reconciling = asyncio.create_task(reconciler.serve())
     stopping = asyncio.create_task(stop.wait())
     done, _ = await asyncio.wait({reconciling, stopping}, return_when=asyncio.FIRST_COMPLETED)
     outbox.streams.close_all()
     await server.stop(0.5)
     told = reconciling not in done
     if told:
-        controller.stop()
+        reconciler.stop()
         await reconciling
     else:
         error = reconciling.exception()

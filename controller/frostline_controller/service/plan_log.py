@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from frostline_contract.plan import GenerationId, Plan
 from frostline_controller.state.journal import Journal, uncancelled
 
 Line = dict[str, Any]
@@ -63,3 +64,14 @@ def _key(line: Line) -> tuple[int, int]:
 
 def _generation(line: Line) -> str:
     return f"{line['generation']['incarnation']}.{line['generation']['counter']}"
+
+
+def plan_line(plan: Plan, first_step: int) -> dict[str, object]:
+    """A plan as a line of plans.jsonl, without the decisions, which have lines of their own."""
+    values = plan.model_dump(mode="json", exclude={"decisions"})
+    return {"kind": "plan", **values, "first_step": first_step, "last_step": None}
+
+
+def plan_end_line(generation: GenerationId, last_step: int) -> dict[str, object]:
+    """The end of a generation as a line of plans.jsonl."""
+    return {"kind": "plan_end", "generation": str(generation), "last_step": last_step}

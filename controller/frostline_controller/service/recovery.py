@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from frostline_contract.lineage import Cuts, LineageStart
-from frostline_contract.plan import GenerationId, Plan, SeenVote, StateTag
+from frostline_contract.plan import GenerationId, SeenVote, StateTag
 from frostline_contract.worker_id import pod_uid_of
 from frostline_controller.recovery.answer import answer
 from frostline_controller.recovery.facts import Answer, Failure, GoOn, HeldUnit, SurvivorReport, Wait
@@ -22,10 +22,6 @@ UNWATCHED_SECONDS = 0.3
 """A closed stream for this long is enough to go on without a worker where that costs nothing; a live one is back by then."""
 RETURN_SECONDS = 3.0
 """How long a new controller waits for members to come back to it before an answer does without them, where it costs nothing."""
-CAUSES_TOLD = 3
-MARKS_OF_A_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "interrupted")
-"""In the text of an error: it came from a collective, in which a peer was lost."""
-MARKS_OF_ITS_OWN = ("out of memory", "OutOfMemoryError", "Duplicate GPU", "invalid usage")
 
 
 @dataclass
@@ -121,7 +117,7 @@ class Recovery:
 
         doubted_too: a broken stream or a few missed heartbeats are enough, which a live worker of a busy machine has as well.
         """
-        if self._goes_with_excluded(worker_id):
+        if self.goes_with_excluded(worker_id):
             return True
         patience = min(RETURN_SECONDS if doubted_too else math.inf, facts.members.dead_after_seconds)
         if facts.members.loss_of(worker_id, facts.cluster.uids, settled=now - facts.started > patience):
@@ -137,74 +133,16 @@ class Recovery:
         unheard = now - worker.last_heard > facts.members.lost_after_seconds
         return doubted_too and (unheard or (not worker.watching and now - worker.unwatched_since > UNWATCHED_SECONDS))
 
-    def _goes_with_excluded(self, worker_id: str) -> bool:
-        """It is excluded, or in the pod of one that is: the pod is deleted when the answer is out."""
+    def goes_with_excluded(self, worker_id: str) -> bool:
+        """Whether a worker is excluded, or in the pod of one that is: the pod is deleted when the answer is out."""
         pod = pod_uid_of(worker_id)
         return any(pod_uid_of(other) == pod for other in self.excluded)
-
-    def cause(self, facts: RunFacts, failure: Failure) -> str:
-        """What happened, for people: who ended, hangs or does not answer, else the error that no other explains."""
-        name = facts.members.name_of
-
-        def why(worker_id: str) -> str:
-            worker = facts.members.get(worker_id)
-            return f": {worker.why_gone}" if worker is not None and worker.why_gone else ""
-
-        members = set(failure.current.participants) | set(failure.prepared.participants if failure.prepared else ())
-        told = [f"{name(worker_id)} is excluded: {reason}" for worker_id, reason in sorted(self.excluded.items())]
-        told += [f"{name(worker_id)} is gone{why(worker_id)}" for worker_id in sorted(failure.ended & members)]
-        silent = sorted(one for one in failure.silent & members if not self._goes_with_excluded(one))
-        told += [f"{name(worker_id)} does not answer{why(worker_id)}" for worker_id in silent]
-        if not told and (first := self.first_error()) is not None:
-            told = [f"{name(first[0])} reports: {last_line(first[1])}"]
-        more = f" and {len(told) - CAUSES_TOLD} more" if len(told) > CAUSES_TOLD else ""
-        return "; ".join(told[:CAUSES_TOLD]) + more if told else self.reason
 
     @property
     def may_be_replaced(self) -> dict[str, str]:
         """Excluded workers whose end is that of any worker that dies meanwhile: who hangs is waited for no more, and whose bits
         are wrong has reported."""
         return {one: why for one, why in self.excluded.items() if one in self.hung or one in self.reports}
-
-    async def tell_wrong_bits(self, facts: RunFacts, outbox: Outbox, plan: Plan) -> None:
-        """The event: whose bits are wrong and where these workers are, for whoever looks after the machines. plan: the answer."""
-        workers = sorted(self.excluded)
-        known = [worker for worker in map(facts.members.get, workers) if worker is not None]
-        places = [f"; {one.pod_name} is on node {one.failure_domain}, device {one.profile.device}" for one in known]
-        detail = {
-            "workers": workers,
-            "pods": [worker.pod_name for worker in known],
-            "nodes": [worker.failure_domain for worker in known],
-            "devices": [worker.profile.device for worker in known],
-        }
-        reason, step = plan.reason + "".join(places), max(plan.start_step, 0)
-        await outbox.event("wrong_bits", reason, step=step, detail=detail | self.distrusted_detail)
-
-    def first_error(self) -> tuple[str, str] | None:
-        """Who failed first, and its traceback: the first one that is not only about a peer which had gone."""
-        own = ((worker_id, text) for worker_id, text in self.errors.items() if not of_a_peer(text))
-        return next(own, next(iter(self.errors.items()), None))
-
-    def of_its_own(self, facts: RunFacts, failure: Failure) -> tuple[bool, str]:
-        """Whether the run itself made this failure, and its traceback: an error, a hang, or a crash in a pod that stays.
-
-        Hangs count since what is done again at the same place may hang there for ever, or be too slow for its deadline.
-
-        A peer's end makes errors in everybody's collectives: with an end or a silence about, those say nothing.
-        """
-        pods = facts.cluster.uids
-        crashed = any(not facts.members.was_taken(worker_id, pods) for worker_id in failure.ended)
-        unexplained = bool(self.errors) and not failure.ended and not failure.silent
-        told = [facts.members.error_of(worker_id) for worker_id in sorted(failure.ended)]
-        told += [reason for _, reason in sorted(self.excluded.items())]
-        first = self.first_error()
-        text = next((text for text in (*told, first[1] if first else "") if text), "")
-        return crashed or unexplained or bool(self.excluded), text
-
-
-def of_a_peer(text: str) -> bool:
-    """Whether an error came from a collective in which a peer was lost: NCCL also names mistakes and shortages of its own."""
-    return any(mark in text for mark in MARKS_OF_A_PEER) and not any(mark in text for mark in MARKS_OF_ITS_OWN)
 
 
 def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:

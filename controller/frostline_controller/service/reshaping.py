@@ -6,19 +6,21 @@ learns it from Ready(entered) and from heartbeats, and withdraws what comes too 
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
 
 from frostline_contract.mesh import in_words
 from frostline_contract.phases import ControllerPhase
-from frostline_contract.plan import GenerationId, Plan
+from frostline_contract.plan import Plan
 from frostline_controller.history import in_force
 from frostline_controller.plan_building import switching_plan
 from frostline_controller.planning import Choice
+from frostline_controller.reshape.preparation import Preparation
+from frostline_controller.reshape.window import open_window
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.store import RunStore
 from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.faults import PlannedFaults
+from frostline_controller.service.plan_log import plan_end_line, plan_line
 from frostline_controller.state.durable import next_generation
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
@@ -28,30 +30,6 @@ log = logging.getLogger(__name__)
 
 CONTINUED_KEPT = 16
 """Generations before the running one whose members may still bring records and statistics of stable steps."""
-ENTERED_WAIT_SECONDS = 2.0
-"""After a heartbeat of the new generation, how long Ready(entered) with the exact step of the switch is waited for."""
-
-
-@dataclass
-class Preparation:
-    """What is known of the prepared plan. ready: preparation seconds by worker.
-
-    taken_back: by worker the step that it had committed then, by its own word: the next vote may still count it as ready.
-
-    announced: ReadyNotice was sent, so that a vote may switch; true as well after a restart, since a predecessor may have.
-    told: this controller has sent it. sent: so it has the plan. cause: kind of the event that the switch becomes.
-    """
-
-    since: float
-    ready: dict[str, float] = field(default_factory=dict)
-    taken_back: dict[str, int] = field(default_factory=dict)
-    entered: dict[str, tuple[int, float]] = field(default_factory=dict)
-    entered_heard: float | None = None
-    announced: bool = False
-    told: bool = False
-    sent: bool = False
-    withdrawn: str = ""
-    cause: str = "reshape"
 
 
 class Reshaping:
@@ -69,57 +47,34 @@ class Reshaping:
         return self._facts.state.prepared is not None
 
     def note_ready(self, worker_id: str, request: pb.ReadyRequest) -> None:
-        preparation = self.preparation
-        if preparation is None:
+        """A participant has prepared the plan, cannot switch to it any more, or has entered it."""
+        if self.preparation is None:
             return
-        if request.entered:
-            preparation.entered[worker_id] = (request.step, request.seconds)
-        elif request.ready:
-            preparation.ready[worker_id] = request.seconds
-            preparation.taken_back.pop(worker_id, None)
-        else:
-            preparation.ready.pop(worker_id, None)
-            preparation.taken_back[worker_id] = request.step  # its own word: what heartbeats told of is older
+        self.preparation.take(worker_id, request)
+        if not request.entered and not request.ready:
             log.info("ready taken back worker=%s generation=%s reason=%r", worker_id, _of(request.generation), request.reason)
-
-    def window(self, not_before: int = 0) -> tuple[int, int, int, int]:
-        """(freeze point, decision number, switch_from, switch_until) of a plan that is made now.
-
-        It names the newest decision; votes may switch from the step from which that is in force, until the vote before the
-        one that adopts the next decision, and never at the run's last step.
-        """
-        facts = self._facts
-        assert facts.calendar is not None
-        timeline = [decision for decision in facts.surviving() if not decision.void]
-        newest = timeline[-1] if timeline else None
-        number = newest.number if newest else 0
-        first = max(facts.step + 1, newest.effective_step if newest else 1, not_before)
-        following = facts.calendar.due_after(first)
-        until = facts.total_steps - 1
-        if facts.calendar.effective_step(following) <= facts.total_steps:
-            until = min(until, facts.calendar.effective_step(following) - 2)
-        return (newest.freeze_point if newest else 0), number, first, until
 
     async def prepare(self, choice: Choice, not_before: int, cause: str) -> bool:
         """Write and announce a plan. False where the window is too short: the next decision brings the next chance."""
         facts = self._facts
         base = facts.current
         assert base is not None and not self.busy
-        freeze_point, number, first, until = self.window(not_before)
-        if until < first:
+        window = open_window(facts, not_before)
+        if window.until < window.first:
             return False
         first_worker = facts.members.get(choice.placement.workers[0])
         assert first_worker is not None, choice.placement.workers[0]
         plan = self._choosing.stamped(await asyncio.to_thread(
             switching_plan, next_generation(facts.state), base, facts.state.lineage, choice.placement, first_worker,
-            (freeze_point, number), (first, until), self._choosing.domains(choice.placement.workers), choice.reason,
+            (window.freeze_point, window.decision_number), (window.first, window.until),
+            self._choosing.domains(choice.placement.workers), choice.reason,
         ))  # fmt: skip
         await self._store.commit(prepared=plan, counter=plan.generation.counter)
         self.preparation = Preparation(since=facts.clock(), cause=cause)
         facts.wake.set()  # `advance` sends it
         log.info(
             "plan prepared generation=%s shape=%r freeze_point=%s switch=%s..%s reason=%r",
-            plan.generation, in_words(plan.placement.degrees), freeze_point, first, until, plan.reason,
+            plan.generation, in_words(plan.placement.degrees), plan.freeze_point, window.first, window.until, plan.reason,
         )  # fmt: skip
         return True
 
@@ -138,11 +93,12 @@ class Reshaping:
             return None
         if not preparation.sent:
             await self._send_plan(plan, preparation)
-        if (step := self._switched_at(plan, preparation, now)) is not None:
+        if (step := preparation.switched_at(plan, facts.members, now)) is not None:
             return await self._switched(plan, preparation, step, now)
         if preparation.entered_heard is not None:
             return None
-        if self._is_dead(plan, preparation):
+        assert facts.current is not None
+        if preparation.has_expired(plan, facts.current, facts.members):
             await self.drop(preparation.withdrawn or f"no vote had switched to it by step {plan.switch_until}")
             return None
         late = now - preparation.since > facts.job.controller.reshape_deadline_seconds
@@ -165,6 +121,13 @@ class Reshaping:
         log.warning("plan withdrawn generation=%s reason=%r", plan.generation, reason)
         self._facts.wake.set()
 
+    def forget(self) -> bool:
+        """A plan that was entered without a vote has taken the prepared one's place. Returns whether there was one to forget."""
+        if self._facts.state.prepared is not None or self.preparation is None:
+            return False
+        self.preparation = None
+        return True
+
     async def drop(self, reason: str) -> None:
         """Forget a plan that no vote can switch to any more. Its number is never used again."""
         plan, preparation = self._facts.state.prepared, self.preparation
@@ -184,22 +147,6 @@ class Reshaping:
         voters = {*self._facts.current.placement.workers, *plan.participants}
         self._outbox.streams.send_to(voters, pb.WatchPlanResponse(ready=notice))
         log.info("plan ready generation=%s seconds=%.3f", plan.generation, self._facts.clock() - preparation.since)
-
-    def _switched_at(self, plan: Plan, preparation: Preparation, now: float) -> int | None:
-        """The step whose vote switched, or None while it is not known that one has."""
-        if preparation.entered:
-            return max(step for step, _ in preparation.entered.values())
-        inside = [
-            worker.step
-            for worker_id in plan.participants
-            if (worker := self._facts.members.get(worker_id)) is not None and worker.generation == plan.generation
-        ]
-        if not inside:
-            return None
-        preparation.entered_heard = preparation.entered_heard or now
-        if now - preparation.entered_heard < ENTERED_WAIT_SECONDS:
-            return None
-        return max(plan.switch_from, min(plan.switch_until, min(inside)))
 
     async def _switched(self, plan: Plan, preparation: Preparation, step: int, now: float) -> Plan:
         facts, store, outbox = self._facts, self._store, self._outbox
@@ -229,33 +176,6 @@ class Reshaping:
         if self._facts.behind(plan):
             return "overtaken by a changed job"
         return ""
-
-    def _is_dead(self, plan: Plan, preparation: Preparation) -> bool:
-        """True where no vote has switched to it and none will (docs/protocols.md 4.2: its fate is known)."""
-        if preparation.withdrawn and not preparation.announced:
-            return True
-        base = self._facts.current
-        assert base is not None
-        for worker_id in base.placement.workers:
-            worker = self._facts.members.get(worker_id)
-            if worker is None or worker.generation != base.generation:
-                continue
-            if worker.step > plan.switch_until:
-                return True
-            taken_back = preparation.taken_back.get(worker_id)
-            if preparation.withdrawn and taken_back is not None and worker.step > taken_back + 1:
-                return True
-        return False
-
-
-def plan_line(plan: Plan, first_step: int) -> dict[str, object]:
-    """A plan as a line of plans.jsonl, without the decisions, which have lines of their own."""
-    values = plan.model_dump(mode="json", exclude={"decisions"})
-    return {"kind": "plan", **values, "first_step": first_step, "last_step": None}
-
-
-def plan_end_line(generation: GenerationId, last_step: int) -> dict[str, object]:
-    return {"kind": "plan_end", "generation": str(generation), "last_step": last_step}
 
 
 def _of(generation: plan_pb2.GenerationId) -> str:

@@ -64,7 +64,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         named = {name for plan in facts.live_plans for name in plan.participants}
         for older in facts.members.displaced_by(worker, facts.job.placement.workers_per_pod, named):
             facts.members.end(older, "")  # the agent starts another only when the first has ended
-            self._controller.note_departure(older, f"its process was replaced by {worker.process_id}", "ended")
+            self._controller.departures.note(older, f"its process was replaced by {worker.process_id}", "ended")
         if facts.members.add(worker):
             await self._controller.note_joined(worker)
         return pb.RegisterResponse(
@@ -170,14 +170,14 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         try:
             preparation = controller.reshaping.preparation
             member = facts.current is not None and request.worker_id in facts.current.placement.global_ranks
-            draining = controller.ending.draining if member else ""
+            draining = controller.drain.reason if member else ""
             told = preparation is not None and preparation.told and not preparation.withdrawn
             ended = controller.ending.end_reason if facts.ended else ""
             if is_left_over(facts, worker):
                 ended = facts.state.message or "the run goes on from its checkpoint in new processes"
                 facts.members.give_notice(worker)
             for message in welcome(
-                facts, outbox, worker, ready_announced=told, draining=draining, end=ended, fences=controller.entering.fences()
+                facts, outbox, worker, ready_announced=told, draining=draining, end=ended, fences=controller.failures.fences()
             ):
                 yield message
             while (message := await queue.get()) is not None:
@@ -216,7 +216,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             )
         if request.HasField("memory_shortage"):
             self._controller.devices.note_shortage(request)
-        self._controller.entering.note_report(request.worker_id, request)
+        self._controller.failures.note_report(request.worker_id, request)
         self._facts.wake.set()
         return pb.ReportRecoveryResponse()
 
@@ -232,7 +232,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             controller.start_failures.note(request.worker_id, request.error or request.reason)
         elif mistake:
             controller.ending.fail(request.error or request.reason, user_mistake=True)
-        controller.note_departure(request.worker_id, request.reason or "it ended", "ended" if request.ended else "leaving")
+        controller.departures.note(request.worker_id, request.reason or "it ended", "ended" if request.ended else "leaving")
         return pb.LeaveResponse()
 
     async def Command(self, request: pb.CommandRequest, context: Any) -> pb.CommandResponse:

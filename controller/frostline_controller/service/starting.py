@@ -27,7 +27,8 @@ from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.store import RunStore
 from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.faults import PlannedFaults
-from frostline_controller.service.reshaping import CONTINUED_KEPT, plan_end_line, plan_line
+from frostline_controller.service.plan_log import plan_end_line, plan_line
+from frostline_controller.service.reshaping import CONTINUED_KEPT
 from frostline_controller.state.durable import next_generation
 
 log = logging.getLogger(__name__)
@@ -240,3 +241,10 @@ def _switched_at(failure: Failure, following: GenerationId) -> int | None:
     steps = [vote.step for report in known for vote in report.seen if vote.generation == base]
     steps += [one.state.step for report in known for one in report.held if one.state and one.state.generation == base]
     return max(steps) if steps else (failure.current.start_step if known else None)
+
+
+async def tell_gone(facts: RunFacts, outbox: Outbox, gone: CheckpointsGone) -> None:
+    """Checkpoints that the run needs are gone: told once by an event, and by the status until they are back."""
+    if facts.message != str(gone):
+        facts.message = str(gone)
+        await outbox.event("cannot_start", str(gone))

@@ -1,6 +1,6 @@
 """Watches the members of the running generation: who hangs is asked for its stacks and excluded; who is slow is noted.
 
-The exclusion never waits for the stacks nor for the kill: `Entering` answers it with a plan without the worker, which fences
+The exclusion never waits for the stacks nor for the kill: `Failures` answers it with a plan without the worker, which fences
 it, and has its pod deleted when that plan is out.
 """
 
@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from frostline_contract.phases import WAITING, Phase
 from frostline_contract.plan import GenerationId, Plan
 from frostline_controller.hangs import Progress, Verdict, judge
+from frostline_controller.members.removal import Removals
 from frostline_controller.membership import Worker
 from frostline_controller.planning import reference_profile
+from frostline_controller.recovery.driver import Failures
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.service.adapting import Adapting
-from frostline_controller.service.entering import Entering
 from frostline_controller.stragglers import Belief, follow, slowness, work_of
 from frostline_proto.v1 import control_pb2 as pb
 
@@ -46,8 +47,8 @@ class _Hang:
 class Watching:
     """Judges in every round of the reconciler; keeps what suspects have said of themselves until the verdict is told."""
 
-    def __init__(self, facts: RunFacts, outbox: Outbox, entering: Entering, adapting: Adapting) -> None:
-        self._facts, self._outbox, self._entering, self._adapting = facts, outbox, entering, adapting
+    def __init__(self, facts: RunFacts, outbox: Outbox, failures: Failures, removals: Removals, adapting: Adapting) -> None:
+        self._facts, self._outbox, self._failures, self._removals, self._adapting = facts, outbox, failures, removals, adapting
         self._generation: GenerationId | None = None
         self._since = facts.clock()
         self._looked_at = facts.clock()
@@ -77,7 +78,7 @@ class Watching:
         if now - self._looked_at > STOOD_STILL_SECONDS:
             self._gaps.append((self._looked_at, now))
         self._looked_at = now
-        if facts.current is None or facts.ended or self._entering.recovery is not None:
+        if facts.current is None or facts.ended or self._failures.recovery is not None:
             return
         plan = self._plan_that_is_entered(facts.current)
         if plan.generation != self._generation:
@@ -111,13 +112,13 @@ class Watching:
                 where = f"{worker.phase} of generation {worker.generation}, which is over"
                 reason = f"it hangs in {where}, for {worker.phase_seconds:.1f} s"
                 log.error("stuck worker taken away worker=%s pod=%s reason=%r", worker.worker_id, worker.pod_name, reason)
-                await self._entering.take_away(worker.worker_id, reason)
+                await self._removals.take_away(worker.worker_id, reason)
 
     def _all_there(self, plan: Plan) -> bool:
         """Where a member is gone the others wait for it and nobody hangs: that it is gone is a failure of its own."""
         members = self._facts.members
         if loss := self._facts.loss_among(plan.placement.workers, members.dead_after_seconds):
-            self._entering.fail(loss)
+            self._failures.fail(loss)
         return all(members.is_alive(worker_id) for worker_id in plan.placement.workers)
 
     def _anybody_moves(self, plan: Plan, now: float) -> bool:
@@ -152,9 +153,9 @@ class Watching:
         worker = self._facts.members.get(verdict.worker_id)
         self._told.append(_Hang(verdict, worker.pod_name if worker else "", now + STACK_WAIT_SECONDS))
         if verdict.worker_id:
-            self._entering.exclude(verdict.worker_id, verdict.reason)
+            self._failures.exclude(verdict.worker_id, verdict.reason)
         else:
-            self._entering.fail(verdict.reason)
+            self._failures.fail(verdict.reason)
 
     def _ask(self, verdict: Verdict, plan: Plan) -> None:
         """Have the suspect (or, where nobody is behind another, everybody) record its stacks; once a place."""

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from frostline_contract.plan import Decision
 from frostline_controller.deciding import decision_line
 from frostline_controller.service.events import EventLog, event_line
-from frostline_controller.service.plan_log import PlanLog
+from frostline_controller.service.plan_log import PlanLog, plan_end_line
 from frostline_controller.service.records import RecordLog, StatisticsLog
-from frostline_controller.service.reshaping import plan_end_line
 from frostline_controller.state.decisions import pack_decisions, unpack_decisions
 from frostline_controller.state.durable import DurableState, decode_state, encode_state
 from frostline_controller.state.journal import Journal, all_written

@@ -51,7 +51,7 @@ def test_measurements_are_written_with_the_first_plan_and_links_when_measured(
             for worker, latency in zip(stage.facts.members, (0.01, 0.03), strict=True):
                 worker.link = LinkProfile(latency_seconds=latency)
             await stage.until(lambda: json.loads(path.read_text())["link"], "the links")
-            stage.controller.note_departure("uid-1/1", "gone", "gone")
+            stage.controller.departures.note("uid-1/1", "gone", "gone")
             await stage.until(lambda: len(stage.facts.members.available()) == 1, "one is left")
 
     asyncio.run(story())

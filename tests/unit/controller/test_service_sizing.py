@@ -18,6 +18,7 @@ from frostline_controller.cluster.local_backend import LocalBackend
 from frostline_controller.freezing.rails import RAIL_NAMES
 from frostline_controller.kept_profile import KeptProfile
 from frostline_controller.membership import Worker
+from frostline_controller.run.reconciler import Reconciler
 from frostline_controller.service.controller import Controller
 from frostline_controller.service.run import Run
 from frostline_controller.state.durable import DurableStore, RunIdentity
@@ -46,6 +47,7 @@ class Stage:
             )
         )
         self.controller = Controller(self.run, None, folder / "checkpoints")
+        self.reconciler = Reconciler(self.controller)
 
     async def join(self, *ordinals: int) -> None:
         for ordinal in ordinals:
@@ -101,11 +103,11 @@ class Stage:
 async def leading(folder: Path, **sections: Any) -> AsyncIterator[Stage]:
     stage = Stage(folder, **sections)
     await stage.controller.start()
-    serving = asyncio.create_task(stage.controller.serve())
+    serving = asyncio.create_task(stage.reconciler.serve())
     try:
         yield stage
     finally:
-        stage.controller.stop()
+        stage.reconciler.stop()
         await serving
         stage.run.close()
 
@@ -155,7 +157,7 @@ def test_cost_hands_unused_pods_back_and_takes_them_again(tmp_path: Path) -> Non
             await stage.until(lambda: stage.replicas == len(used), "the scale")
             written = stage.facts.state.incarnation, stage.facts.state.replicas
             for ordinal in range(len(used), 4):
-                stage.controller.note_departure(f"uid-{ordinal}/1", "its pod ended", "gone")
+                stage.controller.departures.note(f"uid-{ordinal}/1", "its pod ended", "gone")
             await stage.until(lambda: len(stage.facts.members.available()) == len(used), "the others are gone")
             await stage.until(lambda: not stage.controller.adapting.wish, "the planner's answer")
             assert (stage.facts.state.incarnation, stage.facts.state.replicas) == written
@@ -264,7 +266,7 @@ def test_zero_suspends_and_more_than_zero_resumes(tmp_path: Path, by: str) -> No
             assert stage.facts.state.state == "draining"
             stage.controller.ending.note_outcome(pb.RunOutcome(status="suspended", steps=3))
             for ordinal in (0, 1):
-                stage.controller.note_departure(f"uid-{ordinal}/1", "ended", "gone")
+                stage.controller.departures.note(f"uid-{ordinal}/1", "ended", "gone")
                 stage.facts.members.remove(f"uid-{ordinal}/1", "ended")
             await stage.until(lambda: stage.facts.state.state == "suspended" and stage.replicas == 0, "suspended")
             await asyncio.sleep(0.2)

@@ -1,0 +1,1 @@
+"""Workers of a run: who enters, who leaves, whose pod is taken away."""

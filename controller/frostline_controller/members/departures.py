@@ -1,0 +1,97 @@
+"""Workers that go: heard of from themselves, from whoever reaped their process, from the cluster, or by their silence."""
+
+import logging
+
+from frostline_controller.membership import GONE, LEAVING, Worker
+from frostline_controller.recovery.driver import Failures
+from frostline_controller.run.drain import Drain
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.service.adapting import Adapting
+from frostline_proto.v1 import control_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+
+class Departures:
+    """Takes what is heard of workers that go, one after the other. That a *member* is gone is a failure of its generation, which
+    `Failures` notices; here everybody else is answered: spares, leavers, and members that ask to go."""
+
+    def __init__(self, facts: RunFacts, outbox: Outbox, *, failures: Failures, adapting: Adapting, drain: Drain) -> None:
+        self._facts, self._outbox = facts, outbox
+        self._failures, self._adapting, self._drain = failures, adapting, drain
+        self._heard: list[tuple[str, str, str]] = []
+
+    def note(self, worker_id: str, why: str, kind: str) -> None:
+        """A worker wants to go (kind "leaving"), its process has ended ("ended"), or it is out of reach ("gone")."""
+        if (worker_id, why, kind) not in self._heard:
+            self._heard.append((worker_id, why, kind))
+        self._facts.wake.set()
+
+    def note_lost_pods(self, registered_before: float) -> None:
+        """The cluster was read: workers of pods that are no longer there are gone.
+
+        Args:
+            registered_before: by the run's clock; the pod of one that registered later may be newer than what was read.
+        """
+        for worker in self._facts.members.without_pod(self._facts.cluster.uids, registered_before=registered_before):
+            self._heard.append((worker.worker_id, f"pod {worker.pod_name} is gone", "gone"))
+
+    async def advance(self, now: float) -> None:
+        """Find who has been silent for too long, and answer everything that was heard."""
+        facts = self._facts
+        for worker in facts.overdue(now):
+            self.note(worker.worker_id, f"no heartbeat for {facts.members.dead_after_seconds:g} s", "gone")
+        members = self._members()
+        for worker in facts.members.unreachable(now, awaited=members):  # a spare or leaver is given up early
+            self.note(worker.worker_id, "its connection has closed", "gone")
+        while self._heard:
+            await self._take_departure(*self._heard[0])
+            del self._heard[0]
+        facts.members.forget_old(self._members())
+
+    async def _take_departure(self, worker_id: str, why: str, kind: str) -> None:
+        facts = self._facts
+        worker = facts.members.get(worker_id)
+        if worker is None or (worker.presence == GONE and kind != "ended"):
+            return
+        member = worker_id in self._members()
+        if kind != "leaving":
+            if not facts.members.remove(worker_id, why):
+                return
+            log.warning("worker gone worker=%s pod=%s step=%s reason=%r", worker_id, worker.pod_name, worker.step, why)
+            if not member:
+                self._adapting.ask(f"{worker.pod_name} is gone", "leave", patient=True)
+            return
+        facts.members.give_notice(worker)
+        log.info("worker wants to leave worker=%s pod=%s reason=%r", worker_id, worker.pod_name, why)
+        if not member or facts.ended or facts.state.between:
+            self.release(set() if facts.state.between else self._members())
+        elif self._failures.recovery is None:
+            await self._let_go(worker, why)
+
+    async def _let_go(self, worker: Worker, why: str) -> None:
+        """A member wants to leave: the others go on without it, or, where they are too few, all pause at a checkpoint."""
+        facts = self._facts
+        if len(facts.members.available()) >= facts.job.placement.min_workers:
+            self._adapting.ask(f"{worker.pod_name} leaves: {why}", "leave")
+        else:
+            await self._drain.pause(f"too few workers stay: {why}")
+
+    async def settle(self) -> None:
+        """All have entered after a failure: leavers that gave their state may exit, members that want to leave are let go."""
+        members = self._members()
+        self.release(members)
+        for worker in [one for one in self._facts.members if one.presence == LEAVING and one.worker_id in members]:
+            await self._let_go(worker, "it had asked to before the failure")
+
+    def release(self, members: set[str]) -> None:
+        """Workers that asked to go may exit where they are not among `members`."""
+        for worker in self._facts.members:
+            if worker.presence == LEAVING and worker.worker_id not in members:
+                self._outbox.streams.send(worker.worker_id, pb.WatchPlanResponse(end=pb.EndNotice(reason="it may leave")))
+
+    def _members(self) -> set[str]:
+        """Ids of the running plan's members."""
+        current = self._facts.current
+        return set(current.placement.workers) if current is not None else set()

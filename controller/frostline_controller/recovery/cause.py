@@ -1,0 +1,91 @@
+"""What has happened, of a failure that is being answered: for people, and whether the run itself made it."""
+
+from collections.abc import Collection
+
+from frostline_contract.plan import Plan
+from frostline_controller.membership import Membership
+from frostline_controller.recovery.facts import Failure
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.service.recovery import Recovery, last_line
+
+CAUSES_TOLD = 3
+MARKS_OF_A_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "interrupted")
+"""In the text of an error: it came from a collective, in which a peer was lost."""
+MARKS_OF_ITS_OWN = ("out of memory", "OutOfMemoryError", "Duplicate GPU", "invalid usage")
+
+
+def cause_of(recovery: Recovery, members: Membership, failure: Failure) -> str:
+    """Who ended, hangs or does not answer; where nobody does, the error that no other explains."""
+    name = members.name_of
+
+    def why(worker_id: str) -> str:
+        worker = members.get(worker_id)
+        return f": {worker.why_gone}" if worker is not None and worker.why_gone else ""
+
+    planned = set(failure.current.participants) | set(failure.prepared.participants if failure.prepared else ())
+    told = [f"{name(worker_id)} is excluded: {reason}" for worker_id, reason in sorted(recovery.excluded.items())]
+    told += [f"{name(worker_id)} is gone{why(worker_id)}" for worker_id in sorted(failure.ended & planned)]
+    silent = sorted(one for one in failure.silent & planned if not recovery.goes_with_excluded(one))
+    told += [f"{name(worker_id)} does not answer{why(worker_id)}" for worker_id in silent]
+    if not told and (first := first_error(recovery)) is not None:
+        told = [f"{name(first[0])} reports: {last_line(first[1])}"]
+    more = f" and {len(told) - CAUSES_TOLD} more" if len(told) > CAUSES_TOLD else ""
+    return "; ".join(told[:CAUSES_TOLD]) + more if told else recovery.reason
+
+
+def first_error(recovery: Recovery) -> tuple[str, str] | None:
+    """Who failed first, and its traceback: the first one that is not only about a peer which had gone."""
+    own = ((worker_id, text) for worker_id, text in recovery.errors.items() if not of_a_peer(text))
+    return next(own, next(iter(recovery.errors.items()), None))
+
+
+def of_its_own(recovery: Recovery, members: Membership, pods: Collection[str], failure: Failure) -> tuple[bool, str]:
+    """Whether the run itself made this failure: an error, a hang, or a crash in a pod that stays.
+
+    Hangs count since what is done again at the same place may hang there for ever, or be too slow for its deadline. A peer's end
+    makes errors in everybody's collectives: with an end or a silence about, those say nothing.
+
+    Args:
+        recovery: the failure.
+        members: the run's workers.
+        pods: uids of the pods that the run has.
+        failure: the facts that it is answered by.
+
+    Returns:
+        Whether it did, and the traceback of whoever failed; empty where there is none.
+    """
+    crashed = any(not members.was_taken(worker_id, pods) for worker_id in failure.ended)
+    unexplained = bool(recovery.errors) and not failure.ended and not failure.silent
+    told = [members.error_of(worker_id) for worker_id in sorted(failure.ended)]
+    told += [reason for _, reason in sorted(recovery.excluded.items())]
+    first = first_error(recovery)
+    text = next((text for text in (*told, first[1] if first else "") if text), "")
+    return crashed or unexplained or bool(recovery.excluded), text
+
+
+def of_a_peer(text: str) -> bool:
+    """Whether an error came from a collective in which a peer was lost: NCCL also names mistakes and shortages of its own."""
+    return any(mark in text for mark in MARKS_OF_A_PEER) and not any(mark in text for mark in MARKS_OF_ITS_OWN)
+
+
+async def tell_wrong_bits(recovery: Recovery, facts: RunFacts, outbox: Outbox, plan: Plan) -> None:
+    """Write the event: whose bits are wrong, and where these workers are, for whoever looks after the machines.
+
+    Args:
+        recovery: the failure, with what was found to differ.
+        facts: of the run.
+        outbox: where the event goes.
+        plan: the answer.
+    """
+    workers = sorted(recovery.excluded)
+    known = [worker for worker in map(facts.members.get, workers) if worker is not None]
+    places = [f"; {one.pod_name} is on node {one.failure_domain}, device {one.profile.device}" for one in known]
+    detail = {
+        "workers": workers,
+        "pods": [worker.pod_name for worker in known],
+        "nodes": [worker.failure_domain for worker in known],
+        "devices": [worker.profile.device for worker in known],
+    }
+    reason, step = plan.reason + "".join(places), max(plan.start_step, 0)
+    await outbox.event("wrong_bits", reason, step=step, detail=detail | recovery.distrusted_detail)

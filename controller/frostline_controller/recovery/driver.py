@@ -1,0 +1,225 @@
+"""Failures of the running generation: noticed or reported, answered as soon as the answer is known (docs/protocols.md 4).
+
+Everybody who may run the generation, or a prepared one, is fenced and reports what it holds; then one plan brings all units to
+one step, from survivors or a checkpoint. A failure while members enter that plan is that plan's. `recovery.answer` decides, the
+failure's `Recovery` gathers, `Starting` makes the plan; here the order of these acts is kept.
+"""
+
+import logging
+
+from frostline_contract.lineage import ROLLBACK
+from frostline_contract.phases import ControllerPhase, Phase
+from frostline_contract.plan import Plan
+from frostline_controller.members.entry import Entry, EntryWatch
+from frostline_controller.members.removal import Removals
+from frostline_controller.membership import LEAVING, Worker
+from frostline_controller.recovery.cause import cause_of, of_its_own, tell_wrong_bits
+from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.store import RunStore
+from frostline_controller.service.choosing import Choosing
+from frostline_controller.service.devices import no_placement
+from frostline_controller.service.faults import PlannedFaults
+from frostline_controller.service.recovery import Recovery, distrusts_anew, facts_line, fence_message, generation_of, last_line
+from frostline_controller.service.reshaping import Reshaping
+from frostline_controller.service.starting import Starting
+from frostline_proto.v1 import control_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+
+class Failures:
+    """The failure that is being answered, and its answer. RPC handlers call `note_report`; the reconciler calls the others.
+
+    Attributes:
+        recovery: the failure that is being answered; None: there is none.
+    """
+
+    def __init__(
+        self, facts: RunFacts, store: RunStore, outbox: Outbox, faults: PlannedFaults, *,
+        choosing: Choosing, starting: Starting, reshaping: Reshaping, entry: EntryWatch, removals: Removals,
+    ) -> None:  # fmt: skip
+        self._facts, self._store, self._outbox, self._faults = facts, store, outbox, faults
+        self._choosing, self._starting, self._reshaping = choosing, starting, reshaping
+        self._entry, self._removals = entry, removals
+        self.recovery: Recovery | None = None
+        self._name = facts.members.name_of
+
+    # ---- how a failure becomes known
+
+    def note_report(self, worker_id: str, request: pb.ReportRecoveryRequest) -> None:
+        """A survivor's promise and what it holds. One that a newer plan has answered is shown that plan; its distrust counts."""
+        facts, outbox, plan, prepared = self._facts, self._outbox, self._facts.current, self._facts.state.prepared
+        if plan is None or facts.state.between:
+            return
+        heard = generation_of(request.generation)
+        member = worker_id in plan.placement.global_ranks
+        if self._failing is None and prepared is not None and not member and worker_id in prepared.places:
+            if not request.HasField("ran") or not plan.generation <= generation_of(request.ran):
+                # A joiner or spare that cannot prepare the next plan: the running generation does not need it.
+                self._reshaping.withdraw(f"{self._name(worker_id)} gave it up: {last_line(request.error) or 'no reason given'}")
+                return
+            member = True  # it has switched to it already
+        answered = heard < plan.generation or (self._failing is None and not member)
+        if not answered or distrusts_anew(request, facts.state.lineages):
+            self.fail(f"{self._name(worker_id)} reports: {last_line(request.error) or 'its peers are gone'}")
+            assert self.recovery is not None
+            self.recovery.take(request, promise=not answered)
+        if answered:
+            outbox.streams.send(worker_id, outbox.plan_message(plan))
+            if self._failing is not None:
+                outbox.streams.send(worker_id, fence_message(plan.generation, self._failing.reason))
+
+    @property
+    def _failing(self) -> Recovery | None:
+        """The failure of the generation that is current now. While its answer is being told the one before it is over."""
+        recovery, current = self.recovery, self._facts.current
+        return recovery if recovery is not None and current is not None and recovery.of == current.generation else None
+
+    def fail(self, reason: str) -> None:
+        """The running generation cannot go on."""
+        if self._failing is None and self._facts.current is not None and not self._facts.state.between:
+            log.warning("failure generation=%s reason=%r", self._facts.current.generation, reason)
+            self.recovery = Recovery(self._facts.clock(), reason, self._facts.current.generation)
+            self._facts.wake.set()
+
+    def exclude(self, worker_id: str, reason: str) -> None:
+        """A member hangs: the answer does without it, and its pod is taken away once the answer is out."""
+        self.fail(f"{self._name(worker_id)} is excluded: {reason}")
+        if self.recovery is not None:
+            self.recovery.exclude_hung(worker_id, reason)
+
+    def watch_members(self) -> None:
+        """A member that is gone is a failure of the generation, whoever notices it; so is one that waits for an answer."""
+        facts, plan = self._facts, self._facts.current
+        assert plan is not None
+        if loss := facts.loss_among(plan.placement.workers, facts.members.dead_after_seconds):
+            self.fail(loss)
+            return
+        for worker_id in plan.placement.workers:
+            worker = facts.members.get(worker_id)
+            if worker is not None and worker.phase == Phase.RECOVERY and worker.generation == plan.generation:
+                self.fail(f"{self._name(worker_id)} waits for an answer to a failure")
+                return
+
+    def fences(self) -> list[pb.WatchPlanResponse]:
+        """What a worker whose stream has just opened must hear of a failure that is being answered."""
+        if self._failing is None:
+            return []
+        newest = max(plan.generation for plan in self._facts.live_plans)
+        return [fence_message(newest, self._failing.reason)]
+
+    def forget(self) -> None:
+        """The generation that failed is over for another reason: no answer is due."""
+        self.recovery = None
+
+    @property
+    def crash_loop(self) -> str:
+        """What to say where recoveries no longer help; empty otherwise."""
+        return self._store.amendments.retries.exhausted(self._facts.job.controller.fruitless_recoveries_max)
+
+    # ---- the answer
+
+    async def advance(self, now: float) -> None:
+        """Answer the failure as soon as the answer is known and there are workers for it. Raises CheckpointsGone."""
+        facts, recovery = self._facts, self.recovery
+        assert recovery is not None
+        await self._starting.finish_epoch()
+        recovery.fence(facts, self._outbox, now)
+        await self._faults.at(ControllerPhase.RECOVERING)
+        found, failure = recovery.answer(facts, now)
+        if isinstance(found, Wait):
+            facts.message = f"after a failure: waiting for the reports of {', '.join(map(self._name, found.workers[:4]))}"
+            return
+        workers = self._usable(failure, now)
+        if why := self._too_few(found, failure, workers, recovery, now):
+            await self._wait(why, recovery)
+            return
+        known = facts.step
+        self._charge(recovery, failure, known)
+        if self.crash_loop:
+            return
+        try:
+            plan = await self._make_plan(found, failure, workers, recovery)
+        except ValueError as refusal:
+            await self._wait(no_placement(facts, len(workers), self._choosing.wanted_workers(), refusal), recovery)
+            return
+        interrupted = await self._entry.interrupt(failure.current, now)
+        since = recovery.since if interrupted is None else interrupted
+        lost_steps = max(0, known - max(plan.start_step, 0))
+        self._entry.expect(Entry(since, now, plan.reason, failed=True, lost_steps=lost_steps))
+        if self.recovery is recovery:
+            self.recovery = None
+        self._removals.add(recovery.excluded)
+        await self._starting.announce()
+        if recovery.distrusted_from:
+            await tell_wrong_bits(recovery, facts, self._outbox, plan)
+        await self._removals.advance()
+
+    async def _wait(self, why: str, recovery: Recovery) -> None:
+        """No answer yet. It may need those who come in the place of the excluded: these go now, not when the answer is out."""
+        self._facts.message = why
+        self._removals.add(recovery.may_be_replaced)
+        await self._removals.advance()
+
+    async def _make_plan(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery) -> Plan:
+        cause = cause_of(recovery, self._facts.members, failure)
+        answers = {**facts_line(failure, found), "reason": cause}
+        if recovery.distrusted_from:
+            return await self._go_back_before(recovery, workers, cause, answers)
+        if isinstance(found, GoOn) and await self._starting.newer_checkpoint(failure, found) is not None:
+            found = GoBack((), f"survivors hold nothing newer than step {found.state.step}")
+        if isinstance(found, GoOn):
+            return await self._starting.from_survivors(failure, found, workers, cause, answers)
+        assert isinstance(found, GoBack | NewEpoch)
+        return await self._starting.from_checkpoint(workers, cause, found.reason, answers, epoch=isinstance(found, NewEpoch))
+
+    async def _go_back_before(self, recovery: Recovery, workers: list[Worker], cause: str, answers: dict[str, object]) -> Plan:
+        """From the newest checkpoint of before the first wrong step, in a run epoch of its own: nothing later counts any more."""
+        first = recovery.distrusted_from
+        if recovery.cache_wrong:
+            self._store.amendments.cache_off = f"the cache is off, a cached value was wrong: {cause}"
+        why = f"what was computed from step {first} on is not to be trusted{'; the cache is off' if recovery.cache_wrong else ''}"
+        return await self._starting.from_checkpoint(workers, cause, why, answers, epoch=True, distrusted_from=first)
+
+    def _charge(self, recovery: Recovery, failure: Failure, step: int) -> None:
+        """Each failure is charged to the retry budget once, when it is clear who has ended of it."""
+        if not recovery.charged:
+            recovery.charged = True
+            amendments, facts = self._store.amendments, self._facts
+            rollbacks = sum(start.kind == ROLLBACK for start in facts.state.lineages)
+            own, text = of_its_own(recovery, facts.members, facts.cluster.uids, failure)
+            amendments.retries = amendments.retries.charged(step, rollbacks, own, text)
+
+    def _usable(self, failure: Failure, now: float) -> list[Worker]:
+        """Whom a plan may name: survivors that have promised, spares, and joiners that wait for it."""
+        facts = self._facts
+        plans = [plan for plan in (failure.current, failure.prepared) if plan is not None]
+        named = {worker_id for plan in plans for worker_id in plan.participants}
+        usable = [
+            worker
+            for worker in facts.available()
+            if worker.worker_id not in failure.silent | failure.ended
+            and facts.members.reachable(worker.worker_id, now)
+            and (
+                worker.worker_id in failure.reports
+                or (worker.worker_id not in named and now - worker.last_heard < facts.members.lost_after_seconds)
+            )
+        ]
+        if len(usable) < facts.job.placement.min_workers:  # who wants to leave carries on until all can stop at a checkpoint
+            away = failure.silent | failure.ended
+            usable += [w for w in facts.members if w.presence == LEAVING and w.worker_id in failure.reports.keys() - away]
+        return usable
+
+    def _too_few(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery, now: float) -> str:
+        """Why the plan waits for more workers, or nothing. What survivors hold stays with them: they have promised to wait."""
+        job = self._facts.job
+        least = job.placement.min_workers
+        if len(workers) < least:
+            kept = f"; all units are kept at step {found.state.step}" if isinstance(found, GoOn) else ""
+            return f"waiting for workers after a failure: {len(workers)} of at least {least} are there{kept}"
+        alone = not failure.reports and len(workers) < self._choosing.wanted_workers()
+        if alone and now - recovery.since < job.controller.start_timeout_seconds:
+            return "every member is gone: waiting for their replacements"
+        return ""

@@ -1,0 +1,81 @@
+"""What is known of a plan that is prepared while training goes on: who is ready, and how it ends (docs/protocols.md 3)."""
+
+from dataclasses import dataclass, field
+
+from frostline_contract.plan import Plan
+from frostline_controller.membership import Membership
+from frostline_proto.v1 import control_pb2 as pb
+
+ENTERED_WAIT_SECONDS = 2.0
+"""After a heartbeat of the new generation, how long Ready(entered) with the exact step of the switch is waited for."""
+
+
+@dataclass
+class Preparation:
+    """The members' answers to the prepared plan. Whether it was switched to is decided by their vote alone.
+
+    Attributes:
+        since: when the plan was made, by the run's clock.
+        ready: preparation seconds, by worker.
+        taken_back: by worker the step that it had committed then, by its own word: the next vote may still count it as ready.
+        entered: step of the switch, and seconds that it took, by worker.
+        entered_heard: when the first heartbeat of the new generation came; None: none has.
+        announced: ReadyNotice was sent, so that a vote may switch; true as well after a restart, since a predecessor may have.
+        told: this controller has sent ReadyNotice.
+        sent: this controller has sent the plan.
+        withdrawn: why the plan was taken back; empty: it was not.
+        cause: kind of the event that the switch becomes.
+    """
+
+    since: float
+    ready: dict[str, float] = field(default_factory=dict)
+    taken_back: dict[str, int] = field(default_factory=dict)
+    entered: dict[str, tuple[int, float]] = field(default_factory=dict)
+    entered_heard: float | None = None
+    announced: bool = False
+    told: bool = False
+    sent: bool = False
+    withdrawn: str = ""
+    cause: str = "reshape"
+
+    def take(self, worker_id: str, request: pb.ReadyRequest) -> None:
+        """A worker is ready, is ready no more, or has entered."""
+        if request.entered:
+            self.entered[worker_id] = (request.step, request.seconds)
+        elif request.ready:
+            self.ready[worker_id] = request.seconds
+            self.taken_back.pop(worker_id, None)
+        else:
+            self.ready.pop(worker_id, None)
+            self.taken_back[worker_id] = request.step  # its own word: what heartbeats told of is older
+
+    def switched_at(self, plan: Plan, members: Membership, now: float) -> int | None:
+        """The step whose vote switched; None while it is not known that one has."""
+        if self.entered:
+            return max(step for step, _ in self.entered.values())
+        inside = [
+            worker.step
+            for worker_id in plan.participants
+            if (worker := members.get(worker_id)) is not None and worker.generation == plan.generation
+        ]
+        if not inside:
+            return None
+        self.entered_heard = self.entered_heard or now
+        if now - self.entered_heard < ENTERED_WAIT_SECONDS:
+            return None
+        return max(plan.switch_from, min(plan.switch_until, min(inside)))
+
+    def has_expired(self, plan: Plan, base: Plan, members: Membership) -> bool:
+        """Whether no vote of `base` has switched to the plan and none will (docs/protocols.md 4.2: its fate is known)."""
+        if self.withdrawn and not self.announced:
+            return True
+        for worker_id in base.placement.workers:
+            worker = members.get(worker_id)
+            if worker is None or worker.generation != base.generation:
+                continue
+            if worker.step > plan.switch_until:
+                return True
+            taken_back = self.taken_back.get(worker_id)
+            if self.withdrawn and taken_back is not None and worker.step > taken_back + 1:
+                return True
+        return False

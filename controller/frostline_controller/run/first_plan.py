@@ -1,0 +1,27 @@
+"""The first plan of a run, and the first after a resume or a pause: made when the workers for it are there."""
+
+from frostline_controller.members.entry import Entry, EntryWatch
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.service.start_wait import StartWait
+from frostline_controller.service.starting import Starting
+
+
+class FirstPlan:
+    """Waits for workers, and starts a generation from the newest checkpoint or from the initial weights."""
+
+    def __init__(self, facts: RunFacts, *, wait: StartWait, starting: Starting, entry: EntryWatch) -> None:
+        self._facts, self._wait, self._starting, self._entry = facts, wait, starting, entry
+
+    async def advance(self, now: float) -> None:
+        """Make the plan where the workers are there; else the run's message says who is waited for. Raises CheckpointsGone."""
+        facts, paused = self._facts, self._facts.state.paused
+        self._entry.expect(None)  # of the generation before
+        if not (workers := self._wait.workers(now)):
+            return
+        reason = "enough workers are there again" if paused else "resume" if facts.state.between else "first plan"
+        plan = await self._starting.from_checkpoint(workers, reason)
+        since = self._wait.since if paused else None
+        self._entry.expect(Entry(since if since is not None else facts.started, now, plan.reason, failed=False))
+        self._wait.since = None
+        await self._starting.announce()
+        facts.wake.set()  # the planner is asked for what has changed meanwhile in the next round

@@ -1,0 +1,37 @@
+"""Phases of a run: what is going on with it now, which decides what its controller does in a round."""
+
+from enum import Enum, auto
+
+
+class RunPhase(Enum):
+    """One value at any moment, worked out anew from the durable state and from what is under way.
+
+    A worker's phases are `frostline_contract.phases.Phase`; the run's state, as people and files have it, is
+    `frostline_contract.run_status.RunStatus`.
+    """
+
+    STARTING = auto()
+    """No generation has run: workers for the first plan are awaited."""
+    BETWEEN = auto()
+    """The last generation is over, and the next starts from a checkpoint: after a resume, or during a pause."""
+    RUNNING = auto()
+    """A generation trains, or its members are entering it."""
+    RECOVERING = auto()
+    """A failure of the running generation is being answered."""
+    DRAINING = auto()
+    """Members have been asked to stop at a checkpoint."""
+    HELD = auto()
+    """The checkpoints that the run needs are gone: nothing is planned in this round."""
+    ENDED = auto()
+    """The run has a result, or was suspended."""
+
+
+EVERY = frozenset(RunPhase)
+ENDED = frozenset({RunPhase.ENDED})
+GOING_ON = EVERY - ENDED
+PLANNABLE = GOING_ON - {RunPhase.HELD}
+WAITING = frozenset({RunPhase.STARTING, RunPhase.BETWEEN})
+NOT_BETWEEN = PLANNABLE - {RunPhase.BETWEEN}
+RUNNING = frozenset({RunPhase.RUNNING})
+RECOVERING = frozenset({RunPhase.RECOVERING})
+IN_A_GENERATION = RUNNING | RECOVERING | {RunPhase.DRAINING}
