@@ -13,11 +13,12 @@ from typing import Any
 
 import grpc
 
-from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_contract.plan import Decision, GenerationId, Placement, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_controller.checkpoints import newest_checkpoint
 from frostline_controller.membership import Worker
 from frostline_controller.plan_building import entry_plan, survivors_plan, switching_plan
+from frostline_controller.planner.draft import PlanDraft
 from frostline_controller.recovery.answer import answer
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, SurvivorReport, Wait
 from frostline_controller.service.recovery import survivor_report
@@ -170,15 +171,15 @@ class HandMadeRun:
 
     def start(self, layout: Layout) -> Plan:
         placement = layout.placement(0)
-        plan = entry_plan(next_generation(), None, 0, placement, self._store(placement.workers), None, None, self._domains, 0, "")
+        plan = entry_plan(self._draft(placement, 0), base=None, checkpoint=None, run_epoch=0)
         return self._announce(plan.model_copy(update={"decisions": self._decisions}))
 
     def reshape(self, layout: Layout, steps: tuple[int, int], decision: int = 0, freeze_point: int = 0) -> Plan:
         """Announce a plan to switch to in a vote of `steps`; members may vote for it when all are ready."""
         assert self.current is not None
         placement = layout.placement(freeze_point)
-        plan = switching_plan(next_generation(), self.current, self._lineage, placement, self._store(placement.workers),
-                              (freeze_point, decision), steps, self._domains, "")  # fmt: skip
+        draft = self._draft(placement, self._lineage, freeze_point, decision)
+        plan = switching_plan(draft, base=self.current, window=steps)
         self.prepared = plan.model_copy(update={"decisions": self._decisions})
         self.plans.append(self.prepared)
         self._tell(self.prepared.participants, plan=to_message(self.prepared, plan_pb2.Plan))
@@ -236,18 +237,17 @@ class HandMadeRun:
         left = sorted(set(self.told.reports) - self._ended() - self.stopped)
         layout = self._layouts[len(left)]
         placement = layout.placement(0).model_copy(update={"workers": tuple(left[: len(layout.placement(0).workers)])})
-        store = self._store(placement.workers)
         self.told.reports.clear()
         assert self.current is not None
         if isinstance(found, GoOn):
             lineage = self._lineage if found.extends_all else self._lineage + 1
-            plan = survivors_plan(next_generation(), self.current, found, lineage, placement, store, (0, 0), self._domains, "")
+            plan = survivors_plan(self._draft(placement, lineage), base=self.current, found=found)
         else:
             assert isinstance(found, GoBack), found
             checkpoint = newest_checkpoint(self.service.folder / "checkpoints")
             place = (checkpoint.path, checkpoint.step) if checkpoint is not None else None
-            base, domains = self.current.generation, self._domains
-            plan = entry_plan(next_generation(), base, self._lineage + 1, placement, store, None, place, domains, 0, "")
+            draft = self._draft(placement, self._lineage + 1)
+            plan = entry_plan(draft, base=self.current.generation, checkpoint=place, run_epoch=0)
         self.prepared = None
         if plan.lineage > self._lineage:
             self._decide_again(plan)
@@ -268,6 +268,12 @@ class HandMadeRun:
     @property
     def _lineage(self) -> int:
         return max((plan.lineage for plan in self.plans), default=0)
+
+    def _draft(self, placement: Placement, lineage: int, freeze_point: int = 0, decision: int = 0) -> PlanDraft:
+        return PlanDraft(
+            generation=next_generation(), lineage=lineage, placement=placement, first_worker=self._store(placement.workers),
+            freeze_point=freeze_point, decision_number=decision, domains=self._domains,
+        )  # fmt: skip
 
     def _store(self, workers: Sequence[str]) -> Worker:
         return self.service.workers[workers[0]]

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from frostline_contract.plan import Decision, GenerationId, Placement, Plan, UnitHolders
-from frostline_controller.membership import Worker
+from frostline_contract.plan import GenerationId, Placement, Plan, UnitHolders
+from frostline_controller.planner.draft import PlanDraft
 from frostline_controller.recovery.facts import GoOn
 
 NOBODY = ""
@@ -82,23 +82,15 @@ def holders_at_switch(base: Plan, participants: Sequence[str]) -> list[list[int]
     return holders
 
 
-def switching_plan(
-    generation: GenerationId,
-    base: Plan,
-    lineage: int,
-    placement: Placement,
-    store: Worker,
-    numerics: tuple[int, int],
-    window: tuple[int, int],
-    domains: Mapping[str, str],
-    reason: str,
-) -> Plan:
+def switching_plan(draft: PlanDraft, *, base: Plan, window: tuple[int, int]) -> Plan:
     """A plan that members of `base` switch to by a vote (docs/protocols.md 3.1).
 
-    store: the worker of the new global rank 0. numerics: freeze point and decision number in force where it starts.
-    window: first and last step whose vote may switch. domains: failure domain by worker id; empty: no buddies.
+    Args:
+        draft: in force is what its window names.
+        base: the plan that runs.
+        window: first and last step whose vote may switch.
     """
-    freeze_point, decision_number = numerics
+    placement, domains = draft.placement, draft.domains
     sources = sources_of(base.placement, placement, base.placement.stage_bounds[-1])
     leavers = tuple(worker for worker in base.placement.workers if worker not in placement.global_ranks)
     participants = placement.workers + leavers
@@ -106,79 +98,57 @@ def switching_plan(
     buddies = buddies_of(placement, domains, [[participants[index] for index in unit] for unit in holders])
     giver = next((worker for worker in base.placement.workers if worker in placement.global_ranks), base.placement.workers[0])
     return Plan(
-        generation=generation,
+        **draft.fields(),
         base=base.generation,
-        lineage=lineage,
         start="continue",
         start_step=-1,
-        freeze_point=freeze_point,
-        decision_number=decision_number,
-        placement=placement,
         switch_from=window[0],
         switch_until=window[1],
         sources=sources,
         leavers=leavers,
         holders=tuple(UnitHolders(participants=tuple(unit)) for unit in holders),
         state_source=giver,
-        store_host=store.store_host,
-        store_port=store.store_port,
-        reason=reason,
         buddies=buddies,
         uncovered=uncovered_of(placement, domains, buddies),
         run_epoch=base.run_epoch,
     )
 
 
-def entry_plan(
-    generation: GenerationId,
-    base: GenerationId | None,
-    lineage: int,
-    placement: Placement,
-    store: Worker,
-    decision: Decision | None,
-    checkpoint: tuple[str, int] | None,
-    domains: Mapping[str, str],
-    run_epoch: int,
-    reason: str,
-) -> Plan:
-    """A plan that all its members enter without a vote: from the initial weights, or from a checkpoint (path, step)."""
+def entry_plan(draft: PlanDraft, *, base: GenerationId | None, checkpoint: tuple[str, int] | None, run_epoch: int) -> Plan:
+    """A plan that all its members enter without a vote.
+
+    Args:
+        draft: in force is what is at the step after the checkpoint's.
+        base: the generation that is over; None: none has run.
+        checkpoint: path and step; None: the plan starts from the initial weights.
+        run_epoch: that the plan is of, or begins.
+    """
+    placement, domains = draft.placement, draft.domains
     path, step = checkpoint or ("", 0)
     buddies = buddies_of(placement, domains)
     return Plan(
-        generation=generation,
+        **draft.fields(),
         base=base,
-        lineage=lineage,
         start="checkpoint" if checkpoint else "fresh",
         start_step=step,
         checkpoint_path=path,
-        freeze_point=decision.freeze_point if decision else 0,
-        decision_number=decision.number if decision else 0,
-        placement=placement,
-        store_host=store.store_host,
-        store_port=store.store_port,
-        reason=reason,
         buddies=buddies,
         uncovered=uncovered_of(placement, domains, buddies),
         run_epoch=run_epoch,
     )
 
 
-def survivors_plan(
-    generation: GenerationId,
-    base: Plan,
-    found: GoOn,
-    lineage: int,
-    placement: Placement,
-    store: Worker,
-    numerics: tuple[int, int],
-    domains: Mapping[str, str],
-    reason: str,
-) -> Plan:
+def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
     """A plan from what is left of `base` after a failure: every unit from one state (docs/protocols.md 4.4).
 
-    found: that state and who has it. Holders that the placement leaves out take part as leavers where nobody else has a unit.
-    numerics: freeze point and decision number in force at the step after the state's.
+    Holders that the placement leaves out take part as leavers where nobody else has a unit.
+
+    Args:
+        draft: in force is what is at the step after the state's.
+        base: the plan whose generation failed.
+        found: that state and who has it.
     """
+    placement, domains = draft.placement, draft.domains
     leavers = _needed_leavers(placement, found.holders)
     participants = placement.workers + leavers
     places = {worker: place for place, worker in enumerate(participants)}
@@ -186,24 +156,17 @@ def survivors_plan(
     holders = [[participants[place] for place in unit] for unit in holding]
     buddies = buddies_of(placement, domains, found.holders)
     return Plan(
-        generation=generation,
+        **draft.fields(),
         base=base.generation,
-        lineage=lineage,
         start="survivors",
         start_step=found.state.step,
         state_lineage=found.state.lineage,
         state_generation=found.state.generation,
         vote=found.vote,
-        freeze_point=numerics[0],
-        decision_number=numerics[1],
-        placement=placement,
         sources=tuple(_giver(unit, workers, placement) for unit, workers in enumerate(holders)),
         holders=tuple(UnitHolders(participants=tuple(unit)) for unit in holding),
         leavers=leavers,
         state_source=_state_source(found, holders),
-        store_host=store.store_host,
-        store_port=store.store_port,
-        reason=reason,
         buddies=buddies,
         uncovered=uncovered_of(placement, domains, buddies),
         run_epoch=base.run_epoch,

@@ -5,6 +5,7 @@ from frostline_contract.shape import deal_leaves
 from frostline_contract.statistics import WorkerProfile
 from frostline_controller.membership import Worker
 from frostline_controller.plan_building import entry_plan, survivors_plan, switching_plan
+from frostline_controller.planner.draft import PlanDraft
 from frostline_controller.recovery.facts import Answer, GoOn
 from tests.even_bounds import even_bounds
 from tests.model.configurations import Configuration, Shape
@@ -16,20 +17,15 @@ REASON = "model"
 
 def first_plan(configuration: Configuration) -> Plan:
     """Generation 1.1, from the initial weights."""
-    placement = _placement(configuration, configuration.first)
-    return entry_plan(
-        generation_id((1, 1)), None, 0, placement, _store(placement), None, None, _domains(configuration), 0, REASON
-    )  # fmt: skip
+    draft = _draft(configuration, (1, 1), 0, _placement(configuration, configuration.first))
+    return entry_plan(draft, base=None, checkpoint=None, run_epoch=0)
 
 
 def switch(configuration: Configuration, order: Order, base: Plan) -> Plan:
     """The planned reshape of the configuration."""
     assert configuration.switch is not None
-    placement = _placement(configuration, configuration.switch)
-    return switching_plan(
-        generation_id(order), base, base.lineage, placement, _store(placement), (0, 0), configuration.window,
-        _domains(configuration), REASON,
-    )  # fmt: skip
+    draft = _draft(configuration, order, base.lineage, _placement(configuration, configuration.switch))
+    return switching_plan(draft, base=base, window=configuration.window)
 
 
 def answering_plan(
@@ -37,17 +33,19 @@ def answering_plan(
 ) -> Plan:
     """The plan that answers a failure: from what survivors hold, or from the checkpoint of step 0. Holders come first, as the
     controller orders them."""
-    domains = _domains(configuration)
     if isinstance(found, GoOn):
         holding = {worker for workers in found.holders for worker in workers}
         ordered = sorted(usable, key=lambda index: worker_name(index) not in holding)
-        placement = _placement(configuration, _shape(configuration, ordered))
-        return survivors_plan(
-            generation_id(order), base, found, lineage, placement, _store(placement), (0, 0), domains, REASON
-        )  # fmt: skip
-    placement = _placement(configuration, _shape(configuration, list(usable)))
-    return entry_plan(
-        generation_id(order), base.generation, lineage, placement, _store(placement), None, ("0/1.1/0", 0), domains, epoch, REASON
+        draft = _draft(configuration, order, lineage, _placement(configuration, _shape(configuration, ordered)))
+        return survivors_plan(draft, base=base, found=found)
+    draft = _draft(configuration, order, lineage, _placement(configuration, _shape(configuration, list(usable))))
+    return entry_plan(draft, base=base.generation, checkpoint=("0/1.1/0", 0), run_epoch=epoch)
+
+
+def _draft(configuration: Configuration, order: Order, lineage: int, placement: Placement) -> PlanDraft:
+    return PlanDraft(
+        generation=generation_id(order), lineage=lineage, placement=placement, first_worker=_store(placement),
+        domains=_domains(configuration), reason=REASON,
     )  # fmt: skip
 
 

@@ -10,9 +10,10 @@ from frostline_contract.plan import Placement, Plan
 from frostline_controller.kept_profile import KeptProfile
 from frostline_controller.membership import Worker
 from frostline_controller.planner.backend import choose_backend
+from frostline_controller.planner.draft import PlanDraft
 from frostline_controller.planning import Choice, Situation, choose_placement, reference_profile
 from frostline_controller.run.facts import RunFacts
-from frostline_controller.state.durable import PinnedShape
+from frostline_controller.state.durable import PinnedShape, next_generation
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,16 @@ class Choosing:
             return {}
         found = ((worker_id, facts.members.get(worker_id)) for worker_id in workers)
         return {worker_id: worker.failure_domain for worker_id, worker in found if worker is not None}
+
+    def draft(self, choice: Choice, *, lineage: int, freeze_point: int, decision_number: int, reason: str) -> PlanDraft:
+        """The draft of a plan for a placement that was chosen, under a number that was never used."""
+        facts, placement = self._facts, choice.placement
+        first = facts.members.get(placement.workers[0])
+        assert first is not None, placement.workers[0]
+        return PlanDraft(
+            generation=next_generation(facts.state), lineage=lineage, placement=placement, first_worker=first,
+            freeze_point=freeze_point, decision_number=decision_number, domains=self.domains(placement.workers), reason=reason,
+        )  # fmt: skip
 
     def stamped(self, plan: Plan) -> Plan:
         """A plan as it is written: with the job that its members are to follow, the run's prefix tile, and the backend."""

@@ -21,7 +21,6 @@ from frostline_controller.run.store import RunStore
 from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.faults import PlannedFaults
 from frostline_controller.service.plan_log import plan_end_line, plan_line
-from frostline_controller.state.durable import next_generation
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message
@@ -62,13 +61,12 @@ class Reshaping:
         window = open_window(facts, not_before)
         if window.until < window.first:
             return False
-        first_worker = facts.members.get(choice.placement.workers[0])
-        assert first_worker is not None, choice.placement.workers[0]
-        plan = self._choosing.stamped(await asyncio.to_thread(
-            switching_plan, next_generation(facts.state), base, facts.state.lineage, choice.placement, first_worker,
-            (window.freeze_point, window.decision_number), (window.first, window.until),
-            self._choosing.domains(choice.placement.workers), choice.reason,
-        ))  # fmt: skip
+        draft = self._choosing.draft(
+            choice, lineage=facts.state.lineage, freeze_point=window.freeze_point, decision_number=window.decision_number,
+            reason=choice.reason,
+        )  # fmt: skip
+        steps = (window.first, window.until)
+        plan = self._choosing.stamped(await asyncio.to_thread(switching_plan, draft, base=base, window=steps))
         await self._store.commit(prepared=plan, counter=plan.generation.counter)
         self.preparation = Preparation(since=facts.clock(), cause=cause)
         facts.wake.set()  # `advance` sends it

@@ -29,7 +29,6 @@ from frostline_controller.service.choosing import Choosing
 from frostline_controller.service.faults import PlannedFaults
 from frostline_controller.service.plan_log import plan_end_line, plan_line
 from frostline_controller.service.reshaping import CONTINUED_KEPT
-from frostline_controller.state.durable import next_generation
 
 log = logging.getLogger(__name__)
 
@@ -95,16 +94,16 @@ class Starting:
         reached = found.lineage if found else 0
         history = self._branch(lineage, step, reached, distrusts=bool(distrusted_from)) if lineage else self._history()
         decision = self._decision(history, step)
-        choice = await self._choosing.choose(workers, decision.freeze_point if decision else 0, None, step)
-        first = facts.members.get(choice.placement.workers[0])
-        assert first is not None
+        freeze_point, number = in_force_by(decision)
+        choice = await self._choosing.choose(workers, freeze_point, None, step)
         told = base.run_epoch if base is not None else (await asyncio.to_thread(current_epoch, self._root)).run_epoch
         back = f"{reason}: back to step {step}: {why_back}" if why_back else reason
+        draft = self._choosing.draft(
+            choice, lineage=lineage, freeze_point=freeze_point, decision_number=number, reason=f"{back}; {choice.reason}"
+        )
         plan = self._choosing.stamped(await asyncio.to_thread(
-            entry_plan, next_generation(facts.state), base.generation if base else None, lineage, choice.placement, first,
-            decision,
-            (found.path, found.step) if found else None, self._choosing.domains(choice.placement.workers), told + epoch,
-            f"{back}; {choice.reason}",
+            entry_plan, draft, base=base.generation if base else None,
+            checkpoint=(found.path, found.step) if found else None, run_epoch=told + epoch,
         ))  # fmt: skip
         ends = [plan_end_line(base.generation, facts.step_of(base))] if base else []
         await self._commit(plan, history, ends, answers)
@@ -149,18 +148,14 @@ class Starting:
             history = self._branch(facts.state.next_lineage, found.state.step, lineage)
             lineage = facts.state.next_lineage
             decision = self._decision(history, found.state.step)
-        freeze_point = decision.freeze_point if decision else 0
+        freeze_point, number = in_force_by(decision)
         holding = {worker for unit in found.holders for worker in unit}
         ordered = sorted(workers, key=lambda worker: worker.worker_id not in holding)
         choice = await self._choosing.choose(ordered, freeze_point, None, found.state.step)
-        first = facts.members.get(choice.placement.workers[0])
-        assert first is not None
         branch = f", where lineage {lineage} begins" if lineage != lineage_at(failure, found.state) else ""
-        plan = self._choosing.stamped(await asyncio.to_thread(
-            survivors_plan, next_generation(facts.state), base, found, lineage, choice.placement, first,
-            (freeze_point, decision.number if decision else 0), self._choosing.domains(choice.placement.workers),
-            f"{reason}: all units at step {found.state.step} from survivors{branch}; {choice.reason}",
-        ))  # fmt: skip
+        why = f"{reason}: all units at step {found.state.step} from survivors{branch}; {choice.reason}"
+        draft = self._choosing.draft(choice, lineage=lineage, freeze_point=freeze_point, decision_number=number, reason=why)
+        plan = self._choosing.stamped(await asyncio.to_thread(survivors_plan, draft, base=base, found=found))
         await self._commit(plan, history, self._ends(failure, found, facts.step_of(base)), answers)
         return plan
 
@@ -232,6 +227,11 @@ class Starting:
             plan_line(following, switched + 1),
             plan_end_line(following.generation, max(ended_at, found.state.step)),
         ]
+
+
+def in_force_by(decision: Decision | None) -> tuple[int, int]:
+    """Freeze point and number that a plan under this decision names; zeros where none was taken."""
+    return (decision.freeze_point, decision.number) if decision is not None else (0, 0)
 
 
 def _switched_at(failure: Failure, following: GenerationId) -> int | None:

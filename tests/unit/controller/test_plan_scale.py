@@ -18,6 +18,7 @@ from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_controller.kept_profile import KeptProfile
 from frostline_controller.membership import Worker
 from frostline_controller.plan_building import buddies_of, entry_plan, survivors_plan, switching_plan, uncovered_of
+from frostline_controller.planner.draft import PlanDraft
 from frostline_controller.recovery.answer import answer
 from frostline_controller.recovery.facts import Failure, GoOn, HeldUnit, SurvivorReport
 from frostline_controller.stragglers import slowness
@@ -40,7 +41,11 @@ def placement(pp: int, dp: int, virtual: int, units: int, workers: Sequence[str]
 
 
 def first_plan(placed: Placement, domains: dict[str, str]) -> Plan:
-    return entry_plan(ONE, None, 0, placed, STORE, None, None, domains, 0, "first")
+    return entry_plan(draft(ONE, placed, domains), base=None, checkpoint=None, run_epoch=0)
+
+
+def draft(generation: GenerationId, placed: Placement, domains: dict[str, str]) -> PlanDraft:
+    return PlanDraft(generation=generation, lineage=0, placement=placed, first_worker=STORE, domains=domains)
 
 
 @st.composite
@@ -117,7 +122,7 @@ def plain_uncovered(placed: Placement, domains: dict[str, str], buddies: Sequenc
 @given(worlds())
 def test_a_switch_is_what_the_plain_rules_say(world: tuple[Plan, Placement, dict[str, str], int]) -> None:
     base, new, domains, units = world
-    plan = switching_plan(TWO, base, 0, new, STORE, (0, 0), (1, 2), domains, "reshape")
+    plan = switching_plan(draft(TWO, new, domains), base=base, window=(1, 2))
     leavers = tuple(worker for worker in base.placement.workers if worker not in new.workers)
     participants = new.workers + leavers
     held = [{worker for worker in base.participants if unit in needs(base, worker)} for unit in range(units)]
@@ -140,7 +145,7 @@ def test_what_survivors_hold_is_dealt_as_the_plain_rules_say(
     everybody = sorted({*base.placement.workers, *new.workers})
     holders = tuple(tuple(sorted(data.draw(st.sets(st.sampled_from(everybody), min_size=1, max_size=4)))) for _ in range(units))
     tag = StateTag(lineage=0, step=3, generation=ONE)
-    plan = survivors_plan(TWO, base, GoOn(tag, holders, holders[0][0], None, True), 0, new, STORE, (0, 0), domains, "failure")
+    plan = survivors_plan(draft(TWO, new, domains), base=base, found=GoOn(tag, holders, holders[0][0], None, True))
     expected = [[worker for worker in plan.participants if worker in held] for held in holders]
     assert [plan.holders_of(unit) for unit in range(units)] == expected
     assert all(expected), "each unit has a participant that holds it"
@@ -155,7 +160,7 @@ def test_what_survivors_hold_is_dealt_as_the_plain_rules_say(
 @given(worlds())
 def test_the_index_says_what_the_fields_say(world: tuple[Plan, Placement, dict[str, str], int]) -> None:
     base, new, domains, units = world
-    plan = switching_plan(TWO, base, 0, new, STORE, (0, 0), (1, 2), domains, "reshape")
+    plan = switching_plan(draft(TWO, new, domains), base=base, window=(1, 2))
     for worker in [*plan.participants, "stranger/x", ""]:
         assert plan.placement.units_of(worker) == units_of(plan.placement, worker)
         assert plan.needs(worker) == needs(plan, worker)
@@ -201,7 +206,7 @@ def test_a_reshape_of_512_workers_and_100_units_asks_no_worker_for_each_unit(
     large: tuple[Plan, Placement, dict[str, str]],
 ) -> None:
     base, new, domains = large
-    calls = calls_of(lambda: switching_plan(TWO, base, 0, new, STORE, (0, 0), (1, 2), domains, "reshape"))
+    calls = calls_of(lambda: switching_plan(draft(TWO, new, domains), base=base, window=(1, 2)))
     # 6,400 owners of units are looked up in both placements; each worker asked for each unit was 10 million calls.
     assert calls < 40_000
     assert calls_of(lambda: (buddies_of(new, domains), uncovered_of(new, domains, ("",) * 100))) < 5_000
@@ -221,8 +226,8 @@ def test_a_failure_of_512_workers_is_answered_without_asking_each_for_each_unit(
     found = answer(failure)
     assert isinstance(found, GoOn)
     assert calls_of(lambda: answer(failure)) < 25 * held
-    survivors_plan(TWO, base, found, 0, new, STORE, (0, 0), domains, "failure")
-    assert calls_of(lambda: survivors_plan(TWO, base, found, 0, new, STORE, (0, 0), domains, "failure")) < 10 * held
+    survivors_plan(draft(TWO, new, domains), base=base, found=found)
+    assert calls_of(lambda: survivors_plan(draft(TWO, new, domains), base=base, found=found)) < 10 * held
 
 
 def test_who_is_slow_among_a_thousand_is_found_without_comparing_all_with_all() -> None:

@@ -3,9 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frostline_contract.plan import Placement
+from frostline_contract.plan import Placement, Plan
 from frostline_controller.membership import Worker
 from frostline_controller.plan_building import buddies_of, survivors_plan, switching_plan, uncovered_of
+from frostline_controller.planner.draft import PlanDraft
 from frostline_controller.recovery.budget import ERROR_CHARACTERS, RetryBudget
 from frostline_controller.recovery.facts import GoOn
 from tests.unit.controller.failures import NUM_UNITS, generation, placement, plan, tag, vote
@@ -58,12 +59,16 @@ def test_copies_are_spread_and_who_has_one_keeps_it() -> None:
     assert buddies_of(made, domains, held) == ("D", "A", "B", "C")
 
 
-def survivors(holders: tuple[str, ...], workers: str, pp_degree: int = 1, **fields):
+def survivors(holders: tuple[str, ...], workers: str, pp_degree: int = 1) -> Plan:
     found = GoOn(tag(9, 1), tuple(tuple(units) for units in holders), holders[0][0], vote(9, 1), True)
     made = placement(workers, pp_degree)
     base = plan(1, "ABCD", 2).model_copy(update={"run_epoch": 3})
     domains = {worker: worker for worker in "ABCDE"}
-    return survivors_plan(generation(5), base, found, 0, made, store(workers[0]), (1, 2), domains, "why", **fields)
+    draft = PlanDraft(
+        generation=generation(5), lineage=0, placement=made, first_worker=store(workers[0]), freeze_point=1, decision_number=2,
+        domains=domains,
+    )  # fmt: skip
+    return survivors_plan(draft, base=base, found=found)
 
 
 def test_a_survivors_plan_says_where_everything_is() -> None:
@@ -93,7 +98,10 @@ def test_no_state_is_sent_away(holders: list[set[str]], workers: str) -> None:
 def test_a_planned_switch_counts_the_buddies_copies_too() -> None:
     base = plan(1, "ABCD", 4).model_copy(update={"buddies": ("B", "C", "D", "A"), "run_epoch": 2})
     domains = dict(zip("ABCD", "abcd", strict=True))
-    made = switching_plan(generation(2), base, 0, placement("ABC", 1), store("A"), (0, 0), (5, 9), domains, "why")
+    draft = PlanDraft(
+        generation=generation(2), lineage=0, placement=placement("ABC", 1), first_worker=store("A"), domains=domains
+    )
+    made = switching_plan(draft, base=base, window=(5, 9))
     assert [made.holders_of(unit) for unit in range(4)] == [["A", "B"], ["B", "C"], ["C", "D"], ["A", "D"]]
     assert (made.leavers, made.run_epoch) == (("D",), 2)
     assert (made.buddies, made.uncovered) == (("",) * 4, ()), "each unit has three owners in three domains"

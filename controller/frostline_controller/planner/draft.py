@@ -1,0 +1,46 @@
+"""What every plan is made from, whichever way its members come into it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from frostline_contract.plan import GenerationId, Placement
+from frostline_controller.membership import Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanDraft:
+    """A placement that was chosen, and what is in force where it starts.
+
+    Attributes:
+        generation: the plan's own, never used before.
+        lineage: of the first step.
+        placement: who computes what.
+        first_worker: the worker of global rank 0, whose store the groups are formed over.
+        freeze_point: in force at the first step.
+        decision_number: of the decision that says so; 0: none was taken.
+        domains: failure domain by worker id; empty: no buddies.
+        reason: for people.
+    """
+
+    generation: GenerationId
+    lineage: int
+    placement: Placement
+    first_worker: Worker
+    freeze_point: int = 0
+    decision_number: int = 0
+    domains: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of `Plan` that are the draft's."""
+        return {
+            "generation": self.generation,
+            "lineage": self.lineage,
+            "placement": self.placement,
+            "freeze_point": self.freeze_point,
+            "decision_number": self.decision_number,
+            "store_host": self.first_worker.store_host,
+            "store_port": self.first_worker.store_port,
+            "reason": self.reason,
+        }
