@@ -5,8 +5,9 @@ import time
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner import PlanInputs, make_plan
-from frostline_controller.planner.simulate import analytic_profiles, cluster_members
+from frostline_controller.planner.analytic import analytic_profiles
 from tests.benchmarks.measuring import Effort, Report, Row, Spread
+from tests.unit.controller.planner_cases import cluster_members
 
 REPEATS = 5
 GOAL_SECONDS = 1.0

@@ -17,10 +17,10 @@ from frostline_controller.cli.errors import UserMistake
 from frostline_controller.cli.model_size import ModelSize, model_size
 from frostline_controller.measured import MeasuredProfile
 from frostline_controller.planner.advice import Advice, advise
+from frostline_controller.planner.analytic import analytic_profiles
 from frostline_controller.planner.describe import as_json, describe
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots
 from frostline_controller.planner.search import PlannedPlacement, make_plan
-from frostline_controller.planner.simulate import analytic_profiles
 
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "mixed_bfloat16": 4}
 DEFAULT_STEPS = 1000

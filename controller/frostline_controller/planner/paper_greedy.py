@@ -1,4 +1,4 @@
-"""The paper's partitioner and compression rule (arXiv 2102.03161, Algorithm 1), for comparison and for the simulator.
+"""The paper's partitioner and compression rule (arXiv 2102.03161, Algorithm 1), for comparison.
 
 It cuts at half-blocks (attention, MLP), weighs them by parameters in millions and fills stage i while
 
@@ -20,14 +20,6 @@ ACTIVE_ONLY = 0.0
 """Frozen half-blocks weigh nothing: what the published thresholds follow from."""
 
 MILLION = 1e6
-
-
-def transformer_half_blocks(num_blocks: int, hidden: int) -> list[int]:
-    """Parameters of each half-block: attention (four hidden x hidden matrices), MLP (two of hidden x 4 hidden), with biases
-    and the LayerNorm of each."""
-    attention = 4 * hidden * hidden + 4 * hidden + 2 * hidden
-    mlp = 8 * hidden * hidden + 5 * hidden + 2 * hidden
-    return [attention, mlp] * num_blocks
 
 
 def weights(embedding: int, half_blocks: Sequence[int], head: int, frozen_layers: int, frozen_cost: float) -> list[float]:
@@ -63,18 +55,3 @@ def compressed_stages(current: int, sizes: Sequence[float], largest_at_start: fl
     while stages > 1 and largest_stage(sizes, stages // 2) <= largest_at_start * (1 + 1e-9):
         stages //= 2
     return stages
-
-
-def compression_thresholds(
-    embedding: int, half_blocks: Sequence[int], head: int, start_stages: int, frozen_cost: float = ACTIVE_ONLY
-) -> dict[int, int]:
-    """For each K below `start_stages` that is reached: the least number of frozen layers at which it is."""
-    largest = largest_stage(weights(embedding, half_blocks, head, 0, frozen_cost), start_stages)
-    stages, thresholds = start_stages, {}
-    for frozen_layers in range(len(half_blocks) // 2 + 1):
-        sizes = weights(embedding, half_blocks, head, frozen_layers, frozen_cost)
-        smaller = compressed_stages(stages, sizes, largest)
-        while stages > smaller:
-            stages //= 2
-            thresholds[stages] = frozen_layers
-    return thresholds

@@ -27,9 +27,6 @@ class PlanLog:
     def close(self) -> None:
         self._journal.close()
 
-    def holds_plan(self, generation: object) -> bool:
-        return str(generation) in self._plans
-
     async def append(self, lines: Sequence[Line]) -> None:
         """Write what is new of `lines`, in order; it is durable when this returns. Raises OSError."""
         await uncancelled(self._append(lines))

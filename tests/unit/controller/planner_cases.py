@@ -39,3 +39,12 @@ def all_bounds(num_units: int, freeze_point: int, stages: int):
     """Every cut with the prefix in stage 0 and a trainable unit in each stage."""
     for cuts in combinations(range(freeze_point + 1, num_units), stages - 1):
         yield (0, *cuts, num_units)
+
+
+def cluster_members(nodes: int, workers_per_node: int, memory_bytes: int = 0) -> tuple[MemberInfo, ...]:
+    """Equal workers on equal nodes; a node is a failure domain."""
+    return tuple(
+        MemberInfo(f"worker-{node}-{place}", f"node-{node}", memory_bytes)
+        for node in range(nodes)
+        for place in range(workers_per_node)
+    )

@@ -1,5 +1,7 @@
 """The paper's greedy partitioner: its published thresholds, and as a planner of its own."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from frostline_contract.job.cluster import PlacementSection
@@ -7,10 +9,9 @@ from frostline_controller.planner import make_plan
 from frostline_controller.planner.paper_greedy import (
     ACTIVE_ONLY,
     FROZEN_COST,
-    compression_thresholds,
+    compressed_stages,
     greedy_bounds,
     largest_stage,
-    transformer_half_blocks,
     weights,
 )
 from tests.unit.controller.planner_cases import inputs, unit
@@ -19,6 +20,29 @@ VIT_EMBEDDING = 768 * (16 * 16 * 3) + 768 + (1 + 197) * 768
 VIT_HEAD = 2 * 768 + 768 * 1000 + 1000
 BERT_EMBEDDING = (30522 + 512 + 2) * 1024 + 2 * 1024
 BERT_HEAD = 2 * 1024 + 2
+
+
+def transformer_half_blocks(num_blocks: int, hidden: int) -> list[int]:
+    """Parameters of each half-block: attention (four hidden x hidden matrices), MLP (two of hidden x 4 hidden), with biases
+    and the LayerNorm of each."""
+    attention = 4 * hidden * hidden + 4 * hidden + 2 * hidden
+    mlp = 8 * hidden * hidden + 5 * hidden + 2 * hidden
+    return [attention, mlp] * num_blocks
+
+
+def compression_thresholds(
+    embedding: int, half_blocks: Sequence[int], head: int, start_stages: int, frozen_cost: float = ACTIVE_ONLY
+) -> dict[int, int]:
+    """For each K below `start_stages` that is reached: the least number of frozen layers at which it is."""
+    largest = largest_stage(weights(embedding, half_blocks, head, 0, frozen_cost), start_stages)
+    stages, thresholds = start_stages, {}
+    for frozen_layers in range(len(half_blocks) // 2 + 1):
+        sizes = weights(embedding, half_blocks, head, frozen_layers, frozen_cost)
+        smaller = compressed_stages(stages, sizes, largest)
+        while stages > smaller:
+            stages //= 2
+            thresholds[stages] = frozen_layers
+    return thresholds
 
 
 @pytest.mark.parametrize(

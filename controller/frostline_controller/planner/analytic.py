@@ -1,0 +1,47 @@
+"""Unit costs from arithmetic alone: a transformer on a device of a given speed, where nothing was measured."""
+
+from frostline_contract.statistics import UnitProfile
+
+
+def analytic_profiles(
+    num_blocks: int,
+    hidden: int,
+    sequence: int,
+    micro_batch: int,
+    flops_per_second: float,
+    vocabulary: int,
+    head_positions: int | None = None,
+    embedding_parameters: int | None = None,
+    bytes_per_value: int = 4,
+    moments: int = 2,
+    fixed_seconds: float = 0.0,
+) -> tuple[UnitProfile, ...]:
+    """Unit costs of a transformer from its FLOPs: embedding, blocks, head (num_blocks + 2 units).
+
+    flops_per_second: what a worker achieves, not its peak. A block's forward is 24 h^2 + 4 s h FLOPs a token (matrices, and
+    the two attention products), the head's 2 h V a scored position; a backward is twice its forward. vocabulary: V, or the
+    number of classes. head_positions: positions that the head scores, default all (1 for a classifier).
+    embedding_parameters: default (vocabulary + sequence) * hidden. A block keeps about 17 h values a token for its backward
+    (arXiv 2205.05198, section 4, without the attention matrix, which fused kernels do not keep). moments: values of
+    optimizer state a parameter. fixed_seconds: overhead of each unit's call.
+    """
+    tokens = micro_batch * sequence
+    scored = micro_batch * (sequence if head_positions is None else head_positions)
+    crossing = tokens * hidden * bytes_per_value
+
+    def unit(flops: float, parameters: int, kept_values: float) -> UnitProfile:
+        forward = flops / flops_per_second
+        weights = parameters * bytes_per_value
+        return UnitProfile(
+            forward_seconds=forward + fixed_seconds,
+            backward_seconds=2 * forward + fixed_seconds,
+            parameter_bytes=weights,
+            optimizer_bytes=moments * weights,
+            activation_bytes=round(kept_values * bytes_per_value),
+            output_bytes=crossing,
+        )
+
+    embedding = (vocabulary + sequence) * hidden if embedding_parameters is None else embedding_parameters
+    block = unit(tokens * (24 * hidden**2 + 4 * sequence * hidden), 12 * hidden**2 + 13 * hidden, 17 * tokens * hidden)
+    head = unit(scored * 2 * hidden * vocabulary, hidden * vocabulary + vocabulary + 2 * hidden, scored * (hidden + vocabulary))
+    return (unit(tokens * hidden, embedding, tokens * hidden), *[block] * num_blocks, head)
