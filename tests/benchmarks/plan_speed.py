@@ -4,8 +4,9 @@ import time
 
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.statistics import LinkProfile
-from frostline_controller.planner import PlanInputs, make_plan
 from frostline_controller.planner.analytic import analytic_profiles
+from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.search import make_plan
 from tests.benchmarks.measuring import Effort, Report, Row, Spread
 from tests.unit.controller.planner_cases import cluster_members
 

@@ -9,7 +9,8 @@ from frostline_contract.job.training import EvaluationSection
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.plan import Decision
 from frostline_contract.statistics import GuardReading, IntervalStatistics
-from frostline_controller.freezing import FreezeInputs, decide
+from frostline_controller.freezing.decide import decide
+from frostline_controller.freezing.inputs import FreezeInputs
 from frostline_controller.freezing.rails import RAIL_NAMES
 
 INTERVAL, LAG = 10, 3

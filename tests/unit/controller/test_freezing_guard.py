@@ -12,9 +12,9 @@ from scipy import stats
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.statistics import GuardReading
-from frostline_controller.freezing import decide, surviving_decisions
+from frostline_controller.freezing.decide import decide
 from frostline_controller.freezing.guard import compare
-from frostline_controller.freezing.history import Change, changes, position
+from frostline_controller.freezing.history import Change, changes, position, surviving_decisions
 from frostline_controller.freezing.student_t import t_quantile, upper_tail
 from tests.unit.controller.freezing_run import INTERVAL, LAG, decision, entry, inputs_of, simulate
 

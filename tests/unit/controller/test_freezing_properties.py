@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frostline_controller.freezing import decide
+from frostline_controller.freezing.decide import decide
 from frostline_controller.freezing.inputs import blocks_frozen
 from tests.unit.controller.freezing_run import entry, inputs_of, simulate
 

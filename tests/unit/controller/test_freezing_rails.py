@@ -6,7 +6,7 @@ import pytest
 
 from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.job.training import EvaluationSection
-from frostline_controller.freezing import check_freezing, decide
+from frostline_controller.freezing.decide import check_freezing, decide
 from frostline_controller.freezing.inputs import FreezeInputs, Proposal
 from frostline_controller.freezing.rails import RAIL_NAMES, apply_rails
 from frostline_controller.freezing.registry import Policy

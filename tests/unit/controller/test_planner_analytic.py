@@ -6,8 +6,8 @@ import pytest
 
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.statistics import LinkProfile
-from frostline_controller.planner import make_plan
 from frostline_controller.planner.analytic import analytic_profiles
+from frostline_controller.planner.search import make_plan
 from tests.unit.controller.planner_cases import cluster_members, inputs
 
 VIT_B = analytic_profiles(12, 768, 197, 25, 6e12, 1000, head_positions=1, embedding_parameters=768 * 768 + 198 * 768)

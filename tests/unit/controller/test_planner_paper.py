@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 
 from frostline_contract.job.cluster import PlacementSection
-from frostline_controller.planner import make_plan
 from frostline_controller.planner.paper_greedy import (
     ACTIVE_ONLY,
     FROZEN_COST,
@@ -14,6 +13,7 @@ from frostline_controller.planner.paper_greedy import (
     largest_stage,
     weights,
 )
+from frostline_controller.planner.search import make_plan
 from tests.unit.controller.planner_cases import inputs, unit
 
 VIT_EMBEDDING = 768 * (16 * 16 * 3) + 768 + (1 + 197) * 768

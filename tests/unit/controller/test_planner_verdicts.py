@@ -8,10 +8,12 @@ from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.plan import Placement
 from frostline_contract.statistics import CacheProfile
-from frostline_controller.planner import StepCost, make_plan, should_reshape
 from frostline_controller.planner.advice import advise, units_at
 from frostline_controller.planner.caching import cache_verdict
+from frostline_controller.planner.cost import StepCost
 from frostline_controller.planner.describe import as_json, describe
+from frostline_controller.planner.search import make_plan
+from frostline_controller.planner.verdict import should_reshape
 from tests.unit.controller.planner_cases import inputs, unit
 
 
