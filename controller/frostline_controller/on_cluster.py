@@ -99,7 +99,8 @@ async def serve(settings: Settings) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    health, web = await serve_health(settings.host, HEALTH_PORT), WebServer(settings.host, WEB_PORT)
+    health, web = await serve_health(settings.host, HEALTH_PORT), WebServer()
+    await web.start(settings.host, WEB_PORT)
     api = Api.in_cluster()
     jobs = JobSource(api, settings.namespace, f"{settings.release}-job", settings.release)
     times = (await patiently(partial(asyncio.to_thread, jobs.offered), stop)).kubernetes.lease
@@ -114,7 +115,7 @@ async def serve(settings: Settings) -> int:
     finally:
         await asyncio.to_thread(lease.release)
         await health.stop(None)
-        await asyncio.to_thread(web.close)
+        await web.close()
         jobs.close()
         api.close()
 

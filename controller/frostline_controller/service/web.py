@@ -8,29 +8,20 @@ of it is bounded: connections, their time, and drawings. A controller that waits
 
 import asyncio
 import json
-import logging
-import socket
-import threading
-import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
+
+from aiohttp import web
 
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore
-from frostline_controller.service.drawing import NotDrawn, Reports
+from frostline_controller.service.drawing import DRAW_SECONDS, NotDrawn, Reports
 from frostline_controller.service.metrics import metrics_text, standby_text
 from frostline_controller.service.status import progress_text
 
-ANSWER_SECONDS = 5.0
 CONNECTIONS_MAX = 16
 REQUEST_SECONDS = 10.0
-"""From a connection until its request must be there; and for each piece of the answer."""
+"""From a connection until its request must be there; and for the answer to be taken, beside the time that a drawing may need."""
 METRICS_TYPE = "text/plain; version=0.0.4"
 PATHS = ("/metrics", "/status", "/result", "/report")
-log = logging.getLogger(__name__)
 
 
 class Refusal(Exception):
@@ -44,7 +35,7 @@ class Refusal(Exception):
 class Standby:
     """Pages of a controller that does not lead."""
 
-    def page(self, path: str) -> tuple[str, bytes]:
+    async def page(self, path: str) -> tuple[str, bytes]:
         """Content type and content. Raises Refusal."""
         if path == "/metrics":
             return METRICS_TYPE, standby_text()
@@ -52,123 +43,92 @@ class Standby:
 
 
 class Pages:
-    """Pages of a leader, from any thread. loop: the reconciler's, where the run may be read."""
+    """Pages of a leader."""
 
-    def __init__(self, facts: RunFacts, store: RunStore, loop: asyncio.AbstractEventLoop) -> None:
-        self._facts, self._store, self._loop = facts, store, loop
+    def __init__(self, facts: RunFacts, store: RunStore) -> None:
+        self._facts, self._store = facts, store
         self._reports = Reports(store.places.path)
 
-    def page(self, path: str) -> tuple[str, bytes]:
+    async def page(self, path: str) -> tuple[str, bytes]:
         """Content type and content. Raises Refusal."""
         if path == "/metrics":
-            return METRICS_TYPE, self._in_loop(metrics_text)
+            return METRICS_TYPE, metrics_text(self._facts, self._store)
         if path == "/status":
-            return "application/json", self._in_loop(progress_text).encode()
+            return "application/json", progress_text(self._facts, self._store).encode()
         if path == "/result":
-            return "application/json", self._file(self._store.places.result, "the run has not ended yet")
+            return "application/json", await asyncio.to_thread(self._result)
         if path == "/report":
-            return "text/html; charset=utf-8", self._report()
+            return "text/html; charset=utf-8", await self._report()
         raise Refusal(404, f"unknown path; known are {', '.join(PATHS)}")
 
-    def _in_loop(self, read: Callable[[RunFacts, RunStore], Any]) -> Any:
-        async def call() -> Any:
-            return read(self._facts, self._store)
+    def _result(self) -> bytes:
+        if not self._store.places.result.exists():
+            raise Refusal(404, "the run has not ended yet")
+        return self._store.places.result.read_bytes()
 
-        asking: Coroutine[Any, Any, Any] = call()
+    async def _report(self) -> bytes:
         try:
-            return asyncio.run_coroutine_threadsafe(asking, self._loop).result(ANSWER_SECONDS)
-        except TimeoutError:
-            raise Refusal(503, "the reconciler is busy; ask again") from None
-
-    def _file(self, file: Path, absent: str) -> bytes:
-        if not file.exists():
-            raise Refusal(404, absent)
-        return file.read_bytes()
-
-    def _report(self) -> bytes:
-        try:
-            return self._reports.page()
+            return await asyncio.to_thread(self._reports.page)
         except NotDrawn as missing:
             raise Refusal(503 if missing.busy else 500, str(missing)) from None
 
 
-class _BoundedServer(ThreadingHTTPServer):
-    """At most CONNECTIONS_MAX connections, each given REQUEST_SECONDS for its request; who comes beyond that is hung up on."""
+class HungUp(asyncio.Protocol):
+    """The end of a connection that is one too many."""
 
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
-        self._reading: dict[socket.socket, float] = {}
-        super().__init__(address, handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._slots.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        self._reading[request] = time.monotonic()
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.has_asked(request)
-            self._slots.release()
-
-    def has_asked(self, request: socket.socket) -> None:
-        """Its request is there, or it is gone."""
-        self._reading.pop(request, None)
-
-    def service_actions(self) -> None:
-        """Called twice a second: whoever is still writing its request after REQUEST_SECONDS is cut off."""
-        now = time.monotonic()
-        for request, since in list(self._reading.items()):
-            if now - since > REQUEST_SECONDS:
-                with suppress(OSError):  # it has gone by itself
-                    request.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle is nothing to log."""
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 class WebServer:
-    """Answers in threads from its making until `close`. Raises OSError where the port is taken."""
+    """Answers in the event loop in which it is started, until `close`: the pages read what the reconciler changes.
 
-    def __init__(self, host: str, port: int) -> None:
+    At most CONNECTIONS_MAX connections, each given REQUEST_SECONDS for its request; who comes beyond that is hung up on.
+    """
+
+    def __init__(self) -> None:
         self._pages: Standby | Pages = Standby()
-        this = self
+        self._server: web.Server | None = None
+        self._listening: asyncio.Server | None = None
 
-        class Handler(BaseHTTPRequestHandler):
-            timeout = REQUEST_SECONDS
-
-            def do_GET(self) -> None:
-                this._server.has_asked(self.connection)
-                try:
-                    kind, content = this._pages.page(self.path.partition("?")[0])
-                    self._answer(200, kind, content)
-                except Refusal as refusal:
-                    self._answer(refusal.status, "application/json", json.dumps({"error": str(refusal)}).encode())
-
-            def _answer(self, status: int, kind: str, content: bytes) -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, format: str, *arguments: object) -> None:
-                """Scrapes are nothing to log."""
-
-        self._server = _BoundedServer((host, port), Handler)
-        self.port = int(self._server.server_address[1])
-        threading.Thread(target=self._server.serve_forever, name="web", daemon=True).start()
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port, which is free where 0 was asked for. Raises OSError where it is taken."""
+        self._server = web.Server(self._answer, keepalive_timeout=REQUEST_SECONDS, access_log=None)
+        self._listening = await asyncio.get_running_loop().create_server(self._connection, host, port)
+        return int(self._listening.sockets[0].getsockname()[1])
 
     def lead(self, facts: RunFacts, store: RunStore) -> None:
-        """From now on the pages are the run's. Call it in the reconciler's event loop."""
-        self._pages = Pages(facts, store, asyncio.get_running_loop())
+        """From now on the pages are the run's."""
+        self._pages = Pages(facts, store)
 
-    def close(self) -> None:
-        """Blocking."""
-        self._server.shutdown()
-        self._server.server_close()
+    async def close(self) -> None:
+        """Hang up on everybody."""
+        if self._listening is not None and self._server is not None:
+            self._listening.close()
+            await self._server.shutdown(0.1)
+
+    def _connection(self) -> asyncio.Protocol:
+        if self._server is None or len(self._server.connections) >= CONNECTIONS_MAX:
+            return HungUp()
+        protocol = self._server()
+        # Whatever it does: a reader who takes nothing, or asks again and again, gives its place back.
+        asyncio.get_running_loop().call_later(DRAW_SECONDS + 2 * REQUEST_SECONDS, _hang_up, protocol)
+        return protocol
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        if request.method != "GET":
+            return _refused(405, "pages are only read: GET")
+        try:
+            kind, content = await self._pages.page(request.path)
+        except Refusal as refusal:
+            return _refused(refusal.status, str(refusal))
+        return web.Response(body=content, headers={"Content-Type": kind})
+
+
+def _refused(status: int, text: str) -> web.Response:
+    return web.Response(status=status, body=json.dumps({"error": text}).encode(), headers={"Content-Type": "application/json"})
+
+
+def _hang_up(protocol: web.RequestHandler) -> None:
+    if protocol.transport is not None:
+        protocol.transport.abort()

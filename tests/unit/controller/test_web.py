@@ -1,5 +1,7 @@
 """The leader's pages: whoever may reach them can keep neither it nor its memory busy."""
 
+import asyncio
+import json
 import socket
 import sys
 import threading
@@ -8,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -15,6 +18,7 @@ from frostline_controller.service import drawing, web
 from frostline_controller.service.drawing import NotDrawn, Reports
 from frostline_controller.service.web import WebServer
 from tests.unit.controller.synthetic_run import write_run
+from tests.unit.controller.test_service_sizing import Stage
 
 
 @pytest.fixture
@@ -65,29 +69,49 @@ def test_a_report_that_takes_too_much_memory_or_time_is_refused(reports: Reports
         reports.page()
 
 
+class Served(NamedTuple):
+    """A server, the event loop that it answers in, and its port."""
+
+    server: WebServer
+    loop: asyncio.AbstractEventLoop
+    port: int
+
+
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     monkeypatch.setattr(web, "CONNECTIONS_MAX", 3)
     monkeypatch.setattr(web, "REQUEST_SECONDS", 0.5)
-    server = WebServer("127.0.0.1", 0)
-    yield server
-    server.close()
+    monkeypatch.setattr(web, "DRAW_SECONDS", 1.0)
+    loop = asyncio.new_event_loop()
+    running = threading.Thread(target=loop.run_forever)
+    running.start()
+    server = WebServer()
+    yield Served(server, loop, asyncio.run_coroutine_threadsafe(server.start("127.0.0.1", 0), loop).result(5))
+    asyncio.run_coroutine_threadsafe(server.close(), loop).result(5)
+    loop.call_soon_threadsafe(loop.stop)
+    running.join(5)
+    loop.close()
 
 
-def metrics_of(server: WebServer) -> bytes:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=5) as answer:
-        return answer.read()
+def page_of(served: Served, path: str = "/metrics", method: str = "GET") -> tuple[int, str, bytes]:
+    """Status, content type and content."""
+    request = urllib.request.Request(f"http://127.0.0.1:{served.port}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.headers["Content-Type"], refused.read()
 
 
-def test_connections_are_bounded_and_slow_ones_are_cut_off(server: WebServer) -> None:
-    assert b"frostline_leading" in metrics_of(server)
+def test_connections_are_bounded_and_slow_ones_are_cut_off(served: Served) -> None:
+    assert b"frostline_leading" in page_of(served)[2]
     time.sleep(0.2)  # its place is free a moment after its answer
-    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(3)]
+    idle = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(3)]
     for one in idle:
         one.sendall(b"GET /metrics")
     time.sleep(0.2)
     with pytest.raises((urllib.error.URLError, ConnectionError)):
-        metrics_of(server)
+        page_of(served)
     stop = time.monotonic() + 3.0
     dripping = True
     while dripping and time.monotonic() < stop:  # a byte now and then keeps no connection open
@@ -99,4 +123,40 @@ def test_connections_are_bounded_and_slow_ones_are_cut_off(server: WebServer) ->
     assert not dripping
     for one in idle:
         one.close()
-    assert b"frostline_leading" in metrics_of(server)
+    assert b"frostline_leading" in page_of(served)[2]
+
+
+def test_who_takes_no_answer_or_asks_for_ever_gives_the_place_back(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as asking:
+        stop, answers = time.monotonic() + 10.0, 0
+        while time.monotonic() < stop:  # each request comes in time
+            try:
+                asking.sendall(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+                if not asking.recv(1 << 16):
+                    break
+            except OSError:
+                break
+            answers += 1
+            time.sleep(0.1)
+        assert time.monotonic() < stop and answers > 3
+
+
+def test_pages_of_a_standby_and_of_a_leader(served: Served, tmp_path: Path) -> None:
+    status, kind, content = page_of(served, "/status")
+    assert (status, kind) == (503, "application/json") and b"does not lead" in content
+    assert page_of(served, "/metrics", "POST")[0] == 405
+
+    async def lead() -> Stage:
+        stage = Stage(tmp_path, placement={"workers": 2})
+        served.server.lead(stage.facts, stage.store)
+        return stage
+
+    stage = asyncio.run_coroutine_threadsafe(lead(), served.loop).result(10)
+    status, kind, content = page_of(served, "/metrics")
+    assert (status, kind) == (200, web.METRICS_TYPE) and b"frostline_leading 1.0" in content
+    status, kind, content = page_of(served, "/status?now")
+    assert (status, kind, json.loads(content)["state"]) == (200, "application/json", "waiting")
+    assert (page_of(served, "/result")[0], page_of(served, "/nowhere")[0]) == (404, 404)
+    stage.store.places.result.write_text("{}")
+    assert page_of(served, "/result")[2] == b"{}"
+    stage.run.close()
