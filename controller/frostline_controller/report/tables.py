@@ -1,6 +1,7 @@
 """The tables of report.html: numbers at the top, events, generations, decisions, settings."""
 
-from html import escape
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -48,18 +49,31 @@ def summary(run: RunData) -> list[tuple[str, str]]:
     return pairs
 
 
-def events_table(run: RunData) -> str:
+@dataclass(frozen=True)
+class Table:
+    """Rows under named columns; values are plain, and the page escapes them."""
+
+    head: tuple[str, ...]
+    rows: list[list[Any]]
+
+    def named(self, row: list[Any]) -> Iterator[tuple[str, Any]]:
+        """A row's values with their columns' names."""
+        return zip(self.head, row, strict=True)
+
+
+def events(run: RunData) -> Table:
+    """What happened, in order."""
     rows = []
     for event in run.events:
-        kind = f'<span class="kind {escape(event.kind)}">{escape(event.kind.replace("_", " "))}</span>'
         shape = in_words(event.degrees, TIMES)
         took = duration(event.seconds) if event.seconds else ""
-        told = [duration(event.time_seconds), event.step, event.generation, kind, event.freeze_point, shape, took]
-        rows.append([*told, escape(event.reason)])
-    return table(["time", "step", "generation", "event", "freeze point", "shape", "took", "reason"], rows)
+        told = [duration(event.time_seconds), event.step, event.generation, event.kind, event.freeze_point, shape, took]
+        rows.append([*told, event.reason])
+    return Table(("time", "step", "generation", "event", "freeze point", "shape", "took", "reason"), rows)
 
 
-def generations_table(run: RunData) -> str:
+def generations(run: RunData) -> Table:
+    """The plans, with the steps that were computed by each."""
     rows = []
     for span in run.plans:
         placement = span.plan.placement
@@ -67,33 +81,23 @@ def generations_table(run: RunData) -> str:
         cuts = " ".join(f"{low}-{high - 1}" for low, high in pairwise(placement.stage_bounds))
         rows.append([
             str(span.plan.generation), span.plan.lineage, computed, in_words(placement.degrees, TIMES), cuts,
-            escape(placement.schedule), "yes" if placement.use_cache else "no", escape(span.plan.start), escape(span.plan.reason),
+            placement.schedule, "yes" if placement.use_cache else "no", span.plan.start, span.plan.reason,
         ])  # fmt: skip
-    return table(["generation", "lineage", "steps", "shape", "stages' units", "schedule", "cache", "state from", "reason"], rows)
+    return Table(("generation", "lineage", "steps", "shape", "stages' units", "schedule", "cache", "state from", "reason"), rows)
 
 
-def decisions_table(run: RunData) -> str:
-    rows = [
-        [d.number, d.effective_step, "void" if d.void else d.kind, d.freeze_point, escape(d.policy), escape(d.reason)]
-        for d in run.decisions
-    ]  # fmt: skip
-    return table(["#", "step", "verdict", "freeze point", "policy", "reason"], rows)
+def decisions(run: RunData) -> Table:
+    """The verdicts, one an interval."""
+    rows = [[d.number, d.effective_step, "void" if d.void else d.kind, d.freeze_point, d.policy, d.reason] for d in run.decisions]
+    return Table(("#", "step", "verdict", "freeze point", "policy", "reason"), rows)
+
+
+def workers(held: list[dict[str, str]]) -> Table:
+    """Labels of the pictures, and whom they stand for."""
+    return Table(("label", "worker id"), [[worker["label"], worker["id"]] for worker in held])
 
 
 def settings_text(run: RunData) -> str:
-    """The resolved job file as YAML, escaped. Without `kubernetes`, which says nothing of the training."""
+    """The resolved job file as YAML. Without `kubernetes`, which says nothing of the training."""
     settings = {name: section for name, section in run.job.items() if name != "kubernetes"}
-    return escape(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
-
-
-def table(head: list[str], rows: list[list[Any]]) -> str:
-    """An HTML table; cells are markup already (escape what came from elsewhere). Numbers stand to the right."""
-    cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    lines = []
-    for row in rows:
-        parts = []
-        for name, value in zip(head, row, strict=True):
-            kind = ' class="number"' if name in NUMBER_COLUMNS else ' class="reason"' if name == "reason" else ""
-            parts.append(f"<td{kind}>{value}</td>")
-        lines.append(f"<tr>{''.join(parts)}</tr>")
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{cells}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)

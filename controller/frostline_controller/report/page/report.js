@@ -1,6 +1,4 @@
-"""The script of report.html: a slider over the run that draws which worker held which units. Plain JavaScript, no network."""
-
-JAVASCRIPT = """
+// A slider over the run that draws which worker held which units. Plain JavaScript, no network.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("occupancy-data").textContent);
@@ -35,14 +33,14 @@ JAVASCRIPT = """
       const names = {0: "emb", [data.units.length - 1]: "head"};
       const place = {x: box.x + box.width / 2, y: box.y + box.height / 2 + 4, "text-anchor": "middle", "font-size": 11.5,
         style: "fill:var(--ink)"};
-      make("text", place, group, (frozen && box.width > 44 ? "\\u2744 " : "") + (names[unit] || unit));
+      make("text", place, group, (frozen && box.width > 44 ? "\u2744 " : "") + (names[unit] || unit));
     }
   }
 
   function drawReplica(plan, replica, top, freezePoint, geometry) {
     const label = {x: 0, y: top + geometry.row / 2, "font-size": 12.5, style: "fill:var(--ink);font-weight:600"};
     make("text", label, picture, `replica ${replica}`);
-    const leaves = plan.leaves.length > replica + 1 ? `leaves ${plan.leaves[replica]}\\u2013${plan.leaves[replica + 1] - 1}` : "";
+    const leaves = plan.leaves.length > replica + 1 ? `leaves ${plan.leaves[replica]}\u2013${plan.leaves[replica + 1] - 1}` : "";
     make("text", {x: 0, y: top + geometry.row / 2 + 15, "font-size": 10.5, style: "fill:var(--muted)"}, picture, leaves);
     for (let stage = 0; stage + 1 < plan.bounds.length; stage++) {
       const low = plan.bounds[stage], high = plan.bounds[stage + 1];
@@ -53,7 +51,7 @@ JAVASCRIPT = """
       make("title", {}, group, `${worker.label} = ${worker.id}: stage ${stage}, units ${low} to ${high - 1}`);
       make("rect", {x: x, y: top + 2, width: width, height: geometry.row - 12, rx: 8, style: "fill:transparent"}, group);
       make("text", {x: x + 3, y: top + 13, "font-size": 11, style: `fill:hsl(${hue} 62% 52%);font-weight:650`}, group,
-        width > 60 ? `${worker.label} \\u00b7 stage ${stage}` : worker.label);
+        width > 60 ? `${worker.label} \u00b7 stage ${stage}` : worker.label);
       for (let unit = low; unit < high; unit++) {
         const box = {x: geometry.left + unit * geometry.unit, y: top + 18, width: geometry.unit, height: geometry.row - 30};
         drawCell(box, unit, unit < freezePoint, hue);
@@ -76,7 +74,7 @@ JAVASCRIPT = """
     const outside = data.workers.filter((_, i) => !members.includes(i)).map((w) => w.label);
     const notes = [];
     if (plan.replicas.length > shown) notes.push(`and ${plan.replicas.length - shown} more replicas alike`);
-    const more = outside.length > 24 ? " \\u2026" : "";
+    const more = outside.length > 24 ? " \u2026" : "";
     if (outside.length) notes.push(`not in this generation: ${outside.slice(0, 24).join(", ")}${more}`);
     // The tallest shape of the run sets the height, so that the page does not jump while the slider moves.
     const rows = Math.max(...data.plans.map((p) => Math.min(p.replicas.length, REPLICAS_MAX)));
@@ -143,4 +141,3 @@ JAVASCRIPT = """
   }
   draw(first);
 })();
-"""
