@@ -6,46 +6,40 @@
     print(done.final["accuracy"], done.digest)
     api.verify(done.directory)
 
-A run lives in processes of its own and leaves a directory; a `RunResult` is a view of that directory, so it can be had again
-at any time by `api.result(directory)`. No function here needs torch; docs/python-api.md shows them all at work.
+A run lives in processes of its own and leaves a directory: `start` returns a `Run` while it trains, `run` waits for it. A
+`RunResult` is a view of that directory, so it can be had again at any time by `api.result(directory)`. No function here needs
+torch; docs/python-api.md shows them all at work.
 """
 
 import contextlib
 import json
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from frostline_contract.job import Job, JobError, dump_job, load_job
+from frostline_contract.job import Job, dump_job, load_job
 from frostline_contract.mesh import with_degrees
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import status_word
 from frostline_controller.cli import exit_codes
-from frostline_controller.cli.errors import UserMistake
-from frostline_controller.cli.run_folder import new_run_folder
+from frostline_controller.cli.control import ControlClient
+from frostline_controller.cli.run_folder import find_run_folder, new_run_folder
+from frostline_controller.cli.status import read_status
+from frostline_controller.command_process import Command, JobMistake, RunError, mistakes
+from frostline_controller.planner.forecast import forecast
+
+__all__ = [
+    "JobLike", "JobMistake", "Run", "RunError", "RunResult", "plan", "result", "resume", "run", "start", "status", "verify",
+]  # fmt: skip
 
 JobLike = Job | Mapping[str, Any] | str | Path
 """A checked Job, a mapping as a job file holds it, or the path of a job file. Relative paths in a mapping are relative to the
 working directory, those in a file to the file."""
-
-
-class RunError(Exception):
-    """The command did not succeed. code: its exit status (`frostline_controller.cli.exit_codes`); the text is its message."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class JobMistake(RunError, ValueError):
-    """Arguments, job or data are wrong (exit status 2); the text says what and how to mend it."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +85,74 @@ class RunResult:
         return RunDirectory(self.directory).model
 
 
+class Run:
+    """A run that trains in processes of its own.
+
+    Attributes:
+        directory: the run directory; its files tell how far the run is.
+    """
+
+    def __init__(self, directory: Path, words: Sequence[str], quiet: bool) -> None:
+        self.directory = directory
+        self.command = Command(words, quiet)
+
+    @property
+    def running(self) -> bool:
+        """Whether its processes are still there."""
+        return self.command.running
+
+    def status(self) -> dict[str, Any]:
+        """Where it stands, as the function `status` says it."""
+        return status(self.directory)
+
+    def suspend(self) -> str:
+        """Have it stop at a checkpoint; returns the controller's answer. Raises RunError where no controller answers."""
+        return _steer(self.directory, "suspend")
+
+    def cancel(self) -> str:
+        """Have it end at a checkpoint; returns the controller's answer. Raises RunError where no controller answers."""
+        return _steer(self.directory, "cancel")
+
+    def wait(self) -> RunResult:
+        """Wait until it has ended or was drained, with status "suspended" then. Ctrl-C drains it. Raises JobMistake, RunError."""
+        self.command.end(also=(exit_codes.DRAINED,))
+        return RunResult(self.directory)
+
+
+def start(
+    job: JobLike,
+    *,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    replay: str | Path | None = None,
+    quiet: bool = True,
+    report: bool = True,
+) -> Run:
+    """Train a job on this machine, as `frostline run` does, and return while it does.
+
+    Args:
+        job: what to train.
+        out: the run directory, new or empty; None: runs/<name>, runs/<name>-2, ...
+        workers: worker processes; None: the job's number.
+        overrides: dotted fields of the job and their values.
+        replay: a run directory whose decisions are followed.
+        quiet: no progress on the terminal.
+        report: draw report.html at the end.
+
+    Raises:
+        JobMistake: the job or the run directory is wrong. What is found wrong later is raised by `Run.wait`.
+    """
+    options = [*_option("--workers", workers), *_option("--replay", replay), *_ending(quiet, report)]
+    with _job_file(job) as file:
+        name = _checked(file, overrides).name
+        with mistakes():
+            folder = new_run_folder(name, None if out is None else str(out))
+        run = Run(folder, ["run", "-f", file, "--out", str(folder), *_set_options(overrides), *options], quiet)
+        run.command.wait_until(RunDirectory(folder).job.exists)  # then it needs the file no more, which may be ours
+    return run
+
+
 def run(
     job: JobLike,
     *,
@@ -101,19 +163,11 @@ def run(
     quiet: bool = True,
     report: bool = True,
 ) -> RunResult:
-    """Train a job on this machine, as `frostline run` does, and return when it has ended.
+    """Train a job on this machine and return when it has ended: `start`, which explains the arguments, and `Run.wait`.
 
-    out: the run directory, new or empty; None: runs/<name>, runs/<name>-2, ... workers: worker processes. overrides: dotted
-    fields of the job and their values. replay: a run directory whose decisions are followed. quiet: no progress on the terminal.
-    report: draw report.html at the end.
     A run that was drained (Ctrl-C, suspend) returns too, with status "suspended". Raises JobMistake and RunError.
     """
-    options = [*_set_options(overrides), *_option("--workers", workers), *_option("--replay", replay)]
-    with _job_file(job) as file:
-        folder = _run_folder(file, overrides, out)
-        words = ["run", "-f", file, "--out", str(folder), *options, *_ending(quiet, report)]
-        _command(words, quiet, also=(exit_codes.DRAINED,))
-    return RunResult(folder)
+    return start(job, out=out, workers=workers, overrides=overrides, replay=replay, quiet=quiet, report=report).wait()
 
 
 def resume(
@@ -132,8 +186,7 @@ def resume(
     """
     options = [*_set_options(overrides), *_option("--workers", workers), *(["--from-scratch"] if from_scratch else [])]
     words = ["resume", str(directory), *options, *_ending(quiet, report)]
-    _command(words, quiet, also=(exit_codes.DRAINED,))
-    return RunResult(Path(directory).resolve())
+    return Run(Path(directory).resolve(), words, quiet).wait()
 
 
 def result(directory: str | Path) -> RunResult:
@@ -152,9 +205,9 @@ def plan(
     devices: numbers of devices to plan for; none: the job's workers. Raises JobMistake.
     """
     with _job_file(job) as file:
-        counts = ["--devices", *(str(count) for count in devices)] if devices else []
-        words = ["plan", "-f", file, "--json", "--freeze-point", str(freeze_point), *_set_options(overrides), *counts]
-        return json.loads(_command(words, quiet=True))
+        checked = _checked(file, overrides)
+    with mistakes():
+        return _plain(forecast(checked, devices=devices, freeze_point=freeze_point).as_json())
 
 
 def status(directory: str | Path) -> dict[str, Any]:
@@ -162,7 +215,10 @@ def status(directory: str | Path) -> dict[str, Any]:
 
     Its `state` is "unreachable" where the run has not ended and no controller answers. Raises JobMistake.
     """
-    return json.loads(_command(["status", str(directory), "--json"], quiet=True, also=(exit_codes.NO_RUN,)))
+    with mistakes():
+        folder = find_run_folder(str(directory))
+        with closing(ControlClient(folder)) as client:
+            return _plain(read_status(folder, client)[0])
 
 
 def verify(directory: str | Path, *, steps: Sequence[int] = ()) -> str:
@@ -172,36 +228,27 @@ def verify(directory: str | Path, *, steps: Sequence[int] = ()) -> str:
     where a bit differs, JobMistake where a step was never recorded.
     """
     chosen = ["--steps", ",".join(str(step) for step in steps)] if steps else []
-    return _command(["verify", str(directory), *chosen], quiet=True)
+    return Command(["verify", str(directory), *chosen], quiet=True).end()
 
 
 def _ending(quiet: bool, report: bool) -> list[str]:
     return [*(["--quiet"] if quiet else []), *([] if report else ["--no-report"])]
 
 
-def _command(words: list[str], quiet: bool, also: Sequence[int] = ()) -> str:
-    """Carry a command out in a process of its own; its standard output where `quiet`, else that goes where ours goes.
+def _steer(directory: Path, kind: str) -> str:
+    with mistakes(), closing(ControlClient(directory)) as client:
+        return client.command(kind)
 
-    also: exit statuses that are no error beside 0. Ctrl-C is passed on, so that a run drains; twice stops it at once.
-    """
-    output = subprocess.PIPE if quiet else None
-    argv = [sys.executable, "-P", "-m", "frostline_controller.cli.main", *words]
-    # A session of its own: it hears of Ctrl-C from us alone, and so exactly once, whoever our terminal tells as well.
-    process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    said, complaints = None, None
-    while complaints is None:
-        try:
-            said, complaints = process.communicate()
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
-    if process.returncode == exit_codes.DONE or process.returncode in also:
-        return said or ""
-    message = complaints.strip().removeprefix("frostline: ")
-    if not message:
-        message = (said or "").strip() or f"`frostline {words[0]}` ended with code {process.returncode}"
-    raise (JobMistake if process.returncode == exit_codes.USER_MISTAKE else RunError)(process.returncode, message)
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """As JSON has them, which is what the command prints."""
+    return json.loads(json.dumps(values))
+
+
+def _checked(file: str, overrides: Mapping[str, Any] | None) -> Job:
+    """The job of a file with the overrides. Raises JobMistake."""
+    with mistakes():
+        return load_job(file, [f"{path}={json.dumps(value)}" for path, value in (overrides or {}).items()])
 
 
 @contextlib.contextmanager
@@ -218,15 +265,6 @@ def _job_file(job: JobLike) -> Iterator[str]:
         file.write(text)
         file.flush()
         yield file.name
-
-
-def _run_folder(file: str, overrides: Mapping[str, Any] | None, out: str | Path | None) -> Path:
-    """The folder that the command would choose, chosen here so that it is known. Raises JobMistake."""
-    try:
-        name = load_job(file, [f"{path}={json.dumps(value)}" for path, value in (overrides or {}).items()]).name
-        return new_run_folder(name, None if out is None else str(out))
-    except (JobError, UserMistake) as mistake:
-        raise JobMistake(exit_codes.USER_MISTAKE, str(mistake)) from None
 
 
 def _set_options(values: Mapping[str, Any] | None) -> list[str]:

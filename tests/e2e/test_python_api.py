@@ -14,7 +14,10 @@ def test_a_run_from_python_has_the_commands_digest(
 ) -> None:
     monkeypatch.setenv("FROSTLINE_PRELOAD", preload)
     monkeypatch.chdir(tmp_path)
-    done = api.run(parse_job(TINY_DIGITS), out="mine", workers=2, overrides={"elastic.cache": False}, report=False)
+    run = api.start(parse_job(TINY_DIGITS), out="mine", workers=2, overrides={"elastic.cache": False}, report=False)
+    assert run.running and run.status()["state"] in ("unreachable", "waiting", "running")
+    done = run.wait()
+    assert not run.running
     assert (done.status, done.steps, done.digest) == ("completed", 60, one_worker.digest)
     assert [record["loss"] for record in done.metrics] == one_worker.losses
     assert done.final == pytest.approx(one_worker.result["final"], abs=0)

@@ -49,7 +49,7 @@ def page(run: RunData) -> str:
     status = str(run.result.get("status") or "unfinished")
     named = (run.job.get("model", {}).get("family"), run.job.get("task", {}).get("kind"), run.job.get("data", {}).get("source"))
     held = occupancy(run)
-    template = _pages().get_template("report.html")
+    template = _pages().get_template("page.html")
     text = template.render(
         run=run,
         tables=tables,

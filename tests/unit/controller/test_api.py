@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from frostline_contract.job import parse_job
 from frostline_controller import api
@@ -41,6 +42,18 @@ def test_a_used_directory_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     with pytest.raises(api.JobMistake, match="holds another run"):
         api.run(job_values(), out=tmp_path / "run")
+
+
+def test_what_is_found_wrong_after_the_start_is_raised_by_whoever_waits(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(job_values()))
+    run = api.start(file, out=tmp_path / "run", replay=tmp_path / "nowhere")
+    with pytest.raises(api.JobMistake, match="holds no plans.jsonl"):
+        run.wait()
+    assert not run.running
+    with pytest.raises(api.RunError, match="no controller has been started here") as caught:
+        run.suspend()
+    assert caught.value.code == 3
 
 
 def test_a_finished_run_is_a_view_of_its_directory(tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""A command of `frostline` in a process of its own, and how its end comes back to Python."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from frostline_controller.cli import exit_codes
+from frostline_controller.cli.errors import CommandError
+
+
+class RunError(Exception):
+    """The command did not succeed. code: its exit status (`frostline_controller.cli.exit_codes`); the text is its message."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class JobMistake(RunError, ValueError):
+    """Arguments, job or data are wrong (exit status 2); the text says what and how to mend it."""
+
+
+class Command:
+    """A command that is carried out in a process of its own.
+
+    The process has a session of its own: it hears of Ctrl-C from us alone, and so exactly once, whoever our terminal tells as
+    well. Its standard output is kept where `quiet`, else it goes where ours goes.
+    """
+
+    def __init__(self, words: Sequence[str], quiet: bool) -> None:
+        self._name = words[0]
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "frostline_controller.cli.main", *words],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if quiet else None, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Until it is so, or the process has ended."""
+        while self.running and not condition():
+            time.sleep(0.02)
+
+    def end(self, also: Sequence[int] = ()) -> str:
+        """Wait for its end and return its standard output. Ctrl-C is passed on, so that a run drains; twice stops it at once.
+
+        Args:
+            also: exit statuses that are no error beside 0.
+
+        Raises:
+            JobMistake, RunError: with what the command says.
+        """
+        said, complaints = None, None
+        while complaints is None:
+            try:
+                said, complaints = self._process.communicate()
+            except KeyboardInterrupt:
+                self._process.send_signal(signal.SIGINT)
+        code = self._process.returncode
+        if code == exit_codes.DONE or code in also:
+            return said or ""
+        message = complaints.strip().removeprefix("frostline: ")
+        if not message:
+            message = (said or "").strip() or f"`frostline {self._name}` ended with code {code}"
+        raise (JobMistake if code == exit_codes.USER_MISTAKE else RunError)(code, message)
+
+
+@contextlib.contextmanager
+def mistakes() -> Iterator[None]:
+    """What the library raises in this context comes out as the end of a command would."""
+    try:
+        yield
+    except CommandError as error:
+        raise (JobMistake if error.code == exit_codes.USER_MISTAKE else RunError)(error.code, str(error)) from None
+    except ValueError as error:
+        raise JobMistake(exit_codes.USER_MISTAKE, str(error)) from None

@@ -1,0 +1,224 @@
+"""What the planner would do with a job, without a cluster: `frostline plan` and `api.plan` show it."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from frostline_contract.job import Job
+from frostline_contract.statistics import LinkProfile, UnitProfile
+from frostline_controller.cli.model_size import ModelSize, model_size
+from frostline_controller.measured import MeasuredProfile
+from frostline_controller.planner.advice import Advice, advise
+from frostline_controller.planner.analytic import analytic_profiles
+from frostline_controller.planner.describe import as_json
+from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots
+from frostline_controller.planner.search import PlannedPlacement, make_plan
+
+BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "mixed_bfloat16": 4}
+DEFAULT_STEPS = 1000
+"""Steps of a run whose data set is not here to be counted; it only weighs what a reshape costs."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a plan assumes of a device where nothing was measured."""
+
+    name: str
+    teraflops: float
+    link: LinkProfile
+    fixed_seconds: float
+    optimizer_seconds_per_byte: float
+    per_node: int
+
+
+CPU = Hardware("cpu", 0.02, LinkProfile(), 2e-4, 5e-10, 1)
+NVLINK = LinkProfile(
+    latency_seconds=2e-5,
+    bandwidth_bytes_per_second=2e10,
+    reduce_latency_seconds=5e-5,
+    reduce_bandwidth_bytes_per_second=2e10,
+)
+GPU = Hardware("gpu", 60.0, NVLINK, 3e-5, 5e-12, 8)
+"""Sustained matrix throughput, links, call overhead and optimizer (which moves about seven values a weight, at memory speed)
+of a core over loopback, and of a current data-centre GPU on NVLink."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The plans of a job for several numbers of devices.
+
+    Attributes:
+        job, size: what is to be trained.
+        hardware: what is assumed of a device where nothing was measured.
+        measured: of a run, in place of what is assumed; None: nothing was.
+        plans: one for each number of devices.
+        advice: the micro-batch size with the least predicted step.
+    """
+
+    job: Job
+    size: ModelSize
+    hardware: Hardware
+    measured: MeasuredProfile | None
+    plans: tuple["DevicePlan", ...]
+    advice: Advice
+
+    def as_json(self) -> dict[str, Any]:
+        """What `frostline plan --json` prints (docs/run-directory.md)."""
+        return {
+            "version": 1,
+            "job": self.job.name,
+            "model": {**asdict(self.size), "num_units": self.size.num_units},
+            "assumptions": {
+                "unit_profile": "measured" if self.measured else "analytic",
+                "hardware": self.hardware.name,
+                "teraflops": self.hardware.teraflops,
+            },
+            "plans": [
+                {
+                    "devices": one.devices,
+                    "freeze_point": one.inputs.freeze_point,
+                    **as_json(one.planned),
+                    "by_freeze_point": [{"freeze_point": point, **_step_json(at)} for point, at in one.walk],
+                }
+                for one in self.plans
+            ],
+            "micro_batch_size": {
+                "advised": self.advice.best, "job": self.job.training.micro_batch_size, "reason": self.advice.reason
+            },
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """The plan for a number of devices. walk: (freeze point, plan) as layers freeze."""
+
+    devices: int
+    inputs: PlanInputs
+    planned: PlannedPlacement
+    walk: list[tuple[int, PlannedPlacement]]
+
+
+def forecast(
+    job: Job,
+    *,
+    devices: Sequence[int] = (),
+    freeze_point: int = 0,
+    hardware: Hardware | None = None,
+    measured: MeasuredProfile | None = None,
+) -> Forecast:
+    """Ask the planner.
+
+    Args:
+        job: what is to be trained.
+        devices: numbers of equal devices to plan for; none: the job's workers.
+        freeze_point: units before it are frozen.
+        hardware: what is assumed of a device; None: `hardware_for` says it.
+        measured: of a run, in place of what is assumed.
+
+    Raises:
+        ValueError: the model's size is not known here, no placement fits, or the freeze point is outside the model.
+    """
+    size, assumed = model_size(job), hardware or hardware_for(job, bool(devices))
+    plans = []
+    for count in devices or [job.placement.workers]:
+        inputs = plan_inputs(job, size, assumed, count, freeze_point, measured)
+        plans.append(DevicePlan(count, inputs, make_plan(inputs), walk(inputs)))
+    advice = micro_batch_advice(job, size, assumed, plans[0].inputs, measured)
+    return Forecast(job, size, assumed, measured, tuple(plans), advice)
+
+
+def hardware_for(job: Job, named_devices: bool, wanted: str | None = None, teraflops: float | None = None) -> Hardware:
+    """GPUs where the job or the question speaks of a cluster, this machine's cores otherwise.
+
+    Args:
+        job: what is to be trained.
+        named_devices: numbers of devices were asked about.
+        wanted: "cpu" or "gpu", whatever the job says.
+        teraflops: sustained, of a device; None: the table's.
+    """
+    speaks_of_a_cluster = job.training.device == "cuda" or (named_devices and job.training.device == "auto")
+    hardware = GPU if (wanted or ("gpu" if speaks_of_a_cluster else "cpu")) == "gpu" else CPU
+    return replace(hardware, teraflops=teraflops) if teraflops else hardware
+
+
+def plan_inputs(
+    job: Job, size: ModelSize, hardware: Hardware, devices: int, freeze_point: int, measured: MeasuredProfile | None
+) -> PlanInputs:
+    """The planner's inputs for `devices` equal workers. Raises ValueError for a freeze point outside the model."""
+    units = measured.units if measured else unit_profiles(job, size, hardware, job.training.micro_batch_size)
+    if not 0 <= freeze_point < len(units):
+        raise ValueError(f"--freeze-point is {freeze_point}; it must be 0 to {len(units) - 1}, since the head always learns")
+    memory = job.placement.worker_memory_bytes or 0
+    # Locally the workers share this machine's cores, and a plan that forgot it would promise a speed-up that cannot be.
+    local = hardware.name == "cpu"
+    return PlanInputs(
+        units=units,
+        micro_batch_size=job.training.micro_batch_size,
+        num_microbatches=job.training.num_microbatches,
+        reduction_leaves=job.training.reduction_leaves,
+        freeze_point=freeze_point,
+        members=tuple(
+            MemberInfo(f"worker-{i}", f"node-{i // max(job.placement.workers_per_pod, hardware.per_node)}", memory)
+            for i in range(devices)
+        ),
+        link=(measured.link if measured else None) or hardware.link,
+        cache_available=job.elastic.cache and job.data.augmentation.mode != "recompute",
+        cache_use=job.cache.use,
+        tied=size.tied,
+        elastic=job.elastic,
+        placement=job.placement,
+        # With nothing frozen it is the run's first plan; with a freeze point the run started earlier, at the job's depth.
+        start_pp_degree=job.placement.initial_pp_degree if freeze_point else None,
+        steps_left=job.training.steps or DEFAULT_STEPS,
+        parallel_slots=parallel_slots(job, os.cpu_count() or 1) if local else None,
+        samples_per_step=job.training.batch_size,
+        boundary_bytes_per_sample=size.sequence * size.hidden * BYTES[job.training.precision],
+        batch=job.training.batch,
+        exact_numerics=job.training.numerics == "exact",
+        optimizer_seconds_per_byte=hardware.optimizer_seconds_per_byte,
+    )
+
+
+def unit_profiles(job: Job, size: ModelSize, hardware: Hardware, micro_batch_size: int) -> tuple[UnitProfile, ...]:
+    """Analytic unit costs at a micro-batch size."""
+    return analytic_profiles(
+        num_blocks=size.num_blocks,
+        hidden=size.hidden,
+        sequence=size.sequence,
+        micro_batch=micro_batch_size,
+        flops_per_second=hardware.teraflops * 1e12,
+        vocabulary=size.outputs,
+        head_positions=size.head_positions,
+        embedding_parameters=size.embedding_parameters,
+        bytes_per_value=BYTES[job.training.precision],
+        moments=2 if job.training.optimizer.name == "adamw" else 1,
+        fixed_seconds=hardware.fixed_seconds,
+    )
+
+
+def walk(inputs: PlanInputs) -> list[tuple[int, PlannedPlacement]]:
+    """(freeze point, plan) as layers freeze: none, a quarter, half and two thirds of the blocks. The first plan is the start."""
+    blocks = inputs.num_units - 2
+    points = dict.fromkeys(round(blocks * share) + (share > 0) for share in (0, 0.25, 0.5, 0.67))
+    first = make_plan(replace(inputs, freeze_point=0, start_pp_degree=None))
+    start = first.placement
+    later = replace(inputs, start_pp_degree=start.pp_degree, start_dp_degree=start.dp_degree)
+    fitting = [point for point in points if 0 < point < inputs.num_units - 1]
+    return [(0, first), *((point, make_plan(replace(later, freeze_point=point))) for point in fitting)]
+
+
+def micro_batch_advice(
+    job: Job, size: ModelSize, hardware: Hardware, inputs: PlanInputs, measured: MeasuredProfile | None
+) -> Advice:
+    """The micro-batch size with the least predicted step; two analytic sizes, or the measured one, span the prediction."""
+    if measured:
+        return advise(inputs, job.training.batch_size, {measured.micro_batch_size: measured.units})
+    sizes = sorted({1, job.training.micro_batch_size, job.training.batch_size})
+    return advise(inputs, job.training.batch_size, {at: unit_profiles(job, size, hardware, at) for at in sizes})
+
+
+def _step_json(planned: PlannedPlacement) -> dict[str, Any]:
+    placement = planned.placement
+    shape = {name: getattr(placement, name) for name in ("degrees", "virtual_stages", "schedule", "use_cache")}
+    return {**shape, "stage_bounds": list(placement.stage_bounds), "step_seconds": planned.cost.total_seconds}
