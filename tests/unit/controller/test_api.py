@@ -8,6 +8,7 @@ import yaml
 
 from frostline_contract.job import parse_job
 from frostline_controller import api
+from frostline_controller.cli.exit_codes import NO_RUN
 from tests.unit.controller.synthetic_run import job_values, write_run
 
 
@@ -48,12 +49,12 @@ def test_what_is_found_wrong_after_the_start_is_raised_by_whoever_waits(tmp_path
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(job_values()))
     run = api.start(file, out=tmp_path / "run", replay=tmp_path / "nowhere")
-    with pytest.raises(api.JobMistake, match="holds no plans.jsonl"):
+    with pytest.raises(api.JobMistake, match="holds no plans"):
         run.wait()
     assert not run.running
     with pytest.raises(api.RunError, match="no controller has been started here") as caught:
         run.suspend()
-    assert caught.value.code == 3
+    assert caught.value.code == NO_RUN
 
 
 def test_a_finished_run_is_a_view_of_its_directory(tmp_path: Path) -> None:
