@@ -16,6 +16,8 @@ ATOMIC = {"replace", "rename", "renames", "link", "fsync"}
 """Functions of os that make a write atomic or durable."""
 ENTERS_A_PHASE = ("phase", "_phase", "enter")
 """Functions whose first argument is a phase."""
+PLAN_LINES = frozenset({"plan", "plan_end"})
+"""Kinds of lines of plans.jsonl that tell of a generation."""
 NOT_OF_A_RUN = {"local_backend.py": "events.jsonl", "job_source.py": "job.yaml"}
 """Files with a name of the run directory that lie elsewhere: in the stand-in for the API server; in a ConfigMap."""
 
@@ -31,6 +33,7 @@ def check_homes(file: Path, tree: ast.AST) -> list[Fault]:
         (("intervals.py",), _calendar),
         (("backoff.py",), _back_off),
         (("worker_id.py",), _worker_ids),
+        (("plan_log.py",), _plan_lines),
     )
     return [fault for homes, check in checks if file.name not in homes for fault in check(file, tree)]
 
@@ -99,6 +102,16 @@ def _worker_ids(file: Path, tree: ast.AST) -> Iterator[Fault]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _tail(node.func) == "rpartition" and _constants(node.args[0], frozenset("/")):
             yield node.lineno, "a worker's id is taken apart by frostline_contract.worker_id"
+
+
+def _plan_lines(file: Path, tree: ast.AST) -> Iterator[Fault]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Dict):
+            continue
+        for key, value in zip(node.keys, node.values, strict=True):
+            kinds = key is not None and _constants(key, frozenset({"kind"})) and _constants(value, PLAN_LINES)
+            if kinds:
+                yield node.lineno, f"a line {kinds[0]!r} of plans.jsonl by hand; frostline_controller.service.plan_log makes it"
 
 
 def _said_of(node: ast.AST, tails: tuple[str, ...], words: frozenset[str]) -> list[str]:

@@ -64,6 +64,7 @@ OURS = "controller/frostline_controller/a.py"
         ("number = step // self.calendar.interval_steps", "DecisionCalendar"),
         ("wait = min(LONGEST, FIRST * 2 ** failures)", "Backoff"),
         ('uid = worker_id.rpartition("/")[0]', "worker_id"),
+        ('line = {"kind": "plan_end", "last_step": 3}', "plan_log"),
     ],
 )
 def test_a_second_home_of_a_rule_is_seen_in_production_code(line: str, words: str) -> None:
@@ -79,6 +80,8 @@ def test_a_second_home_of_a_rule_is_seen_in_production_code(line: str, words: st
         ("proto/frostline_contract/lineage.py", "kept = step <= start.starts_at_step"),
         ("controller/frostline_controller/cluster/local_backend.py", 'file = folder / "events.jsonl"'),
         (OURS, 'text = "a-b".replace("-", "_")'),
+        (OURS, 'line = {"kind": "decision", "void": True}'),
+        ("controller/frostline_controller/service/plan_log.py", 'line = {"kind": "plan_end"}'),
         (OURS, 'event = Event(kind="checkpoint")'),
         (OURS, "needed = 2 * calendar.interval_steps"),
     ],

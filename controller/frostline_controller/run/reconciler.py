@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from frostline_controller.checkpoints import CheckpointsGone
-from frostline_controller.run.phases import (
+from frostline_controller.run.run_phase import (
     ENDED,
     EVERY,
     GOING_ON,

@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 from frostline_contract.plan import Decision
-from frostline_controller.run.phases import EVERY, RunPhase
 from frostline_controller.run.reconciler import ROUND
+from frostline_controller.run.run_phase import EVERY, RunPhase
 from frostline_proto.v1 import control_pb2 as pb
 from tests.unit.controller.test_service_sizing import Stage
 
