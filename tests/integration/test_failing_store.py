@@ -187,3 +187,13 @@ def test_a_decision_in_force_gets_its_line_and_its_end_one_event(faulty: Callabl
     assert [event["kind"] for event in result["events"]].count("end") == 1
     assert len(told(run, "end")) == 1
     assert [line["kind"] for line in run.lines("plans.jsonl")] == ["plan", "decision", "plan_end"]
+
+
+def test_a_run_ends_when_its_history_has_each_decision(faulty: Callable[..., World]) -> None:
+    run = faulty(step=9, freeze=FREEZE_AT_1)
+    run.plant("plans.jsonl", times=5)
+    run.workers[0].report(statistics(1))
+    assert run.workers[1].next("decision").freeze_point == 2
+    run.workers[0].records(outcome=pb.RunOutcome(status="completed", digest="d" * 64, steps=64))
+    assert "completed" in run.workers[1].next("end").reason
+    assert [line["kind"] for line in run.lines("plans.jsonl")] == ["plan", "decision", "plan_end"]

@@ -187,6 +187,7 @@ ROUND = (
     Act(lambda r, now: r.parts.start_failures.advance(), EVERY, "may end the run, so before its outcome is settled"),
     Act(lambda r, now: r.parts.devices.advance(), EVERY, "a GPU in quarantine is in no plan of this round"),
     Act(Reconciler.give_up_crash_loop, EVERY, "may end the run, so before its outcome is settled"),
+    Act(lambda r, now: r.parts.deciding.write_history(), EVERY, "a run ends, or waits, when its history has each decision"),
     Act(lambda r, now: r.parts.ending.settle(now), GOING_ON, "an outcome that is known counts before anything is planned"),
     Act(lambda r, now: r.parts.ending.leave(now), ENDED, "after the round that ended the run, or in it"),
     Act(lambda r, now: r.parts.commands.advance(), EVERY,

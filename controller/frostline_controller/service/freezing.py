@@ -35,7 +35,7 @@ class Deciding:
         for line in self._store.events.all():
             if line["kind"] == "decision_void":
                 self._given_up[line["lineage"], int(line["detail"]["number"])] = line["reason"]
-        await self._write_history()
+        await self.write_history()
 
     def note_void(self, event: pb.RunEvent) -> None:
         """The workers gave a decision up: it came too late, or has not come yet."""
@@ -44,7 +44,6 @@ class Deciding:
     async def advance(self) -> None:
         """Take every decision that is due."""
         facts, store = self._facts, self._store
-        await self._write_history()
         await self._mark_voids()
         if facts.calendar is None or facts.identity is None or facts.current is None or facts.ended:
             return
@@ -80,13 +79,13 @@ class Deciding:
             }
         await store.commit(**changes)
         outbox.streams.send_all(decision_message(decision))
-        await self._write_history()
+        await self.write_history()
         log.info(
             "decision number=%s kind=%s freeze_point=%s effective_step=%s lineage=%s reason=%r",
             decision.number, decision.kind, decision.freeze_point, decision.effective_step, decision.lineage, decision.reason,
         )  # fmt: skip
 
-    async def _write_history(self) -> None:
+    async def write_history(self) -> None:
         """Bring plans.jsonl up to the durable state, whatever could not be written before. What a restore took back is void."""
         facts, store = self._facts, self._store
         decisions, written = facts.state.decisions, store.plans.decisions
@@ -117,7 +116,7 @@ class Deciding:
             lineages = tuple(start for start in facts.state.lineages if start.lineage != void.lineage)
             changes |= {"lineages": lineages, "lineage": max(start.lineage for start in lineages)}
         await store.commit(**changes)
-        await self._write_history()
+        await self.write_history()
         log.warning("decision void number=%s lineage=%s reason=%r", void.number, void.lineage, reason)
 
     async def _tell_effects(self) -> None:
