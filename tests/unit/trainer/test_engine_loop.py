@@ -50,6 +50,12 @@ class Bench:
         self.plan = plan(1)
         self.generation = Generation(context, self.plan, 0, lone_groups(), 0, lambda name: None)
 
+    def prepare(self, following: Plan) -> None:
+        """Its groups stand."""
+        self.box.put_plan(following)
+        self.box.plans.start_forming()
+        assert self.box.plans.formed(following.generation)
+
     def run(self) -> LoopEnd:
         return TrainingLoop(self.generation, self.plan, self.state, CALENDAR, self.box, self.hooks()).run()
 
@@ -185,9 +191,8 @@ def test_a_switch_happens_in_its_window_under_its_decision() -> None:
     bench.box.put_decision(decision(2))
     following = plan(2, start="continue", base=GenerationId(incarnation=1, counter=1), decision_number=1,
                      switch_from=6, switch_until=20)  # fmt: skip
-    bench.box.put_plan(following)
-    bench.box.mark_prepared(2)
-    bench.box.allow(2)
+    bench.prepare(following)
+    bench.box.plans.all_ready(2)
     ended = bench.run()
     assert (ended.how, ended.plan) == (Ended.SWITCHED, following)
     assert bench.state.step == 7, "the vote of step 6 adopts the decision; a vote that does so does not switch"
@@ -197,14 +202,13 @@ def test_a_switch_happens_in_its_window_under_its_decision() -> None:
 def test_the_last_vote_switches_to_nothing() -> None:
     bench = Bench()
     following = plan(2, start="continue", base=GenerationId(incarnation=1, counter=1), switch_from=1, switch_until=20)
-    bench.box.put_plan(following)
-    bench.box.mark_prepared(2)
+    bench.prepare(following)
     bench.box.tell(drain="asked")
     votes = []
 
     def make_ready() -> None:
         votes.append(bench.state.step)
-        bench.box.allow(2)
+        bench.box.plans.all_ready(2)
 
     bench.after_vote = make_ready
     assert bench.run().how is Ended.DRAINED

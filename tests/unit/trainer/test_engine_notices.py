@@ -1,7 +1,5 @@
 """What the controller told a worker, and what all members know alike."""
 
-import pytest
-
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
@@ -14,53 +12,6 @@ def plan(counter: int, incarnation: int = 1, **fields: object) -> Plan:
     base: dict[str, object] = {"start": "continue", "switch_from": 3, "switch_until": 5, "decision_number": 2, "lineage": 0}
     generation = GenerationId(incarnation=incarnation, counter=counter)
     return Plan(generation=generation, freeze_point=0, placement=Layout(1, 2).placement(0), **(base | fields))
-
-
-def ready_box(*plans: Plan) -> Mailbox:
-    box = Mailbox("w1")
-    for item in plans:
-        assert box.put_plan(item)
-        box.allow(item.generation.counter)
-        box.mark_prepared(item.generation.counter)
-    return box
-
-
-@pytest.mark.parametrize(("step", "decision", "votable"), [(2, 2, 0), (3, 2, 7), (5, 2, 7), (6, 2, 0), (4, 1, 0), (4, 3, 0)])
-def test_a_plan_can_be_voted_for_in_its_window_under_its_decision(step: int, decision: int, votable: int) -> None:
-    assert ready_box(plan(7)).votable(step, decision) == votable
-
-
-def test_readiness_needs_preparation_and_leave_and_can_be_taken_back() -> None:
-    box = Mailbox("w1")
-    box.put_plan(plan(7))
-    assert box.votable(4, 2) == 0
-    box.mark_prepared(7)
-    assert box.votable(4, 2) == 0
-    box.allow(7)
-    assert box.votable(4, 2) == 7
-    box.withdraw(7)
-    assert box.votable(4, 2) == 0
-    assert ready_box(plan(7, start="fresh")).votable(4, 2) == 0, "nothing to switch from"
-
-
-def test_the_newest_plan_is_voted_for_and_entered_ones_are_forgotten() -> None:
-    box = ready_box(plan(7), plan(9))
-    assert box.votable(4, 2) == 9
-    box.forget_plans_until(7)
-    assert list(box.plans) == [9]
-    box.forget_plans_until(9)
-    assert box.votable(4, 2) == 0 and box.plans == {}, "what was entered is nothing to vote for"
-
-
-def test_older_generations_are_refused_by_incarnation_first() -> None:
-    box = ready_box(plan(7, incarnation=2))
-    assert not box.put_plan(plan(8, incarnation=1))
-    assert not box.put_plan(plan(7, incarnation=2)), "known already"
-    assert box.put_plan(plan(8, incarnation=2))
-    stranger = Mailbox("somebody")
-    assert not stranger.put_plan(plan(7))
-    assert stranger.plans == {}, "a plan without this worker is heard, not taken"
-    assert stranger.newest == GenerationId(incarnation=1, counter=7)
 
 
 def test_decisions_are_found_by_lineage_and_number() -> None:

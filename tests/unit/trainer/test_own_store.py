@@ -111,7 +111,7 @@ def test_whoever_waits_in_a_dead_store_is_told_and_does_not_wait_for_the_deadlin
         identity = Identity(tmp_path, str(tmp_path / "nobody"), "any", "trainer-0", name, "node", "127.0.0.1")
         client = ControlClient(identity.controller, "any", control_pb2.RegisterRequest(worker_id=name), box,
                                control_pb2.HeartbeatRequest, lambda lineage, step, interval: None)  # fmt: skip
-        preparation = Preparation(build_case(Case("vit")), identity, box, client, lambda: None, lambda: 0)
+        preparation = Preparation(build_case(Case("vit")), identity, box, client, lambda: 0)
         preparation.start()
         box.put_plan(plan)
         time.sleep(0.5)
@@ -120,7 +120,7 @@ def test_whoever_waits_in_a_dead_store_is_told_and_does_not_wait_for_the_deadlin
         started = time.monotonic()
         preparation.give_up_meeting("127.0.0.1", port)
         with pytest.raises(RuntimeError, match="not wanted any more"):
-            preparation.next_plan(None, lambda: _in_time(started))
+            preparation.next_plan(lambda: _in_time(started))
         client.stop()
         preparation.stop()
 

@@ -29,7 +29,7 @@ def test_the_plans_backend_is_formed(backend: str, tmp_path: Path) -> None:
         identity = Identity(tmp_path, str(tmp_path / "nobody"), "any", "trainer-0", name, "node", "127.0.0.1")
         client = ControlClient(identity.controller, "any", control_pb2.RegisterRequest(worker_id=name), box,
                                control_pb2.HeartbeatRequest, lambda lineage, step, interval: None)  # fmt: skip
-        preparation = Preparation(build_case(Case("vit")), identity, box, client, lambda: None, lambda: 0)
+        preparation = Preparation(build_case(Case("vit")), identity, box, client, lambda: 0)
         preparation.start()
         box.put_plan(plan)
         preparations.append((preparation, client))
@@ -37,7 +37,7 @@ def test_the_plans_backend_is_formed(backend: str, tmp_path: Path) -> None:
         for preparation, _ in preparations:
             started = time.monotonic()
             try:
-                preparation.next_plan(None, lambda started=started: _in_time(started))
+                preparation.next_plan(lambda started=started: _in_time(started))
                 outcomes.append([group.backend for group in preparation.groups_of(plan).all() if isinstance(group, Group)])
             except NotFormed as error:
                 outcomes.append(str(error))

@@ -21,9 +21,9 @@ def deliver(
     elif kind == "decision":
         mailbox.put_decision(to_record(message.decision, Decision))
     elif kind == "ready":
-        mailbox.allow(message.ready.generation.counter)
+        mailbox.plans.all_ready(message.ready.generation.counter)
     elif kind == "withdraw":
-        mailbox.withdraw(message.withdraw.generation.counter)
+        mailbox.plans.withdraw(message.withdraw.generation.counter)
     elif kind == "drain":
         mailbox.tell(drain=message.drain.reason or "drain")
     elif kind == "end":
@@ -32,7 +32,7 @@ def deliver(
         mailbox.tell(checkpoint=True)
     elif kind == "fence":
         generation = to_record(message.fence.generation, GenerationId)
-        mailbox.put_fence(generation, message.fence.reason)
+        mailbox.plans.put_fence(generation, message.fence.reason)
         on_fence(generation)
     elif kind == "stack":
         on_stack(message.stack.reason)

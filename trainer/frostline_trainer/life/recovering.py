@@ -11,9 +11,10 @@ from frostline_contract.plan import GenerationId, Plan, SeenVote
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message
 from frostline_trainer.control.client import ControlClient
-from frostline_trainer.control.mailbox import DueReport, Mailbox
+from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.wrong_bits import CacheDiffers, WrongBits
+from frostline_trainer.generations.plan_table import DueReport
 from frostline_trainer.life.sick_device import memory_shortage
 from frostline_trainer.training.loop import TrainingLoop
 from frostline_trainer.training.run_state import RunState
@@ -48,9 +49,9 @@ class Recovery:
 
     # ---- while all is well
 
-    def check(self, running: GenerationId | None) -> None:
-        """Raises Fenced where a report is due. running: the generation that this worker is a member of."""
-        due = self._mailbox.due_report(running)
+    def check(self) -> None:
+        """Raises Fenced where a report is due: the generation is over, or this worker is not wanted any more."""
+        due = self._mailbox.due_report()
         if due is not None:
             raise Fenced(due)
 
@@ -157,9 +158,7 @@ class Recovery:
 
     def _fates(self) -> list[control_pb2.PlanFate]:
         known = [(generation, True) for generation in self._switched]
-        known += [
-            (generation, False) for generation in sorted(self._mailbox.dead, key=lambda one: (one.incarnation, one.counter))
-        ]
+        known += [(generation, False) for generation in sorted(self._mailbox.plans.expired)]
         return [
             control_pb2.PlanFate(generation=to_message(generation, plan_pb2.GenerationId), switched=switched)
             for generation, switched in known

@@ -58,8 +58,6 @@ class Worker:
         self.state = RunState()
         self.entered: Entered | None = None
         self.loop: TrainingLoop | None = None
-        self.entering: Plan | None = None
-        self.switched_to: Plan | None = None
         self.client: ControlClient | None = None
 
     def run(self) -> int:
@@ -96,7 +94,7 @@ class Worker:
             self.identity.controller, self.identity.token, registration, self.mailbox, self._heartbeat, self._acknowledge
         )
         client.on_fence = self._interrupt
-        client.on_lost = lambda: self._interrupt(self.mailbox.newest)
+        client.on_lost = lambda: self._interrupt(self.mailbox.plans.newest)
         client.on_stack = lambda reason: client.add_event(
             stack_event(self.identity.worker_id, self.state.step, self.state.lineage, reason)
         )
@@ -108,7 +106,7 @@ class Worker:
         identity, context, box = self.identity, self.context, self.mailbox
         self.caching = CacheUse(context, response.cache_address, identity.token, identity.worker_id, identity.run_dir)
         self.faults.hang = lambda: hang_device(context)
-        self.faults.flip = BitFlips(identity.worker_id, context, self.state, self.caching, self._plan).flip
+        self.faults.flip = BitFlips(identity.worker_id, context, self.state, self.caching, lambda: box.plans.running).flip
         self.saving = Saving(
             context, Path(response.checkpoint_root), client, on_fenced=self._later_epoch, before=self.faults.before_file
         )
@@ -117,15 +115,17 @@ class Worker:
         self.changes = Changes(
             context, self.state, self.saving, self.entrance, self.caching, self.calendar, self.clock.enter, self._report
         )
-        self.preparation = Preparation(context, identity, box, client, self._running, lambda: self.state.step)
-        self.conclusion = Conclusion(context, self.state, self.saving, client, box, identity.run_dir, self.clock, self._check)
+        self.preparation = Preparation(context, identity, box, client, lambda: self.state.step)
+        self.conclusion = Conclusion(
+            context, self.state, self.saving, client, box, identity.run_dir, self.clock, self.recovery.check
+        )
 
     # ---- the life between plans
 
     def _generations(self) -> int:
         while True:
             try:
-                plan = self.preparation.next_plan(self.switched_to, self._check)
+                plan = self.preparation.next_plan(self.recovery.check)
                 if plan is None:
                     return self._let_go()
                 ended = self._generation(plan)
@@ -138,17 +138,17 @@ class Worker:
 
     def _generation(self, plan: Plan) -> LoopEnd:
         """Enter a plan and train until it ends."""
-        started = time.perf_counter()
-        self.entering = plan
+        started, plans = time.perf_counter(), self.mailbox.plans
+        was_member = plans.running is not None
+        plans.entering(plan.generation)
         self.clock.enter(Phase.RESHAPE)
         groups = self.preparation.groups_of(plan)
         self._follow(self.preparation.job_of(plan))
-        if self.switched_to is not None:
+        if was_member:
             self.preparation.tell_switched(plan, self.state.step)
         entered = self.entrance.enter(plan, groups, self.recovery, self.clock, self.caching)
-        self.switched_to, self.loop = None, None
-        self.mailbox.forget_plans_until(plan.generation.counter)
-        self.entered, self.entering = entered, None
+        self.entered, self.loop = entered, None
+        plans.entered(plan.generation, as_member=entered is not None)
         if entered is None:
             # A leaver has given its state away. It keeps it, and its groups, until it enters another plan or is told to end.
             self.clock.enter(Phase.SPARE)
@@ -157,7 +157,7 @@ class Worker:
         self.loop = TrainingLoop(entered.generation, plan, self.state, self.calendar, self.mailbox, self._hooks(entered))
         ended = self.loop.run()
         if ended.plan is not None:
-            self.switched_to = ended.plan
+            plans.switched(ended.plan.generation)
             self.recovery.switched(ended.plan)
         return ended
 
@@ -187,7 +187,7 @@ class Worker:
             cache_counts=self.caching.take_counts,
             first_vote=lambda: self._settle(entered),
             seen=self.recovery.see,
-            check=self._check,
+            check=self.recovery.check,
         )
 
     def _settle(self, entered: Entered) -> None:
@@ -206,18 +206,6 @@ class Worker:
 
     # ---- failure
 
-    def _plan(self) -> Plan | None:
-        """Of the generation that this worker is a member of, or is about to be."""
-        return self.entering or (self.entered.plan if self.entered is not None else None)
-
-    def _running(self) -> GenerationId | None:
-        plan = self._plan()
-        return plan.generation if plan is not None else None
-
-    def _check(self) -> None:
-        """Raises RuntimeError where the generation is over, or this worker is not wanted any more."""
-        self.recovery.check(self._running())
-
     def _interrupt(self, generation: GenerationId) -> None:
         """Whatever the training thread waits for in generations up to this one, it waits no longer."""
         self.preparation.interrupt(generation)
@@ -235,26 +223,27 @@ class Worker:
 
         Only a member of such a world stops. A worker that is in the new epoch already, or waits for a plan, has left it.
         """
-        plan = self._plan()
+        plan = self.mailbox.plans.running
         if plan is not None and plan.run_epoch < run_epoch:
-            self.mailbox.put_fence(plan.generation, f"run epoch {run_epoch} has begun")
+            self.mailbox.plans.put_fence(plan.generation, f"run epoch {run_epoch} has begun")
             self._interrupt(plan.generation)
 
     def _recover(self, failure: RuntimeError) -> None:
         """Drop all groups, keep what could be committed late, and report. A report is a promise (docs/protocols.md 4.1)."""
-        log.warning("generation %s is over: %s", self._running(), failure)
+        running = self.mailbox.plans.running
+        log.warning("generation %s is over: %s", running.generation if running is not None else None, failure)
         end_if_sick(failure)
         try:
             self.clock.enter(Phase.RECOVERY)
         except RuntimeError as another:
             log.warning("and in the recovery: %s", another)
             end_if_sick(another)
-        heard = self.mailbox.promise(failure.until if isinstance(failure, (Fenced, NotFormed)) else None)
+        heard = self.mailbox.plans.promise(failure.until if isinstance(failure, (Fenced, NotFormed)) else None)
         self.preparation.drop(heard)
         end_if_silent(self.context)
         if self.loop is not None:
             self.recovery.take_over(self.loop)
-        self.entered = self.loop = self.entering = self.switched_to = None
+        self.entered = self.loop = None
         self.caching.take_counts()  # of a step that no record is of
         self.saving.abandon(self.recovery.seen_step)
         self.recovery.report(failure, heard)
@@ -311,7 +300,7 @@ class Worker:
         )
 
     def _fault_progress(self) -> Progress:
-        plan = self._plan()
+        plan = self.mailbox.plans.running
         needed = plan.needs(self.identity.worker_id) if plan is not None else []
         torn = tuple(unit for unit in needed if self.context.holdings.state(unit) is None)
         return Progress(self.state.step, self.state.lineage, str(plan.generation) if plan is not None else "", torn)

@@ -156,7 +156,7 @@ class TrainingLoop:
             self.mailbox.tell(checkpoint=False)
         counter = result.ready_smallest
         if result.switches_to(counter):
-            return LoopEnd(Ended.SWITCHED, self.mailbox.plans[counter])
+            return LoopEnd(Ended.SWITCHED, self.mailbox.plans.plan(counter))
         return None
 
     def _checkpoint_is_due(self) -> bool:
@@ -200,7 +200,7 @@ class TrainingLoop:
         return Ballot(
             unit_squares=unit_squares or {},
             losses=losses or {},
-            ready=box.votable(step, state.decision_number),
+            ready=box.plans.votable(step, state.decision_number),
             decision=due if box.decision(state.lineage, due) is not None else state.decision_number,
             give_up=self._deadline is not None and time.monotonic() > self._deadline,
             drain=bool(box.drain),
@@ -220,7 +220,7 @@ class TrainingLoop:
         """Hold a vote. step: the step that it commits, None for a vote without one."""
         generation, state = self.generation, self.state
         self.hooks.check()
-        ruled_out = self.mailbox.ruled_out(state.step if step is None else step)
+        ruled_out = self.mailbox.plans.ruled_out(state.step if step is None else step)
         if step is not None:
             generation.phase(Phase.VOTE)
         result = hold_vote(generation.world, ballot, generation.context.num_units, generation.num_microbatches)
@@ -229,7 +229,7 @@ class TrainingLoop:
             self.hooks.seen(SeenVote(lineage=state.lineage, step=step, generation=self.plan.generation, slots=result.slots))
             generation.phase(Phase.SEEN)
         self.uncovered = result.uncovered
-        self.mailbox.bury({generation for generation in ruled_out if not result.switches_to(generation.counter)})
+        self.mailbox.plans.expire({generation for generation in ruled_out if not result.switches_to(generation.counter)})
         self._make_stable()
         return result
 
