@@ -82,7 +82,7 @@ WALKS = (
         Act(CONTROL + "service/servicer.py:ControlServicer.Ready"),
         Act(CONTROL + "service/reshaping.py:Reshaping._announce_ready"),
         stack(WORKER + "training/loop.py:TrainingLoop._ballot"),
-        Act(WORKER + "training/loop.py:TrainingLoop._after_vote"),
+        Act(WORKER + "training/loop.py:TrainingLoop._switch"),
         Act(WORKER + "life/entering.py:Entrance.enter"),
         stack(WORKER + "engine/generation.py:Generation.compute"),
     )),

@@ -1,6 +1,5 @@
 """A worker forms the groups of a plan as the plan says, whatever it would choose by itself."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -35,9 +34,8 @@ def test_the_plans_backend_is_formed(backend: str, tmp_path: Path) -> None:
         preparations.append((preparation, client))
     try:
         for preparation, _ in preparations:
-            started = time.monotonic()
             try:
-                preparation.next_plan(lambda started=started: _in_time(started))
+                preparation.next_plan()
                 outcomes.append([group.backend for group in preparation.groups_of(plan).all() if isinstance(group, Group)])
             except NotFormed as error:
                 outcomes.append(str(error))
@@ -51,7 +49,3 @@ def test_the_plans_backend_is_formed(backend: str, tmp_path: Path) -> None:
     else:
         # Without a GPU NCCL itself says so: it was asked for.
         assert all("ProcessGroupNCCL is only supported with GPUs" in outcome for outcome in outcomes), outcomes
-
-
-def _in_time(started: float) -> None:
-    assert time.monotonic() - started < 60.0, "the plan was neither formed nor given up"

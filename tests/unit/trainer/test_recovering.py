@@ -7,11 +7,11 @@ import pytest
 from frostline_contract.plan import GenerationId, Plan
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_trainer.control.client import ControlClient
-from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.control.mailbox import Fenced, Mailbox
 from frostline_trainer.engine.wrong_bits import CacheDiffers
 from frostline_trainer.generations.plan_table import DueReport
 from frostline_trainer.identity import Identity
-from frostline_trainer.life.recovering import Fenced, Recovery
+from frostline_trainer.life.recovering import Recovery
 from frostline_trainer.life.worker import Worker
 from frostline_trainer.training.run_state import RunState
 from tests.exact_cases import Case, build_case, job_of

@@ -7,6 +7,17 @@ from frostline_contract.plan import Decision, Plan
 from frostline_trainer.generations.plan_table import DueReport, PlanTable
 
 
+class Fenced(RuntimeError):
+    """The generation is over, or the worker is not wanted any more: the controller says so. Nothing failed here.
+
+    until: The newest generation that the report's promise covers.
+    """
+
+    def __init__(self, due: DueReport) -> None:
+        super().__init__(due.reason)
+        self.until = due.until
+
+
 @dataclass
 class Mailbox:
     """Plans, decisions and notices, the newest of each. Callable from any thread.
@@ -69,6 +80,11 @@ class Mailbox:
         """The report that must be made now, if any: the controller will not have this worker back, or a fence asks for it."""
         with self._changed:
             return DueReport(self.lost, self.plans.newest) if self.lost else self.plans.due_report()
+
+    def check(self) -> None:
+        """Raises Fenced where a report must be made now."""
+        if (due := self.due_report()) is not None:
+            raise Fenced(due)
 
     def wake(self) -> None:
         """Something has changed that is not kept here."""

@@ -5,7 +5,6 @@ All of it can be done again, by whoever is left after a failure: nothing of it c
 
 import logging
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from frostline_contract.phases import Phase
@@ -22,7 +21,7 @@ from frostline_trainer.life.entering import Entered
 from frostline_trainer.life.finishing import final_score, make_outcome, unwritten_text
 from frostline_trainer.life.last_files import WAIT_SECONDS, LastFiles
 from frostline_trainer.life.saving import Saving
-from frostline_trainer.training.hooks import Ended, LoopEnd
+from frostline_trainer.training.due import Ended, LoopEnd
 from frostline_trainer.training.phases import PhaseClock
 from frostline_trainer.training.run_state import RunState
 
@@ -32,13 +31,13 @@ STATUS = {Ended.FINISHED: RunStatus.COMPLETED, Ended.DRAINED: RunStatus.SUSPENDE
 
 class Conclusion:
     """run_dir: where the final model goes. clock: is told of each phase, and of each part of a long one that is done: a split of
-    any size is scored, and a model of any size written, however slow the disk. check(): raises where a report is due."""
+    any size is scored, and a model of any size written, however slow the disk."""
 
     def __init__(self, context: RunContext, state: RunState, saving: Saving, client: ControlClient, mailbox: Mailbox,
-                 run_dir: Path, clock: PhaseClock, check: Callable[[], None]) -> None:  # fmt: skip
+                 run_dir: Path, clock: PhaseClock) -> None:  # fmt: skip
         self._context, self._state, self._saving = context, state, saving
         self._client, self._mailbox, self._run_dir = client, mailbox, run_dir
-        self._clock, self._check = clock, check
+        self._clock = clock
 
     def conclude(self, entered: Entered, ended: LoopEnd) -> None:
         """Returns when the controller has said that the result is stored. Raises RuntimeError where a member is lost before, or
@@ -46,7 +45,7 @@ class Conclusion:
         self._clock.enter(Phase.FINISH)
         generation = entered.generation
         self._state.agreed_step = compare_copies(generation, self._state.step, self._state.agreed_step)
-        files = LastFiles(self._saving, self._mailbox, self._clock.moved, self._check, patient=ended.how is not Ended.FAILED)
+        files = LastFiles(self._saving, self._mailbox, self._clock.moved, patient=ended.how is not Ended.FAILED)
         folder = files.hand_in(entered, self._state)
         metrics = final_score(generation) if ended.how is Ended.FINISHED else {}
         digest = world_digest(generation)
@@ -58,7 +57,7 @@ class Conclusion:
             self._tell(self._outcome(ended, folder, unwritten, digest, metrics))
         self._clock.enter(Phase.DONE)
         while not self._mailbox.end:
-            self._check()
+            self._mailbox.check()
             self._mailbox.wait(WAIT_SECONDS)
 
     def _outcome(

@@ -27,14 +27,12 @@ HOPELESS = os.strerror(errno.EFBIG)
 
 
 class LastFiles:
-    """Writes the run's last files. moved(): a sign of life, often. check(): raises where a report is due. patient: whether what
-    cannot be written is tried again; a run that has failed has nothing to wait for.
+    """Writes the run's last files. moved(): a sign of life, often. patient: whether what cannot be written is tried again; a run
+    that has failed has nothing to wait for.
     """
 
-    def __init__(
-        self, saving: Saving, mailbox: Mailbox, moved: Callable[[], None], check: Callable[[], None], patient: bool = True
-    ) -> None:
-        self._saving, self._mailbox, self._moved, self._check = saving, mailbox, moved, check
+    def __init__(self, saving: Saving, mailbox: Mailbox, moved: Callable[[], None], patient: bool = True) -> None:
+        self._saving, self._mailbox, self._moved = saving, mailbox, moved
         self._seconds = limits.PATIENCE_SECONDS if patient else 0.0
         self._told_to_stop = mailbox.drain
 
@@ -84,7 +82,7 @@ class LastFiles:
         while time.monotonic() < until:
             if self._mailbox.end or self._mailbox.drain != self._told_to_stop:
                 return False
-            self._check()
+            self._mailbox.check()
             self._moved()
             self._mailbox.wait(WAIT_SECONDS)
         return not patience.over

@@ -55,8 +55,8 @@ class Preparation:
 
     # ---- which plan is next
 
-    def next_plan(self, check: Callable[[], None]) -> Plan | None:
-        """The plan to enter now; None where this worker is told to end. check(): raises where a report is due.
+    def next_plan(self) -> Plan | None:
+        """The plan to enter now; None where this worker is told to end. Raises Fenced where a report is due.
 
         A member comes here when a vote has switched. Anybody else is a joiner, a spare or a survivor, and waits for a plan that
         is due. Raises NotFormed where the groups of a plan that cannot wait were not formed.
@@ -64,7 +64,7 @@ class Preparation:
         is_member = self._plans.running is not None
         while is_member or not (self._mailbox.end or self._mailbox.lost):
             if not is_member:
-                check()
+                self._mailbox.check()
             row = self._plans.due()
             if row is not None and row.state is PlanState.FAILED:
                 raise NotFormed(row.plan.generation, row.reason)

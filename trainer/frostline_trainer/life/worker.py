@@ -19,11 +19,10 @@ from frostline_contract.plan import GenerationId, Plan
 from frostline_contract.statistics import WorkerProfile
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.control.client import ControlClient
-from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.control.mailbox import Fenced, Mailbox
 from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.moves import give_up
 from frostline_trainer.identity import Identity
-from frostline_trainer.life.changing import Changes
+from frostline_trainer.life.boundary import BoundaryActs
 from frostline_trainer.life.concluding import Conclusion
 from frostline_trainer.life.entering import Entered, Entrance
 from frostline_trainer.life.faults import FaultPlan, Progress, hang_device
@@ -31,13 +30,13 @@ from frostline_trainer.life.flips import BitFlips
 from frostline_trainer.life.introducing import heartbeat, make_registration
 from frostline_trainer.life.own_store import OwnStore
 from frostline_trainer.life.preparing import NotFormed, Preparation
-from frostline_trainer.life.recovering import Fenced, Recovery, let_go_of
+from frostline_trainer.life.recovering import Recovery, let_go_of
 from frostline_trainer.life.saving import Saving
 from frostline_trainer.life.sick_device import end_if_sick, end_if_silent
 from frostline_trainer.life.stacks import stack_event
 from frostline_trainer.setup import build_context
 from frostline_trainer.training.caching import CacheUse
-from frostline_trainer.training.hooks import Ended, LoopEnd, LoopHooks
+from frostline_trainer.training.due import Due, Ended, LoopEnd
 from frostline_trainer.training.loop import TrainingLoop
 from frostline_trainer.training.phases import PhaseClock
 from frostline_trainer.training.run_state import RunState
@@ -112,20 +111,18 @@ class Worker:
         )
         self.recovery = Recovery(identity.worker_id, context, self.state, box, client)
         self.entrance = Entrance(identity.worker_id, context, self.state, box, self.saving.root, self.calendar)
-        self.changes = Changes(
-            context, self.state, self.saving, self.entrance, self.caching, self.calendar, self.clock.enter, self._report
-        )
         self.preparation = Preparation(context, identity, box, client, lambda: self.state.step)
-        self.conclusion = Conclusion(
-            context, self.state, self.saving, client, box, identity.run_dir, self.clock, self.recovery.check
+        self.acts = BoundaryActs(
+            context, self.state, self.calendar, box, client, self.saving, self.entrance, self.caching, self.preparation
         )
+        self.conclusion = Conclusion(context, self.state, self.saving, client, box, identity.run_dir, self.clock)
 
     # ---- the life between plans
 
     def _generations(self) -> int:
         while True:
             try:
-                plan = self.preparation.next_plan(self.recovery.check)
+                plan = self.preparation.next_plan()
                 if plan is None:
                     return self._let_go()
                 ended = self._generation(plan)
@@ -154,12 +151,19 @@ class Worker:
             self.clock.enter(Phase.SPARE)
             return LoopEnd(Ended.SWITCHED)
         self._tell_entered(entered, time.perf_counter() - started)
-        self.loop = TrainingLoop(entered.generation, plan, self.state, self.calendar, self.mailbox, self._hooks(entered))
-        ended = self.loop.run()
-        if ended.plan is not None:
-            plans.switched(ended.plan.generation)
-            self.recovery.switched(ended.plan)
-        return ended
+        self.loop = TrainingLoop(
+            entered.generation, plan, self.state, self.calendar, self.mailbox, self.clock, self.caching, self.recovery.seen
+        )
+        while not isinstance(due := self.loop.advance(), LoopEnd):
+            self._act(entered, due)
+        if due.plan is not None:
+            plans.switched(due.plan.generation)
+            self.recovery.switched(due.plan)
+        return due
+
+    def _act(self, entered: Entered, due: Due) -> None:
+        """Do what is due at a step boundary."""
+        self.acts.do(entered, due)
 
     def _follow(self, job: Job) -> None:
         """All members of a generation follow one job; its live fields may differ from the last one's (docs/protocols.md 9)."""
@@ -175,34 +179,6 @@ class Worker:
         self.client.entered_in_background(plan.generation, seconds, self.state.step)
         units, shape = plan.placement.units_of(self.identity.worker_id), in_words(plan.placement.shape.degrees)
         log.info("entered %s at step %d: %s, units %s", plan.generation, self.state.step, shape, units)
-
-    def _hooks(self, entered: Entered) -> LoopHooks:
-        return LoopHooks(
-            checkpoint=lambda before_freeze: self._checkpoint(entered, before_freeze),
-            roll_back=lambda decision: self.changes.roll_back(entered, decision),
-            stable=self._stable,
-            applied=lambda decision: self.changes.apply(entered, decision),
-            report=self._report,
-            parts=self.clock.take_parts,
-            cache_counts=self.caching.take_counts,
-            first_vote=lambda: self._settle(entered),
-            seen=self.recovery.see,
-            check=self.recovery.check,
-        )
-
-    def _settle(self, entered: Entered) -> None:
-        """The first vote has passed: what came before is safe with this generation's members, and ends here."""
-        self.preparation.close_before(entered.plan.generation)
-        self.preparation.forget_switch(entered.plan)
-        give_up(self.context, entered.plan, self.identity.worker_id)
-
-    def _stable(self) -> None:
-        self.saving.stable()
-        if self.client is not None and self._is_sender():
-            self.client.wake()
-
-    def _checkpoint(self, entered: Entered, before_freeze: bool) -> None:
-        self.saving.checkpoint(entered, self.state, before_freeze)
 
     # ---- failure
 
@@ -271,21 +247,12 @@ class Worker:
 
     # ---- what other threads ask
 
-    def _is_sender(self) -> bool:
-        entered = self.entered
-        return entered is not None and entered.index == 0
-
     def _outgoing(self):
-        return self.state.outgoing() if self._is_sender() else ([], [])
+        entered = self.entered
+        return self.state.outgoing() if entered is not None and entered.is_sender else ([], [])
 
     def _acknowledge(self, lineage: int, step: int | None, interval: int | None) -> None:
         self.state.forget(lineage, step, interval)
-
-    def _report(self, kind: str, reason: str, seconds: float, everybody: bool = False, **detail: str) -> None:
-        """everybody: the event must not be lost with one member; the controller takes it once."""
-        if self.client is not None and (everybody or self._is_sender()):
-            at = {"step": self.state.step, "lineage": self.state.lineage}
-            self.client.add_event(control_pb2.RunEvent(kind=kind, reason=reason, seconds=seconds, detail=detail, **at))
 
     def _heartbeat(self) -> control_pb2.HeartbeatRequest:
         entered, loop = self.entered, self.loop
