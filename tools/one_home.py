@@ -16,6 +16,8 @@ ATOMIC = {"replace", "rename", "renames", "link", "fsync"}
 """Functions of os that make a write atomic or durable."""
 ENTERS_A_PHASE = ("phase", "_phase", "enter")
 """Functions whose first argument is a phase."""
+PLUGGED_IN = "frostline_trainer/faults/"
+"""Planned faults: production code knows the plug's interface alone."""
 NOT_OF_A_RUN = {"local_backend.py": "events.jsonl", "job_source.py": "job.yaml"}
 """Files with a name of the run directory that lie elsewhere: in the stand-in for the API server; in a ConfigMap."""
 
@@ -31,6 +33,7 @@ def check_homes(file: Path, tree: ast.AST) -> list[Fault]:
         (("intervals.py",), _calendar),
         (("backoff.py",), _back_off),
         (("worker_id.py",), _worker_ids),
+        ((), _plugged_in),
     )
     return [fault for homes, check in checks if file.name not in homes for fault in check(file, tree)]
 
@@ -99,6 +102,17 @@ def _worker_ids(file: Path, tree: ast.AST) -> Iterator[Fault]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _tail(node.func) == "rpartition" and _constants(node.args[0], frozenset("/")):
             yield node.lineno, "a worker's id is taken apart by frostline_contract.worker_id"
+
+
+def _plugged_in(file: Path, tree: ast.AST) -> Iterator[Fault]:
+    if PLUGGED_IN in file.as_posix():
+        return
+    dotted = PLUGGED_IN.strip("/").replace("/", ".")
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if any(f"{name}.".startswith(f"{dotted}.") for name in names):
+            yield node.lineno, f"{dotted} is plugged in by name (frostline_trainer.process.plug), never imported"
 
 
 def _said_of(node: ast.AST, tails: tuple[str, ...], words: frozenset[str]) -> list[str]:

@@ -19,6 +19,7 @@ from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.heartbeats import Heartbeats
 from frostline_trainer.control.line import ControllerLine
 from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.process.plug import Plug
 
 WAIT_SECONDS = 20.0
 
@@ -134,7 +135,7 @@ def test_a_channel_that_is_given_up_under_a_call_lives_until_the_call_has_ended(
 def test_a_stream_ends_when_the_line_is_reset_though_its_controller_says_nothing(start: Start, tmp_path: Path) -> None:
     address = tmp_path / "controller.address"
     address.write_text(start(_fence(1))[1])
-    line = ControllerLine(str(address), "token")
+    line = ControllerLine(str(address), "token", Plug())
     messages = line.watch("a/1")
     assert next(messages).fence.reason == "told"
     line.reset()  # it has not moved: nothing happens

@@ -53,7 +53,7 @@ class BoundaryCache:
         self._pin_memory = pin_memory
         self._meter = Meter()
         self._distrusted: set[CacheIdentity] = set()
-        self.before_fill: Callable[[Tensor], Tensor] | None = None  # a planned fault changes what is stored
+        self.before_fill: Callable[[Tensor], Tensor] | None = None
         self._staging = torch.empty(0, self.codec.payload_bytes, dtype=torch.uint8)
         self._control = Control(cache_address, token, worker_id, run_dir, self._layout.value_bytes, self._meter)
         self._read_lock = threading.Lock()

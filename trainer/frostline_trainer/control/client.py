@@ -21,6 +21,7 @@ from frostline_trainer.control.delivery import deliver
 from frostline_trainer.control.heartbeats import Heartbeats
 from frostline_trainer.control.line import CALL_SECONDS, FINAL_ERRORS, ControllerLine, Refused
 from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.process.plug import Plug
 
 log = logging.getLogger(__name__)
 RECORDS_A_REPORT = 200
@@ -34,14 +35,14 @@ class ControlClient:
 
     controller, token: themselves, or paths of files that hold them (ControllerLine). mailbox: where watched messages go.
     snapshot: called by the heartbeat thread for a HeartbeatRequest.
-    acknowledge(lineage, step, interval): what is durable now; None says nothing.
+    acknowledge(lineage, step, interval): what is durable now; None says nothing. plug: what may stand between; None: nothing.
     on_fence(generation), on_stack(reason), on_lost(): what cannot wait for the training thread; called in threads of this client.
     """
 
     def __init__(self, controller: str, token: str, registration: control_pb2.RegisterRequest, mailbox: Mailbox,
                  snapshot: Callable[[], control_pb2.HeartbeatRequest],
-                 acknowledge: Callable[[int, int | None, int | None], None]) -> None:  # fmt: skip
-        self._line, self._registration = ControllerLine(controller, token), registration
+                 acknowledge: Callable[[int, int | None, int | None], None], plug: Plug | None = None) -> None:  # fmt: skip
+        self._line, self._registration = ControllerLine(controller, token, plug or Plug()), registration
         self._mailbox, self._snapshot, self._acknowledge = mailbox, snapshot, acknowledge
         self.on_fence: Callable[[GenerationId], None] = lambda generation: None
         self.on_stack: Callable[[str], None] = lambda reason: None

@@ -25,8 +25,6 @@ from frostline_trainer.identity import Identity
 from frostline_trainer.life.boundary import BoundaryActs
 from frostline_trainer.life.concluding import Conclusion
 from frostline_trainer.life.entering import Entered, Entrance
-from frostline_trainer.life.faults import FaultPlan, Progress, hang_device
-from frostline_trainer.life.flips import BitFlips
 from frostline_trainer.life.introducing import heartbeat, make_registration
 from frostline_trainer.life.own_store import OwnStore
 from frostline_trainer.life.preparing import NotFormed, Preparation
@@ -34,6 +32,7 @@ from frostline_trainer.life.recovering import Recovery, let_go_of
 from frostline_trainer.life.saving import Saving
 from frostline_trainer.life.sick_device import end_if_sick, end_if_silent
 from frostline_trainer.life.stacks import stack_event
+from frostline_trainer.process.plug import Parts, plug_of
 from frostline_trainer.setup import build_context
 from frostline_trainer.training.caching import CacheUse
 from frostline_trainer.training.due import Due, Ended, LoopEnd
@@ -55,14 +54,15 @@ class Worker:
         self.mailbox = Mailbox(identity.worker_id)
         self.clock = PhaseClock()
         self.state = RunState()
+        self.plug = plug_of(os.environ, job)
         self.entered: Entered | None = None
         self.loop: TrainingLoop | None = None
         self.client: ControlClient | None = None
 
     def run(self) -> int:
         self.context = self.build()
-        self.faults = FaultPlan.of(self.job, self.identity, self._fault_progress)
-        self.faults.watch(self.clock)
+        self.context.plug = self.plug
+        self.plug.attach(Parts(self.identity, self.job, self.context, self.state, self.mailbox.plans, self.clock))
         self.store = OwnStore(self.identity.host)
         feed_steps = self.context.order(1).steps_per_epoch
         self.calendar = DecisionCalendar(
@@ -90,7 +90,13 @@ class Worker:
 
     def _connect(self, registration: control_pb2.RegisterRequest) -> ControlClient:
         client = ControlClient(
-            self.identity.controller, self.identity.token, registration, self.mailbox, self._heartbeat, self._acknowledge
+            self.identity.controller,
+            self.identity.token,
+            registration,
+            self.mailbox,
+            self._heartbeat,
+            self._acknowledge,
+            self.plug,
         )
         client.on_fence = self._interrupt
         client.on_lost = lambda: self._interrupt(self.mailbox.plans.newest)
@@ -104,10 +110,8 @@ class Worker:
         """What outlives all generations."""
         identity, context, box = self.identity, self.context, self.mailbox
         self.caching = CacheUse(context, response.cache_address, identity.token, identity.worker_id, identity.run_dir)
-        self.faults.hang = lambda: hang_device(context)
-        self.faults.flip = BitFlips(identity.worker_id, context, self.state, self.caching, lambda: box.plans.running).flip
         self.saving = Saving(
-            context, Path(response.checkpoint_root), client, on_fenced=self._later_epoch, before=self.faults.before_file
+            context, Path(response.checkpoint_root), client, on_fenced=self._later_epoch, before=self.plug.before_file
         )
         self.recovery = Recovery(identity.worker_id, context, self.state, box, client)
         self.entrance = Entrance(identity.worker_id, context, self.state, box, self.saving.root, self.calendar)
@@ -265,9 +269,3 @@ class Worker:
             self.caching.profile(),
             loop.uncovered if loop is not None else (),
         )
-
-    def _fault_progress(self) -> Progress:
-        plan = self.mailbox.plans.running
-        needed = plan.needs(self.identity.worker_id) if plan is not None else []
-        torn = tuple(unit for unit in needed if self.context.holdings.state(unit) is None)
-        return Progress(self.state.step, self.state.lineage, str(plan.generation) if plan is not None else "", torn)
