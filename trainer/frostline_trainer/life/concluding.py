@@ -7,6 +7,8 @@ import logging
 import threading
 from pathlib import Path
 
+import torch
+
 from frostline_contract.phases import Phase
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
@@ -17,8 +19,9 @@ from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.copies import compare_copies
 from frostline_trainer.engine.digests import world_digest
+from frostline_trainer.engine.evaluation import evaluate
+from frostline_trainer.engine.generation import Generation
 from frostline_trainer.life.entering import Entered
-from frostline_trainer.life.finishing import final_score, make_outcome, unwritten_text
 from frostline_trainer.life.last_files import WAIT_SECONDS, LastFiles
 from frostline_trainer.life.saving import Saving
 from frostline_trainer.training.due import Ended, LoopEnd
@@ -75,3 +78,53 @@ class Conclusion:
     def _tell(self, outcome: control_pb2.RunOutcome) -> None:
         """In the background: whoever hands in the outcome must still hear that its generation is over."""
         threading.Thread(target=self._client.outcome, args=(outcome,), name="outcome", daemon=True).start()
+
+
+def final_score(generation: Generation) -> dict[str, float]:
+    """The test split's metrics, measured without a lossy codec; nothing that steers the run reads them."""
+    if not generation.context.job.evaluation.test_at_end:
+        return {}
+    generation.freeze_to(generation.freeze_point)
+    _, metrics = evaluate(generation, generation.context.data.test)
+    return metrics
+
+
+def unwritten_text(step: int, folder: Path, why: str) -> str:
+    """For the user: what is missing and what to do. why: the system's words, empty where another member's share is missing."""
+    return (
+        f"trained to step {step}, but its weights could not be written to {folder} ({why or 'a share of it is missing'}); "
+        "free some space and resume from the last complete checkpoint"
+    )
+
+
+def make_outcome(status: RunStatus, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,
+                 message: str = "") -> control_pb2.RunOutcome:  # fmt: skip
+    """What the controller writes into result.json."""
+    job = context.job
+    settings = {
+        "torch": torch.__version__,
+        "device": context.device.type,
+        "probe_digest": context.probe_digest,
+        "probe": context.probe_detail,
+        "dataset_digest": context.data.digest,
+        "numerics": job.training.numerics,
+        "numerics_hash": state.numerics_hash,
+        "batch_size": str(job.training.batch_size),
+        "micro_batch_size": str(job.training.micro_batch_size),
+        "reduction_leaves": str(job.training.reduction_leaves),
+        "threads": str(job.training.threads),
+        "precision": job.training.precision,
+        "seed": str(job.seed),
+        "main_metric": context.task.main_metric,
+        "lineage": str(state.lineage),
+        "accepted_steps": str(state.accepted_steps),
+    }
+    return control_pb2.RunOutcome(
+        status=status,
+        digest=digest,
+        final=metrics,
+        steps=state.step,
+        message=message,
+        checkpoint_path=checkpoint,
+        settings=settings,
+    )
