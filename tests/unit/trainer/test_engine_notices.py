@@ -1,9 +1,15 @@
 """What the controller told a worker, and what all members know alike."""
 
+import pytest
+
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
-from frostline_trainer.control.mailbox import Mailbox
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import plan_pb2
+from frostline_rpc.convert import to_message
+from frostline_trainer.control.mailbox import Fenced, Mailbox
+from frostline_trainer.generations.plan_table import PlanState
 from frostline_trainer.training.run_state import RunState
 from tests.hand_made_plans import Layout
 
@@ -12,6 +18,40 @@ def plan(counter: int, incarnation: int = 1, **fields: object) -> Plan:
     base: dict[str, object] = {"start": "continue", "switch_from": 3, "switch_until": 5, "decision_number": 2, "lineage": 0}
     generation = GenerationId(incarnation=incarnation, counter=counter)
     return Plan(generation=generation, freeze_point=0, placement=Layout(1, 2).placement(0), **(base | fields))
+
+
+def test_what_comes_over_the_watch_is_put_where_it_belongs() -> None:
+    box, now = Mailbox("w0"), list[object]()
+    generation = plan_pb2.GenerationId(incarnation=1, counter=7)
+    decision = Decision(number=2, interval=2, effective_step=11, freeze_point=3)
+
+    def take(**message: object) -> None:
+        box.take(pb.WatchPlanResponse(**message), now.append, now.append)  # type: ignore[arg-type]
+
+    take(plan=to_message(plan(7), plan_pb2.Plan))
+    take(decision=to_message(decision, plan_pb2.Decision))
+    (made,) = box.plans.start_forming()
+    assert made == plan(7) and box.decision(0, 2) == decision
+    box.plans.formed(made.generation)
+    take(ready=pb.ReadyNotice(generation=generation))
+    assert box.plans.state(made.generation) is PlanState.READY
+    take(withdraw=pb.WithdrawNotice(generation=generation))
+    assert box.plans.state(made.generation) is PlanState.WITHDRAWN
+    take(drain=pb.DrainNotice())
+    take(checkpoint=pb.CheckpointNotice())
+    assert (box.drain, box.checkpoint, box.end) == ("drain", True, "")
+    take(end=pb.EndNotice(reason="completed"))
+    assert (box.drain, box.end) == ("drain", "completed")
+    take(stack=pb.StackNotice(reason="it hangs"))
+    assert now == ["it hangs"] and box.due_report() is None
+    take(fence=pb.FenceNotice(generation=generation, reason="a member is gone"))
+    assert now == ["it hangs", made.generation], "what cannot wait for the training thread"
+    with pytest.raises(Fenced, match="a member is gone") as fenced:
+        box.check()
+    assert fenced.value.until == made.generation
+    box.tell(lost="not wanted any more")
+    with pytest.raises(Fenced, match="not wanted any more"):
+        box.check()
 
 
 def test_decisions_are_found_by_lineage_and_number() -> None:

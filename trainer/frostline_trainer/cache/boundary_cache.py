@@ -17,9 +17,8 @@ from frostline_trainer.cache.codec import Codec, as_bytes, make_codec
 from frostline_trainer.cache.control import Control
 from frostline_trainer.cache.counts import CacheCounts, CacheProfile, Meter
 from frostline_trainer.cache.lane import Lane, Shard
-from frostline_trainer.cache.layout import ValueLayout
 from frostline_trainer.cache.prefetch import Prefetcher
-from frostline_trainer.cache.reader import ReadResult, read_values
+from frostline_trainer.cache.values import ReadResult, ValueLayout, read_values
 from frostline_trainer.cache.writer import Writer
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,6 @@ from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.channel import error_text
 from frostline_rpc.convert import to_message
-from frostline_trainer.control.delivery import deliver
 from frostline_trainer.control.heartbeats import Heartbeats
 from frostline_trainer.control.line import CALL_SECONDS, FINAL_ERRORS, ControllerLine, Refused
 from frostline_trainer.control.mailbox import Mailbox
@@ -266,7 +265,7 @@ class ControlClient:
 
     def _watch(self) -> None:
         for message in self._line.watch(self._registration.worker_id):
-            deliver(message, self._mailbox, self.on_fence, self.on_stack)
+            self._mailbox.take(message, self.on_fence, self.on_stack)
         self._stopping.wait(0.2)
 
     def _beat(self) -> None:

@@ -1,9 +1,12 @@
 """What the controller has told this worker: written by the watch thread, read by the training thread at each vote."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.plan import Decision, Plan
+from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_proto.v1 import control_pb2
+from frostline_rpc.convert import to_record
 from frostline_trainer.generations.plan_table import DueReport, PlanTable
 
 
@@ -41,6 +44,37 @@ class Mailbox:
     def __post_init__(self) -> None:
         self.plans = PlanTable(self.worker_id)
         self._changed = self.plans.changed
+
+    def take(self, message: control_pb2.WatchPlanResponse, on_fence: Callable[[GenerationId], None],
+             on_stack: Callable[[str], None]) -> None:  # fmt: skip
+        """Put one announcement where it belongs.
+
+        Args:
+            message: What came over the watch.
+            on_fence: Called with a fence's generation, which cannot wait for the training thread.
+            on_stack: Called with the reason of a request for stacks, which cannot wait either.
+        """
+        kind = message.WhichOneof("message")
+        if kind == "plan":
+            self.put_plan(to_record(message.plan, Plan))
+        elif kind == "decision":
+            self.put_decision(to_record(message.decision, Decision))
+        elif kind == "ready":
+            self.plans.all_ready(message.ready.generation.counter)
+        elif kind == "withdraw":
+            self.plans.withdraw(message.withdraw.generation.counter)
+        elif kind == "drain":
+            self.tell(drain=message.drain.reason or "drain")
+        elif kind == "end":
+            self.tell(end=message.end.reason or "end")
+        elif kind == "checkpoint":
+            self.tell(checkpoint=True)
+        elif kind == "fence":
+            generation = to_record(message.fence.generation, GenerationId)
+            self.plans.put_fence(generation, message.fence.reason)
+            on_fence(generation)
+        elif kind == "stack":
+            on_stack(message.stack.reason)
 
     def put_plan(self, plan: Plan) -> bool:
         """Take an announced plan with its decisions. Returns whether it is new (`PlanTable.receive`)."""
