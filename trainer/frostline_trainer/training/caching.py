@@ -45,7 +45,7 @@ class CacheUse:
                 self.cache.clear_boundary()
             return
         if self.cache is None:
-            self.cache = BoundaryCache.connect(
+            self.cache = BoundaryCache(
                 self._address,
                 self._token,
                 self._worker_id,
