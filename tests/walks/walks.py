@@ -41,7 +41,7 @@ WALKS = (
         Act(WORKER + "engine/norms.py:unit_squares"),
         stack(WORKER + "training/loop.py:TrainingLoop._vote"),
         stack(WORKER + "training/committing.py:commit_step"),
-        stack(WORKER + "training/interval_closing.py:close_interval"),
+        stack(WORKER + "training/committing.py:close_interval"),
         Act(WORKER + "training/run_state.py:RunState.confirm"),
         Act(WORKER + "training/run_state.py:RunState.outgoing"),
         Act(WORKER + "control/client.py:ControlClient._send_statistics"),

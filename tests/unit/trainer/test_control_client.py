@@ -103,7 +103,7 @@ def test_a_call_on_a_line_that_is_reset_fails_as_a_lost_connection_does(start: S
     address = tmp_path / "controller.address"
     old, new = start(None), start(None)
     address.write_text(old[1])
-    line = Raced(str(address), "token")
+    line = Raced(str(address), "token", Plug())
     line.move = lambda: address.write_text(new[1])
     with pytest.raises(ConnectionResetError):
         line.once("DescribeJob", pb.DescribeJobRequest())

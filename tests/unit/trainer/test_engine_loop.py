@@ -14,8 +14,8 @@ from frostline_contract.plan import Decision, GenerationId, Plan, SeenVote
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import lone_groups
+from frostline_trainer.training.committing import close_interval
 from frostline_trainer.training.due import CheckpointDue, Due, Ended, FreezeDue, IntervalDue, LoopEnd, RollbackDue, VotePassed
-from frostline_trainer.training.interval_closing import close_interval
 from frostline_trainer.training.loop import BOUNDARY, TrainingLoop
 from frostline_trainer.training.phases import PhaseClock
 from frostline_trainer.training.run_state import RunState

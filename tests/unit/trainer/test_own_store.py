@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from frostline_proto.v1 import control_pb2
-from frostline_trainer.comm import sockets
+from frostline_trainer.comm import gloo
 from frostline_trainer.comm.collectives import connect_store, open_store
 from frostline_trainer.comm.store_ping import answers
 from frostline_trainer.control.client import ControlClient
@@ -43,13 +43,13 @@ def store() -> Iterator[OwnStore]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_a_store_listens_at_its_workers_address_alone(host: str) -> None:
-    before = sockets.listening()
+    before = gloo.listening()
     try:
         store, port = open_store(host)
     except OSError:
         assert host == "::1", "this machine has no IPv6"
         return
-    assert sockets.listening() - before in ({("127.0.0.1", port)}, {("::1", port)})
+    assert gloo.listening() - before in ({("127.0.0.1", port)}, {("::1", port)})
     client = connect_store(host, port)
     client.set("key", "value")
     assert store.get("key") == b"value"

@@ -18,8 +18,8 @@ from frostline_trainer.life.entering import Entered, Entrance
 from frostline_trainer.life.preparing import Preparation
 from frostline_trainer.life.saving import Saving
 from frostline_trainer.training.caching import CacheUse
+from frostline_trainer.training.committing import close_interval
 from frostline_trainer.training.due import CheckpointDue, Due, FreezeDue, IntervalDue, LoopEnd, RollbackDue, VotePassed
-from frostline_trainer.training.interval_closing import close_interval
 from frostline_trainer.training.run_state import RunState
 
 

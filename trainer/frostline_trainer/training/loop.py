@@ -18,7 +18,7 @@ from frostline_trainer.engine.auditing import ComputationDiffers
 from frostline_trainer.engine.copies import compare_copies
 from frostline_trainer.engine.generation import Generation, StepGradients
 from frostline_trainer.engine.vote import Ballot, VoteResult, hold_vote, read_vote
-from frostline_trainer.training.committing import commit_step, record_step
+from frostline_trainer.training.committing import commit_step, is_open, record_step
 from frostline_trainer.training.due import (
     CheckpointDue,
     Due,
@@ -30,7 +30,6 @@ from frostline_trainer.training.due import (
     RollbackDue,
     VotePassed,
 )
-from frostline_trainer.training.interval_closing import is_open
 from frostline_trainer.training.phases import PhaseClock
 from frostline_trainer.training.run_state import RunState
 
