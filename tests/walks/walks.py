@@ -37,7 +37,7 @@ class Walk:
 
 
 WALKS = (
-    Walk("a gradient norm becomes a patch of the run's object", 20, 19, 47, (
+    Walk("a gradient norm becomes a patch of the run's object", 20, 19, 46, (
         Act(WORKER + "engine/norms.py:unit_squares"),
         stack(WORKER + "training/loop.py:TrainingLoop._vote"),
         stack(WORKER + "training/committing.py:commit_step"),
@@ -50,7 +50,7 @@ WALKS = (
         Act(CONTROL + "service/freezing.py:Deciding._bind"),
         Act(CONTROL + "cluster/local_backend.py:LocalBackend.patch_annotations"),
     )),
-    Walk("an activation goes to Redis and comes back", 12, 10, 19, (
+    Walk("an activation goes to Redis and comes back", 12, 10, 18, (
         stack(WORKER + "engine/prefix.py:PrefixReader._compute"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.fill"),
         Act(WORKER + "cache/writer.py:Writer._write"),
@@ -59,7 +59,7 @@ WALKS = (
         Act(WORKER + "cache/values.py:read_values"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.read"),
     )),
-    Walk("a killed worker's generation is answered, and a step is committed", 30, 19, 95, (
+    Walk("a killed worker's generation is answered, and a step is committed", 30, 19, 93, (
         Act(WORKER + "life/departure.py:Teller.tell"),
         Act(CONTROL + "service/servicer.py:ControlServicer.Leave"),
         Act(CONTROL + "service/controller.py:Controller._take_departure"),
@@ -75,7 +75,7 @@ WALKS = (
         Act(WORKER + "life/entering.py:Entrance.enter"),
         stack(WORKER + "training/committing.py:commit_step"),
     )),
-    Walk("a plan becomes the first step in it", 20, 16, 88, (
+    Walk("a plan becomes the first step in it", 20, 16, 80, (
         Act(CONTROL + "service/reshaping.py:Reshaping.prepare"),
         Act(WORKER + "control/mailbox.py:Mailbox.take"),
         Act(WORKER + "life/preparing.py:Preparation._prepare"),

@@ -16,7 +16,7 @@ from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import lone_groups
 from frostline_trainer.training.committing import close_interval
 from frostline_trainer.training.due import CheckpointDue, Due, Ended, FreezeDue, IntervalDue, LoopEnd, RollbackDue, VotePassed
-from frostline_trainer.training.loop import BOUNDARY, TrainingLoop
+from frostline_trainer.training.loop import BETWEEN_STEPS, TrainingLoop
 from frostline_trainer.training.phases import PhaseClock
 from frostline_trainer.training.run_state import RunState
 from tests.exact_cases import NUM_UNITS, Case, build_case
@@ -239,7 +239,7 @@ def test_a_recovery_takes_the_checkpoint_that_the_failure_may_have_torn() -> Non
     assert loop.advance() == VotePassed(first=True), "and once"
 
 
-def test_whatever_is_due_at_one_boundary_comes_in_one_order() -> None:
+def test_whatever_is_due_between_two_steps_comes_in_one_order() -> None:
     """A checkpoint, a switch and the end of an interval at once; a decision leaves the rest to the next vote."""
     bench = Bench(every_steps=4)
     following = plan(2, start="continue", base=GenerationId(incarnation=1, counter=1), switch_from=4, switch_until=20)
@@ -256,9 +256,9 @@ def test_whatever_is_due_at_one_boundary_comes_in_one_order() -> None:
     assert bench.state.step == 4
 
 
-def test_each_row_of_the_boundary_says_why_it_stands_there() -> None:
-    assert all(row.why_here for row in BOUNDARY)
-    assert len({row.find for row in BOUNDARY}) == len(BOUNDARY)
+def test_each_row_of_the_order_says_why_it_stands_there() -> None:
+    assert all(row.why_here for row in BETWEEN_STEPS)
+    assert len({row.find for row in BETWEEN_STEPS}) == len(BETWEEN_STEPS)
 
 
 def spoil(bench: Bench, steps: set[int]) -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 import torch
@@ -25,12 +26,14 @@ from frostline_contract.job import Job
 from frostline_contract.job.cluster import FAULTS_OF_A_WORKER, FLIPS_OF_A_STEP, Fault
 from frostline_contract.phases import IN_STEP, Phase
 from frostline_contract.run_directory import RunDirectory
-from frostline_trainer.engine.context import RunContext
 from frostline_trainer.faults.flaw import Flaw, flip_first, flipped
 from frostline_trainer.faults.partition import cut_off, is_cut_off, through_partition
 from frostline_trainer.identity import Identity
 from frostline_trainer.process.plug import Parts, Plug
 from frostline_trainer.training.phases import PhaseClock
+
+if TYPE_CHECKING:
+    from frostline_trainer.engine.context import RunContext
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +185,7 @@ class _NeverDone:
         return False
 
 
-def hang_device(context: RunContext) -> None:
+def hang_device(context: "RunContext") -> None:
     """From now on no work that the device is given is ever done, a CPU's neither."""
     context.marks = _NeverDone
 

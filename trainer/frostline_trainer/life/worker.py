@@ -22,8 +22,8 @@ from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.mailbox import Fenced, Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.identity import Identity
-from frostline_trainer.life.boundary import BoundaryActs
-from frostline_trainer.life.concluding import Conclusion
+from frostline_trainer.life.between_steps import BetweenSteps
+from frostline_trainer.life.run_end import Conclusion
 from frostline_trainer.life.entering import Entered, Entrance
 from frostline_trainer.life.introducing import heartbeat, make_registration
 from frostline_trainer.life.own_store import OwnStore
@@ -116,7 +116,7 @@ class Worker:
         self.recovery = Recovery(identity.worker_id, context, self.state, box, client)
         self.entrance = Entrance(identity.worker_id, context, self.state, box, self.saving.root, self.calendar)
         self.preparation = Preparation(context, identity, box, client, lambda: self.state.step)
-        self.acts = BoundaryActs(
+        self.between_steps = BetweenSteps(
             context, self.state, self.calendar, box, client, self.saving, self.entrance, self.caching, self.preparation
         )
         self.conclusion = Conclusion(context, self.state, self.saving, client, box, identity.run_dir, self.clock)
@@ -166,8 +166,8 @@ class Worker:
         return due
 
     def _act(self, entered: Entered, due: Due) -> None:
-        """Do what is due at a step boundary."""
-        self.acts.do(entered, due)
+        """Do what is due between two steps."""
+        self.between_steps.do(entered, due)
 
     def _follow(self, job: Job) -> None:
         """All members of a generation follow one job; its live fields may differ from the last one's (docs/protocols.md 9)."""

@@ -1,4 +1,4 @@
-"""What a training loop returns: what is due at a step boundary, for the worker to do, and why a generation's loop has ended."""
+"""What a training loop returns: what is due between two steps, for the worker to do, and why a generation's loop has ended."""
 
 from dataclasses import dataclass
 from enum import Enum

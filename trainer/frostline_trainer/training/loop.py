@@ -1,4 +1,4 @@
-"""The training thread's loop inside one generation: step, vote, commit; then what is due at the boundary, as a value.
+"""The training thread's loop inside one generation: step, vote, commit; then what is due before the next step, as a value.
 
 Everything that steers it comes out of votes, so all members do the same at the same step. A failure at any moment loses
 nothing: what a vote has decided can be committed late, and what a step asks for afterwards is due where the next loop starts.
@@ -79,7 +79,7 @@ class TrainingLoop:
     def advance(self) -> Due:
         """Train until something is due that the worker does, or until the loop ends. What was returned before has been done."""
         while True:
-            due = next(filter(None, (row.find(self) for row in BOUNDARY)), None)
+            due = next(filter(None, (row.find(self) for row in BETWEEN_STEPS)), None)
             if due is None:
                 self._go_on()
             elif isinstance(due, LoopEnd) and due.how is not Ended.SWITCHED and self._ending is None:
@@ -101,7 +101,7 @@ class TrainingLoop:
         record_step(generation, self.state, vote.step, result, 0.0, self._clock.take_parts())
         self.prepared = None
 
-    # ---- what is due, in the order of BOUNDARY
+    # ---- what is due, in the order of BETWEEN_STEPS
 
     def _vote_has_passed(self) -> VotePassed | None:
         if not self._news:
@@ -300,7 +300,7 @@ class Row(NamedTuple):
     why_here: str
 
 
-BOUNDARY = (
+BETWEEN_STEPS = (
     Row(TrainingLoop._vote_has_passed, "what the vote has made stable leaves first: nothing below is needed for it"),
     Row(TrainingLoop._has_ended, "after its last vote a loop does nothing more"),
     Row(TrainingLoop._has_failed, "a run that must fail closes no interval, and takes no checkpoint"),
@@ -310,7 +310,7 @@ BOUNDARY = (
                                 "ballots were cast before it"),
     Row(TrainingLoop._drain, "before a checkpoint: a run that stops takes its last one anyway"),
     Row(TrainingLoop._checkpoint, "before a switch: the members that hold the step's state take it"),
-    Row(TrainingLoop._switch, "last of what a vote decides: the next generation goes on from a finished boundary"),
+    Row(TrainingLoop._switch, "last of what a vote decides: the next generation has nothing of this one left to do"),
     Row(TrainingLoop._last_step, "when no vote asks for anything else, and the last due decision is in force"),
 )  # fmt: skip
-"""What is due at a step boundary, in this order for every member: all of it follows from votes and from the step's number."""
+"""What is due between two steps, in this order for every member: all of it follows from votes and from the step's number."""

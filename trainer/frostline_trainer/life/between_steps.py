@@ -1,6 +1,6 @@
-"""What a worker does at a step boundary: the acts for the values that the training loop returns (training/due.py).
+"""What a worker does between two steps: the acts for the values that the training loop returns (training/due.py).
 
-Which is due when, and in which order, is the loop's table `BOUNDARY`.
+Which is due when, and in which order, is the loop's table `BETWEEN_STEPS`.
 """
 
 import time
@@ -23,7 +23,7 @@ from frostline_trainer.training.due import CheckpointDue, Due, FreezeDue, Interv
 from frostline_trainer.training.run_state import RunState
 
 
-class BoundaryActs:
+class BetweenSteps:
     """All of them can be done again by the next generation: nothing is in the run state before it is done."""
 
     def __init__(self, context: RunContext, state: RunState, calendar: DecisionCalendar, mailbox: Mailbox, client: ControlClient,
@@ -47,7 +47,7 @@ class BoundaryActs:
             case FreezeDue():
                 self._freeze(entered, due.decision)
             case LoopEnd():
-                raise AssertionError("the end of a loop is no act at a boundary")
+                raise AssertionError("the end of a loop is no act between steps")
 
     def _let_leave(self, entered: Entered, passed: VotePassed) -> None:
         if passed.given_up:
