@@ -1,1 +1,1 @@
-"""A worker's life around its loop: preparing and entering plans, what is done between steps, recovering, saving, leaving, ending."""
+"""A worker around its loop: preparing and entering plans, what is done between steps, recovering, saving, leaving, ending."""

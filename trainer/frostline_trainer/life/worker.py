@@ -23,12 +23,12 @@ from frostline_trainer.control.mailbox import Fenced, Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.identity import Identity
 from frostline_trainer.life.between_steps import BetweenSteps
-from frostline_trainer.life.run_end import Conclusion
 from frostline_trainer.life.entering import Entered, Entrance
 from frostline_trainer.life.introducing import heartbeat, make_registration
 from frostline_trainer.life.own_store import OwnStore
 from frostline_trainer.life.preparing import NotFormed, Preparation
 from frostline_trainer.life.recovering import Recovery, let_go_of
+from frostline_trainer.life.run_end import Conclusion
 from frostline_trainer.life.saving import Saving
 from frostline_trainer.life.sick_device import end_if_sick, end_if_silent
 from frostline_trainer.life.stacks import stack_event
