@@ -20,6 +20,7 @@ from frostline_trainer.control.heartbeats import Heartbeats
 from frostline_trainer.control.line import ControllerLine
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.process.plug import Plug
+from tests.integration.scripted_worker import wait_for
 
 WAIT_SECONDS = 20.0
 
@@ -29,7 +30,7 @@ class Service(control_pb2_grpc.ControlServicer):
 
     def __init__(self, message: pb.WatchPlanResponse | None) -> None:
         self.message, self.heard = message, threading.Event()
-        self.knows_nobody, self.outcomes = False, []
+        self.knows_nobody, self.outcomes, self.entered = False, [], list[int]()
         self.answers, self.streams, self.stuck = 10**9, 0, False
 
     def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
@@ -38,6 +39,13 @@ class Service(control_pb2_grpc.ControlServicer):
     def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         self.heard.set()
         return pb.HeartbeatResponse(known=True)
+
+    def Ready(self, request: pb.ReadyRequest, context: Any) -> pb.ReadyResponse:
+        if self.knows_nobody:
+            self.knows_nobody = False
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "worker 'a/1' is not registered here; register first")
+        self.entered.append(request.step)
+        return pb.ReadyResponse()
 
     def ReportRecords(self, request: pb.ReportRecordsRequest, context: Any) -> pb.ReportRecordsResponse:
         if self.knows_nobody:
@@ -179,6 +187,17 @@ class Listener:
     def hears(self, *fences: int) -> bool:
         with self.news:
             return self.news.wait_for(lambda: self.fences == list(fences), WAIT_SECONDS)
+
+
+def test_a_successor_hears_what_was_about_to_be_told_before_it_knew_the_worker(start: Start, tmp_path: Path) -> None:
+    """That a plan was entered, for one: otherwise the answer to the next failure takes the plan for one that nobody entered."""
+    service, address = start(None)
+    service.knows_nobody = True
+    (tmp_path / "controller.address").write_text(address)
+    listener = Listener(tmp_path / "controller.address")
+    listener.client.entered_in_background(GenerationId(incarnation=1, counter=5), 0.1, 35)
+    wait_for(lambda: service.entered == [35], "the successor hears of it")
+    listener.client.stop()
 
 
 @pytest.fixture
