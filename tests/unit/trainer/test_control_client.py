@@ -196,7 +196,7 @@ def test_a_successor_hears_what_was_about_to_be_told_before_it_knew_the_worker(s
     (tmp_path / "controller.address").write_text(address)
     listener = Listener(tmp_path / "controller.address")
     listener.client.entered_in_background(GenerationId(incarnation=1, counter=5), 0.1, 35)
-    wait_for(lambda: service.entered == [35], "the successor hears of it")
+    assert wait_for(lambda: service.entered == [35], "the successor hears of it")
     listener.client.stop()
 
 
