@@ -42,7 +42,7 @@ class CacheStack:
 
     def connect(self, shape: tuple[int, int] = (8, 16), dtype: torch.dtype = torch.float32, **section: object) -> BoundaryCache:
         """A worker's cache, closed with the stack."""
-        cache = BoundaryCache.connect(
+        cache = BoundaryCache(
             "", self.tokens.by_role[WORKER], f"worker-{next(self.numbers)}", CacheSection(**section), shape, dtype, self.run_dir
         )
         self.opened.append(cache)

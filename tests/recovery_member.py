@@ -13,7 +13,9 @@ from frostline_contract.job.cluster import Fault
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.unit_state import export_unit, unit_digest
 from frostline_trainer.identity import Identity
+from frostline_trainer.life.entering import Entered
 from frostline_trainer.life.worker import Worker
+from frostline_trainer.training.due import Due, VotePassed
 from frostline_trainer.training.run_state import RunState
 from tests.exact_cases import Case, build_case, job_of
 
@@ -61,9 +63,10 @@ class CaseWorker(Worker):
         context.job = self.job
         return context
 
-    def _settle(self, entered: Any) -> None:
-        super()._settle(entered)
-        self.resources.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
+    def _act(self, entered: Entered, due: Due) -> None:
+        super()._act(entered, due)
+        if isinstance(due, VotePassed) and due.first:
+            self.resources.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
 
 
 def live(case: Case, number: int, folder: str, node: str, faults: list[dict[str, Any]], pods: int,

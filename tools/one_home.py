@@ -18,6 +18,8 @@ ENTERS_A_PHASE = ("phase", "_phase", "enter")
 """Functions whose first argument is a phase."""
 PLAN_LINES = frozenset({"plan", "plan_end"})
 """Kinds of lines of plans.jsonl that tell of a generation."""
+PLUGGED_IN = "frostline_trainer/faults/"
+"""Planned faults: production code knows the plug's interface alone."""
 NOT_OF_A_RUN = {"local_backend.py": "events.jsonl", "job_source.py": "job.yaml"}
 """Files with a name of the run directory that lie elsewhere: in the stand-in for the API server; in a ConfigMap."""
 
@@ -34,6 +36,7 @@ def check_homes(file: Path, tree: ast.AST) -> list[Fault]:
         (("backoff.py",), _back_off),
         (("worker_id.py",), _worker_ids),
         (("plan_log.py",), _plan_lines),
+        ((), _plugged_in),
     )
     return [fault for homes, check in checks if file.name not in homes for fault in check(file, tree)]
 
@@ -112,6 +115,17 @@ def _plan_lines(file: Path, tree: ast.AST) -> Iterator[Fault]:
             kinds = key is not None and _constants(key, frozenset({"kind"})) and _constants(value, PLAN_LINES)
             if kinds:
                 yield node.lineno, f"a line {kinds[0]!r} of plans.jsonl by hand; frostline_controller.service.plan_log makes it"
+
+
+def _plugged_in(file: Path, tree: ast.AST) -> Iterator[Fault]:
+    if PLUGGED_IN in file.as_posix():
+        return
+    dotted = PLUGGED_IN.strip("/").replace("/", ".")
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if any(f"{name}.".startswith(f"{dotted}.") for name in names):
+            yield node.lineno, f"{dotted} is plugged in by name (frostline_trainer.process.plug), never imported"
 
 
 def _said_of(node: ast.AST, tails: tuple[str, ...], words: frozenset[str]) -> list[str]:

@@ -15,8 +15,8 @@ from frostline_contract.cache_identity import HEADER, CacheIdentity
 from frostline_contract.cache_tag import tags_of
 from frostline_controller.local.redis_process import RedisProcess, start_redis
 from frostline_trainer.cache.codec import make_codec
-from frostline_trainer.cache.layout import ValueLayout
 from frostline_trainer.cache.resp import Connection, Outcome
+from frostline_trainer.cache.values import ValueLayout
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave_both, ratios
 
 VALUE_SHAPE = (192, 768)

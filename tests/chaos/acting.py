@@ -79,7 +79,9 @@ class Actor:
         elif act.kind in ("kill_preload", "kill_all", "kill_write"):
             befallen = members
         elif act.kind == "resize":
-            taken = tuple(f"{pod.uid}/" for pod in LocalBackend(running.folder / "cluster").read().pods if pod.ordinal >= act.value)
+            taken = tuple(
+                f"{pod.uid}/" for pod in LocalBackend(running.folder / "cluster").read().pods if pod.ordinal >= act.value
+            )
             befallen = [worker for worker in members if worker.startswith(taken)]
         said = {"index": index, "workers": befallen, "step": running.step, "time_seconds": time.time()}
         (self.told / f"{index}.json").write_text(json.dumps(said))

@@ -87,10 +87,10 @@ def _samples_once(ended: Ended, steps: list[int]) -> list[str]:
     seen: dict[int, Counter[int]] = {}
     for step in steps:
         samples = (sample for sample in order.indices(step) if sample != PADDING)
-        seen.setdefault(order.epoch_of(step), Counter()).update(samples)
+        seen.setdefault(order.place_of(step)[0], Counter()).update(samples)
     found = []
     for epoch, counts in seen.items():
-        whole = epoch < order.epoch_of(steps[-1]) or steps[-1] % order.steps_per_epoch == 0
+        whole = epoch < order.place_of(steps[-1])[0] or steps[-1] % order.steps_per_epoch == 0
         if max(counts.values()) > 1 or (whole and set(counts) != set(range(order.num_samples))):
             found.append(f"epoch {epoch} visits {len(counts)} of {order.num_samples} samples, some {max(counts.values())} times")
     return found

@@ -22,6 +22,7 @@ from frostline_controller.cluster.service_process import Service
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc
 from frostline_trainer.life.departure import Teller, line_of
+from frostline_trainer.process.plug import PLANNED_FAULTS
 from tests.integration.scripted_worker import make_run, wait_for
 from tests.integration.test_local_cluster import ENV, workers
 
@@ -204,7 +205,8 @@ def test_a_pod_that_is_cut_off_is_told_of_afterwards(tmp_path: Path, listen: Any
     (tmp_path / "cut").write_text(str(time.time() + 0.4))
     healed = time.monotonic() + 0.4
     env = {"FROSTLINE_POD_UID": "uid", "FROSTLINE_WORKER_NONCE": "n", "FROSTLINE_TOKEN": "t",
-           "FROSTLINE_CUT": str(tmp_path / "cut"), "FROSTLINE_CONTROLLER": str(tmp_path / "controller.address")}  # fmt: skip
+           "FROSTLINE_CUT": str(tmp_path / "cut"), "FROSTLINE_PLUG": PLANNED_FAULTS,
+           "FROSTLINE_CONTROLLER": str(tmp_path / "controller.address")}  # fmt: skip
     assert Teller().tell(env, -9)
     ((at, _),) = listener.heard
     assert at >= healed - 0.02

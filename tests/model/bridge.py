@@ -8,11 +8,10 @@ from dataclasses import replace
 from frostline_contract.plan import SURVIVORS, Plan, SeenVote, StateTag
 from frostline_controller.recovery.answer import answer
 from frostline_controller.recovery.facts import Answer, Failure, HeldUnit, SurvivorReport
-from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.generations.plan_table import PlanState, PlanTable, Row
 from tests.model.building import answering_plan, first_plan, switch
 from tests.model.configurations import Configuration
 from tests.model.world import (
-    NOBODY,
     NONE,
     Leader,
     Order,
@@ -107,16 +106,15 @@ class Bridge:
     # ---- what a worker accepts
 
     def takes(self, worker: int, heard: Order, plan: int) -> bool:
-        """Whether the mailbox of a worker that has heard `heard` takes an announcement of `plan`."""
+        """Whether the plan table of a worker that has heard `heard` takes an announcement of `plan`."""
         key = (worker, heard, plan)
         found = self._takes.get(key)
         if found is None:
-            box = Mailbox(worker_name(worker))
-            hear(box, heard)
-            counter = self.views[plan].order[1]
-            already = counter in box.known
-            box.put_plan(self.views[plan].plan)
-            found = self._takes[key] = counter in box.known and not already
+            view = self.views[plan]
+            table = PlanTable(worker_name(worker), newest=generation_id(heard))
+            if heard[1] == view.order[1]:
+                table.rows[heard[1]] = Row(view.plan, PlanState.OVER)
+            found = self._takes[key] = table.receive(view.plan)
         return found
 
     def votable(self, worker: int, plan: int, step: int) -> bool:
@@ -125,11 +123,12 @@ class Bridge:
         found = self._votables.get(key)
         if found is None:
             made = self.views[plan].plan
-            box = Mailbox(worker_name(worker))
-            box.put_plan(made)
-            box.allow(made.generation.counter)
-            box.mark_prepared(made.generation.counter)
-            found = self._votables[key] = box.votable(step, made.decision_number) == made.generation.counter
+            table = PlanTable(worker_name(worker))
+            table.receive(made)
+            table.start_forming()
+            table.formed(made.generation)
+            table.all_ready(made.generation.counter)
+            found = self._votables[key] = table.votable(step, made.decision_number) == made.generation.counter
         return found
 
     # ---- the answer to a failure
@@ -241,13 +240,6 @@ def by_step_number(failure: Failure) -> Failure:
         for worker, report in failure.reports.items()
     }
     return replace(failure, current=current, reports=reports)
-
-
-def hear(box: Mailbox, heard: Order) -> None:
-    """Bring a fresh mailbox to where everything up to `heard` is known."""
-    if heard != NOBODY:
-        box.newest = generation_id(heard)
-        box.known.add(heard[1])
 
 
 def seen_vote(vote: Vote) -> SeenVote:

@@ -34,8 +34,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "stale-plan",
         "a plan of an older generation is accepted",
-        (Edit(TRAINER + "control/mailbox.py", "if plan.generation < self.newest:\n                return False", "pass"),),
-        ("tests/unit/trainer/test_mailbox.py",),
+        (Edit(TRAINER + "generations/plan_table.py", "if plan.generation < self.newest:\n                return False", "pass"),),
+        ("tests/unit/trainer/test_plan_table.py",),
     ),
     Mutant(
         "deaf-worker",
@@ -178,9 +178,9 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "control/mailbox.py",
-                "        self.decisions[decision.decided_in, decision.number] = decision\n",
+                "        self._decisions[decision.decided_in, decision.number] = decision\n",
                 '        lineage = decision.lineage - 1 if decision.kind == "rollback" else decision.lineage\n'
-                "        self.decisions[lineage, decision.number] = decision\n",
+                "        self._decisions[lineage, decision.number] = decision\n",
             ),
         ),
         ("tests/unit/trainer/test_engine_notices.py",),
@@ -234,8 +234,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "life/worker.py",
-                '        log.warning("generation %s is over: %s", self._running(), failure)\n        end_if_sick(failure)\n',
-                '        log.warning("generation %s is over: %s", self._running(), failure)\n',
+                "        end_if_sick(failure)\n        try:\n",
+                "        try:\n",
             ),
         ),
         ("tests/integration/test_sick_devices.py::test_a_worker_whose_device_fails_ends_and_reports_nothing",),

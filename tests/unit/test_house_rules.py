@@ -65,6 +65,8 @@ OURS = "controller/frostline_controller/a.py"
         ("wait = min(LONGEST, FIRST * 2 ** failures)", "Backoff"),
         ('uid = worker_id.rpartition("/")[0]', "worker_id"),
         ('line = {"kind": "plan_end", "last_step": 3}', "plan_log"),
+        ("from frostline_trainer.faults.of_worker import PlannedFaults", "plugged in by name"),
+        ("import frostline_trainer.faults", "plugged in by name"),
     ],
 )
 def test_a_second_home_of_a_rule_is_seen_in_production_code(line: str, words: str) -> None:

@@ -37,11 +37,11 @@ class Walk:
 
 
 WALKS = (
-    Walk("a gradient norm becomes a patch of the run's object", 20, 19, 47, (
+    Walk("a gradient norm becomes a patch of the run's object", 20, 19, 46, (
         Act(WORKER + "engine/norms.py:unit_squares"),
         stack(WORKER + "training/loop.py:TrainingLoop._vote"),
         stack(WORKER + "training/committing.py:commit_step"),
-        stack(WORKER + "training/interval_closing.py:close_interval"),
+        stack(WORKER + "training/committing.py:close_interval"),
         Act(WORKER + "training/run_state.py:RunState.confirm"),
         Act(WORKER + "training/run_state.py:RunState.outgoing"),
         Act(WORKER + "control/client.py:ControlClient._send_statistics"),
@@ -50,16 +50,16 @@ WALKS = (
         Act(CONTROL + "service/freezing.py:Deciding._bind"),
         Act(CONTROL + "cluster/local_backend.py:LocalBackend.patch_annotations"),
     )),
-    Walk("an activation goes to Redis and comes back", 12, 10, 19, (
+    Walk("an activation goes to Redis and comes back", 12, 10, 18, (
         stack(WORKER + "engine/prefix.py:PrefixReader._compute"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.fill"),
         Act(WORKER + "cache/writer.py:Writer._write"),
         stack(WORKER + "engine/prefix.py:PrefixReader.prefetch"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.prefetch"),
-        Act(WORKER + "cache/reader.py:read_values"),
+        Act(WORKER + "cache/values.py:read_values"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.read"),
     )),
-    Walk("a killed worker's generation is answered, and a step is committed", 30, 19, 95, (
+    Walk("a killed worker's generation is answered, and a step is committed", 30, 19, 93, (
         Act(WORKER + "life/departure.py:Teller.tell"),
         Act(CONTROL + "service/servicer.py:ControlServicer.Leave"),
         Act(CONTROL + "members/departures.py:Departures._take_departure"),
@@ -70,19 +70,19 @@ WALKS = (
         Act(CONTROL + "service/servicer.py:ControlServicer.ReportRecovery"),
         Act(CONTROL + "service/recovery.py:Recovery.answer"),
         Act(CONTROL + "service/starting.py:Starting.from_survivors"),
-        Act(WORKER + "control/delivery.py:deliver"),
+        Act(WORKER + "control/mailbox.py:Mailbox.take"),
         Act(WORKER + "life/preparing.py:Preparation._prepare"),
         Act(WORKER + "life/entering.py:Entrance.enter"),
         stack(WORKER + "training/committing.py:commit_step"),
     )),
-    Walk("a plan becomes the first step in it", 20, 16, 88, (
+    Walk("a plan becomes the first step in it", 20, 16, 80, (
         Act(CONTROL + "service/reshaping.py:Reshaping.prepare"),
-        Act(WORKER + "control/delivery.py:deliver"),
+        Act(WORKER + "control/mailbox.py:Mailbox.take"),
         Act(WORKER + "life/preparing.py:Preparation._prepare"),
         Act(CONTROL + "service/servicer.py:ControlServicer.Ready"),
         Act(CONTROL + "service/reshaping.py:Reshaping._announce_ready"),
         stack(WORKER + "training/loop.py:TrainingLoop._ballot"),
-        Act(WORKER + "training/loop.py:TrainingLoop._after_vote"),
+        Act(WORKER + "training/loop.py:TrainingLoop._switch"),
         Act(WORKER + "life/entering.py:Entrance.enter"),
         stack(WORKER + "engine/generation.py:Generation.compute"),
     )),

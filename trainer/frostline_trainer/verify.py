@@ -6,15 +6,14 @@ decisions the freeze points, and the job file everything else. No controller, no
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job, load_job
-from frostline_contract.learning_rate import learning_rate
 from frostline_contract.mesh import in_words
-from frostline_contract.plan import MICRO_BATCH, GenerationId, Placement, Plan, StateTag
+from frostline_contract.plan import MICRO_BATCH, GenerationId, Placement, Plan
 from frostline_contract.reading import read_as
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import StepRecord
@@ -27,6 +26,7 @@ from frostline_trainer.engine.groups import lone_groups
 from frostline_trainer.engine.unit_state import import_unit
 from frostline_trainer.engine.vote import Ballot, hold_vote
 from frostline_trainer.setup import build_context
+from frostline_trainer.training.committing import commit_step, record_step
 from frostline_trainer.training.run_state import RunState
 
 EXIT_EQUAL, EXIT_DIFFERENT, EXIT_USER = 0, 1, 2
@@ -52,7 +52,8 @@ class Replayer:
         self.records = surviving_records(run_dir)
         if not self.records:
             raise ValueError(f"{RunDirectory(run_dir).metrics} holds no step yet; verify a run that has trained")
-        self.total_steps = job.total_steps(self.context.order(1).steps_per_epoch)
+        epoch = self.context.order(1).steps_per_epoch
+        self.calendar = DecisionCalendar(job.interval_steps(epoch), job.decisions.lag_steps, job.total_steps(epoch))
         root = job.checkpoint_root(run_dir)
         self.checkpoints = complete_checkpoints(root)
         codec = make_codec(job.cache.codec, self.context.hidden_shape, self.context.dtype)
@@ -120,26 +121,10 @@ class Replayer:
         gradients = generation.compute(step)
         ballot = Ballot(gradients.unit_squares, gradients.losses)
         result = hold_vote(generation.world, ballot, self.context.num_units, generation.num_microbatches)
-        rate, tag = 0.0, StateTag(lineage=state.lineage, step=step, generation=VERIFYING)
-        if result.finite:
-            state.accepted_steps += 1
-            training = self.job.training
-            rate = learning_rate(training.optimizer, training.schedule, state.accepted_steps, self.total_steps)
-            generation.commit(gradients, rate, result.gradient_norm, tag)
-        else:
-            generation.refuse(gradients, tag)
-        state.step = step
-        state.data_epoch, state.data_offset = generation.feed.place_of(step + 1)
-        return recorded.model_copy(
-            update={
-                "loss": result.loss,
-                "gradient_norm": result.gradient_norm,
-                "learning_rate": rate,
-                "unit_gradient_norms": tuple(math.sqrt(square) for square in result.unit_squares),
-                "refused": not result.finite,
-                "numerics_hash": state.chain(step, not result.finite),
-            }
-        )
+        commit_step(generation, state, self.calendar, step, gradients, result)
+        record_step(generation, state, step, result, seconds=0.0, parts={})
+        assert state.unconfirmed is not None
+        return state.unconfirmed
 
     def final_digest(self) -> str:
         """The digest of the present state; the run's own where its last step was redone."""

@@ -26,6 +26,7 @@ from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.identity import Identity
 from frostline_trainer.life.sick_device import end_if_sick
 from frostline_trainer.life.worker import Worker
+from frostline_trainer.process.plug import plug_of
 
 log = logging.getLogger(__name__)
 JOB_PATIENCE_SECONDS = 60.0
@@ -76,7 +77,7 @@ def ask_for_job(identity: Identity) -> tuple[Job, list[WorkerProfile]]:
 
     Raises Refused, or TimeoutError where no controller answers.
     """
-    line = ControllerLine(identity.controller, identity.token)
+    line = ControllerLine(identity.controller, identity.token, plug_of(os.environ))
     try:
         answer = line.call("DescribeJob", control_pb2.DescribeJobRequest(), JOB_PATIENCE_SECONDS)
     finally:
@@ -105,6 +106,7 @@ def _tell(identity: Identity, worker: Worker | None, error: str, user_mistake: b
         Mailbox(identity.worker_id),
         control_pb2.HeartbeatRequest,
         lambda lineage, step, interval: None,
+        plug_of(os.environ),
     )
     try:
         client.leave("ended", ended=True, error=error, user_mistake=user_mistake)

@@ -262,6 +262,7 @@ class LocalCluster:
             "FROSTLINE_WORKERS_PER_POD": str(self._job.placement.workers_per_pod),
             "FROSTLINE_DEVICE": self._job.training.device,
             "FROSTLINE_GRACE_SECONDS": str(GRACE_SECONDS - 1.0),
+            **({"FROSTLINE_PLUG": "frostline_trainer.faults"} if self._job.faults else {}),
         }
 
     def _write_status(self) -> None:

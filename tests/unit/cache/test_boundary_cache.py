@@ -220,7 +220,7 @@ def test_without_any_server_everything_is_a_miss_and_nothing_blocks(tmp_path) ->
     from frostline_contract.job.cluster import CacheSection
 
     started = time.monotonic()
-    cache = BoundaryCache.connect("127.0.0.1:1", "token", "w", CacheSection(), (8, 16), torch.float32, tmp_path)
+    cache = BoundaryCache("127.0.0.1:1", "token", "w", CacheSection(), (8, 16), torch.float32, tmp_path)
     cache.set_boundary(identity("nowhere"), None, 10)
     out = torch.empty(2, 8, 16)
     for _ in range(50):

@@ -19,6 +19,8 @@ from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.heartbeats import Heartbeats
 from frostline_trainer.control.line import ControllerLine
 from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.process.plug import Plug
+from tests.integration.scripted_worker import wait_for
 
 WAIT_SECONDS = 20.0
 
@@ -28,7 +30,7 @@ class Service(control_pb2_grpc.ControlServicer):
 
     def __init__(self, message: pb.WatchPlanResponse | None) -> None:
         self.message, self.heard = message, threading.Event()
-        self.knows_nobody, self.outcomes = False, []
+        self.knows_nobody, self.outcomes, self.entered = False, [], list[int]()
         self.answers, self.streams, self.stuck = 10**9, 0, False
 
     def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
@@ -37,6 +39,13 @@ class Service(control_pb2_grpc.ControlServicer):
     def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         self.heard.set()
         return pb.HeartbeatResponse(known=True)
+
+    def Ready(self, request: pb.ReadyRequest, context: Any) -> pb.ReadyResponse:
+        if self.knows_nobody:
+            self.knows_nobody = False
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "worker 'a/1' is not registered here; register first")
+        self.entered.append(request.step)
+        return pb.ReadyResponse()
 
     def ReportRecords(self, request: pb.ReportRecordsRequest, context: Any) -> pb.ReportRecordsResponse:
         if self.knows_nobody:
@@ -102,7 +111,7 @@ def test_a_call_on_a_line_that_is_reset_fails_as_a_lost_connection_does(start: S
     address = tmp_path / "controller.address"
     old, new = start(None), start(None)
     address.write_text(old[1])
-    line = Raced(str(address), "token")
+    line = Raced(str(address), "token", Plug())
     line.move = lambda: address.write_text(new[1])
     with pytest.raises(ConnectionResetError):
         line.once("DescribeJob", pb.DescribeJobRequest())
@@ -134,7 +143,7 @@ def test_a_channel_that_is_given_up_under_a_call_lives_until_the_call_has_ended(
 def test_a_stream_ends_when_the_line_is_reset_though_its_controller_says_nothing(start: Start, tmp_path: Path) -> None:
     address = tmp_path / "controller.address"
     address.write_text(start(_fence(1))[1])
-    line = ControllerLine(str(address), "token")
+    line = ControllerLine(str(address), "token", Plug())
     messages = line.watch("a/1")
     assert next(messages).fence.reason == "told"
     line.reset()  # it has not moved: nothing happens
@@ -178,6 +187,17 @@ class Listener:
     def hears(self, *fences: int) -> bool:
         with self.news:
             return self.news.wait_for(lambda: self.fences == list(fences), WAIT_SECONDS)
+
+
+def test_a_successor_hears_what_was_about_to_be_told_before_it_knew_the_worker(start: Start, tmp_path: Path) -> None:
+    """That a plan was entered, for one: otherwise the answer to the next failure takes the plan for one that nobody entered."""
+    service, address = start(None)
+    service.knows_nobody = True
+    (tmp_path / "controller.address").write_text(address)
+    listener = Listener(tmp_path / "controller.address")
+    listener.client.entered_in_background(GenerationId(incarnation=1, counter=5), 0.1, 35)
+    assert wait_for(lambda: service.entered == [35], "the successor hears of it")
+    listener.client.stop()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def test_an_epoch_visits_every_sample_once_and_pads_only_its_end(sizes: tuple[in
     assert all(len(batch) == batch_size for batch in batches)
     assert sorted(flat[:num_samples]) == list(range(num_samples))
     assert flat[num_samples:] == [PADDING] * (order.steps_per_epoch * batch_size - num_samples)
-    assert {order.epoch_of(step) for step in range(first, first + order.steps_per_epoch)} == {epoch}
+    assert {order.place_of(step)[0] for step in range(first, first + order.steps_per_epoch)} == {epoch}
 
 
 @given(SIZES, st.lists(st.integers(1, 500), min_size=1, max_size=8))

@@ -10,9 +10,9 @@ from frostline_contract.plan import StateTag
 from frostline_trainer.comm.collectives import open_store
 from frostline_trainer.engine.auditing import ComputationDiffers
 from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.flaw import Flaw, flip_first
 from frostline_trainer.engine.generation import Generation, StepGradients
 from frostline_trainer.engine.groups import form_groups, lone_groups
+from frostline_trainer.faults.flaw import Flaw, flip_first
 from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout, Segment, make_plan
 
@@ -58,7 +58,7 @@ def computed(
 
 def broken(index: int, what: str, lasting: bool = False) -> Callable[[list[RunContext]], None]:
     def wrong(contexts: list[RunContext]) -> None:
-        contexts[index].flaw = Flaw(what, lasting)
+        contexts[index].plug = Flaw(what, lasting)
 
     return wrong
 
@@ -121,7 +121,7 @@ def test_a_buddy_that_has_not_the_whole_stage_says_nothing() -> None:
     def wrong(contexts: list[RunContext]) -> None:
         settle = contexts[1].holdings.settle
         contexts[1].holdings.settle = lambda units, tag: settle([u for u in units if u not in plan_units], tag)  # type: ignore[method-assign]
-        contexts[0].flaw = Flaw("gradient")
+        contexts[0].plug = Flaw("gradient")
 
     found = computed(Layout(2, 1), AUDITED, wrong=wrong)
     assert all(isinstance(one, StepGradients) for one in found)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from frostline_trainer.engine.groups import Groups, Interrupted, lone_groups
 from frostline_trainer.training.loop import TrainingLoop
 from tests.exact_cases import NUM_UNITS
 from tests.simulated_device import SimulatedDevice, device_error
-from tests.unit.trainer.test_engine_loop import CALENDAR, Bench, decision
+from tests.unit.trainer.test_engine_loop import Bench, decision
 
 COMPUTED, COMMITTED = 1, 2
 """Marks of a step: the device's place at the end of its computation, and at the end of its update."""
@@ -40,17 +41,26 @@ class OnDevice(Bench):
         context.job = context.job.model_copy(update={"training": training})
         context.holdings.settle(range(NUM_UNITS), StateTag(lineage=0, step=0, generation=self.plan.generation))
         self.box.put_decision(decision(0, kind="keep"))
-        hooks = replace(self.hooks(), seen=self._seen)
-        self.loop = TrainingLoop(self.generation, self.plan, self.state, CALENDAR, self.box, hooks)
-        return self.loop
-
-    def _seen(self, vote: SeenVote) -> None:
-        assert self.loop.prepared is not None and self.loop.prepared.step == vote.step
-        self.device.log.append(f"vote {vote.step}")
+        self.seen = SeenVotes(self)
+        self.stepping = self.loop()
+        return self.stepping
 
     @property
     def votes(self) -> list[str]:
         return [line for line in self.device.log if line.startswith("vote")]
+
+
+class SeenVotes(deque[SeenVote]):
+    """Notes in the device's log when a vote is seen."""
+
+    def __init__(self, bench: OnDevice) -> None:
+        super().__init__()
+        self._bench = bench
+
+    def append(self, vote: SeenVote) -> None:
+        prepared = self._bench.stepping.prepared
+        assert prepared is not None and prepared.step == vote.step
+        self._bench.device.log.append(f"vote {vote.step}")
 
 
 def test_a_cpu_has_no_fence() -> None:
@@ -61,7 +71,7 @@ def test_a_cpu_has_no_fence() -> None:
 
 def test_a_vote_comes_after_the_devices_end_of_its_step_and_a_state_after_its_update() -> None:
     bench = OnDevice()
-    bench.begin(device := SimulatedDevice(looks=5)).run()
+    bench.run(bench.begin(device := SimulatedDevice(looks=5)))
     step = [f"marked {COMPUTED}", f"done {COMPUTED}", "vote 1", f"marked {COMMITTED}", f"done {COMMITTED}"]
     assert device.log[:5] == step
     assert bench.votes == [f"vote {number}" for number in range(1, 10)]
@@ -73,14 +83,14 @@ def test_what_an_audit_reads_is_behind_a_fence_too() -> None:
     bench = OnDevice()
     bench.audit_every_steps = 1
     bench.generation.phase = lambda name: device.log.append(name)
-    bench.begin(device := SimulatedDevice()).run()
+    bench.run(bench.begin(device := SimulatedDevice()))
     first = device.log[: device.log.index("vote 1")]
     assert first.index("done 1") < first.index("audit") < first.index("marked 2")
 
 
 def test_the_fence_changes_no_bit() -> None:
     with_fence, without = OnDevice(), Bench()
-    with_fence.begin(SimulatedDevice()).run()
+    with_fence.run(with_fence.begin(SimulatedDevice()))
     without.box.put_decision(decision(0, kind="keep"))
     without.run()
     numerics = [
@@ -94,7 +104,7 @@ def test_a_late_error_of_the_device_reaches_no_vote_and_prepares_nothing() -> No
     bench, error = OnDevice(), device_error()
     loop = bench.begin(SimulatedDevice(errors={mark_of(3, COMPUTED): error}))
     with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
-        loop.run()
+        bench.run(loop)
     assert bench.votes == ["vote 1", "vote 2"]
     assert loop.prepared is None and bench.state.step == 2
 
@@ -103,7 +113,7 @@ def test_an_error_in_the_update_leaves_its_units_torn() -> None:
     bench = OnDevice()
     loop = bench.begin(SimulatedDevice(errors={mark_of(2, COMMITTED): device_error()}))
     with pytest.raises(torch.AcceleratorError):
-        loop.run()
+        bench.run(loop)
     assert bench.votes == ["vote 1", "vote 2"]
     assert bench.generation.context.holdings.all() == {}
 
@@ -121,7 +131,7 @@ def test_an_interruption_ends_the_wait_for_a_device_that_is_stuck() -> None:
     threading.Thread(target=interrupt).start()
     started = time.monotonic()
     with pytest.raises(Interrupted):
-        loop.run()
+        bench.run(loop)
     assert time.monotonic() - started < 60
     assert bench.votes == ["vote 1"] and loop.prepared is None
 
@@ -133,7 +143,7 @@ def test_work_that_an_abort_has_ended_is_not_read() -> None:
     groups = bench.generation.groups
     device.at_look = lambda number: groups.interrupt() if number == mark_of(2, COMPUTED) else None
     with pytest.raises(Interrupted):
-        loop.run()
+        bench.run(loop)
     assert bench.votes == ["vote 1"]
 
 

@@ -5,7 +5,11 @@ import pytest
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
-from frostline_trainer.control.mailbox import Mailbox
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import plan_pb2
+from frostline_rpc.convert import to_message
+from frostline_trainer.control.mailbox import Fenced, Mailbox
+from frostline_trainer.generations.plan_table import PlanState
 from frostline_trainer.training.run_state import RunState
 from tests.hand_made_plans import Layout
 
@@ -16,51 +20,38 @@ def plan(counter: int, incarnation: int = 1, **fields: object) -> Plan:
     return Plan(generation=generation, freeze_point=0, placement=Layout(1, 2).placement(0), **(base | fields))
 
 
-def ready_box(*plans: Plan) -> Mailbox:
-    box = Mailbox("w1")
-    for item in plans:
-        assert box.put_plan(item)
-        box.allow(item.generation.counter)
-        box.mark_prepared(item.generation.counter)
-    return box
+def test_what_comes_over_the_watch_is_put_where_it_belongs() -> None:
+    box, now = Mailbox("w0"), list[object]()
+    generation = plan_pb2.GenerationId(incarnation=1, counter=7)
+    decision = Decision(number=2, interval=2, effective_step=11, freeze_point=3)
 
+    def take(**message: object) -> None:
+        box.take(pb.WatchPlanResponse(**message), now.append, now.append)  # type: ignore[arg-type]
 
-@pytest.mark.parametrize(("step", "decision", "votable"), [(2, 2, 0), (3, 2, 7), (5, 2, 7), (6, 2, 0), (4, 1, 0), (4, 3, 0)])
-def test_a_plan_can_be_voted_for_in_its_window_under_its_decision(step: int, decision: int, votable: int) -> None:
-    assert ready_box(plan(7)).votable(step, decision) == votable
-
-
-def test_readiness_needs_preparation_and_leave_and_can_be_taken_back() -> None:
-    box = Mailbox("w1")
-    box.put_plan(plan(7))
-    assert box.votable(4, 2) == 0
-    box.mark_prepared(7)
-    assert box.votable(4, 2) == 0
-    box.allow(7)
-    assert box.votable(4, 2) == 7
-    box.withdraw(7)
-    assert box.votable(4, 2) == 0
-    assert ready_box(plan(7, start="fresh")).votable(4, 2) == 0, "nothing to switch from"
-
-
-def test_the_newest_plan_is_voted_for_and_entered_ones_are_forgotten() -> None:
-    box = ready_box(plan(7), plan(9))
-    assert box.votable(4, 2) == 9
-    box.forget_plans_until(7)
-    assert list(box.plans) == [9]
-    box.forget_plans_until(9)
-    assert box.votable(4, 2) == 0 and box.plans == {}, "what was entered is nothing to vote for"
-
-
-def test_older_generations_are_refused_by_incarnation_first() -> None:
-    box = ready_box(plan(7, incarnation=2))
-    assert not box.put_plan(plan(8, incarnation=1))
-    assert not box.put_plan(plan(7, incarnation=2)), "known already"
-    assert box.put_plan(plan(8, incarnation=2))
-    stranger = Mailbox("somebody")
-    assert not stranger.put_plan(plan(7))
-    assert stranger.plans == {}, "a plan without this worker is heard, not taken"
-    assert stranger.newest == GenerationId(incarnation=1, counter=7)
+    take(plan=to_message(plan(7), plan_pb2.Plan))
+    take(decision=to_message(decision, plan_pb2.Decision))
+    (made,) = box.plans.start_forming()
+    assert made == plan(7) and box.decision(0, 2) == decision
+    box.plans.formed(made.generation)
+    take(ready=pb.ReadyNotice(generation=generation))
+    assert box.plans.state(made.generation) is PlanState.READY
+    take(withdraw=pb.WithdrawNotice(generation=generation))
+    assert box.plans.state(made.generation) is PlanState.WITHDRAWN
+    take(drain=pb.DrainNotice())
+    take(checkpoint=pb.CheckpointNotice())
+    assert (box.drain, box.checkpoint, box.end) == ("drain", True, "")
+    take(end=pb.EndNotice(reason="completed"))
+    assert (box.drain, box.end) == ("drain", "completed")
+    take(stack=pb.StackNotice(reason="it hangs"))
+    assert now == ["it hangs"] and box.due_report() is None
+    take(fence=pb.FenceNotice(generation=generation, reason="a member is gone"))
+    assert now == ["it hangs", made.generation], "what cannot wait for the training thread"
+    with pytest.raises(Fenced, match="a member is gone") as fenced:
+        box.check()
+    assert fenced.value.until == made.generation
+    box.tell(lost="not wanted any more")
+    with pytest.raises(Fenced, match="not wanted any more"):
+        box.check()
 
 
 def test_decisions_are_found_by_lineage_and_number() -> None:

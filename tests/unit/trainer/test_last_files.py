@@ -35,7 +35,7 @@ class BadDisk:
 def save(member: Member, mailbox: Mailbox | None = None, patient: bool = True) -> tuple[Path, str, list[int]]:
     moves: list[int] = []
     box = mailbox or Mailbox("a/1")
-    files = LastFiles(member.saving, box, lambda: moves.append(1), lambda: None, patient)
+    files = LastFiles(member.saving, box, lambda: moves.append(1), patient)
     folder = files.hand_in(member.entered, STATE)
     return folder, files.checkpoint(member.entered, STATE, folder), moves
 
@@ -141,7 +141,7 @@ def test_a_model_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
         if any(event.kind == "checkpoint_failed" for event in member.events.events) and blocked.is_file():
             blocked.unlink()
 
-    files = LastFiles(member.saving, Mailbox("a/1"), moved, lambda: None)
+    files = LastFiles(member.saving, Mailbox("a/1"), moved)
     assert files.model(member.context, folder, blocked / "model", 7) == ""
     assert (blocked / "model" / "config.json").exists()
     member.saving.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from frostline_proto.v1 import control_pb2
-from frostline_trainer.comm import sockets
+from frostline_trainer.comm import gloo
 from frostline_trainer.comm.collectives import connect_store, open_store
 from frostline_trainer.comm.store_ping import answers
 from frostline_trainer.control.client import ControlClient
@@ -43,13 +43,13 @@ def store() -> Iterator[OwnStore]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_a_store_listens_at_its_workers_address_alone(host: str) -> None:
-    before = sockets.listening()
+    before = gloo.listening()
     try:
         store, port = open_store(host)
     except OSError:
         assert host == "::1", "this machine has no IPv6"
         return
-    assert sockets.listening() - before in ({("127.0.0.1", port)}, {("::1", port)})
+    assert gloo.listening() - before in ({("127.0.0.1", port)}, {("::1", port)})
     client = connect_store(host, port)
     client.set("key", "value")
     assert store.get("key") == b"value"
@@ -111,7 +111,7 @@ def test_whoever_waits_in_a_dead_store_is_told_and_does_not_wait_for_the_deadlin
         identity = Identity(tmp_path, str(tmp_path / "nobody"), "any", "trainer-0", name, "node", "127.0.0.1")
         client = ControlClient(identity.controller, "any", control_pb2.RegisterRequest(worker_id=name), box,
                                control_pb2.HeartbeatRequest, lambda lineage, step, interval: None)  # fmt: skip
-        preparation = Preparation(build_case(Case("vit")), identity, box, client, lambda: None, lambda: 0)
+        preparation = Preparation(build_case(Case("vit")), identity, box, client, lambda: 0)
         preparation.start()
         box.put_plan(plan)
         time.sleep(0.5)
@@ -120,10 +120,7 @@ def test_whoever_waits_in_a_dead_store_is_told_and_does_not_wait_for_the_deadlin
         started = time.monotonic()
         preparation.give_up_meeting("127.0.0.1", port)
         with pytest.raises(RuntimeError, match="not wanted any more"):
-            preparation.next_plan(None, lambda: _in_time(started))
+            preparation.next_plan()
+        assert time.monotonic() - started < 20.0, "the plan was not given up at once"
         client.stop()
         preparation.stop()
-
-
-def _in_time(started: float) -> None:
-    assert time.monotonic() - started < 20.0, "the plan was not given up"

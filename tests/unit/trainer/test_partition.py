@@ -13,8 +13,8 @@ import pytest
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc
 from frostline_rpc.channel import open_channel
-from frostline_trainer.control import partition
-from frostline_trainer.control.partition import CutOff, cut_off, through_partition
+from frostline_trainer.faults import partition
+from frostline_trainer.faults.partition import CutOff, cut_off, through_partition
 
 
 class Service(control_pb2_grpc.ControlServicer):

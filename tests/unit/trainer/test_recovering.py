@@ -7,10 +7,11 @@ import pytest
 from frostline_contract.plan import GenerationId, Plan
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_trainer.control.client import ControlClient
-from frostline_trainer.control.mailbox import DueReport, Mailbox
+from frostline_trainer.control.mailbox import Fenced, Mailbox
 from frostline_trainer.engine.wrong_bits import CacheDiffers
+from frostline_trainer.generations.plan_table import DueReport
 from frostline_trainer.identity import Identity
-from frostline_trainer.life.recovering import Fenced, Recovery
+from frostline_trainer.life.recovering import Recovery
 from frostline_trainer.life.worker import Worker
 from frostline_trainer.training.run_state import RunState
 from tests.exact_cases import Case, build_case, job_of
@@ -69,20 +70,21 @@ def test_a_later_run_epoch_ends_the_older_generation_and_not_the_plan_that_began
         run_dir=tmp_path, controller="127.0.0.1:9", token="any", pod_name="trainer-0", worker_id="w0", node="one",
         host="127.0.0.1",
     )  # fmt: skip
-    worker = Worker(identity, job_of(CASE))
-    old, new = plan_of(FAILED), plan_of(NEXT, run_epoch=1)
-    worker.context = build_case(CASE)
-    worker.preparation = Preparing()
-    worker.mailbox.put_plan(old)
-    worker.mailbox.put_plan(new)
-    worker.entering = new
-    worker._later_epoch(1)
-    assert worker.mailbox.due_report(new.generation) is None
-    worker.entering = old
-    worker._later_epoch(1)
-    assert worker.mailbox.due_report(new.generation) is None
-    due = worker.mailbox.due_report(old.generation)
-    assert due is not None and due.reason == "run epoch 1 has begun"
+    reasons = []
+    for plan in (plan_of(NEXT, run_epoch=1), plan_of(FAILED)):
+        worker = Worker(identity, job_of(CASE))
+        worker.context = build_case(CASE)
+        worker.preparation = Preparing()
+        worker.mailbox.put_plan(plan)
+        worker.mailbox.plans.start_forming()
+        worker.mailbox.plans.formed(plan.generation)
+        worker._later_epoch(1)
+        assert worker.mailbox.due_report() is None, "a worker that runs nothing has left the older world"
+        worker.mailbox.plans.entering(plan.generation)
+        worker._later_epoch(1)
+        due = worker.mailbox.due_report()
+        reasons.append(due.reason if due is not None else "")
+    assert reasons == ["", "run epoch 1 has begun"]
 
 
 class Preparing:

@@ -17,7 +17,7 @@ from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import lone_groups
 from frostline_trainer.life import saving as saving_module
 from frostline_trainer.life.entering import Entered
-from frostline_trainer.life.finishing import agree_written, save_final_model
+from frostline_trainer.life.last_files import agree_written, save_final_model
 from frostline_trainer.life.saving import Saving
 from frostline_trainer.training.run_state import RunState
 from tests.engine_member import EventList, Run, train_step

@@ -10,8 +10,8 @@ import torch
 
 from frostline_contract.exit_codes import DEVICE
 from frostline_trainer.engine.context import RunContext
+from frostline_trainer.faults.of_worker import hang_device
 from frostline_trainer.life.departure import line_of
-from frostline_trainer.life.faults import hang_device
 from frostline_trainer.life.sick_device import answers, end_if_sick, end_if_silent, is_device_error, memory_shortage
 from tests.exact_cases import Case, build_case
 from tests.simulated_device import SimulatedDevice, device_error

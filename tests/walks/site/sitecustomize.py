@@ -12,6 +12,8 @@ import threading
 from types import CodeType, FrameType
 from typing import Any
 
+PLUGGED_IN = "frostline_trainer/faults/"
+"""What the run plugs in to lose a worker: no part of any walk, since production imports none of it."""
 OURS = ("frostline_contract/", "frostline_rpc/", "frostline_controller/", "frostline_trainer/", "frostline_cache_server/")
 
 
@@ -56,6 +58,7 @@ class Recorder:
             name = code.co_filename.replace(os.sep, "/")
             start = max((name.rfind(f"/{package}") for package in OURS), default=-1)
             file = name[start + 1 :] if start >= 0 and code.co_name != "<module>" else ""
+            file = "" if file.startswith(PLUGGED_IN) else file
             act = f"{file}:{code.co_qualname}"
             known = self._codes[code] = (file, act if act in self._acts else "")
         return known

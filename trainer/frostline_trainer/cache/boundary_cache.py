@@ -17,9 +17,8 @@ from frostline_trainer.cache.codec import Codec, as_bytes, make_codec
 from frostline_trainer.cache.control import Control
 from frostline_trainer.cache.counts import CacheCounts, CacheProfile, Meter
 from frostline_trainer.cache.lane import Lane, Shard
-from frostline_trainer.cache.layout import ValueLayout
 from frostline_trainer.cache.prefetch import Prefetcher
-from frostline_trainer.cache.reader import ReadResult, read_values
+from frostline_trainer.cache.values import ReadResult, ValueLayout, read_values
 from frostline_trainer.cache.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -34,6 +33,20 @@ class BoundaryCache:
     `close` and `flush`.
 
     `samples` and `variants` are equally long; variant 0 is the sample without augmentation.
+
+    Args:
+        cache_address: host:port of the cache server. `<run_dir>/cache.address` is preferred where it exists, because a restarted
+            cache server writes it. What cannot be reached misses until it can.
+        token: Of this worker's role, or the path of a file that holds it.
+        worker_id: Whose use the cache server counts.
+        section: The job's `cache`.
+        value_shape: (tokens, width) of one sample's boundary activation.
+        dtype: The compute type.
+        run_dir: Values are signed with the secret of the environment or of this directory, where there is one.
+        pin_memory: For rows that go to a GPU.
+
+    Raises:
+        ValueError: A codec, shape, dtype or secret that cannot be.
     """
 
     def __init__(
@@ -53,34 +66,13 @@ class BoundaryCache:
         self._pin_memory = pin_memory
         self._meter = Meter()
         self._distrusted: set[CacheIdentity] = set()
-        self.before_fill: Callable[[Tensor], Tensor] | None = None  # a planned fault changes what is stored
+        self.before_fill: Callable[[Tensor], Tensor] | None = None
         self._staging = torch.empty(0, self.codec.payload_bytes, dtype=torch.uint8)
         self._control = Control(cache_address, token, worker_id, run_dir, self._layout.value_bytes, self._meter)
         self._read_lock = threading.Lock()
         self._lane = Lane(self._shards)
         self._writer = Writer(Lane(self._shards), self._layout, self.codec, self._meter, self._may_write)
         self._prefetcher = Prefetcher(Lane(self._shards), self._layout, pin_memory, self._count_read)
-
-    @classmethod
-    def connect(
-        cls,
-        cache_address: str,
-        token: str,
-        worker_id: str,
-        section: CacheSection,
-        value_shape: tuple[int, int],
-        dtype: torch.dtype,
-        run_dir: Path,
-        pin_memory: bool = False,
-    ) -> "BoundaryCache":
-        """A cache that uses what it can reach, now or later; until then it always misses.
-
-        cache_address: host:port of the cache server; `<run_dir>/cache.address` is preferred where it exists, because a
-        restarted cache server writes it. value_shape: (tokens, width) of one sample's boundary activation. dtype: the
-        compute type. pin_memory: for rows that go to a GPU. Values are signed with the secret of the environment or of run_dir,
-        where there is one. Raises ValueError for a codec, shape, dtype or secret that cannot be.
-        """
-        return cls(cache_address, token, worker_id, section, value_shape, dtype, run_dir, pin_memory)
 
     # The boundary -----------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from frostline_contract.cache_identity import CacheIdentity
 from frostline_trainer.cache.lane import Lane
-from frostline_trainer.cache.layout import ValueLayout
-from frostline_trainer.cache.reader import ReadResult, read_values
+from frostline_trainer.cache.values import ReadResult, ValueLayout, read_values
 
 PREFETCH_BYTES_MAX = 256 << 20
 """Fetched and not yet taken: older batches give way to newer ones, because after a rollback nobody comes for them."""

@@ -13,12 +13,11 @@ from frostline_contract.cache_identity import CacheIdentity
 from frostline_trainer.cache.codec import Codec
 from frostline_trainer.cache.counts import Meter
 from frostline_trainer.cache.lane import Lane
-from frostline_trainer.cache.layout import ValueLayout
-from frostline_trainer.cache.resp import Buffer, Outcome
+from frostline_trainer.cache.resp import Outcome
+from frostline_trainer.cache.values import WRITE_SECONDS_MAX, ValueLayout, store_values
 
 QUEUE_BYTES_MAX = 64 << 20
 QUEUE_ENTRIES_MAX = 4096
-WRITE_SECONDS_MAX = 5.0
 FULL_PAUSE_SECONDS = 5.0
 """A refused write still ships its payload: after one, nothing is sent for this long."""
 
@@ -154,23 +153,3 @@ class Writer:
             for key in self._layout.keys(drop.identity, sample, variant)
         ]
         self._lane.unlink(keys, time.monotonic() + WRITE_SECONDS_MAX)
-
-
-def store_values(
-    lane: Lane, layout: ValueLayout, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int], payloads: Tensor
-) -> tuple[list[Outcome | None], float]:
-    """Store host payloads (n, payload_bytes) uint8. Returns what became of each sample (None: not all of it went) and seconds."""
-    started = time.monotonic()
-    memory = memoryview(payloads.contiguous().view(-1).numpy())
-    items: list[tuple[bytes, Sequence[Buffer]]] = []
-    for index, (sample, variant) in enumerate(zip(samples, variants, strict=True)):
-        pieces = layout.pieces(memory[index * layout.payload_bytes : (index + 1) * layout.payload_bytes])
-        keys = layout.keys(identity, sample, variant)
-        items.extend((key, (layout.header(piece, key), piece)) for key, piece in zip(keys, pieces, strict=True))
-    chunks = lane.store(items, started + WRITE_SECONDS_MAX)
-    outcomes: list[Outcome | None] = []
-    for start in range(0, len(chunks), layout.num_chunks):
-        of_sample = chunks[start : start + layout.num_chunks]
-        whole = all(outcome is Outcome.DONE for outcome in of_sample)
-        outcomes.append(Outcome.DONE if whole else Outcome.REFUSED if Outcome.REFUSED in of_sample else None)
-    return outcomes, time.monotonic() - started

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from frostline_trainer.comm import nccl, sockets
-from frostline_trainer.comm.patient import wait_for
+from frostline_trainer.comm import gloo, nccl
 from frostline_trainer.comm.waiting import blocked
 
 DEFAULT_TIMEOUT = timedelta(seconds=120)
@@ -59,8 +58,8 @@ class Group:
                  timeout: timedelta = DEFAULT_TIMEOUT, host: str = "127.0.0.1") -> None:  # fmt: skip
         self.index, self.size, self.backend = index, size, backend
         self._group: Any = None
-        self._address: sockets.Address = ("", 0)
-        self._peers: set[sockets.Address] = set()
+        self._address: gloo.Address = ("", 0)
+        self._peers: set[gloo.Address] = set()
         self._patience: tuple[timedelta, ...] = ()
         self._interrupted = threading.Event()
         self._aborting: threading.Thread | None = None
@@ -134,7 +133,7 @@ class Group:
                     work.wait(*patience)
             self.check()
         else:
-            wait_for(works, patience, self._interrupted)
+            gloo.wait_for(works, patience, self._interrupted)
 
     def allow(self, timeout: timedelta) -> None:
         """Let each collective take so long from now on, however long the connecting was allowed to take."""
@@ -152,7 +151,7 @@ class Group:
         if group is None:
             return
         if self.backend == "gloo":
-            sockets.cut(self._address, self._peers)
+            gloo.cut(self._address, self._peers)
         elif not self._interrupted.is_set():
             self._aborting = nccl.abort_all([group])
         self._interrupted.set()
@@ -247,16 +246,16 @@ _listening_anew = threading.Lock()
 """Held while a listener is made: a group's own is known by being the only new one."""
 
 
-def _gloo_device(host: str) -> tuple[Any, sockets.Address]:
+def _gloo_device(host: str) -> tuple[Any, gloo.Address]:
     """A device for one group, and the address at which it alone listens."""
     with _listening_anew:
-        before = sockets.listening()
+        before = gloo.listening()
         device = dist.ProcessGroupGloo.create_device(hostname=host)
-        (address,) = sockets.listening() - before
+        (address,) = gloo.listening() - before
     return device, address
 
 
-def _read_address(text: bytes) -> sockets.Address:
+def _read_address(text: bytes) -> gloo.Address:
     host, _, port = text.decode().partition(" ")
     return host, int(port)
 

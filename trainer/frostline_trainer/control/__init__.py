@@ -1,1 +1,1 @@
-"""The worker's side of the control plane: the client's threads, the mailbox they fill, the line that faults may cut."""
+"""The worker's side of the control plane: the client's threads, the mailbox they fill, the line to the controller."""

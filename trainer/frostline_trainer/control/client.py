@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import grpc
 
@@ -17,10 +16,10 @@ from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.channel import error_text
 from frostline_rpc.convert import to_message
-from frostline_trainer.control.delivery import deliver
 from frostline_trainer.control.heartbeats import Heartbeats
 from frostline_trainer.control.line import CALL_SECONDS, FINAL_ERRORS, ControllerLine, Refused
 from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.process.plug import Plug
 
 log = logging.getLogger(__name__)
 RECORDS_A_REPORT = 200
@@ -34,21 +33,20 @@ class ControlClient:
 
     controller, token: themselves, or paths of files that hold them (ControllerLine). mailbox: where watched messages go.
     snapshot: called by the heartbeat thread for a HeartbeatRequest.
-    acknowledge(lineage, step, interval): what is durable now; None says nothing.
+    acknowledge(lineage, step, interval): what is durable now; None says nothing. plug: what may stand between; None: nothing.
     on_fence(generation), on_stack(reason), on_lost(): what cannot wait for the training thread; called in threads of this client.
     """
 
     def __init__(self, controller: str, token: str, registration: control_pb2.RegisterRequest, mailbox: Mailbox,
                  snapshot: Callable[[], control_pb2.HeartbeatRequest],
-                 acknowledge: Callable[[int, int | None, int | None], None]) -> None:  # fmt: skip
-        self._line, self._registration = ControllerLine(controller, token), registration
+                 acknowledge: Callable[[int, int | None, int | None], None], plug: Plug | None = None) -> None:  # fmt: skip
+        self._line, self._registration = ControllerLine(controller, token, plug or Plug()), registration
         self._mailbox, self._snapshot, self._acknowledge = mailbox, snapshot, acknowledge
         self.on_fence: Callable[[GenerationId], None] = lambda generation: None
         self.on_stack: Callable[[str], None] = lambda reason: None
         self.on_lost: Callable[[], None] = lambda: None
-        self._lock = threading.Lock()
+        self._lock, self._wake = threading.Lock(), threading.Event()
         self._stopping = self._line.stopping
-        self._wake = threading.Event()
         self._generation = GenerationId(incarnation=0, counter=0)
         self._outgoing: Callable[[], tuple[list[StepRecord], list[IntervalStatistics]]] = lambda: ([], [])
         self._events: list[control_pb2.RunEvent] = []
@@ -65,7 +63,8 @@ class ControlClient:
         while True:
             try:
                 self.response = self._line.once("Register", self._registration)
-                self._send_recovery_again()
+                if self._recovery is not None:
+                    self._recovery_due.set()
                 self.heartbeat_seconds = self.response.heartbeat_seconds or self.heartbeat_seconds
                 return self.response
             except (grpc.RpcError, OSError) as error:
@@ -139,19 +138,23 @@ class ControlClient:
         threading.Thread(target=self._quietly, args=(call,), daemon=True).start()
 
     def _quietly(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except (Refused, TimeoutError) as error:
-            log.warning("%s", error)
+        """A successor does not know this worker before another thread of ours has registered with it: the call waits for that."""
+        deadline = time.monotonic() + OUTCOME_SECONDS
+        while not self._stopping.is_set():
+            try:
+                call()
+                break
+            except (Refused, TimeoutError) as error:
+                successor = isinstance(error, Refused) and error.unknown_worker
+                if not successor or time.monotonic() > deadline:
+                    log.warning("%s", error)
+                    break
+            self._stopping.wait(0.2)
 
     def report_recovery(self, request: control_pb2.ReportRecoveryRequest) -> None:
         """Have it sent until it is answered, and again to whoever this worker registers with, until a plan is entered."""
         self._recovery = request
         self._recovery_due.set()
-
-    def _send_recovery_again(self) -> None:
-        if self._recovery is not None:
-            self._recovery_due.set()
 
     def _send_recovery(self) -> None:
         while not self._stopping.is_set():
@@ -198,7 +201,8 @@ class ControlClient:
         request = self._records_request(records[:RECORDS_A_REPORT], generation)
         if last := len(records) <= RECORDS_A_REPORT:
             request.outcome.CopyFrom(outcome)
-        self._acknowledge_records(self._line.call("ReportRecords", request, OUTCOME_SECONDS))
+        response = self._line.call("ReportRecords", request, OUTCOME_SECONDS)
+        self._acknowledge(response.durable_lineage, response.durable_step, None)
         return last
 
     def add_event(self, event: control_pb2.RunEvent) -> None:
@@ -265,7 +269,7 @@ class ControlClient:
 
     def _watch(self) -> None:
         for message in self._line.watch(self._registration.worker_id):
-            deliver(message, self._mailbox, self.on_fence, self.on_stack)
+            self._mailbox.take(message, self.on_fence, self.on_stack)
         self._stopping.wait(0.2)
 
     def _beat(self) -> None:
@@ -290,7 +294,7 @@ class ControlClient:
                 response = self._line.once("ReportRecords", request, timeout=20.0)
                 with self._lock:
                     del self._events[: len(request.events)]
-                self._acknowledge_records(response)
+                self._acknowledge(response.durable_lineage, response.durable_step, None)
 
     # ---- plumbing
 
@@ -314,6 +318,3 @@ class ControlClient:
             records=[to_message(record, plan_pb2.StepRecord) for record in records],
             events=events,
         )
-
-    def _acknowledge_records(self, response: Any) -> None:
-        self._acknowledge(response.durable_lineage, response.durable_step, None)

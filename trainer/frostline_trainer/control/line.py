@@ -11,7 +11,7 @@ from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.channel import open_channel
 from frostline_rpc.current_text import current_text
 from frostline_rpc.shared_channel import SharedChannel
-from frostline_trainer.control.partition import through_partition
+from frostline_trainer.process.plug import Plug
 
 CALL_SECONDS = 5.0
 RETRY_SECONDS = 0.2
@@ -31,12 +31,13 @@ class Refused(Exception):
 
 class ControllerLine:
     """controller: host:port, or the path of a file that holds it, read again at every reconnect. token: in the same way.
+    plug: what may stand between.
 
     Callable from any thread. stopping: set by `stop`.
     """
 
-    def __init__(self, controller: str, token: str) -> None:
-        self._controller, self._token = controller, token
+    def __init__(self, controller: str, token: str, plug: Plug) -> None:
+        self._controller, self._token, self._plug = controller, token, plug
         self._lock = threading.Lock()
         self._channel: SharedChannel | None = None
         self._address = ""
@@ -89,7 +90,7 @@ class ControllerLine:
         with self._lock:
             if self._channel is None:
                 self._address = current_text(self._controller)
-                self._channel = SharedChannel(through_partition(open_channel(self._address, self._token)))
+                self._channel = SharedChannel(self._plug.channel(open_channel(self._address, self._token)))
             return self._channel
 
     def _moved(self) -> bool:

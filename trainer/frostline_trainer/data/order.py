@@ -49,12 +49,8 @@ class BatchOrder:
     def steps_per_epoch(self) -> int:
         return -(-self.num_samples // self.batch_size)
 
-    def epoch_of(self, step: int) -> int:
-        """The epoch, from 0, that `step` (from 1) belongs to."""
-        return self.place_of(step)[0]
-
     def place_of(self, step: int) -> tuple[int, int]:
-        """(epoch, offset in its permutation) at which the batch of `step` begins."""
+        """(epoch, offset in its permutation) at which the batch of `step` begins. Epochs count from 0, steps from 1."""
         origin_step, epoch, offset = self.origin
         assert step > origin_step, f"step {step}: this order starts after step {origin_step}, steps count from 1"
         batches = step - origin_step - 1

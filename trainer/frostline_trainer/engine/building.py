@@ -41,7 +41,7 @@ class Builder:
 
     def pipeline(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers]) -> Pipeline:
         context, last = self._context, self._placement.shape.num_stages - 1
-        return Pipeline(stages, buffers, last, self._transport, context.hidden_like(), self._boundary_noise(), context.flaw)
+        return Pipeline(stages, buffers, last, self._transport, context.hidden_like(), self._boundary_noise(), context.plug)
 
     def _boundary_noise(self) -> EnterBoundary | None:
         section = self._context.job.data.augmentation

@@ -11,10 +11,10 @@ from frostline_trainer.data.load import TaskData
 from frostline_trainer.data.order import BatchOrder
 from frostline_trainer.engine.alignment import aligned
 from frostline_trainer.engine.fence import MakeMark, marks_of
-from frostline_trainer.engine.flaw import Flaw
 from frostline_trainer.engine.holdings import Holdings
 from frostline_trainer.engine.optimizer import Moments
 from frostline_trainer.model import CutModel
+from frostline_trainer.process.plug import Plug
 
 COMPUTE_TYPES = {
     "float32": torch.float32,
@@ -33,8 +33,9 @@ class RunContext:
     weights_digest: of the initial weights, as the run knows them.
     place_dependence: which unit gives a sample other bits at another place of its tile, in words; empty where none does.
     sample_tile_cost: seconds of the prefix one sample at a time over whole micro-batches; 0 where that was not measured.
-    moments: optimizer state of all units held here. holdings: which of them are whole, and at which state. flaw: of this
-    processor, where a fault is planned. marks: of the device's work (engine/fence.py); None: a CPU's is done when a call returns.
+    moments: optimizer state of all units held here. holdings: which of them are whole, and at which state. plug: what
+    may change a step's computation from outside. marks: of the device's work (engine/fence.py); None: a CPU's is done when a call
+    returns.
     """
 
     job: Job
@@ -52,7 +53,7 @@ class RunContext:
     sample_tile_cost: float = 0.0
     moments: Moments = field(default_factory=dict)
     holdings: Holdings = field(default_factory=Holdings)
-    flaw: Flaw = field(default_factory=Flaw)
+    plug: Plug = field(default_factory=Plug)
     marks: MakeMark | None = None
 
     def __post_init__(self) -> None:

@@ -13,10 +13,10 @@ import torch
 from frostline_contract.operations import LEADING_UP, Kind
 from frostline_trainer.comm.transport import Transfer, Transport
 from frostline_trainer.engine.evidence import Digest, Evidence, digest_of
-from frostline_trainer.engine.flaw import Flaw
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.programs import Carried, Instruction, Message
 from frostline_trainer.engine.stage import Inputs, Stage
+from frostline_trainer.process.plug import Plug
 
 EnterBoundary = Callable[[torch.Tensor, list[int], int], torch.Tensor]
 """(boundary activations, samples, step) -> what the first unit that learns is given."""
@@ -82,12 +82,12 @@ class Pipeline:
     transport: carries the messages of the replica's members. hidden_like: an empty tensor with a micro-batch's boundary shape,
     type and device.
     enter_boundary: what is done to the frozen prefix's output before the first unit that learns (an augmentation), or None.
-    flaw: what is wrong with this processor, by plan.
+    plug: what may change its results from outside.
     """
 
     def __init__(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers], last_stage: int, transport: Transport,
-                 hidden_like: torch.Tensor, enter_boundary: EnterBoundary | None, flaw: Flaw) -> None:  # fmt: skip
-        self._enter_boundary, self._flaw = enter_boundary, flaw
+                 hidden_like: torch.Tensor, enter_boundary: EnterBoundary | None, plug: Plug) -> None:  # fmt: skip
+        self._enter_boundary, self._plug = enter_boundary, plug
         self._stages, self._buffers = stages, buffers
         self._last_stage, self._transport, self._hidden_like = last_stage, transport, hidden_like
         self._sent: list[Transfer] = []
@@ -106,7 +106,7 @@ class Pipeline:
             if not self._carry(instruction):
                 self._compute(instruction, state)
         self._finish_sending()
-        self._flaw.end_of_schedule()
+        self._plug.end_of_schedule()
         return state.result
 
     def _carry(self, instruction: Instruction) -> bool:
@@ -151,7 +151,7 @@ class Pipeline:
         buffers = self._buffers[stage_number]
         apart = buffers.begin_apart()
         passed.root.backward(evidence.gradient)
-        self._flaw.gradient(buffers.parameters)
+        self._plug.gradient(buffers.parameters)
         digest = self._digest(passed, buffers, apart, needs_gradient)
         buffers.release(apart)
         return digest
@@ -215,7 +215,7 @@ class Pipeline:
 
     def _pass(self, stage_number: int, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int, loss: Loss,
               keep_output: bool) -> _Passed:  # fmt: skip
-        output = self._flaw.activation(self._forward(self._stages[stage_number], entry, micro_batch, step))
+        output = self._plug.activation(self._forward(self._stages[stage_number], entry, micro_batch, step))
         root = loss(output, micro_batch.inputs) if stage_number == self._last_stage else output
         return _Passed(entry, root, output if keep_output else None)
 
@@ -248,7 +248,7 @@ class Pipeline:
             buffers.before_backward(number)
         inputs = buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None
         torch.autograd.backward(passed.root, passed.gradient, inputs=inputs)
-        self._flaw.gradient(buffers.parameters)
+        self._plug.gradient(buffers.parameters)
         if apart is None:
             buffers.after_backward(number)
             return None

@@ -1,1 +1,1 @@
-"""A worker's life around its loop: entering and preparing plans, recovering, saving, leaving, finishing."""
+"""A worker around its loop: preparing and entering plans, what is done between steps, recovering, saving, leaving, ending."""

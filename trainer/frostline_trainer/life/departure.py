@@ -19,9 +19,9 @@ from frostline_proto.v1 import control_pb2, control_pb2_grpc
 from frostline_rpc.channel import open_channel
 from frostline_rpc.current_text import current_text
 from frostline_rpc.shared_channel import SharedChannel
-from frostline_trainer.control.partition import is_cut_off
 from frostline_trainer.gpus import VISIBLE
 from frostline_trainer.identity import worker_id_of
+from frostline_trainer.process.plug import PLUG, plug_of
 
 PATIENCE_SECONDS = 30.0
 """How long a controller that is away is waited for: longer than its successor needs."""
@@ -37,7 +37,7 @@ def line_of(env: Mapping[str, str], code: int | None) -> bytes:
     """For the pipe: a worker with this environment has started (None), or ended with `code`. Empty where nobody is to hear."""
     if not all(name in env for name in NEEDED):
         return b""
-    told = {name: env[name] for name in (*NEEDED, "FROSTLINE_CUT", "FROSTLINE_NODE", VISIBLE) if name in env}
+    told = {name: env[name] for name in (*NEEDED, PLUG, "FROSTLINE_CUT", "FROSTLINE_NODE", VISIBLE) if name in env}
     return json.dumps({"env": told, "code": code}).encode() + b"\n"
 
 
@@ -61,6 +61,7 @@ class Teller:
 
     def connect(self, env: Mapping[str, str], code: None = None) -> bool:
         """Open the way that the worker's end may have to go. False where nobody is there yet."""
+        plug_of(env)  # what is to be imported is imported before it is needed
         try:
             with self._channel(env).use() as channel:
                 grpc.channel_ready_future(channel).result(timeout=CALL_SECONDS)
@@ -78,10 +79,10 @@ class Teller:
             worker_id=worker_id_of(env), reason=reason, ended=True, exit_code=code, node=env.get("FROSTLINE_NODE", ""),
             device_uuid=env.get(VISIBLE, ""),
         )  # fmt: skip
-        deadline = time.monotonic() + patience_seconds
+        deadline, plug = time.monotonic() + patience_seconds, plug_of(env)
         while time.monotonic() < deadline:
             try:
-                if not is_cut_off(env.get("FROSTLINE_CUT", "")):
+                if not plug.silences(env):
                     with self._channel(env).use() as channel:
                         control_pb2_grpc.ControlStub(channel).Leave(request, timeout=CALL_SECONDS)
                     return True

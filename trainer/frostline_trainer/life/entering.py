@@ -35,6 +35,11 @@ class Entered:
     generation: Generation
     link: LinkProfile | None
 
+    @property
+    def is_sender(self) -> bool:
+        """One member sends what all know alike."""
+        return self.index == 0
+
 
 class Entrance:
     """Brings this worker's state and stages in place for one plan after the other."""

@@ -6,35 +6,43 @@ disk is waited out, said in status and log; only after PATIENCE_SECONDS, or wher
 
 import errno
 import os
+import shutil
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from frostline_trainer.checkpoints.reading import is_complete
+import torch
+from safetensors import SafetensorError
+
+from frostline_contract.backoff import Backoff
+from frostline_contract.durable_files import move_durably, sync_file, sync_folder
+from frostline_trainer.checkpoints.reading import is_complete, load_unit, read_manifest
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.generation import Generation
+from frostline_trainer.engine.unit_state import import_unit
 from frostline_trainer.life import saving as limits
 from frostline_trainer.life.entering import Entered
-from frostline_trainer.life.finishing import agree_written, save_final_model, who_says
 from frostline_trainer.life.saving import Saving
+from frostline_trainer.model import save_model
 from frostline_trainer.training.run_state import RunState
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
 WAIT_SECONDS = 0.2
+GROWTH_SECONDS = 0.5
 HOPELESS = os.strerror(errno.EFBIG)
 """In the reason of a write that this process may not make (its own limit of a file's size): no room that comes helps."""
 
 
 class LastFiles:
-    """Writes the run's last files. moved(): a sign of life, often. check(): raises where a report is due. patient: whether what
-    cannot be written is tried again; a run that has failed has nothing to wait for.
+    """Writes the run's last files. moved(): a sign of life, often. patient: whether what cannot be written is tried again; a run
+    that has failed has nothing to wait for.
     """
 
-    def __init__(
-        self, saving: Saving, mailbox: Mailbox, moved: Callable[[], None], check: Callable[[], None], patient: bool = True
-    ) -> None:
-        self._saving, self._mailbox, self._moved, self._check = saving, mailbox, moved, check
+    def __init__(self, saving: Saving, mailbox: Mailbox, moved: Callable[[], None], patient: bool = True) -> None:
+        self._saving, self._mailbox, self._moved = saving, mailbox, moved
         self._seconds = limits.PATIENCE_SECONDS if patient else 0.0
         self._told_to_stop = mailbox.drain
 
@@ -84,7 +92,7 @@ class LastFiles:
         while time.monotonic() < until:
             if self._mailbox.end or self._mailbox.drain != self._told_to_stop:
                 return False
-            self._check()
+            self._mailbox.check()
             self._moved()
             self._mailbox.wait(WAIT_SECONDS)
         return not patience.over
@@ -95,7 +103,7 @@ class Patience:
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
-        self._pause = FIRST_PAUSE_SECONDS
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
 
     @property
     def over(self) -> bool:
@@ -103,5 +111,84 @@ class Patience:
 
     def next_try(self) -> float:
         """When, by the monotonic clock."""
-        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_SECONDS)
-        return min(time.monotonic() + pause, self._end)
+        return min(time.monotonic() + self._backoff.failed(), self._end)
+
+
+def agree_written(generation: Generation, why_not: str) -> str:
+    """Whether all members have written their part of the final checkpoint; all wait for the slowest one.
+
+    why_not: what kept this member from it, empty where nothing did. Returns that, or whose part is missing, or "".
+    """
+    without = who_says(generation, bool(why_not))
+    return why_not or (f"members {without} could not write their part" if without else "")
+
+
+def who_says(generation: Generation, yes: bool) -> list[int]:
+    """Members that say yes, by their place in the world: the same answer for all, when all have said something."""
+    said = torch.zeros(generation.world.size, dtype=torch.int32)
+    said[generation.world.index] = int(yes)
+    generation.world.all_reduce_sum(said)
+    return list(map(int, said.nonzero().flatten()))
+
+
+def save_final_model(context: RunContext, folder: Path, directory: Path, moved: Callable[[], None] = lambda: None) -> str:
+    """Put all units of the final checkpoint together and write what plain transformers loads.
+
+    moved: called with every unit, and as often as the files have grown. Returns what kept it from being written; empty where
+    nothing did.
+    """
+    try:
+        manifest = read_manifest(folder)
+        for index, unit in enumerate(context.cut.units):
+            moved()
+            unit.to("cpu")
+            import_unit(index, unit, {}, load_unit(folder, manifest, index))
+        _save_whole(context, directory, moved)
+    except (OSError, SafetensorError) as error:
+        return str(error)
+    return ""
+
+
+def _save_whole(context: RunContext, directory: Path, moved: Callable[[], None]) -> None:
+    """The directory appears by renaming: a writer that is killed leaves no half model that looks whole."""
+    beside = [directory.with_name(f".{directory.name}{suffix}") for suffix in (".partial", ".before")]
+    for left in beside:
+        shutil.rmtree(left, ignore_errors=True)
+    partial, before = beside
+    needed = sum(parameter.numel() * parameter.element_size() for parameter in context.cut.model.parameters())
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(directory.parent).free
+    if free < needed:
+        raise OSError(f"{directory} needs {needed} bytes, {free} are free")
+    with _watching_growth(partial, moved):
+        save_model(context.cut, partial, context.data.processor)
+    for path in partial.iterdir():
+        moved()
+        sync_file(path)
+    sync_folder(partial)
+    if directory.exists():
+        move_durably(directory, before)
+    move_durably(partial, directory)
+    shutil.rmtree(before, ignore_errors=True)
+
+
+@contextmanager
+def _watching_growth(folder: Path, moved: Callable[[], None]) -> Iterator[None]:
+    """Inside, `moved` is called from another thread whenever the folder's files have grown: what writes them cannot say so."""
+    done = threading.Event()
+
+    def watch() -> None:
+        size = -1
+        while not done.wait(GROWTH_SECONDS):
+            with suppress(OSError):  # a file may be renamed just now
+                if (now := sum(path.stat().st_size for path in folder.iterdir())) != size:
+                    size = now
+                    moved()
+
+    watcher = threading.Thread(target=watch, name="model-growth", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()

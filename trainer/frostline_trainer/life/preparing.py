@@ -13,6 +13,7 @@ from frostline_trainer.control.line import Refused
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.groups import Formation, Groups
+from frostline_trainer.generations.plan_table import FORMED, PlanState
 from frostline_trainer.identity import Identity
 from frostline_trainer.life.sick_device import end_if_sick
 from frostline_trainer.life.watchdog import Watchdog
@@ -32,20 +33,19 @@ class NotFormed(RuntimeError):
 class Preparation:
     """Every plan that names this worker is prepared at once, each in a thread of its own.
 
-    running(): the generation that this worker is a member of now, or None. step(): its last committed step. The training thread
-    never waits in here for others.
+    What has become of a plan is said by the mailbox's table; here are its groups. step(): the worker's last committed step. The
+    training thread never waits in here for others.
     """
 
-    def __init__(self, context: RunContext, identity: Identity, mailbox: Mailbox, client: ControlClient,
-                 running: Callable[[], GenerationId | None], step: Callable[[], int]) -> None:  # fmt: skip
+    def __init__(
+        self, context: RunContext, identity: Identity, mailbox: Mailbox, client: ControlClient, step: Callable[[], int]
+    ) -> None:
         self._context, self._identity, self._mailbox, self._client = context, identity, mailbox, client
-        self._running, self._step = running, step
+        self._plans, self._step = mailbox.plans, step
         self._watchdog = Watchdog()
         self._lock = threading.Lock()
         self._formations: dict[GenerationId, Formation] = {}
         self._groups: dict[GenerationId, Groups] = {}
-        self._switched: set[GenerationId] = set()
-        self._failures: dict[GenerationId, str] = {}
         self._dead_stores: set[tuple[str, int]] = set()
         self._jobs: dict[str, Job] = {job_revision(context.job): context.job}
         self._stopping = False
@@ -55,28 +55,24 @@ class Preparation:
 
     # ---- which plan is next
 
-    def next_plan(self, switched_to: Plan | None, check: Callable[[], None]) -> Plan | None:
-        """The plan to enter now; None where this worker is told to end. check(): raises where a report is due.
+    def next_plan(self) -> Plan | None:
+        """The plan to enter now; None where this worker is told to end. Raises Fenced where a report is due.
 
-        switched_to: the plan that the last vote named. Without one this worker is a joiner, a spare or a survivor: it takes any
-        start but a continuing one at once, and that when its base's members have switched. Raises NotFormed where the groups of
-        a plan that cannot wait were not formed.
+        A member comes here when a vote has switched. Anybody else is a joiner, a spare or a survivor, and waits for a plan that
+        is due. Raises NotFormed where the groups of a plan that cannot wait were not formed.
         """
-        if switched_to is not None:
-            return switched_to
-        while not (self._mailbox.end or self._mailbox.lost):
-            check()
-            for counter in sorted(self._mailbox.plans, reverse=True):
-                plan = self._mailbox.plans.get(counter)
-                if plan is not None and plan.generation in self._failures:
-                    raise NotFormed(plan.generation, self._failures.pop(plan.generation))
-                if plan is not None and counter in self._mailbox.prepared and self._is_due(plan):
-                    return plan
+        is_member = self._plans.running is not None
+        while is_member or not (self._mailbox.end or self._mailbox.lost):
+            if not is_member:
+                self._mailbox.check()
+            row = self._plans.due()
+            if row is not None and row.state is PlanState.FAILED:
+                raise NotFormed(row.plan.generation, row.reason)
+            if row is not None:
+                return row.plan
+            assert not is_member, "a member leaves its loop for a plan that is due"
             self._mailbox.wait(SWITCH_POLL_SECONDS)
         return None
-
-    def _is_due(self, plan: Plan) -> bool:
-        return plan.generation in self._switched if plan.start == CONTINUE else True
 
     # ---- the groups
 
@@ -113,8 +109,6 @@ class Preparation:
         """Close all groups of generations up to this one, whether they run, are ending, or are being formed."""
         for generation in self._until(until):
             self.close(generation)
-        for generation in [one for one in list(self._failures) if one <= until]:
-            self._failures.pop(generation, None)
 
     def interrupt(self, until: GenerationId) -> None:
         """Whatever blocks in a generation up to this one ends with an error, soon. Returns at once; callable from any thread."""
@@ -157,7 +151,6 @@ class Preparation:
         """All have entered: nobody looks for it any more."""
         with self._lock:
             groups = self._groups.get(plan.generation)
-            self._switched.discard(plan.generation)
         if groups is not None and groups.store is not None and groups.moving.index == 0 and plan.start == CONTINUE:
             store = groups.store
             self._in_background(lambda: store.delete_key(_switch_key(plan)))
@@ -174,19 +167,19 @@ class Preparation:
     # ---- in the background
 
     def _watch_plans(self) -> None:
-        seen: set[GenerationId] = set()
         while not self._stopping:
             self._mailbox.wait(0.5)
-            for plan in list(self._mailbox.plans.values()):
-                if plan.generation not in seen:
-                    seen.add(plan.generation)
-                    name = f"prepare-{plan.generation.counter}"
-                    threading.Thread(target=self._prepare, args=(plan,), name=name, daemon=True).start()
-            for plan in self._mailbox.take_repeated():
-                self._client.ready_in_background(plan.generation, 0.0)
-            for plan in self._mailbox.take_withdrawn():
-                self._client.not_ready_in_background(plan.generation, "withdrawn by the controller", self._step())
-            for generation in self._mailbox.take_buried():
+            for plan in self._plans.start_forming():
+                name = f"prepare-{plan.generation.counter}"
+                threading.Thread(target=self._prepare, args=(plan,), name=name, daemon=True).start()
+            for row in self._plans.take_unanswered():
+                if row.state in FORMED:
+                    self._client.ready_in_background(row.plan.generation, 0.0)
+                else:
+                    self._client.not_ready_in_background(row.plan.generation, row.reason, self._step())
+            with self._lock:
+                expired = self._formations.keys() & self._plans.expired
+            for generation in expired:
                 self.close(generation)
 
     def _prepare(self, plan: Plan) -> None:
@@ -194,7 +187,7 @@ class Preparation:
         timeout = timedelta(seconds=self._context.job.controller.reshape_deadline_seconds)
         formation = Formation(plan, self._identity.worker_id, plan.backend, timeout, self._identity.host)
         with self._lock:
-            if plan.generation <= self._mailbox.promised:
+            if self._plans.state(plan.generation) is not PlanState.FORMING:
                 return
             self._formations[plan.generation] = formation
             dead = (plan.store_host, plan.store_port) in self._dead_stores
@@ -210,7 +203,7 @@ class Preparation:
             self._give_up(plan, f"{type(error).__name__}: {error}"[:500])
             return
         with self._lock:
-            wanted = self._formations.get(plan.generation) is formation and not plan.generation <= self._mailbox.promised
+            wanted = self._formations.get(plan.generation) is formation and self._plans.formed(plan.generation)
             if wanted:
                 self._groups[plan.generation] = groups
         if not wanted:
@@ -218,9 +211,10 @@ class Preparation:
             groups.close()
             self.close(plan.generation)
             return
-        self._mailbox.mark_prepared(plan.generation.counter)
         self._client.ready_in_background(plan.generation, time.perf_counter() - started)
-        if plan.start == CONTINUE and self._running() != plan.base and groups.store is not None:
+        running = self._plans.running
+        is_member = running is not None and running.generation == plan.base
+        if plan.start == CONTINUE and not is_member and groups.store is not None:
             self._await_switch(plan, groups.store)
 
     def _fetch_job(self, plan: Plan) -> None:
@@ -233,16 +227,10 @@ class Preparation:
         self._jobs[plan.job_revision] = job
 
     def _give_up(self, plan: Plan, reason: str) -> None:
-        """The groups were not formed. What a running generation continues with is just not ready; a start must be reported."""
+        """The groups were not formed; the controller hears of it from `_watch_plans`."""
         self.close(plan.generation)
-        if plan.generation <= self._mailbox.promised:
-            return
-        log.warning("plan %s not prepared: %s", plan.generation, reason)
-        self._client.not_ready_in_background(plan.generation, reason, self._step())
-        if plan.start == CONTINUE:
-            self._mailbox.withdraw(plan.generation.counter)
-        else:
-            self._failures[plan.generation] = reason
+        if self._plans.not_formed(plan.generation, reason):
+            log.warning("plan %s not prepared: %s", plan.generation, reason)
 
     def _await_switch(self, plan: Plan, store: object) -> None:
         """A joiner learns from the plan's store that the base's members have switched."""
@@ -252,8 +240,7 @@ class Preparation:
         except RuntimeError as error:
             log.warning("the store of %s is gone: %s", plan.generation, error)
             return
-        self._switched.add(plan.generation)
-        self._mailbox.wake()
+        self._plans.switched(plan.generation)
 
 
 def _switch_key(plan: Plan) -> str:

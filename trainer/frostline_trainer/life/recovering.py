@@ -11,7 +11,7 @@ from frostline_contract.plan import GenerationId, Plan, SeenVote
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message
 from frostline_trainer.control.client import ControlClient
-from frostline_trainer.control.mailbox import DueReport, Mailbox
+from frostline_trainer.control.mailbox import Fenced, Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.wrong_bits import CacheDiffers, WrongBits
 from frostline_trainer.life.sick_device import memory_shortage
@@ -22,18 +22,11 @@ log = logging.getLogger(__name__)
 ERROR_CHARACTERS = 4000
 
 
-class Fenced(RuntimeError):
-    """The generation is over: the controller says so. Nothing failed here. until: the newest generation that is over."""
-
-    def __init__(self, due: DueReport) -> None:
-        super().__init__(due.reason)
-        self.until = due.until
-
-
 class Recovery:
-    """The memory of this worker's votes. All but `check` is the training thread's alone.
+    """The memory of this worker's votes. It is the training thread's alone.
 
-    ran: the generation that this worker was a member of last; prepared gradients are of its votes. plan: its plan.
+    ran: the generation that this worker was a member of last; prepared gradients are of its votes. plan: its plan. seen: the
+    newest steps' votes that have returned; the loop puts them here.
     """
 
     def __init__(self, worker_id: str, context: RunContext, state: RunState, mailbox: Mailbox, client: ControlClient) -> None:
@@ -42,21 +35,11 @@ class Recovery:
         self.ran: GenerationId | None = None
         self._plan: Plan | None = None
         self._failed: TrainingLoop | None = None
-        self._seen: deque[SeenVote] = deque(maxlen=2)
+        self.seen: deque[SeenVote] = deque(maxlen=2)
         self._switched: deque[GenerationId] = deque(maxlen=2)
         self._unanswered: control_pb2.ReportRecoveryRequest | None = None
 
     # ---- while all is well
-
-    def check(self, running: GenerationId | None) -> None:
-        """Raises Fenced where a report is due. running: the generation that this worker is a member of."""
-        due = self._mailbox.due_report(running)
-        if due is not None:
-            raise Fenced(due)
-
-    def see(self, vote: SeenVote) -> None:
-        """A step's vote has returned: this is the first thing that happens to its result."""
-        self._seen.append(vote)
 
     def switched(self, plan: Plan) -> None:
         """A vote has switched to `plan`."""
@@ -70,7 +53,7 @@ class Recovery:
     @property
     def seen_step(self) -> int:
         """The step of the newest vote that was seen; -1 for none."""
-        return self._seen[-1].step if self._seen else -1
+        return self.seen[-1].step if self.seen else -1
 
     # ---- when it has failed
 
@@ -94,7 +77,7 @@ class Recovery:
             incarnation=self._client.response.incarnation if self._client.response is not None else 0,
             generation=to_message(heard, plan_pb2.GenerationId),
             units=self._units(),
-            seen=[to_message(vote, plan_pb2.SeenVote) for vote in self._seen],
+            seen=[to_message(vote, plan_pb2.SeenVote) for vote in self.seen],
             fates=self._fates(),
             error="" if isinstance(failure, Fenced) else text_of(failure),
             fenced=isinstance(failure, Fenced),
@@ -137,8 +120,8 @@ class Recovery:
         same = (vote.lineage, vote.step, vote.generation) == (state.lineage, loop.prepared.step, loop.plan.generation)
         if same and state.step == vote.step - 1:
             loop.commit_late(vote)
-            if vote not in self._seen:
-                self.see(vote)
+            if vote not in self.seen:
+                self.seen.append(vote)
             log.info("committed step %d of %s late", vote.step, vote.generation)
 
     def _units(self) -> list[control_pb2.UnitReport]:
@@ -157,9 +140,7 @@ class Recovery:
 
     def _fates(self) -> list[control_pb2.PlanFate]:
         known = [(generation, True) for generation in self._switched]
-        known += [
-            (generation, False) for generation in sorted(self._mailbox.dead, key=lambda one: (one.incarnation, one.counter))
-        ]
+        known += [(generation, False) for generation in sorted(self._mailbox.plans.expired)]
         return [
             control_pb2.PlanFate(generation=to_message(generation, plan_pb2.GenerationId), switched=switched)
             for generation, switched in known

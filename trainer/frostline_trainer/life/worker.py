@@ -19,25 +19,23 @@ from frostline_contract.plan import GenerationId, Plan
 from frostline_contract.statistics import WorkerProfile
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.control.client import ControlClient
-from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.control.mailbox import Fenced, Mailbox
 from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.moves import give_up
 from frostline_trainer.identity import Identity
-from frostline_trainer.life.changing import Changes
-from frostline_trainer.life.concluding import Conclusion
+from frostline_trainer.life.between_steps import BetweenSteps
 from frostline_trainer.life.entering import Entered, Entrance
-from frostline_trainer.life.faults import FaultPlan, Progress, hang_device
-from frostline_trainer.life.flips import BitFlips
 from frostline_trainer.life.introducing import heartbeat, make_registration
 from frostline_trainer.life.own_store import OwnStore
 from frostline_trainer.life.preparing import NotFormed, Preparation
-from frostline_trainer.life.recovering import Fenced, Recovery, let_go_of
+from frostline_trainer.life.recovering import Recovery, let_go_of
+from frostline_trainer.life.run_end import Conclusion
 from frostline_trainer.life.saving import Saving
 from frostline_trainer.life.sick_device import end_if_sick, end_if_silent
 from frostline_trainer.life.stacks import stack_event
+from frostline_trainer.process.plug import Parts, plug_of
 from frostline_trainer.setup import build_context
 from frostline_trainer.training.caching import CacheUse
-from frostline_trainer.training.hooks import Ended, LoopEnd, LoopHooks
+from frostline_trainer.training.due import Due, Ended, LoopEnd
 from frostline_trainer.training.loop import TrainingLoop
 from frostline_trainer.training.phases import PhaseClock
 from frostline_trainer.training.run_state import RunState
@@ -56,16 +54,15 @@ class Worker:
         self.mailbox = Mailbox(identity.worker_id)
         self.clock = PhaseClock()
         self.state = RunState()
+        self.plug = plug_of(os.environ, job)
         self.entered: Entered | None = None
         self.loop: TrainingLoop | None = None
-        self.entering: Plan | None = None
-        self.switched_to: Plan | None = None
         self.client: ControlClient | None = None
 
     def run(self) -> int:
         self.context = self.build()
-        self.faults = FaultPlan.of(self.job, self.identity, self._fault_progress)
-        self.faults.watch(self.clock)
+        self.context.plug = self.plug
+        self.plug.attach(Parts(self.identity, self.job, self.context, self.state, self.mailbox.plans, self.clock))
         self.store = OwnStore(self.identity.host)
         feed_steps = self.context.order(1).steps_per_epoch
         self.calendar = DecisionCalendar(
@@ -93,10 +90,16 @@ class Worker:
 
     def _connect(self, registration: control_pb2.RegisterRequest) -> ControlClient:
         client = ControlClient(
-            self.identity.controller, self.identity.token, registration, self.mailbox, self._heartbeat, self._acknowledge
+            self.identity.controller,
+            self.identity.token,
+            registration,
+            self.mailbox,
+            self._heartbeat,
+            self._acknowledge,
+            self.plug,
         )
         client.on_fence = self._interrupt
-        client.on_lost = lambda: self._interrupt(self.mailbox.newest)
+        client.on_lost = lambda: self._interrupt(self.mailbox.plans.newest)
         client.on_stack = lambda reason: client.add_event(
             stack_event(self.identity.worker_id, self.state.step, self.state.lineage, reason)
         )
@@ -107,25 +110,23 @@ class Worker:
         """What outlives all generations."""
         identity, context, box = self.identity, self.context, self.mailbox
         self.caching = CacheUse(context, response.cache_address, identity.token, identity.worker_id, identity.run_dir)
-        self.faults.hang = lambda: hang_device(context)
-        self.faults.flip = BitFlips(identity.worker_id, context, self.state, self.caching, self._plan).flip
         self.saving = Saving(
-            context, Path(response.checkpoint_root), client, on_fenced=self._later_epoch, before=self.faults.before_file
+            context, Path(response.checkpoint_root), client, on_fenced=self._later_epoch, before=self.plug.before_file
         )
         self.recovery = Recovery(identity.worker_id, context, self.state, box, client)
         self.entrance = Entrance(identity.worker_id, context, self.state, box, self.saving.root, self.calendar)
-        self.changes = Changes(
-            context, self.state, self.saving, self.entrance, self.caching, self.calendar, self.clock.enter, self._report
+        self.preparation = Preparation(context, identity, box, client, lambda: self.state.step)
+        self.between_steps = BetweenSteps(
+            context, self.state, self.calendar, box, client, self.saving, self.entrance, self.caching, self.preparation
         )
-        self.preparation = Preparation(context, identity, box, client, self._running, lambda: self.state.step)
-        self.conclusion = Conclusion(context, self.state, self.saving, client, box, identity.run_dir, self.clock, self._check)
+        self.conclusion = Conclusion(context, self.state, self.saving, client, box, identity.run_dir, self.clock)
 
     # ---- the life between plans
 
     def _generations(self) -> int:
         while True:
             try:
-                plan = self.preparation.next_plan(self.switched_to, self._check)
+                plan = self.preparation.next_plan()
                 if plan is None:
                     return self._let_go()
                 ended = self._generation(plan)
@@ -138,28 +139,35 @@ class Worker:
 
     def _generation(self, plan: Plan) -> LoopEnd:
         """Enter a plan and train until it ends."""
-        started = time.perf_counter()
-        self.entering = plan
+        started, plans = time.perf_counter(), self.mailbox.plans
+        was_member = plans.running is not None
+        plans.entering(plan.generation)
         self.clock.enter(Phase.RESHAPE)
         groups = self.preparation.groups_of(plan)
         self._follow(self.preparation.job_of(plan))
-        if self.switched_to is not None:
+        if was_member:
             self.preparation.tell_switched(plan, self.state.step)
         entered = self.entrance.enter(plan, groups, self.recovery, self.clock, self.caching)
-        self.switched_to, self.loop = None, None
-        self.mailbox.forget_plans_until(plan.generation.counter)
-        self.entered, self.entering = entered, None
+        self.entered, self.loop = entered, None
+        plans.entered(plan.generation, as_member=entered is not None)
         if entered is None:
             # A leaver has given its state away. It keeps it, and its groups, until it enters another plan or is told to end.
             self.clock.enter(Phase.SPARE)
             return LoopEnd(Ended.SWITCHED)
         self._tell_entered(entered, time.perf_counter() - started)
-        self.loop = TrainingLoop(entered.generation, plan, self.state, self.calendar, self.mailbox, self._hooks(entered))
-        ended = self.loop.run()
-        if ended.plan is not None:
-            self.switched_to = ended.plan
-            self.recovery.switched(ended.plan)
-        return ended
+        self.loop = TrainingLoop(
+            entered.generation, plan, self.state, self.calendar, self.mailbox, self.clock, self.caching, self.recovery.seen
+        )
+        while not isinstance(due := self.loop.advance(), LoopEnd):
+            self._act(entered, due)
+        if due.plan is not None:
+            plans.switched(due.plan.generation)
+            self.recovery.switched(due.plan)
+        return due
+
+    def _act(self, entered: Entered, due: Due) -> None:
+        """Do what is due between two steps."""
+        self.between_steps.do(entered, due)
 
     def _follow(self, job: Job) -> None:
         """All members of a generation follow one job; its live fields may differ from the last one's (docs/protocols.md 9)."""
@@ -176,47 +184,7 @@ class Worker:
         units, shape = plan.placement.units_of(self.identity.worker_id), in_words(plan.placement.shape.degrees)
         log.info("entered %s at step %d: %s, units %s", plan.generation, self.state.step, shape, units)
 
-    def _hooks(self, entered: Entered) -> LoopHooks:
-        return LoopHooks(
-            checkpoint=lambda before_freeze: self._checkpoint(entered, before_freeze),
-            roll_back=lambda decision: self.changes.roll_back(entered, decision),
-            stable=self._stable,
-            applied=lambda decision: self.changes.apply(entered, decision),
-            report=self._report,
-            parts=self.clock.take_parts,
-            cache_counts=self.caching.take_counts,
-            first_vote=lambda: self._settle(entered),
-            seen=self.recovery.see,
-            check=self._check,
-        )
-
-    def _settle(self, entered: Entered) -> None:
-        """The first vote has passed: what came before is safe with this generation's members, and ends here."""
-        self.preparation.close_before(entered.plan.generation)
-        self.preparation.forget_switch(entered.plan)
-        give_up(self.context, entered.plan, self.identity.worker_id)
-
-    def _stable(self) -> None:
-        self.saving.stable()
-        if self.client is not None and self._is_sender():
-            self.client.wake()
-
-    def _checkpoint(self, entered: Entered, before_freeze: bool) -> None:
-        self.saving.checkpoint(entered, self.state, before_freeze)
-
     # ---- failure
-
-    def _plan(self) -> Plan | None:
-        """Of the generation that this worker is a member of, or is about to be."""
-        return self.entering or (self.entered.plan if self.entered is not None else None)
-
-    def _running(self) -> GenerationId | None:
-        plan = self._plan()
-        return plan.generation if plan is not None else None
-
-    def _check(self) -> None:
-        """Raises RuntimeError where the generation is over, or this worker is not wanted any more."""
-        self.recovery.check(self._running())
 
     def _interrupt(self, generation: GenerationId) -> None:
         """Whatever the training thread waits for in generations up to this one, it waits no longer."""
@@ -235,26 +203,27 @@ class Worker:
 
         Only a member of such a world stops. A worker that is in the new epoch already, or waits for a plan, has left it.
         """
-        plan = self._plan()
+        plan = self.mailbox.plans.running
         if plan is not None and plan.run_epoch < run_epoch:
-            self.mailbox.put_fence(plan.generation, f"run epoch {run_epoch} has begun")
+            self.mailbox.plans.put_fence(plan.generation, f"run epoch {run_epoch} has begun")
             self._interrupt(plan.generation)
 
     def _recover(self, failure: RuntimeError) -> None:
         """Drop all groups, keep what could be committed late, and report. A report is a promise (docs/protocols.md 4.1)."""
-        log.warning("generation %s is over: %s", self._running(), failure)
+        running = self.mailbox.plans.running
+        log.warning("generation %s is over: %s", running.generation if running is not None else None, failure)
         end_if_sick(failure)
         try:
             self.clock.enter(Phase.RECOVERY)
         except RuntimeError as another:
             log.warning("and in the recovery: %s", another)
             end_if_sick(another)
-        heard = self.mailbox.promise(failure.until if isinstance(failure, (Fenced, NotFormed)) else None)
+        heard = self.mailbox.plans.promise(failure.until if isinstance(failure, (Fenced, NotFormed)) else None)
         self.preparation.drop(heard)
         end_if_silent(self.context)
         if self.loop is not None:
             self.recovery.take_over(self.loop)
-        self.entered = self.loop = self.entering = self.switched_to = None
+        self.entered = self.loop = None
         self.caching.take_counts()  # of a step that no record is of
         self.saving.abandon(self.recovery.seen_step)
         self.recovery.report(failure, heard)
@@ -282,21 +251,12 @@ class Worker:
 
     # ---- what other threads ask
 
-    def _is_sender(self) -> bool:
-        entered = self.entered
-        return entered is not None and entered.index == 0
-
     def _outgoing(self):
-        return self.state.outgoing() if self._is_sender() else ([], [])
+        entered = self.entered
+        return self.state.outgoing() if entered is not None and entered.is_sender else ([], [])
 
     def _acknowledge(self, lineage: int, step: int | None, interval: int | None) -> None:
         self.state.forget(lineage, step, interval)
-
-    def _report(self, kind: str, reason: str, seconds: float, everybody: bool = False, **detail: str) -> None:
-        """everybody: the event must not be lost with one member; the controller takes it once."""
-        if self.client is not None and (everybody or self._is_sender()):
-            at = {"step": self.state.step, "lineage": self.state.lineage}
-            self.client.add_event(control_pb2.RunEvent(kind=kind, reason=reason, seconds=seconds, detail=detail, **at))
 
     def _heartbeat(self) -> control_pb2.HeartbeatRequest:
         entered, loop = self.entered, self.loop
@@ -309,9 +269,3 @@ class Worker:
             self.caching.profile(),
             loop.uncovered if loop is not None else (),
         )
-
-    def _fault_progress(self) -> Progress:
-        plan = self._plan()
-        needed = plan.needs(self.identity.worker_id) if plan is not None else []
-        torn = tuple(unit for unit in needed if self.context.holdings.state(unit) is None)
-        return Progress(self.state.step, self.state.lineage, str(plan.generation) if plan is not None else "", torn)

@@ -45,7 +45,7 @@ class CacheUse:
                 self.cache.clear_boundary()
             return
         if self.cache is None:
-            self.cache = BoundaryCache.connect(
+            self.cache = BoundaryCache(
                 self._address,
                 self._token,
                 self._worker_id,
@@ -54,6 +54,7 @@ class CacheUse:
                 self._context.dtype,
                 self._run_dir,
             )
+            self.cache.before_fill = self._context.plug.rows_to_store
         previous = self._previous_boundary(state, boundary)
         chain = list(state.codec_chain)
         tile = 1 if generation.plan.prefix_tile == SAMPLE else self._context.micro_batch_size

@@ -1,9 +1,11 @@
-"""A processor that computes wrong bits, as a planned fault: what it does to activations or gradients (docs/faults.md)."""
+"""Silent corruption, as a planned fault: a bit of a tensor, and a processor that computes wrong bits (docs/faults.md)."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+
+from frostline_trainer.process.plug import Plug
 
 BIT = 1 << 4
 """A low bit of the significand in every type: nothing becomes infinite, and nobody would see it in a loss."""
@@ -15,8 +17,16 @@ def flip_first(tensor: torch.Tensor) -> None:
     tensor.data.view(-1)[:1].view(INTEGERS[tensor.element_size()]).bitwise_xor_(BIT)
 
 
+def flipped(rows: torch.Tensor) -> torch.Tensor:
+    """A copy in which every row has another bit in its first element."""
+    copy = rows.clone()
+    for row in copy:
+        flip_first(row)
+    return copy
+
+
 @dataclass
-class Flaw:
+class Flaw(Plug):
     """what: `activation`, `gradient`, or nothing. lasting: a broken core, whatever it computes; otherwise of one step's schedule,
     so that the same computation done again comes out right.
     """

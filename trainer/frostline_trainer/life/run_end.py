@@ -5,8 +5,9 @@ All of it can be done again, by whoever is left after a failure: nothing of it c
 
 import logging
 import threading
-from collections.abc import Callable
 from pathlib import Path
+
+import torch
 
 from frostline_contract.phases import Phase
 from frostline_contract.run_directory import RunDirectory
@@ -18,11 +19,12 @@ from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.copies import compare_copies
 from frostline_trainer.engine.digests import world_digest
+from frostline_trainer.engine.evaluation import evaluate
+from frostline_trainer.engine.generation import Generation
 from frostline_trainer.life.entering import Entered
-from frostline_trainer.life.finishing import final_score, make_outcome, unwritten_text
 from frostline_trainer.life.last_files import WAIT_SECONDS, LastFiles
 from frostline_trainer.life.saving import Saving
-from frostline_trainer.training.hooks import Ended, LoopEnd
+from frostline_trainer.training.due import Ended, LoopEnd
 from frostline_trainer.training.phases import PhaseClock
 from frostline_trainer.training.run_state import RunState
 
@@ -32,13 +34,13 @@ STATUS = {Ended.FINISHED: RunStatus.COMPLETED, Ended.DRAINED: RunStatus.SUSPENDE
 
 class Conclusion:
     """run_dir: where the final model goes. clock: is told of each phase, and of each part of a long one that is done: a split of
-    any size is scored, and a model of any size written, however slow the disk. check(): raises where a report is due."""
+    any size is scored, and a model of any size written, however slow the disk."""
 
     def __init__(self, context: RunContext, state: RunState, saving: Saving, client: ControlClient, mailbox: Mailbox,
-                 run_dir: Path, clock: PhaseClock, check: Callable[[], None]) -> None:  # fmt: skip
+                 run_dir: Path, clock: PhaseClock) -> None:  # fmt: skip
         self._context, self._state, self._saving = context, state, saving
         self._client, self._mailbox, self._run_dir = client, mailbox, run_dir
-        self._clock, self._check = clock, check
+        self._clock = clock
 
     def conclude(self, entered: Entered, ended: LoopEnd) -> None:
         """Returns when the controller has said that the result is stored. Raises RuntimeError where a member is lost before, or
@@ -46,7 +48,7 @@ class Conclusion:
         self._clock.enter(Phase.FINISH)
         generation = entered.generation
         self._state.agreed_step = compare_copies(generation, self._state.step, self._state.agreed_step)
-        files = LastFiles(self._saving, self._mailbox, self._clock.moved, self._check, patient=ended.how is not Ended.FAILED)
+        files = LastFiles(self._saving, self._mailbox, self._clock.moved, patient=ended.how is not Ended.FAILED)
         folder = files.hand_in(entered, self._state)
         metrics = final_score(generation) if ended.how is Ended.FINISHED else {}
         digest = world_digest(generation)
@@ -58,7 +60,7 @@ class Conclusion:
             self._tell(self._outcome(ended, folder, unwritten, digest, metrics))
         self._clock.enter(Phase.DONE)
         while not self._mailbox.end:
-            self._check()
+            self._mailbox.check()
             self._mailbox.wait(WAIT_SECONDS)
 
     def _outcome(
@@ -76,3 +78,53 @@ class Conclusion:
     def _tell(self, outcome: control_pb2.RunOutcome) -> None:
         """In the background: whoever hands in the outcome must still hear that its generation is over."""
         threading.Thread(target=self._client.outcome, args=(outcome,), name="outcome", daemon=True).start()
+
+
+def final_score(generation: Generation) -> dict[str, float]:
+    """The test split's metrics, measured without a lossy codec; nothing that steers the run reads them."""
+    if not generation.context.job.evaluation.test_at_end:
+        return {}
+    generation.freeze_to(generation.freeze_point)
+    _, metrics = evaluate(generation, generation.context.data.test)
+    return metrics
+
+
+def unwritten_text(step: int, folder: Path, why: str) -> str:
+    """For the user: what is missing and what to do. why: the system's words, empty where another member's share is missing."""
+    return (
+        f"trained to step {step}, but its weights could not be written to {folder} ({why or 'a share of it is missing'}); "
+        "free some space and resume from the last complete checkpoint"
+    )
+
+
+def make_outcome(status: RunStatus, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,
+                 message: str = "") -> control_pb2.RunOutcome:  # fmt: skip
+    """What the controller writes into result.json."""
+    job = context.job
+    settings = {
+        "torch": torch.__version__,
+        "device": context.device.type,
+        "probe_digest": context.probe_digest,
+        "probe": context.probe_detail,
+        "dataset_digest": context.data.digest,
+        "numerics": job.training.numerics,
+        "numerics_hash": state.numerics_hash,
+        "batch_size": str(job.training.batch_size),
+        "micro_batch_size": str(job.training.micro_batch_size),
+        "reduction_leaves": str(job.training.reduction_leaves),
+        "threads": str(job.training.threads),
+        "precision": job.training.precision,
+        "seed": str(job.seed),
+        "main_metric": context.task.main_metric,
+        "lineage": str(state.lineage),
+        "accepted_steps": str(state.accepted_steps),
+    }
+    return control_pb2.RunOutcome(
+        status=status,
+        digest=digest,
+        final=metrics,
+        steps=state.step,
+        message=message,
+        checkpoint_path=checkpoint,
+        settings=settings,
+    )

@@ -1,4 +1,4 @@
-"""Planned faults of this worker: what the job's `faults` do to it, at (step, phase), each once (docs/faults.md).
+"""What the job's `faults` do to a worker, at (step, phase), each once (docs/faults.md).
 
 `raise`, `tear` and `late_commit` raise RuntimeError in the training thread, as a failed collective does: the process goes on
 as a survivor. `oom` and `device_error` raise what torch raises where a GPU has no memory, or has failed; with `device_hang` the
@@ -13,20 +13,27 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import grpc
 import torch
+from torch import nn
 
 from frostline_contract.durable_files import create_durably
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import FAULTS_OF_A_WORKER, FLIPS_OF_A_STEP, Fault
 from frostline_contract.phases import IN_STEP, Phase
 from frostline_contract.run_directory import RunDirectory
-from frostline_trainer.control.partition import cut_off
-from frostline_trainer.engine.context import RunContext
+from frostline_trainer.faults.flaw import Flaw, flip_first, flipped
+from frostline_trainer.faults.partition import cut_off, is_cut_off, through_partition
 from frostline_trainer.identity import Identity
+from frostline_trainer.process.plug import Parts, Plug
 from frostline_trainer.training.phases import PhaseClock
+
+if TYPE_CHECKING:
+    from frostline_trainer.engine.context import RunContext
 
 log = logging.getLogger(__name__)
 
@@ -178,9 +185,68 @@ class _NeverDone:
         return False
 
 
-def hang_device(context: RunContext) -> None:
+def hang_device(context: "RunContext") -> None:
     """From now on no work that the device is given is ever done, a CPU's neither."""
     context.marks = _NeverDone
+
+
+class PlannedFaults(Plug):
+    """Carries out the faults that a worker's job plans for its pod."""
+
+    def __init__(self) -> None:
+        self._flaw = Flaw()
+        self._plan: FaultPlan | None = None
+        self._flip_stored_in = 0
+
+    def attach(self, parts: Parts) -> None:
+        self._parts = parts
+        self._plan = FaultPlan.of(parts.job, parts.identity, self._progress)
+        self._plan.hang, self._plan.flip = lambda: hang_device(parts.context), self._flip
+        self._plan.watch(parts.clock)
+
+    def channel(self, channel: grpc.Channel) -> grpc.Channel:
+        return through_partition(channel)
+
+    def silences(self, env: Mapping[str, str]) -> bool:
+        return is_cut_off(env.get("FROSTLINE_CUT", ""))
+
+    def before_file(self, operation: str, step: int) -> None:
+        if self._plan is not None:
+            self._plan.before_file(operation, step)
+
+    def activation(self, output: torch.Tensor) -> torch.Tensor:
+        return self._flaw.activation(output)
+
+    def gradient(self, parameters: list[nn.Parameter]) -> None:
+        self._flaw.gradient(parameters)
+
+    def end_of_schedule(self) -> None:
+        self._flaw.end_of_schedule()
+
+    def rows_to_store(self, rows: torch.Tensor) -> torch.Tensor:
+        return flipped(rows) if self._flip_stored_in and self._parts.state.step < self._flip_stored_in else rows
+
+    def _progress(self) -> Progress:
+        parts, plan = self._parts, self._parts.plans.running
+        needed = plan.needs(parts.identity.worker_id) if plan is not None else []
+        torn = tuple(unit for unit in needed if parts.context.holdings.state(unit) is None)
+        return Progress(parts.state.step, parts.state.lineage, str(plan.generation) if plan is not None else "", torn)
+
+    def _flip(self, fault: Fault, step: int) -> None:
+        """Change the last unit that the worker owns; or, for `cached_value`, all that it stores in the cache in `step`; or what
+        it computes in `step` and, where the fault lasts, ever after.
+        """
+        if fault.what == "cached_value":
+            self._flip_stored_in = step
+        elif fault.what in ("activation", "gradient"):
+            self._flaw.what, self._flaw.lasting = fault.what, fault.lasting
+        else:
+            context, plan = self._parts.context, self._parts.plans.running
+            assert plan is not None
+            unit = plan.placement.units_of(self._parts.identity.worker_id)[-1]
+            name, parameter = next(iter(context.cut.units[unit].named_parameters()))
+            moments = context.moments.get((unit, name), {})
+            flip_first(parameter.detach() if fault.what == "weight" else next(one for one in moments.values() if one.ndim > 0))
 
 
 def _place_of(fault: Fault) -> str:

@@ -1,23 +1,80 @@
-"""Waiting for a collective or for messages so that an interruption always ends it, also where the library forgets it.
+"""What gloo lacks: a wait that always ends when the group is interrupted.
 
-gloo can lose a message under way: a peer says that it is ready to receive and goes; the write fails after the message has left
-the list of those that wait and before it is in that of those being sent, so whoever waits for it is never told, however dead its
-sockets are. So the wait is left to a thread beside the caller's, and the caller waits for that thread, or for the interruption.
-A thread that waits for a lost message is left to itself; there is one in the life of a pair that breaks, if at all.
+A collective that waits for a silent peer ends only when its sockets do (docs/design.md 12.1: a stopped peer, or one that failed
+and still holds references), and gloo has no abort that works. The library tells nobody which sockets it opened, but each group
+listens at an address of its own, and every connection of a group has such an address at one of its ends: they are shut down.
+
+That is not enough where gloo loses a message under way: a peer says that it is ready to receive and goes; the write fails after
+the message has left the list of those that wait and before it is in that of those being sent, so whoever waits for it is never
+told, however dead its sockets are. So the wait is left to a thread beside the caller's, and the caller waits for that thread, or
+for the interruption. A thread that waits for a lost message is left to itself; there is one in the life of a pair that breaks, if
+at all.
 """
 
+import os
 import queue
+import socket
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from frostline_trainer.comm.waiting import blocked
 
+Address = tuple[str, int]
+"""(numeric host, TCP port)."""
 POLL_SECONDS = 0.1
 """How often an interruption is looked for; what ends by itself is noticed at once."""
 GRACE_SECONDS = 0.2
 """How long after it the library may still say by itself what is wrong."""
+
+
+# ---- sockets
+
+
+def listening() -> set[Address]:
+    """Where this process listens."""
+    return {_address(opened.getsockname()) for opened in _sockets() if _listens(opened)}
+
+
+def cut(own: Address, peers: Collection[Address]) -> int:
+    """Shut down every connection that was accepted at `own` or leads to one of `peers`. Returns their number.
+
+    Listeners stay as they are: gloo ends the process when one of them is shut down.
+    """
+    number = 0
+    for opened in _sockets():
+        with suppress(OSError):  # it was closed meanwhile, or never connected: nobody waits on it
+            if not _listens(opened) and (_address(opened.getsockname()) == own or _address(opened.getpeername()) in peers):
+                opened.shutdown(socket.SHUT_RDWR)
+                number += 1
+    return number
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """Every TCP socket, by a descriptor of our own: whoever closes the original meanwhile cannot make it name another one."""
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):
+                continue
+            opened = socket.socket(fileno=os.dup(int(entry)))
+        except OSError:
+            continue
+        with opened:
+            if opened.family in (socket.AF_INET, socket.AF_INET6) and opened.type == socket.SOCK_STREAM:
+                yield opened
+
+
+def _listens(opened: socket.socket) -> bool:
+    return bool(opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _address(name: tuple) -> Address:
+    return name[0], name[1]
+
+
+# ---- waits
 
 
 class _Wait:

@@ -1,0 +1,1 @@
+"""The generations of one worker: which plans it knows, and what has become of each."""

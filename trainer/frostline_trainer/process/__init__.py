@@ -1,0 +1,1 @@
+"""The worker's process: what surrounds training in it."""
