@@ -254,9 +254,11 @@ class HandMadeRun:
         self._announce(plan.model_copy(update={"decisions": self._decisions}))
 
     def _decide_again(self, plan: Plan) -> None:
-        """Intervals that a new lineage trains again are decided on again, alike; workers refile the other decisions."""
-        redone = [one for one in self._decisions if one.lineage == 0 and one.interval * INTERVAL_STEPS > plan.start_step]
-        self._decisions += tuple(one.model_copy(update={"lineage": plan.lineage, "decided_in": plan.lineage}) for one in redone)
+        """Intervals that a new lineage trains again are decided on again, alike; what was decided on the others is due in it."""
+        for one in [one for one in self._decisions if one.lineage == 0]:
+            redone = one.interval * INTERVAL_STEPS > plan.start_step
+            lineage = plan.lineage if redone else one.lineage
+            self._decisions += (one.model_copy(update={"lineage": lineage, "decided_in": plan.lineage}),)
 
     def _answer(self) -> Answer | None:
         assert self.current is not None

@@ -59,6 +59,16 @@ def surviving_decisions(
     )
 
 
+def due_in(lineage: int, surviving: Iterable[Decision], step: int) -> list[Decision]:
+    """Decisions of older lineages that are still due in `lineage` after `step`, named by it. Workers, whenever they join, look
+    for what is due in the lineage that they compute. Of surviving decisions; what a rollback took back is not due again."""
+    return [
+        decision.model_copy(update={"decided_in": lineage})
+        for decision in surviving
+        if decision.kind != "rollback" and decision.decided_in < lineage and decision.effective_step > step
+    ]
+
+
 def without_pending_rollbacks(
     decisions: tuple[Decision, ...], lineages: tuple[LineageStart, ...], reached: int, step: int
 ) -> tuple[tuple[Decision, ...], tuple[LineageStart, ...]]:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 from frostline_proto.v1 import control_pb2 as pb
 from tests.integration.recovery_world import QUICK, UNITS, failures, pipeline, plan_lines, started
-from tests.integration.scripted_worker import at, record, vote_of, wait_for
+from tests.integration.scripted_worker import at, record, statistics, vote_of, wait_for
 from tests.integration.scripted_world import World, world
+from tests.integration.test_controller_restart import FREEZE_AT_1
 
 __all__ = ["world"]
 
@@ -208,3 +209,31 @@ def test_records_of_the_generation_that_ended_are_taken(world: Callable[..., Wor
     survivor.next_plan("survivors")
     assert survivor.records(record(18), record(19), record(20)).durable_step == 20
     assert [line["step"] for line in run.lines("metrics.jsonl")] == list(range(1, 21))
+
+
+def test_a_decision_that_a_restore_keeps_is_due_for_who_joins_later_and_void_where_it_is_given_up(
+    world: Callable[..., World],
+) -> None:
+    """Its interval ends where the restore begins: it was taken in lineage 0 and comes into force in lineage 1."""
+    run = world(freeze=FREEZE_AT_1, placement={"workers": 2, "pp_degree": 2, "dp_degree": 1}, controller=QUICK)
+    plan = run.start(2)
+    run.at(9)
+    first, dead = run.members(plan)
+    first.report(statistics(1))
+    assert (first.next("decision").number, dead.next("decision").number) == (1, 1)
+    run.checkpoint(8)
+    run.kill(dead)
+    first.recover(plan, 9, plan.placement.units_of(first.worker_id))
+    second = run.join(1)[0]
+    restored = second.next_plan("checkpoint")
+    for worker in (first, second):
+        worker.enter(restored, 8)
+    run.at(9)
+    run.kill(second)
+    first.recover(restored, 9, UNITS)
+    answer = run.join(1)[0].next_plan("survivors")
+    for one in (restored, answer):
+        assert (1, 1, 11, 2) in {(d.decided_in, d.number, d.effective_step, d.freeze_point) for d in one.decisions}
+    void = pb.RunEvent(kind="decision_void", step=10, lineage=1, reason="did not come in time", detail={"number": "1"})
+    first.records(events=[void])
+    wait_for(lambda: [one["void"] for one in run.lines("plans.jsonl") if one["kind"] == "decision"] == [False, True], "void")

@@ -7,6 +7,7 @@ from typing import Any
 
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_controller.cluster.backend import ClusterBackend
+from frostline_controller.history import due_in
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore
 from frostline_controller.service.events import KINDS, event_line
@@ -47,7 +48,9 @@ class Outbox:
         known = self._plan_messages.get(plan.generation)
         if known is not None and known[0] is plan and known[1] is decisions:
             return known[2]
-        wire = to_message(with_decisions(plan, decisions), plan_pb2.Plan)
+        step = plan.start_step if plan.start_step >= 0 else self._facts.step
+        due = due_in(plan.lineage, self._facts.surviving(), step)
+        wire = to_message(with_decisions(plan, (*decisions, *due)), plan_pb2.Plan)
         message = pb.WatchPlanResponse(plan=wire).SerializeToString()
         live = {one.generation for one in self._facts.live_plans}
         self._plan_messages = {name: kept for name, kept in self._plan_messages.items() if name in live}

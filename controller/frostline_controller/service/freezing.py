@@ -104,9 +104,19 @@ class Deciding:
     async def _mark_voids(self) -> None:
         """Decisions that the workers gave up are void, also those that are taken only now."""
         for decision in self._facts.state.decisions:
-            reason = self._given_up.get((decision.decided_in, decision.number))
+            reason = self._why_given_up(decision)
             if reason is not None and not decision.void:
                 await self._void(decision, reason)
+
+    def _why_given_up(self, decision: Decision) -> str | None:
+        """Workers name a decision by the lineage in which it was due: the one that decided it, or a later one that it survived
+        into."""
+        if (own := self._given_up.get(_key(decision))) is not None:
+            return own
+        later = [why for (lineage, number), why in self._given_up.items()
+                 if number == decision.number and lineage > decision.decided_in]  # fmt: skip
+        survives = decision.kind != "rollback" and _key(decision) in {_key(one) for one in self._facts.surviving()}
+        return later[0] if later and survives else None
 
     async def _void(self, decision: Decision, reason: str) -> None:
         facts, store = self._facts, self._store

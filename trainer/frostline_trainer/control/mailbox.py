@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_proto.v1 import control_pb2
 from frostline_rpc.convert import to_record
@@ -94,14 +93,6 @@ class Mailbox:
         """The decision due as `number` in `lineage`."""
         with self._changed:
             return self._decisions.get((lineage, number))
-
-    def refile(self, plan: Plan, calendar: DecisionCalendar) -> None:
-        """A restore began a new lineage: decisions whose interval it kept and whose step is still to come are due in it too."""
-        with self._changed:
-            for decision in plan.decisions:
-                kept = calendar.last_step_of(decision.interval) <= plan.start_step < decision.effective_step
-                if kept and decision.kind != "rollback":
-                    self._decisions.setdefault((plan.lineage, decision.number), decision)
 
     def tell(self, *, drain: str = "", end: str = "", checkpoint: bool | None = None, lost: str = "") -> None:
         """Take a notice; what is not named stays as it was."""

@@ -4,12 +4,10 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import CONTINUE, FRESH, SURVIVORS, Plan
 from frostline_contract.statistics import LinkProfile
 from frostline_trainer.checkpoints.reading import load_unit, read_manifest
 from frostline_trainer.comm.collectives import Group, broadcast_bytes
-from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.digests import weights_digest
 from frostline_trainer.engine.generation import Generation
@@ -44,10 +42,8 @@ class Entered:
 class Entrance:
     """Brings this worker's state and stages in place for one plan after the other."""
 
-    def __init__(self, worker_id: str, context: RunContext, state: RunState, mailbox: Mailbox, checkpoint_root: Path,
-                 calendar: DecisionCalendar) -> None:  # fmt: skip
-        self._worker_id, self._context, self._state, self._mailbox = worker_id, context, state, mailbox
-        self._root, self._calendar = checkpoint_root, calendar
+    def __init__(self, worker_id: str, context: RunContext, state: RunState, checkpoint_root: Path) -> None:
+        self._worker_id, self._context, self._state, self._root = worker_id, context, state, checkpoint_root
         self._untouched = True
 
     def enter(self, plan: Plan, groups: Groups, recovery: Recovery, clock: PhaseClock, caching: CacheUse) -> Entered | None:
@@ -110,7 +106,6 @@ class Entrance:
         """A start that does not extend every vote that was seen begins a lineage of its own; no state is renamed."""
         if plan.lineage > self._state.lineage:
             self._state.enter_lineage(plan.lineage)
-            self._mailbox.refile(plan, self._calendar)
 
     def _restart(self, plan: Plan) -> None:
         """Fresh weights, or what this worker needs from the plan's checkpoint."""
@@ -121,8 +116,6 @@ class Entrance:
         restored.mark_restored(plan.generation)
         state.take(restored, keep_unacknowledged=False)
         context.holdings.settle(plan.needs(self._worker_id), state.tag)
-        if plan.start != FRESH:
-            self._mailbox.refile(plan, self._calendar)
 
     def _draw(self, plan: Plan) -> RunState:
         """The model is drawn from the seed; again, where its weights may have moved on."""

@@ -114,7 +114,7 @@ class Worker:
             context, Path(response.checkpoint_root), client, on_fenced=self._later_epoch, before=self.plug.before_file
         )
         self.recovery = Recovery(identity.worker_id, context, self.state, box, client)
-        self.entrance = Entrance(identity.worker_id, context, self.state, box, self.saving.root, self.calendar)
+        self.entrance = Entrance(identity.worker_id, context, self.state, self.saving.root)
         self.preparation = Preparation(context, identity, box, client, lambda: self.state.step)
         self.between_steps = BetweenSteps(
             context, self.state, self.calendar, box, client, self.saving, self.entrance, self.caching, self.preparation
