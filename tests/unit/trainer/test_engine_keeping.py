@@ -15,7 +15,7 @@ from frostline_trainer.engine.keeping import Home, Keeper, Parcel, parcels_of
 from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
 from frostline_trainer.engine.unit_state import export_unit
 from tests.exact_cases import NUM_UNITS, Case, build_case
-from tests.hand_made_plans import Layout, Segment, make_plan
+from tests.hand_made_plans import Layout, Segment, make_plan, with_buddies
 
 PORTS = [1, 2, 3, 4]
 
@@ -35,7 +35,7 @@ def test_a_stages_units_are_one_message_to_their_buddy() -> None:
 
 def test_units_of_a_stage_with_other_buddies_are_other_messages() -> None:
     plan = plan_of(Layout(2, 1), (0, 1), (0, 5, 8))
-    mixed = plan.model_copy(update={"buddies": ("w1", "w1", "", "w1", "w1", "w0", "w0", "w0")})
+    mixed = with_buddies(plan, ("w1", "w1", "", "w1", "w1", "w0", "w0", "w0"))
     assert [parcel.units for parcel in parcels_of(mixed, 0)] == [(0, 1), (3, 4), (5, 6, 7)]
 
 
@@ -97,7 +97,7 @@ def test_owner_and_buddy_agree_on_what_learns(family: str, untied: bool, freeze_
     owner, buddy = (build_case(Case(family, untie_on_freeze=untied)) for _ in range(2))
     alone = make_plan(Segment(Layout(1, 1), 1), None, PORTS)
     Generation(owner, alone, 0, lone_groups(), freeze_point, lambda name: None)
-    keeping = alone.model_copy(update={"placement": two_workers(alone.placement), "buddies": ("w1",) * NUM_UNITS})
+    keeping = with_buddies(alone.model_copy(update={"placement": two_workers(alone.placement)}), ("w1",) * NUM_UNITS)
     Keeper(buddy, keeping, 1, Group(None, "alone", 0, 1), freeze_point)
     for unit in range(NUM_UNITS):
         flags = [[p.requires_grad for p in context.cut.units[unit].parameters()] for context in (owner, buddy)]

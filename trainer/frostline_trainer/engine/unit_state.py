@@ -1,4 +1,5 @@
-"""A unit's whole state as one flat dict of tensors: what moves in a reshape, lies in a checkpoint and goes into the digest.
+"""A unit's whole state as one flat dict of tensors. What moves, lies in checkpoints and is digested are its pieces
+(engine/piece_state.py), of which a unit has one where the job cuts none.
 
 Keys: "weight/<name>" for parameters and persistent buffers, "<moment>/<parameter name>" for optimizer state.
 """
@@ -14,6 +15,8 @@ from frostline_trainer.engine.optimizer import Moments
 
 UnitState = dict[str, torch.Tensor]
 WEIGHT = "weight/"
+STEP = "step"
+"""The moment that counts a parameter's updates: one number a parameter."""
 HOST = torch.device("cpu")
 
 
@@ -32,18 +35,14 @@ def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[st
 
     Raises ValueError where names, shapes or types differ: a weight that is cast on its way has other bits.
     """
-    own = unit.state_dict()
-    given = {key.removeprefix(WEIGHT): tensor for key, tensor in state.items() if key.startswith(WEIGHT)}
-    if difference := _difference(own, given):
-        raise ValueError(f"unit {index}: state does not fit the model: {difference}")
-    unit.load_state_dict(given)
+    unit.load_state_dict(check_weights(f"unit {index}", unit.state_dict(), state))
     device = next(unit.parameters()).device
     for name, _ in unit.named_parameters():
         moments.pop((index, name), None)
     for key, tensor in state.items():
         moment, _, name = key.partition("/")
         if not key.startswith(WEIGHT):
-            moments.setdefault((index, name), {})[moment] = tensor.to(_home_of(moment, device), copy=True)
+            moments.setdefault((index, name), {})[moment] = tensor.to(home_of(moment, device), copy=True)
 
 
 def place_unit(index: int, unit: nn.Module, moments: Moments, device: torch.device) -> None:
@@ -55,12 +54,20 @@ def place_unit(index: int, unit: nn.Module, moments: Moments, device: torch.devi
         state = moments.get((index, name), {})
         for moment, tensor in state.items():
             if isinstance(tensor, torch.Tensor):
-                state[moment] = tensor.to(_home_of(moment, device))
+                state[moment] = tensor.to(home_of(moment, device))
 
 
-def _home_of(moment: str, device: torch.device) -> torch.device:
+def home_of(moment: str, device: torch.device) -> torch.device:
     """Where a moment lies: the step count stays in host memory, as torch's optimizers keep it."""
-    return HOST if moment == "step" else device
+    return HOST if moment == STEP else device
+
+
+def check_weights(whose: str, own: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights in a state, by name. Raises ValueError where names, shapes or types are not those of `own`."""
+    given = {key.removeprefix(WEIGHT): tensor for key, tensor in state.items() if key.startswith(WEIGHT)}
+    if difference := _difference(own, given):
+        raise ValueError(f"{whose}: state does not fit the model: {difference}")
+    return given
 
 
 def _difference(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str:
