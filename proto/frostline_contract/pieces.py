@@ -8,10 +8,21 @@ With one piece a unit a piece's number is its unit's.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from frostline_contract.record import Frozen
+
 COMMON = "common"
 """Key of the tile that holds what no tensor is cut for: all of a unit's state, as long as units compute whole tensors."""
 RANGE_ALIGNMENT = 64
 """Elements: a range begins at a multiple of so many, so that its memory is aligned as the whole unit's is."""
+
+NOBODY = -1
+"""In a plan's tables of participants by piece: none of them."""
+
+
+class PieceHolders(Frozen):
+    """Indices into Plan.participants of those that hold a piece's state at the plan's start."""
+
+    participants: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,18 @@
 The field names are those of frostline_proto/v1/plan.proto, so that one converter serves them all (frostline_rpc.convert).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from frostline_contract.decision import Decision as Decision
+from frostline_contract.pieces import NOBODY as NOBODY
+from frostline_contract.pieces import PieceHolders as PieceHolders
 from frostline_contract.pieces import Pieces
-from frostline_contract.placement import Placement as Placement
-from frostline_contract.record import Frozen
+from frostline_contract.record import Degrees, Frozen, Shaped
+from frostline_contract.shape import ParallelShape
 
 CHECKPOINT = "checkpoint"
 FRESH = "fresh"
@@ -28,33 +31,81 @@ Backend = Literal["gloo", "nccl"]
 """What carries activations and gradients between members. Votes and states always travel over gloo."""
 
 
-NOBODY = -1
-"""In a table of participants' indices: none of them."""
+class Placement(Shaped):
+    """Who computes what. Changes no bit of any result.
 
-
-class Decision(Frozen):
-    """A policy's verdict on one interval, bound to the step at which it takes effect (docs/protocols.md 6.2).
-
-    number: from 1, one an interval ('no change' too). interval: the interval that it read.
-    effective_step: the first step computed under it. freeze_point: index of the first trainable unit from then on.
-    lineage: the one that it belongs to; for a rollback, the one that it opens. decided_in: the run's lineage when it was
-    decided, in which workers adopt it; for a rollback, the one that it ends. (decided_in, number) names a decision: a lineage
-    decides each interval once. reason: the policy's own words.
-    rollback_to_step: for a rollback, the checkpointed step whose state comes back before `effective_step` would be
-    computed; -1 otherwise. void: it did not arrive in time and changed nothing.
+    degrees: the shape, its degrees by axis name.
+    stage_bounds: num_stages + 1 unit indices; stage i holds units [stage_bounds[i], stage_bounds[i + 1]).
+    workers: worker ids by global rank. leaf_bounds: dp_degree + 1 leaf indices; replica r computes leaves
+    [leaf_bounds[r], leaf_bounds[r + 1]). schedule: a name of the schedule registry ("gpipe", "1f1b", "interleaved_1f1b").
+    use_cache: whether workers read the frozen prefix's output from the activation cache. predicted_peak_bytes: the planner's,
+    of the fullest worker; 0 for none.
     """
 
-    number: int
-    interval: int
-    effective_step: int
-    freeze_point: int
-    lineage: int = 0
-    decided_in: int = 0
-    kind: Literal["keep", "freeze", "unfreeze", "rollback"] = "keep"
-    reason: str = ""
-    policy: str = ""
-    rollback_to_step: int = -1
-    void: bool = False
+    degrees: Degrees
+    virtual_stages: int = 1
+    stage_bounds: tuple[int, ...]
+    leaf_bounds: tuple[int, ...]
+    workers: tuple[str, ...]
+    schedule: str = "1f1b"
+    use_cache: bool = False
+    predicted_step_seconds: float = 0.0
+    predicted_peak_bytes: int = 0
+
+    @cached_property
+    def shape(self) -> ParallelShape:
+        return ParallelShape.of(self.degrees, self.virtual_stages)
+
+    def units_of_stage(self, stage: int) -> range:
+        return range(self.stage_bounds[stage], self.stage_bounds[stage + 1])
+
+    @cached_property
+    def global_ranks(self) -> Mapping[str, int]:
+        """Global rank by worker id: to ask for a member costs the same in any world."""
+        return {worker: global_rank for global_rank, worker in reversed(list(enumerate(self.workers)))}
+
+    @cached_property
+    def units_by_pp_rank(self) -> tuple[tuple[int, ...], ...]:
+        """The units of each pipeline rank, in order; every replica's are the same."""
+        return tuple(
+            tuple(unit for stage in self.shape.stages_of(pp_rank) for unit in self.units_of_stage(stage))
+            for pp_rank in range(self.pp_degree)
+        )
+
+    @cached_property
+    def members_by_pp_rank(self) -> tuple[tuple[str, ...], ...]:
+        """The members of each pipeline rank, by global rank: all hold the same units."""
+        return tuple(self.members_at(self.shape.owners_of(pp_rank)) for pp_rank in range(self.pp_degree))
+
+    def members_at(self, global_ranks: Iterable[int]) -> tuple[str, ...]:
+        """The members that have these global ranks, in the order given."""
+        return tuple(self.workers[global_rank] for global_rank in global_ranks)
+
+    @cached_property
+    def _pp_rank_of_member(self) -> Mapping[str, int]:
+        return {worker: pp_rank for pp_rank, members in enumerate(self.members_by_pp_rank) for worker in members}
+
+    @cached_property
+    def _pp_rank_of_unit(self) -> Mapping[int, int]:
+        return {unit: pp_rank for pp_rank, units in enumerate(self.units_by_pp_rank) for unit in units}
+
+    def units_of(self, worker_id: str) -> list[int]:
+        """The units that a member holds, in order; empty for anybody else."""
+        pp_rank = self._pp_rank_of_member.get(worker_id)
+        return list(self.units_by_pp_rank[pp_rank]) if pp_rank is not None else []
+
+    def holds(self, worker_id: str, unit: int) -> bool:
+        """Whether `unit` is one of the member's own."""
+        pp_rank = self._pp_rank_of_member.get(worker_id)
+        return pp_rank is not None and self._pp_rank_of_unit.get(unit) == pp_rank
+
+    def leaves_of(self, dp_rank: int) -> range:
+        return range(self.leaf_bounds[dp_rank], self.leaf_bounds[dp_rank + 1])
+
+    def owners(self, unit: int) -> list[str]:
+        """The members that hold `unit`, by dp rank."""
+        pp_rank = self._pp_rank_of_unit.get(unit)
+        return list(self.members_by_pp_rank[pp_rank]) if pp_rank is not None else []
 
 
 class GenerationId(Frozen):
@@ -102,12 +153,6 @@ class StateTag(Frozen):
     lineage: int
     step: int
     generation: GenerationId
-
-
-class PieceHolders(Frozen):
-    """Indices into Plan.participants of those that hold a piece's state at the plan's start."""
-
-    participants: tuple[int, ...] = ()
 
 
 class Plan(Frozen):
@@ -174,7 +219,7 @@ class Plan(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _with_indices(cls, values: Any) -> Any:
-        """A plan that was written before there were pieces names sources and buddies by worker id, and says no state_ranges."""
+        """A plan of before there were pieces names sources and buddies by worker id, and says no state_ranges."""
         return _named_by_index(values) if isinstance(values, Mapping) else values
 
     @cached_property
@@ -189,8 +234,6 @@ class Plan(Frozen):
             return None
         return StateTag(lineage=self.state_lineage, step=self.start_step, generation=self.state_generation)
 
-    # ---- who has which piece
-
     @cached_property
     def sources(self) -> tuple[str, ...]:
         """For each piece the worker that gives its state to members that lack it; empty for fresh and checkpoint."""
@@ -200,20 +243,6 @@ class Plan(Frozen):
     def buddies(self) -> tuple[str, ...]:
         """For each piece the member that keeps a copy, "" for nobody; empty where nobody keeps anything."""
         return tuple("" if index == NOBODY else self.participants[index] for index in self.buddy_indices)
-
-    @cached_property
-    def unit_buddies(self) -> tuple[str, ...]:
-        """For each unit the buddy that all its pieces have, as `buddies` says it: a buddy applies updates of whole units.
-
-        Raises ValueError where a unit's pieces have several.
-        """
-        found = []
-        for unit in range(self.pieces.num_units if self.buddies else 0):
-            named = {self.buddies[piece] for piece in self.pieces.of_unit(unit)}
-            if len(named) > 1:
-                raise ValueError(f"the pieces of unit {unit} have buddies {sorted(named)}; a unit's pieces have one buddy")
-            found.append(named.pop())
-        return tuple(found)
 
     def owners(self, piece: int) -> list[str]:
         """The members that own a piece, by dp rank: those that hold its unit."""
@@ -275,20 +304,17 @@ class Plan(Frozen):
 
 
 def _named_by_index(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan's values with the indices of sources and buddies, also where they are given by worker id.
+    """A plan's values with indices of sources and buddies. Where a message has both, ids are for older readers.
 
-    Both are given to older readers on the wire; then the indices count. Raises ValueError for a worker that is no participant.
+    Raises ValueError for a worker that is no participant.
     """
     found = {name: value for name, value in values.items() if name not in ("sources", "buddies")}
-    if not found.get("state_ranges", 1):
-        del found["state_ranges"]
+    found["state_ranges"] = values.get("state_ranges") or 1
     for older, name in (("sources", "source_indices"), ("buddies", "buddy_indices")):
-        if values.get(older) and not found.get(name):
-            placement = values["placement"]
-            workers = placement.workers if isinstance(placement, Placement) else placement["workers"]
-            places = {worker: place for place, worker in reversed(list(enumerate((*workers, *values.get("leavers", ())))))}
-            unknown = sorted(set(values[older]) - places.keys() - {""})
-            if unknown:
+        if values.get(older) and not values.get(name):
+            placement = Placement.model_validate(values["placement"])
+            places = {worker: place for place, worker in enumerate((*placement.workers, *values.get("leavers", ())))}
+            if unknown := sorted(set(values[older]) - places.keys() - {""}):
                 raise ValueError(f"{older} name {unknown[0]!r}, which is no participant of the plan")
             found[name] = tuple(places.get(worker, NOBODY) for worker in values[older])
     return found

@@ -103,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a piece's moments are written at the beginning of the parameter, wherever the piece lies",
         (
             Edit(
-                TRAINER + "engine/piece_state.py",
+                TRAINER + "engine/unit_state.py",
                 "whole.view(-1)[part.low : part.high].copy_(tensor)",
                 "whole.view(-1)[: part.high - part.low].copy_(tensor)",
             ),

@@ -64,7 +64,7 @@ def test_a_plan_tells_state_by_pieces_and_workers_by_index() -> None:
     plan = plan_with(state_ranges=2, source_indices=(0, 2, 1, 1), buddy_indices=(1, 1, NOBODY, NOBODY), uncovered=(2, 3))
     assert (plan.sources, plan.buddies) == (("a", "c", "b", "b"), ("b", "b", "", ""))
     assert (plan.pieces_of("a"), plan.wards_of("b"), plan.needs("b")) == ([0, 1], [0, 1], [0, 1, 2, 3])
-    assert (plan.owners(3), plan.needed_by(0), plan.unit_buddies) == (["b"], ["a", "b"], ("b", ""))
+    assert (plan.owners(3), plan.needed_by(0)) == (["b"], ["a", "b"])
 
 
 def test_a_plan_that_names_workers_by_id_reads_the_same() -> None:
@@ -75,9 +75,3 @@ def test_a_plan_that_names_workers_by_id_reads_the_same() -> None:
     assert plan_with(sources=("a", "c"), buddies=("b", ""), state_ranges=0, source_indices=(), buddy_indices=()) == older
     with pytest.raises(ValueError, match="sources name 'd', which is no participant"):
         plan_with(sources=("a", "d"))
-
-
-def test_a_units_pieces_have_one_buddy() -> None:
-    plan = plan_with(state_ranges=2, buddy_indices=(1, NOBODY, 0, 0))
-    with pytest.raises(ValueError, match=r"pieces of unit 0 have buddies \['', 'b'\]"):
-        _ = plan.unit_buddies

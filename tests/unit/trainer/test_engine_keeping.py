@@ -39,6 +39,15 @@ def test_units_of_a_stage_with_other_buddies_are_other_messages() -> None:
     assert [parcel.units for parcel in parcels_of(mixed, 0)] == [(0, 1), (3, 4), (5, 6, 7)]
 
 
+def test_a_units_pieces_have_one_buddy() -> None:
+    """An update is of a whole unit; so is the message of its gradient, however its state is cut."""
+    plan = make_plan(Segment(Layout(4, 1), 1, domains=(0, 1, 2, 3)), None, PORTS, state_ranges=3)
+    assert parcels_of(plan, 0) == parcels_of(plan_of(Layout(4, 1), (0, 1, 2, 3)), 0)
+    apart = with_buddies(plan, ("w1", "w2", *plan.buddies[2:]))
+    with pytest.raises(ValueError, match=r"pieces of unit 0 have buddies \['w1', 'w2'\]"):
+        parcels_of(apart, 0)
+
+
 def test_the_first_replica_sends_and_every_stage_is_named() -> None:
     plan = plan_of(Layout(2, 2, 2, "interleaved_1f1b"), (0, 1, 0, 1))
     shape = plan.placement.shape

@@ -9,8 +9,17 @@ from torch import nn
 from frostline_contract.job.training import OptimizerSection
 from frostline_contract.pieces import RANGE_ALIGNMENT, Pieces
 from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
-from frostline_trainer.engine.piece_state import digest_of_pieces, export_piece, import_piece, parts_of
-from frostline_trainer.engine.unit_state import export_unit, pack, run_digest, unit_digest, unpack
+from frostline_trainer.engine.unit_state import (
+    digest_of_pieces,
+    export_piece,
+    export_unit,
+    import_piece,
+    pack,
+    parts_of,
+    run_digest,
+    unit_digest,
+    unpack,
+)
 
 UNIT = 2
 SECTIONS = [OptimizerSection(), OptimizerSection(name="sgd")]

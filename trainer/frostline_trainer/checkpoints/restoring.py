@@ -7,7 +7,7 @@ from typing import Any
 from frostline_trainer.checkpoints.reading import load_piece
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.optimizer import Moments
-from frostline_trainer.engine.piece_state import import_piece
+from frostline_trainer.engine.unit_state import import_piece
 
 
 def restore_pieces(context: RunContext, moments: Moments, folder: Path, manifest: dict[str, Any], pieces: Iterable[int]) -> None:

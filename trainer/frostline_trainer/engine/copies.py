@@ -4,7 +4,7 @@ import torch
 import xxhash
 
 from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.piece_state import export_piece
+from frostline_trainer.engine.unit_state import export_piece
 from frostline_trainer.engine.wrong_bits import WrongBits
 
 DIGEST_BYTES = 16

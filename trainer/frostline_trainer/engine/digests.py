@@ -6,8 +6,7 @@ import torch
 
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.piece_state import digest_of_pieces, export_piece
-from frostline_trainer.engine.unit_state import export_unit, run_digest, unit_digest
+from frostline_trainer.engine.unit_state import digest_of_pieces, export_piece, export_unit, run_digest, unit_digest
 
 
 def tied_names(context: RunContext) -> dict[int, frozenset[str]]:

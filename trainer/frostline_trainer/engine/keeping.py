@@ -10,7 +10,7 @@ of its wards; with AdamW 4 times the size of the weights. On CUDA a ward is step
 device holds one unit's state and gradient more, and the owner holds a host copy of the gradient that it sends.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -48,24 +48,38 @@ class Parcel:
 
 def parcels_of(plan: Plan, freeze_point: int) -> list[Parcel]:
     """Every message of a step's gradients to buddies, in unit order. A frozen unit has no gradient to send."""
-    placement, buddies, parcels = plan.placement, plan.unit_buddies, list[Parcel]()
+    placement, buddies, parcels = plan.placement, unit_buddies(plan), list[Parcel]()
     for stage in range(placement.shape.num_stages) if buddies else ():
         owner = placement.shape.global_rank(0, placement.shape.pp_rank_of_stage(stage))
         run: list[int] = []
         for unit in placement.units_of_stage(stage):
             if run and buddies[unit] != buddies[run[0]]:
-                parcels += _parcel(plan, stage, owner, run)
+                parcels += _parcel(plan, buddies, stage, owner, run)
                 run = []
             if unit >= freeze_point:
                 run.append(unit)
-        parcels += _parcel(plan, stage, owner, run)
+        parcels += _parcel(plan, buddies, stage, owner, run)
     return parcels
 
 
-def _parcel(plan: Plan, stage: int, owner: int, run: list[int]) -> list[Parcel]:
-    if not run or not plan.unit_buddies[run[0]]:
+def _parcel(plan: Plan, buddies: Sequence[str], stage: int, owner: int, run: list[int]) -> list[Parcel]:
+    if not run or not buddies[run[0]]:
         return []
-    return [Parcel(stage, tuple(run), owner, plan.placement.global_ranks[plan.unit_buddies[run[0]]])]
+    return [Parcel(stage, tuple(run), owner, plan.placement.global_ranks[buddies[run[0]]])]
+
+
+def unit_buddies(plan: Plan) -> tuple[str, ...]:
+    """For each unit the buddy that all its pieces have, as `Plan.buddies` says it: a buddy applies updates of whole units.
+
+    Raises ValueError where a unit's pieces have several.
+    """
+    found = []
+    for unit in range(plan.pieces.num_units if plan.buddies else 0):
+        named = {plan.buddies[piece] for piece in plan.pieces.of_unit(unit)}
+        if len(named) > 1:
+            raise ValueError(f"the pieces of unit {unit} have buddies {sorted(named)}; a unit's pieces have one buddy")
+        found.append(named.pop())
+    return tuple(found)
 
 
 class Keeper:

@@ -3,8 +3,7 @@
 from frostline_contract.plan import Plan, StateTag
 from frostline_trainer.comm.collectives import Group, receive_bytes, send_bytes, wait_all
 from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.piece_state import export_piece, import_piece
-from frostline_trainer.engine.unit_state import pack, unpack
+from frostline_trainer.engine.unit_state import export_piece, import_piece, pack, unpack
 
 
 def move_pieces(context: RunContext, plan: Plan, worker_id: str, moving: Group, tag: StateTag) -> int:

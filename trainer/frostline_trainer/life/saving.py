@@ -16,8 +16,7 @@ from frostline_trainer.checkpoints.writing import CheckpointWriter, Snapshot, Wr
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.digests import tied_names
-from frostline_trainer.engine.piece_state import export_piece
-from frostline_trainer.engine.unit_state import UnitState
+from frostline_trainer.engine.unit_state import UnitState, export_piece
 from frostline_trainer.life.entering import Entered
 from frostline_trainer.training.run_state import RunState
 
