@@ -139,16 +139,16 @@ def parts_of(table: Pieces, piece: int, unit: nn.Module) -> list[Part]:
 
 
 def export_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments) -> UnitState:
-    """The piece's state by reference: nothing is copied."""
+    """The piece's state by reference: of contiguous tensors nothing is copied."""
     index = table.unit_of(piece)
     if table.per_unit == 1:
         return export_unit(index, unit, moments)
     weights, state = unit.state_dict(), UnitState()
     for part in parts_of(table, piece, unit):
-        state[WEIGHT + part.name] = weights[part.name].detach().view(-1)[part.low : part.high]
+        state[WEIGHT + part.name] = weights[part.name].detach().reshape(-1)[part.low : part.high]
         for moment, tensor in moments.get((index, part.name), {}).items():
             if isinstance(tensor, torch.Tensor):
-                state[f"{moment}/{part.name}"] = tensor if moment == STEP else tensor.view(-1)[part.low : part.high]
+                state[f"{moment}/{part.name}"] = tensor if moment == STEP else tensor.reshape(-1)[part.low : part.high]
     return state
 
 
