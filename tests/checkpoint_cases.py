@@ -4,13 +4,15 @@ from pathlib import Path
 
 import torch
 
+from frostline_contract.pieces import Pieces
 from frostline_contract.plan import GenerationId
-from frostline_trainer.checkpoints.reading import complete_checkpoints, load_unit
+from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece
 from frostline_trainer.checkpoints.retention import Retention
 from frostline_trainer.checkpoints.writing import CheckpointWriter, Snapshot, WriterNotices
 from frostline_trainer.engine.unit_state import UnitState
 
 NUM_UNITS = 2
+TABLE = Pieces(NUM_UNITS)
 
 
 def content(step: int, unit: int, values: int = 2) -> UnitState:
@@ -25,7 +27,7 @@ def snapshot(root: Path, step: int, *, counter: int = 1, run_epoch: int = 0, uni
         root / str(run_epoch) / str(generation) / str(step),
         {unit: content(step, unit, values) for unit in units},
         {},
-        NUM_UNITS,
+        TABLE,
         generation,
         {"lineage": 0, "step": step, **fields},
         publishes,
@@ -53,6 +55,6 @@ def steps_found(root: Path) -> list[int]:
     found = complete_checkpoints(root)
     for folder, manifest in found:
         for unit in range(NUM_UNITS):
-            value = load_unit(folder, manifest, unit)["weight/a"]
+            value = load_piece(folder, manifest, TABLE, unit)["weight/a"]
             assert bool((value == 10 * manifest["step"] + unit).all()), (folder, unit, value)
     return [manifest["step"] for _, manifest in found]

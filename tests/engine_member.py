@@ -11,15 +11,16 @@ import torch
 
 from frostline_contract.learning_rate import learning_rate
 from frostline_contract.plan import Plan, StateTag
-from frostline_trainer.checkpoints.reading import load_unit, read_manifest
+from frostline_trainer.checkpoints.reading import read_manifest
+from frostline_trainer.checkpoints.restoring import restore_pieces
 from frostline_trainer.comm.collectives import open_store
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.digests import world_digest
 from frostline_trainer.engine.evaluation import evaluate
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import form_groups
-from frostline_trainer.engine.moves import give_up, move_units
-from frostline_trainer.engine.unit_state import export_unit, import_unit, unit_digest
+from frostline_trainer.engine.moves import give_up, move_pieces
+from frostline_trainer.engine.unit_state import export_unit, unit_digest
 from frostline_trainer.engine.vote import Ballot, hold_vote
 from frostline_trainer.life.entering import Entered
 from frostline_trainer.life.saving import Saving
@@ -36,7 +37,7 @@ class Run:
 
     losses, gradient_norms, unit_norms: by step, for the steps in which it was a member. units: unit -> {tensor: digest}.
     copies: where a plan has buddies, "after STEP" and "entered at STEP" -> {unit: SHA-256 of its state}, of units owned and kept.
-    prepared: step -> {unit: SHA-256 of its gradient when the vote has passed}. tags: unit -> the state that it is at in the end.
+    prepared: step -> {unit: SHA-256 of its gradient when the vote has passed}. tags: piece -> the state that it is at in the end.
     covered: the vote's bits by step. digest: of the whole world. guard: digest of the guard split's rows.
     moved_bytes: received in reshapes.
     """
@@ -107,7 +108,7 @@ def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], 
             old.close()
         step = last
     if generation is not None:
-        run.tags = {unit: str(state) for unit, state in context.holdings.all().items()}
+        run.tags = {piece: str(state) for piece, state in context.holdings.all().items()}
         describe(generation, run, score)
         generation.close()
     if saving is not None:
@@ -123,13 +124,12 @@ def enter(context: RunContext, case: Case, plan: Plan, worker_id: str, step: int
     if plan.start == "continue":
         assert plan.base is not None
         tag = StateTag(lineage=plan.lineage, step=step, generation=plan.base)
-        run.moved_bytes += move_units(context, plan, worker_id, groups.moving, tag)
+        run.moved_bytes += move_pieces(context, plan, worker_id, groups.moving, tag)
         give_up(context, plan, worker_id)
     elif plan.start == "checkpoint":
         folder = Path(checkpoint_root) / plan.checkpoint_path
         manifest = read_manifest(folder)
-        for unit in plan.needs(worker_id):
-            import_unit(unit, context.cut.units[unit], context.moments, load_unit(folder, manifest, unit))
+        restore_pieces(context, context.moments, folder, manifest, plan.needs(worker_id))
     if plan.start != "continue":
         tag = StateTag(lineage=plan.lineage, step=step, generation=plan.generation)
         context.holdings.settle(plan.needs(worker_id), tag)
@@ -149,13 +149,13 @@ def train_step(generation: Generation, case: Case, step: int, run: Run, spoiled:
     gradients = generation.compute(step)
     losses = dict.fromkeys(gradients.losses, math.nan) if spoiled else gradients.losses
     ballot = Ballot(gradients.unit_squares, losses, kept=generation.kept)
-    result = hold_vote(generation.world, ballot, context.num_units, generation.num_microbatches)
+    result = hold_vote(generation.world, ballot, context.pieces, generation.num_microbatches)
     training = context.job.training
     rate = learning_rate(training.optimizer, training.schedule, step, case.steps)
     tag = StateTag(lineage=generation.plan.lineage, step=step, generation=generation.plan.generation)
     run.covered[step] = result.covered
     if generation.plan.buddies:
-        run.prepared[step] = {unit: digest_of_gradient(generation, unit) for unit in generation.plan.needs(generation.worker_id)}
+        run.prepared[step] = {unit: digest_of_gradient(generation, unit) for unit in units_needed(generation)}
     if result.finite:
         generation.commit(gradients, rate, result.gradient_norm, tag)
     else:
@@ -170,8 +170,13 @@ def note_copies(generation: Generation, run: Run, moment: str) -> None:
     if plan.buddies:
         run.copies[moment] = {
             unit: unit_digest(export_unit(unit, context.cut.units[unit], context.moments)).hex()
-            for unit in plan.needs(generation.worker_id)
+            for unit in units_needed(generation)
         }
+
+
+def units_needed(generation: Generation) -> list[int]:
+    """The units that this member owns or keeps."""
+    return generation.plan.pieces.units_of(generation.plan.needs(generation.worker_id))
 
 
 def digest_of_gradient(generation: Generation, unit: int) -> str:

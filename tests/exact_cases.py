@@ -62,6 +62,7 @@ class Case:
     audit_fraction: float = 0.0
     feature_noise: float = 0.0
     audit_every: int = 1
+    state_ranges: int = 1
 
     def freeze_point_at(self, step: int) -> int:
         """The freeze point in force in `step`."""
@@ -137,6 +138,7 @@ def job_of(case: Case) -> Job:
                 "numerics": case.numerics,
                 "batch": case.batch,
                 "audit_every_steps": case.audit_every,
+                "state_ranges": case.state_ranges,
                 "device": "cpu",
             },
             "cache": {"codec": case.codec, "shadow_audit_fraction": case.audit_fraction},

@@ -25,7 +25,6 @@ from frostline_controller.service.recovery import survivor_report
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc, plan_pb2
 from frostline_rpc.convert import to_message, to_record
-from tests.exact_cases import NUM_UNITS
 from tests.hand_made_plans import Layout, next_generation
 from tests.recovery_member import INTERVAL_STEPS
 
@@ -159,9 +158,10 @@ class HandMadeRun:
     """Leads workers through generations. ended(): worker ids whose processes are gone. layouts: by number of workers left."""
 
     def __init__(self, service: HandController, ended: Any, layouts: Mapping[int, Layout], domains: Mapping[str, str],
-                 decisions: Sequence[Decision] = ()) -> None:  # fmt: skip
+                 decisions: Sequence[Decision] = (), state_ranges: int = 1) -> None:  # fmt: skip
         self.service, self.told = service, service.told
         self._ended, self._layouts, self._domains, self._decisions = ended, layouts, domains, tuple(decisions)
+        self._state_ranges = state_ranges
         self.current: Plan | None = None
         self.prepared: Plan | None = None
         self.answers: list[Answer] = []
@@ -262,8 +262,7 @@ class HandMadeRun:
 
     def _answer(self) -> Answer | None:
         assert self.current is not None
-        failure = Failure(self.current, self.prepared, dict(self.told.reports), frozenset(self._ended()), frozenset(self.stopped),
-                          NUM_UNITS)  # fmt: skip
+        failure = Failure(self.current, self.prepared, dict(self.told.reports), frozenset(self._ended()), frozenset(self.stopped))
         found = answer(failure)
         return None if isinstance(found, Wait) else found
 
@@ -274,7 +273,7 @@ class HandMadeRun:
     def _draft(self, placement: Placement, lineage: int, freeze_point: int = 0, decision: int = 0) -> PlanDraft:
         return PlanDraft(
             generation=next_generation(), lineage=lineage, placement=placement, first_worker=self._store(placement.workers),
-            freeze_point=freeze_point, decision_number=decision, domains=self._domains,
+            freeze_point=freeze_point, decision_number=decision, domains=self._domains, state_ranges=self._state_ranges,
         )  # fmt: skip
 
     def _store(self, workers: Sequence[str]) -> Worker:

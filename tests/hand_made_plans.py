@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from frostline_contract.plan import GenerationId, Placement, Plan, UnitHolders
+from frostline_contract.plan import NOBODY, GenerationId, PieceHolders, Placement, Plan
 from frostline_contract.shape import ParallelShape, deal_leaves
+from frostline_controller.plan_building import pieces_in
 from tests.engine_member import Run
 from tests.even_bounds import even_bounds
 from tests.exact_cases import LEAVES, NUM_UNITS, Case
@@ -87,7 +88,7 @@ def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], ch
     ports = workers.call([Call("tests.engine_member:store_port", {})] * count)
     plans: list[Plan] = []
     for segment in segments:
-        plans.append(make_plan(segment, plans[-1] if plans else None, ports, resume))
+        plans.append(make_plan(segment, plans[-1] if plans else None, ports, resume, case.state_ranges))
     fields = [(plan.model_dump(mode="json"), segment.last) for plan, segment in zip(plans, segments, strict=True)]
     arguments: dict[str, Any] = {
         "case": case, "segments": fields, "checkpoint_root": checkpoint_root, "checkpoint_step": checkpoint_step, "score": score,
@@ -97,15 +98,16 @@ def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], ch
     return workers.call(calls)
 
 
-def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple[str, int] | None = None) -> Plan:
+def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple[str, int] | None = None,
+              state_ranges: int = 1) -> Plan:  # fmt: skip
     """The plan of a segment that follows `before`, or that starts: from the seed, or from the checkpoint `resume`."""
     placement = segment.layout.placement(segment.freeze_point, segment.bounds)
     sources: tuple[str, ...] = ()
     if before is not None:
-        # The last owner of each unit, so that sources differ from unit to unit and from global rank 0.
-        sources = tuple(before.placement.owners(unit)[-1] for unit in range(NUM_UNITS))
+        # The last owner of each piece, so that sources differ from unit to unit and from global rank 0.
+        sources = tuple(before.owners(piece)[-1] for piece in range(before.pieces.count))
     leavers = tuple(sorted(set(before.placement.workers) - set(placement.workers))) if before is not None else ()
-    buddies, uncovered = buddies_in(placement, segment.domains)
+    buddies, uncovered = buddies_in(placement, segment.domains, state_ranges)
     start = "continue" if before is not None else "checkpoint" if resume else "fresh"
     return Plan(
         generation=next_generation(),
@@ -124,11 +126,14 @@ def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: t
         state_source=sources[0] if sources else "",
         store_host="127.0.0.1",
         store_port=ports[segment.layout.numbers[0]],
+        state_ranges=state_ranges,
     )
 
 
-def buddies_in(placement: Placement, domains: tuple[int, ...]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """(buddies, uncovered): a unit whose owners share a domain is kept by the next member, by global rank, in another one."""
+def buddies_in(placement: Placement, domains: tuple[int, ...], state_ranges: int = 1) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """(buddies, uncovered) by piece: a unit whose owners share a domain is kept by the next member, by global rank, in another
+    one."""
+    table = pieces_in(placement, state_ranges)
     domain = dict(zip(placement.workers, domains, strict=bool(domains)))
     buddies, uncovered = [], []
     for unit in range(placement.stage_bounds[-1] if domains else 0):
@@ -137,15 +142,21 @@ def buddies_in(placement: Placement, domains: tuple[int, ...]) -> tuple[tuple[st
         others = placement.workers[first:] + placement.workers[:first]
         away = [member for member in others if domain[member] != domain[owners[0]]]
         kept_by_owners = len({domain[owner] for owner in owners}) > 1
-        buddies.append(away[0] if away and not kept_by_owners else "")
-        uncovered += [unit] if not away else []
+        buddies += [away[0] if away and not kept_by_owners else ""] * state_ranges
+        uncovered += table.of_unit(unit) if not away else []
     return tuple(buddies), tuple(uncovered)
 
 
-def holders_of(before: Plan, participants: tuple[str, ...]) -> tuple[UnitHolders, ...]:
-    """Who has each unit at the switch from `before`: its owners there and its buddy."""
+def with_buddies(plan: Plan, buddies: Sequence[str], uncovered: Sequence[int] = ()) -> Plan:
+    """The plan with these buddies, by piece; "" for nobody."""
+    indices = tuple(plan.places[buddy] if buddy else NOBODY for buddy in buddies)
+    return plan.model_copy(update={"buddy_indices": indices, "uncovered": tuple(uncovered)})
+
+
+def holders_of(before: Plan, participants: tuple[str, ...]) -> tuple[PieceHolders, ...]:
+    """Who has each piece at the switch from `before`: its owners there and its buddy."""
     needs = [set(before.needs(worker)) for worker in participants]
-    num_units = before.placement.stage_bounds[-1]
     return tuple(
-        UnitHolders(participants=tuple(index for index, units in enumerate(needs) if unit in units)) for unit in range(num_units)
+        PieceHolders(participants=tuple(index for index, pieces in enumerate(needs) if piece in pieces))
+        for piece in range(before.pieces.count)
     )

@@ -1,4 +1,5 @@
-"""A run directory as it was written before shapes had named degrees: the same lines, with `pp_degree` and `dp_degree`."""
+"""A run directory as it was written before shapes had named degrees, and state had pieces: the same lines, with `pp_degree` and
+`dp_degree`, and with sources and buddies by worker id."""
 
 import base64
 import json
@@ -12,12 +13,12 @@ FILES = ("metrics.jsonl", "plans.jsonl", "events.jsonl")
 
 
 def as_before(values: Any) -> Any:
-    """The same record, and every record in it, with `pp_degree` and `dp_degree` in place of `degrees`."""
+    """The same record, and every record in it, with `pp_degree` and `dp_degree` in place of `degrees`, and names for indices."""
     if isinstance(values, list):
         return [as_before(value) for value in values]
     if not isinstance(values, dict):
         return values
-    older: dict[str, Any] = {}
+    values, older = _named(values), dict[str, Any]()
     for name, value in values.items():
         if name in ("degrees", "start_degrees"):
             start = name.removesuffix("degrees")
@@ -25,6 +26,20 @@ def as_before(values: Any) -> Any:
         else:
             older[name] = as_before(value)
     return older
+
+
+def _named(values: dict[str, Any]) -> dict[str, Any]:
+    """A plan with its sources and buddies by worker id; any other record as it is."""
+    if "placement" not in values:
+        return values
+    participants = [*values["placement"]["workers"], *values.get("leavers", ())]
+    indices = {"source_indices": "sources", "buddy_indices": "buddies"}
+    named = {
+        older: ["" if index < 0 else participants[index] for index in values[name]]
+        for name, older in indices.items()
+        if name in values
+    }
+    return {name: value for name, value in values.items() if name not in (*indices, "state_ranges")} | named
 
 
 def rewrite_as_before(folder: Path) -> int:

@@ -25,7 +25,8 @@ INTERVAL_STEPS, LAG_STEPS = 4, 3
 
 @dataclass
 class Lived:
-    """What is left of a worker that was told to end. units: digest of each unit's state that is whole here, by unit."""
+    """What is left of a worker that was told to end. units: digest of the state of each unit whose pieces are all
+    whole here, by unit. tags: the state that each piece is at."""
 
     code: int
     state: dict[str, Any]
@@ -93,9 +94,10 @@ def _described(state: RunState) -> dict[str, Any]:
 
 
 def _held(context: RunContext) -> tuple[dict[int, str], dict[int, str]]:
-    tags = context.holdings.all()
-    states = {unit: export_unit(unit, context.cut.units[unit], context.moments) for unit in tags}
-    return {unit: unit_digest(state).hex() for unit, state in states.items()}, {unit: str(tag) for unit, tag in tags.items()}
+    tags, table = context.holdings.all(), context.pieces
+    whole = [unit for unit in range(table.num_units) if tags.keys() >= set(table.of_unit(unit))]
+    states = {unit: export_unit(unit, context.cut.units[unit], context.moments) for unit in whole}
+    return {unit: unit_digest(state).hex() for unit, state in states.items()}, {piece: str(tag) for piece, tag in tags.items()}
 
 
 def threads_left() -> list[str]:

@@ -26,7 +26,7 @@ class Worker:
     """One worker process. worker_id: "<pod uid>/<process nonce>". presence: alive, leaving (it asked to go) or gone.
 
     watching: its WatchPlan stream is open. unwatched_since: since when it is not. step: last committed one it told of.
-    uncovered_units: of its last vote. on_notice: it has said that it is to leave.
+    uncovered_pieces: of its last vote. on_notice: it has said that it is to leave.
     phase_seconds: age of its phase at phase_told_at. waiting_seconds: of that, blocked on others. phase_p99: seconds by phase.
     link, cache: as the newest heartbeat says them: the message has the record's fields, and few of them are ever looked at.
     busy_seconds: a step's own work. slowness: that over what its peers would take, 0.0 unknown. lasting_slowness: what is
@@ -57,7 +57,7 @@ class Worker:
     link: LinkProfile | plan_pb2.LinkProfile | None = None
     cache: CacheProfile | plan_pb2.CacheProfile | None = None
     step_parts: Mapping[str, float] = field(default_factory=dict)
-    uncovered_units: tuple[int, ...] = ()
+    uncovered_pieces: tuple[int, ...] = ()
     watching: bool = False
     unwatched_since: float = 0.0
     on_notice: bool = False

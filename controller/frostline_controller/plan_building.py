@@ -1,24 +1,33 @@
-"""From a placement to a plan: where each unit's state comes from, who keeps copies, who leaves, when the switch may be. Pure."""
+"""From a placement to a plan: where each piece's state comes from, who keeps copies, who leaves, when the switch may be. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from frostline_contract.plan import GenerationId, Placement, Plan, UnitHolders
+from frostline_contract.pieces import Pieces
+from frostline_contract.plan import NOBODY, GenerationId, PieceHolders, Placement, Plan
 from frostline_controller.planner.draft import PlanDraft
 from frostline_controller.recovery.facts import GoOn
 
-NOBODY = ""
+NO_WORKER = ""
 
 
-def buddies_of(placement: Placement, domains: Mapping[str, str], held: Sequence[Collection[str]] = ()) -> tuple[str, ...]:
-    """For each unit the member that keeps a copy of it; "" where its owners are in two failure domains, or no member is in
+def pieces_in(placement: Placement, state_ranges: int) -> Pieces:
+    """The table of the run's pieces, whose units the placement deals."""
+    return Pieces(placement.stage_bounds[-1], state_ranges)
+
+
+def buddies_of(
+    placement: Placement, domains: Mapping[str, str], held: Sequence[Collection[str]] = (), state_ranges: int = 1
+) -> tuple[str, ...]:
+    """For each piece the member that keeps a copy of it; "" where its owners are in two failure domains, or no member is in
     another than theirs.
 
-    domains: failure domain by worker id; empty: nobody keeps anything. held: for each unit who has its state now. The units of
-    a stage have one buddy: the member that keeps the fewest units so far, then the one that has the most of the stage already,
-    then the next in global rank.
+    domains: failure domain by worker id; empty: nobody keeps anything. held: for each piece who has its state now. The pieces of
+    a stage have one buddy, since it applies whole units' updates: the member that keeps the fewest pieces so far, then the one
+    that has the most of the stage already, then the next in global rank.
     """
-    buddies = [NOBODY] * placement.stage_bounds[-1]
+    table = pieces_in(placement, state_ranges)
+    buddies = [NO_WORKER] * table.count
     load: Counter[str] = Counter()
     workers, global_ranks = placement.workers, placement.global_ranks
     for stage in range(placement.shape.num_stages):
@@ -32,35 +41,40 @@ def buddies_of(placement: Placement, domains: Mapping[str, str], held: Sequence[
         elsewhere = [worker for worker in workers if domains.get(worker) not in at]
         if not elsewhere:
             continue
-        have = Counter(worker for unit in units for worker in held[unit]) if held else Counter[str]()
+        pieces = table.of_units(units)
+        have = Counter(worker for piece in pieces for worker in held[piece]) if held else Counter[str]()
         place = global_ranks[owners[0]]
 
         def preference(worker: str, have: Counter[str] = have, place: int = place) -> tuple[int, int, int]:
             return load[worker], -have[worker], (global_ranks[worker] - place) % len(workers)
 
         buddy = min(elsewhere, key=preference)
-        load[buddy] += len(units)
-        for unit in units:
-            buddies[unit] = buddy
+        load[buddy] += len(pieces)
+        for piece in pieces:
+            buddies[piece] = buddy
     return tuple(buddies)
 
 
-def uncovered_of(placement: Placement, domains: Mapping[str, str], buddies: Sequence[str]) -> tuple[int, ...]:
-    """The units that one failure domain's end would take: no buddy, and all owners in one domain (or domains are unknown)."""
+def uncovered_of(
+    placement: Placement, domains: Mapping[str, str], buddies: Sequence[str], state_ranges: int = 1
+) -> tuple[int, ...]:
+    """The pieces that one failure domain's end would take: no buddy, and all owners in one domain (or domains are unknown)."""
+    table = pieces_in(placement, state_ranges)
     alone = {
         unit
         for units, owners in zip(placement.units_by_pp_rank, placement.members_by_pp_rank, strict=True)
         if len({domains.get(owner) for owner in owners}) < 2
         for unit in units
     }
-    return tuple(unit for unit, buddy in enumerate(buddies) if not buddy and unit in alone)
+    return tuple(piece for piece, buddy in enumerate(buddies) if not buddy and table.unit_of(piece) in alone)
 
 
-def sources_of(base: Placement, new: Placement, num_units: int) -> tuple[str, ...]:
-    """For each unit the owner in `base` that gives its state: one that stays, where there is one, else one that leaves.
+def sources_of(base: Placement, new: Placement, num_units: int, state_ranges: int = 1) -> tuple[str, ...]:
+    """For each piece the owner in `base` that gives its state: one that stays, where there is one, else one that leaves.
 
     Owners are taken in turn, so that no replica gives everything. Raises ValueError for a unit without an owner.
     """
+    table = Pieces(num_units, state_ranges)
     chosen = []
     for unit in range(num_units):
         owners = base.owners(unit)
@@ -69,16 +83,16 @@ def sources_of(base: Placement, new: Placement, num_units: int) -> tuple[str, ..
         keeping = [owner for owner in owners if new.holds(owner, unit)]
         staying = [owner for owner in owners if owner in new.global_ranks]
         candidates = keeping or staying or owners
-        chosen.append(candidates[unit % len(candidates)])
+        chosen += [candidates[piece % len(candidates)] for piece in table.of_unit(unit)]
     return tuple(chosen)
 
 
 def holders_at_switch(base: Plan, participants: Sequence[str]) -> list[list[int]]:
-    """For each unit the indices of the participants that have its state when `base` ends: its owners there and its buddy."""
-    holders: list[list[int]] = [[] for _ in range(base.placement.stage_bounds[-1])]
+    """For each piece the indices of the participants that have its state when `base` ends: its owners there and its buddy."""
+    holders: list[list[int]] = [[] for _ in range(base.pieces.count)]
     for index, worker in enumerate(participants):
-        for unit in base.needs(worker):
-            holders[unit].append(index)
+        for piece in base.needs(worker):
+            holders[piece].append(index)
     return holders
 
 
@@ -91,11 +105,13 @@ def switching_plan(draft: PlanDraft, *, base: Plan, window: tuple[int, int]) -> 
         window: first and last step whose vote may switch.
     """
     placement, domains = draft.placement, draft.domains
-    sources = sources_of(base.placement, placement, base.placement.stage_bounds[-1])
+    assert draft.pieces == base.pieces, f"the draft has {draft.pieces}, the plan that runs {base.pieces}"
+    sources = sources_of(base.placement, placement, base.pieces.num_units, draft.state_ranges)
     leavers = tuple(worker for worker in base.placement.workers if worker not in placement.global_ranks)
     participants = placement.workers + leavers
     holders = holders_at_switch(base, participants)
-    buddies = buddies_of(placement, domains, [[participants[index] for index in unit] for unit in holders])
+    held = [[participants[index] for index in piece] for piece in holders]
+    buddies = buddies_of(placement, domains, held, draft.state_ranges)
     giver = next((worker for worker in base.placement.workers if worker in placement.global_ranks), base.placement.workers[0])
     return Plan(
         **draft.fields(),
@@ -104,12 +120,12 @@ def switching_plan(draft: PlanDraft, *, base: Plan, window: tuple[int, int]) -> 
         start_step=-1,
         switch_from=window[0],
         switch_until=window[1],
-        sources=sources,
+        source_indices=_indices(sources, participants),
         leavers=leavers,
-        holders=tuple(UnitHolders(participants=tuple(unit)) for unit in holders),
+        holders=tuple(PieceHolders(participants=tuple(piece)) for piece in holders),
         state_source=giver,
-        buddies=buddies,
-        uncovered=uncovered_of(placement, domains, buddies),
+        buddy_indices=_indices(buddies, participants),
+        uncovered=uncovered_of(placement, domains, buddies, draft.state_ranges),
         run_epoch=base.run_epoch,
     )
 
@@ -125,23 +141,23 @@ def entry_plan(draft: PlanDraft, *, base: GenerationId | None, checkpoint: tuple
     """
     placement, domains = draft.placement, draft.domains
     path, step = checkpoint or ("", 0)
-    buddies = buddies_of(placement, domains)
+    buddies = buddies_of(placement, domains, state_ranges=draft.state_ranges)
     return Plan(
         **draft.fields(),
         base=base,
         start="checkpoint" if checkpoint else "fresh",
         start_step=step,
         checkpoint_path=path,
-        buddies=buddies,
-        uncovered=uncovered_of(placement, domains, buddies),
+        buddy_indices=_indices(buddies, placement.workers),
+        uncovered=uncovered_of(placement, domains, buddies, draft.state_ranges),
         run_epoch=run_epoch,
     )
 
 
 def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
-    """A plan from what is left of `base` after a failure: every unit from one state (docs/protocols.md 4.4).
+    """A plan from what is left of `base` after a failure: every piece from one state (docs/protocols.md 4.4).
 
-    Holders that the placement leaves out take part as leavers where nobody else has a unit.
+    Holders that the placement leaves out take part as leavers where nobody else has a piece.
 
     Args:
         draft: in force is what is at the step after the state's.
@@ -149,12 +165,14 @@ def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
         found: that state and who has it.
     """
     placement, domains = draft.placement, draft.domains
+    assert draft.pieces == base.pieces, f"the draft has {draft.pieces}, the plan that failed {base.pieces}"
     leavers = _needed_leavers(placement, found.holders)
     participants = placement.workers + leavers
     places = {worker: place for place, worker in enumerate(participants)}
     holding = [sorted(places[worker] for worker in set(workers) if worker in places) for workers in found.holders]
-    holders = [[participants[place] for place in unit] for unit in holding]
-    buddies = buddies_of(placement, domains, found.holders)
+    holders = [[participants[place] for place in piece] for piece in holding]
+    sources = [_giver(piece, base.pieces.unit_of(piece), workers, placement) for piece, workers in enumerate(holders)]
+    buddies = buddies_of(placement, domains, found.holders, draft.state_ranges)
     return Plan(
         **draft.fields(),
         base=base.generation,
@@ -163,18 +181,18 @@ def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
         state_lineage=found.state.lineage,
         state_generation=found.state.generation,
         vote=found.vote,
-        sources=tuple(_giver(unit, workers, placement) for unit, workers in enumerate(holders)),
-        holders=tuple(UnitHolders(participants=tuple(unit)) for unit in holding),
+        source_indices=_indices(sources, participants),
+        holders=tuple(PieceHolders(participants=tuple(piece)) for piece in holding),
         leavers=leavers,
         state_source=_state_source(found, holders),
-        buddies=buddies,
-        uncovered=uncovered_of(placement, domains, buddies),
+        buddy_indices=_indices(buddies, participants),
+        uncovered=uncovered_of(placement, domains, buddies, draft.state_ranges),
         run_epoch=base.run_epoch,
     )
 
 
 def _needed_leavers(placement: Placement, holders: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Few holders, taken greedily, so that each unit has a participant that has it; none that the others make needless."""
+    """Few holders, taken greedily, so that each piece has a participant that has it; none that the others make needless."""
     orphaned = [set(workers) for workers in holders if placement.global_ranks.keys().isdisjoint(workers)]
     lacking, leavers = orphaned, list[str]()
     while lacking:
@@ -182,17 +200,23 @@ def _needed_leavers(placement: Placement, holders: Sequence[Sequence[str]]) -> t
         most = min(count, key=lambda worker: (-count[worker], worker))
         leavers.append(most)
         lacking = [workers for workers in lacking if most not in workers]
-    for earlier in list(leavers):  # what was taken first may be covered by what was taken for other units later
+    for earlier in list(leavers):  # what was taken first may be covered by what was taken for other pieces later
         others = set(leavers) - {earlier}
         if not any(others.isdisjoint(workers) for workers in orphaned):
             leavers.remove(earlier)
     return tuple(leavers)
 
 
-def _giver(unit: int, holders: Sequence[str], placement: Placement) -> str:
-    """One that keeps the unit, where there is one; taken in turn."""
+def _giver(piece: int, unit: int, holders: Sequence[str], placement: Placement) -> str:
+    """One that keeps the piece's unit, where there is one; taken in turn."""
     keeping = [worker for worker in holders if placement.holds(worker, unit)] or list(holders)
-    return keeping[unit % len(keeping)]
+    return keeping[piece % len(keeping)]
+
+
+def _indices(workers: Sequence[str], participants: Sequence[str]) -> tuple[int, ...]:
+    """Workers by their place in `participants`; NOBODY for no worker."""
+    places = {worker: place for place, worker in enumerate(participants)} | {NO_WORKER: NOBODY}
+    return tuple(places[worker] for worker in workers)
 
 
 def _state_source(found: GoOn, holders: Sequence[Sequence[str]]) -> str:

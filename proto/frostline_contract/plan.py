@@ -5,8 +5,14 @@ The field names are those of frostline_proto/v1/plan.proto, so that one converte
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
+from pydantic import Field, model_validator
+
+from frostline_contract.decision import Decision as Decision
+from frostline_contract.pieces import NOBODY as NOBODY
+from frostline_contract.pieces import PieceHolders as PieceHolders
+from frostline_contract.pieces import Pieces
 from frostline_contract.record import Degrees, Frozen, Shaped
 from frostline_contract.shape import ParallelShape
 
@@ -23,31 +29,6 @@ PrefixTile = Literal["micro_batch", "sample"]
 GLOO, NCCL = "gloo", "nccl"
 Backend = Literal["gloo", "nccl"]
 """What carries activations and gradients between members. Votes and states always travel over gloo."""
-
-
-class Decision(Frozen):
-    """A policy's verdict on one interval, bound to the step at which it takes effect (docs/protocols.md 6.2).
-
-    number: from 1, one an interval ('no change' too). interval: the interval that it read.
-    effective_step: the first step computed under it. freeze_point: index of the first trainable unit from then on.
-    lineage: the one that it belongs to; for a rollback, the one that it opens. decided_in: the run's lineage when it was
-    decided, in which workers adopt it; for a rollback, the one that it ends. (decided_in, number) names a decision: a lineage
-    decides each interval once. reason: the policy's own words.
-    rollback_to_step: for a rollback, the checkpointed step whose state comes back before `effective_step` would be
-    computed; -1 otherwise. void: it did not arrive in time and changed nothing.
-    """
-
-    number: int
-    interval: int
-    effective_step: int
-    freeze_point: int
-    lineage: int = 0
-    decided_in: int = 0
-    kind: Literal["keep", "freeze", "unfreeze", "rollback"] = "keep"
-    reason: str = ""
-    policy: str = ""
-    rollback_to_step: int = -1
-    void: bool = False
 
 
 class Placement(Shaped):
@@ -164,7 +145,7 @@ class SeenVote(Frozen):
 
 
 class StateTag(Frozen):
-    """Names one state of a unit: (lineage, last committed step, generation whose vote committed it; docs/protocols.md 4.4).
+    """Names one state of a piece: (lineage, last committed step, generation whose vote committed it; docs/protocols.md 4.4).
 
     For a state that was restored or drawn afresh, the generation of the plan that did so.
     """
@@ -174,22 +155,19 @@ class StateTag(Frozen):
     generation: GenerationId
 
 
-class UnitHolders(Frozen):
-    """Indices into Plan.participants of those that hold a unit's state at the plan's start."""
-
-    participants: tuple[int, ...] = ()
-
-
 class Plan(Frozen):
-    """One generation: a placement, the numerics in force where it starts, and where every unit's state comes from.
+    """One generation: a placement, the numerics in force where it starts, and where every piece of the state comes from.
+
+    Units are what the placement deals; state is told by pieces (`frostline_contract.pieces`), whose table is `pieces`.
 
     start: "fresh" (the model's initial weights), "continue" (from the members of `base`, at the switch), "checkpoint", or
     "survivors" (from what is left of `base` after a failure).
     start_step: the last committed step that the state stands for (0 for fresh); for "continue" it is the switching vote's
     step, which is not known when the plan is written (-1).
-    buddies: for each unit the member that keeps a copy in another failure domain than its owners'; "" where the owners are in
-    two domains, or no member is in another, then the unit is in `uncovered` (empty: nobody keeps anything).
-    holders: for each unit, for "continue" and "survivors", the participants that have its state at the start: they are sent none.
+    buddy_indices: for each piece the member that keeps a copy in another failure domain than its owners', by its place in
+    `participants`; NOBODY where the owners are in two domains, or no member is in another, then the piece is in `uncovered`
+    (empty: nobody keeps anything).
+    holders: for each piece, for "continue" and "survivors", the participants that have its state at the start and are sent none.
     For "survivors" they may have to commit `start_step` late: `vote` is that step's vote (None: nobody has to), and
     state_lineage and state_generation complete the tag of the state it starts from, (state_lineage, start_step,
     state_generation): a state keeps its tag through plans, also where `lineage` is a new one, until the next commit.
@@ -197,7 +175,9 @@ class Plan(Frozen):
     checkpoint_path: for "checkpoint", the manifest's folder relative to the checkpoint root.
     decision_number: the decision that must be in force when it starts. decisions: all decisions so far, oldest first.
     switch_from, switch_until: for "continue", the steps whose votes may switch (docs/protocols.md 3.2).
-    sources: for each unit the worker id that gives its state to members that lack it (empty for fresh and checkpoint).
+    source_indices: for each piece the participant that gives its state to members that lack it, by its place (empty for fresh
+    and checkpoint).
+    state_ranges: ranges that each unit's state is cut into: one piece each, the same in every plan of a run.
     leavers: members of `base` but not of this plan: they vote for the switch, give state away, and become spares.
     state_source: the worker whose run state (counters, unacknowledged records) all members take.
     store_host, store_port: the TCPStore of the new global rank 0.
@@ -218,15 +198,15 @@ class Plan(Frozen):
     placement: Placement
     switch_from: int = 0
     switch_until: int = 0
-    sources: tuple[str, ...] = ()
+    source_indices: tuple[int, ...] = ()
     leavers: tuple[str, ...] = ()
     state_source: str = ""
     store_host: str = ""
     store_port: int = 0
     reason: str = ""
-    buddies: tuple[str, ...] = ()
+    buddy_indices: tuple[int, ...] = ()
     uncovered: tuple[int, ...] = ()
-    holders: tuple[UnitHolders, ...] = ()
+    holders: tuple[PieceHolders, ...] = ()
     vote: SeenVote | None = None
     state_generation: GenerationId | None = None
     state_lineage: int = 0
@@ -234,6 +214,18 @@ class Plan(Frozen):
     job_revision: str = ""
     prefix_tile: PrefixTile = MICRO_BATCH
     backend: Backend = GLOO
+    state_ranges: int = Field(default=1, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_indices(cls, values: Any) -> Any:
+        """A plan of before there were pieces names sources and buddies by worker id, and says no state_ranges."""
+        return _named_by_index(values) if isinstance(values, Mapping) else values
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """The table of the run's pieces."""
+        return Pieces(self.placement.stage_bounds[-1], self.state_ranges)
 
     @property
     def start_tag(self) -> StateTag | None:
@@ -243,43 +235,61 @@ class Plan(Frozen):
         return StateTag(lineage=self.state_lineage, step=self.start_step, generation=self.state_generation)
 
     @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """For each piece the worker that gives its state to members that lack it; empty for fresh and checkpoint."""
+        return tuple(self.participants[index] for index in self.source_indices)
+
+    @cached_property
+    def buddies(self) -> tuple[str, ...]:
+        """For each piece the member that keeps a copy, "" for nobody; empty where nobody keeps anything."""
+        return tuple("" if index == NOBODY else self.participants[index] for index in self.buddy_indices)
+
+    def owners(self, piece: int) -> list[str]:
+        """The members that own a piece, by dp rank: those that hold its unit."""
+        return self.placement.owners(self.pieces.unit_of(piece))
+
+    def pieces_of(self, worker_id: str) -> list[int]:
+        """The pieces that a member owns, in order; empty for anybody else."""
+        return self.pieces.of_units(self.placement.units_of(worker_id))
+
+    @cached_property
     def _wards(self) -> Mapping[str, list[int]]:
         found: dict[str, list[int]] = {}
-        for unit, buddy in enumerate(self.buddies):
-            found.setdefault(buddy, []).append(unit)
+        for piece, buddy in enumerate(self.buddies):
+            found.setdefault(buddy, []).append(piece)
         return found
 
     def wards_of(self, worker_id: str) -> list[int]:
-        """The units of others that a member keeps a copy of, in order."""
+        """The pieces of others that a member keeps a copy of, in order."""
         return list(self._wards.get(worker_id, ()))
 
     def needs(self, worker_id: str) -> list[int]:
-        """The units whose state a member must have when it starts: its own and its wards."""
-        return sorted({*self.placement.units_of(worker_id), *self._wards.get(worker_id, ())})
+        """The pieces whose state a member must have when it starts: its own and its wards."""
+        return sorted({*self.pieces_of(worker_id), *self._wards.get(worker_id, ())})
 
-    def needed_by(self, unit: int) -> list[str]:
-        """The members that need `unit`, in global rank order: its owners and its buddy."""
-        owners = self.placement.owners(unit)
-        buddy = self.buddies[unit] if self.buddies else ""
+    def needed_by(self, piece: int) -> list[str]:
+        """The members that need a piece, in global rank order: its owners and its buddy."""
+        owners = self.owners(piece)
+        buddy = self.buddies[piece] if self.buddies else ""
         if buddy not in self.placement.global_ranks or buddy in owners:
             return owners
         return sorted([*owners, buddy], key=self.placement.global_ranks.__getitem__)
 
-    def holders_of(self, unit: int) -> list[str]:
-        """The participants that have `unit`'s state at the start."""
+    def holders_of(self, piece: int) -> list[str]:
+        """The participants that have a piece's state at the start."""
         participants = self.participants
-        return [participants[index] for index in self.holders[unit].participants] if self.holders else []
+        return [participants[index] for index in self.holders[piece].participants] if self.holders else []
 
     @cached_property
     def _held(self) -> Mapping[str, frozenset[int]]:
         found: dict[str, list[int]] = {}
-        for unit in range(len(self.holders)):
-            for worker in self.holders_of(unit):
-                found.setdefault(worker, []).append(unit)
-        return {worker: frozenset(units) for worker, units in found.items()}
+        for piece in range(len(self.holders)):
+            for worker in self.holders_of(piece):
+                found.setdefault(worker, []).append(piece)
+        return {worker: frozenset(pieces) for worker, pieces in found.items()}
 
     def held_by(self, worker_id: str) -> frozenset[int]:
-        """The units whose state a participant has at the start."""
+        """The pieces whose state a participant has at the start."""
         return self._held.get(worker_id, frozenset())
 
     @cached_property
@@ -291,3 +301,20 @@ class Plan(Frozen):
     def places(self) -> Mapping[str, int]:
         """Index into `participants` by worker id."""
         return {worker: place for place, worker in reversed(list(enumerate(self.participants)))}
+
+
+def _named_by_index(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan's values with indices of sources and buddies. Where a message has both, ids are for older readers.
+
+    Raises ValueError for a worker that is no participant.
+    """
+    found = {name: value for name, value in values.items() if name not in ("sources", "buddies")}
+    found["state_ranges"] = values.get("state_ranges") or 1
+    for older, name in (("sources", "source_indices"), ("buddies", "buddy_indices")):
+        if values.get(older) and not values.get(name):
+            placement = Placement.model_validate(values["placement"])
+            places = {worker: place for place, worker in enumerate((*placement.workers, *values.get("leavers", ())))}
+            if unknown := sorted(set(values[older]) - places.keys() - {""}):
+                raise ValueError(f"{older} name {unknown[0]!r}, which is no participant of the plan")
+            found[name] = tuple(places.get(worker, NOBODY) for worker in values[older])
+    return found

@@ -4,7 +4,7 @@ from frostline_contract.job.training import TrainingSection
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds
 from tests.benchmarks.members import call_all, make_plan, store_ports
 from tests.benchmarks.subjects import SUBJECTS, placement_of
-from tests.hand_made_plans import buddies_in
+from tests.hand_made_plans import buddies_in, with_buddies
 from tests.warm_workers import WarmWorkers
 
 TURNS = {"digits": 200, "bert": 16}
@@ -23,7 +23,7 @@ def audits(effort: Effort) -> Report:
                 placement, workers = placement_of(pp_degree, dp_degree), pp_degree * dp_degree
                 buddies, uncovered = buddies_in(placement, tuple(range(workers)))
                 plan = make_plan(placement, store_ports(pool, workers))
-                plan = plan.model_copy(update={"buddies": buddies, "uncovered": uncovered})
+                plan = with_buddies(plan, buddies, uncovered)
                 turns = effort.pairs(TURNS[subject])
                 members = call_all(pool, "audit_turns", workers, plan=plan.model_dump(mode="json"), subject=subject, turns=turns)
                 sides = {

@@ -19,10 +19,10 @@ def main() -> None:
     subject, worker_id, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     import frostline_trainer.worker  # noqa: F401 (what a worker's process imports)
     from frostline_contract.plan import Plan
-    from frostline_trainer.checkpoints.reading import load_unit, read_manifest
+    from frostline_trainer.checkpoints.reading import read_manifest
+    from frostline_trainer.checkpoints.restoring import restore_pieces
     from frostline_trainer.comm.collectives import open_store
     from frostline_trainer.engine.groups import form_groups
-    from frostline_trainer.engine.unit_state import import_unit
     from tests.benchmarks.stepper import Stepper
     from tests.benchmarks.subjects import new_context
 
@@ -32,8 +32,7 @@ def main() -> None:
     built = time.monotonic()
     checkpoint = folder / plan.checkpoint_path
     manifest = read_manifest(checkpoint)
-    for unit in plan.needs(worker_id):
-        import_unit(unit, context.cut.units[unit], context.moments, load_unit(checkpoint, manifest, unit))
+    restore_pieces(context, context.moments, checkpoint, manifest, plan.needs(worker_id))
     loaded = time.monotonic()
     index = plan.placement.workers.index(worker_id)
     if index == 0:

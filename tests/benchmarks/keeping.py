@@ -6,7 +6,7 @@ from typing import Any
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds
 from tests.benchmarks.members import call_all, make_plan, store_ports
 from tests.benchmarks.subjects import SUBJECTS, placement_of
-from tests.hand_made_plans import buddies_in
+from tests.hand_made_plans import buddies_in, with_buddies
 from tests.warm_workers import WarmWorkers
 
 TURNS = {"digits": 300, "bert": 24}
@@ -21,7 +21,7 @@ def keeping(effort: Effort) -> Report:
         for subject in SUBJECTS:
             placement = placement_of(DEPTH, 1)
             buddies, uncovered = buddies_in(placement, tuple(range(DEPTH)))
-            plan = make_plan(placement, store_ports(pool, DEPTH)).model_copy(update={"buddies": buddies, "uncovered": uncovered})
+            plan = with_buddies(make_plan(placement, store_ports(pool, DEPTH)), buddies, uncovered)
             turns = effort.pairs(TURNS[subject])
             members = call_all(pool, "keeping_turns", DEPTH, plan=plan.model_dump(mode="json"), subject=subject, turns=turns)
             rows += _rows(subject, members)

@@ -10,7 +10,7 @@ import torch
 from frostline_contract.plan import GenerationId, Placement, Plan, StateTag
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.groups import Groups, form_groups
-from frostline_trainer.engine.moves import give_up, move_units
+from frostline_trainer.engine.moves import give_up, move_pieces
 from tests import engine_member
 from tests.benchmarks.stepper import Stepper
 from tests.benchmarks.subjects import new_context, with_training
@@ -172,7 +172,7 @@ def reshape(worker_id: str, plan: dict[str, Any]) -> dict[str, float]:
     grouped = time.monotonic()
     assert entered.base is not None
     # Each stepper trains one step, its own first.
-    received = move_units(now.context, entered, worker_id, groups.moving, StateTag(lineage=0, step=1, generation=entered.base))
+    received = move_pieces(now.context, entered, worker_id, groups.moving, StateTag(lineage=0, step=1, generation=entered.base))
     give_up(now.context, entered, worker_id)
     moved = time.monotonic()
     stepper = Stepper(now.context, entered, index, groups)

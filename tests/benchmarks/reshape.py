@@ -79,7 +79,7 @@ def _span(answers: list[dict[str, float]]) -> float:
 def restart(subject: str, plan: Plan, folder: Path) -> tuple[float, dict[str, float]]:
     """Start a process for each worker of the plan and end them again. Returns seconds until all are ready; the slowest's."""
     (folder / "port").unlink(missing_ok=True)
-    cold = plan.model_copy(update={"start": "checkpoint", "checkpoint_path": "0/1.1/1", "base": None, "sources": ()})
+    cold = plan.model_copy(update={"start": "checkpoint", "checkpoint_path": "0/1.1/1", "base": None, "source_indices": ()})
     (folder / "plan.json").write_text(cold.model_dump_json())
     command = [sys.executable, "-m", "tests.benchmarks.cold_start", subject]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -43,7 +43,7 @@ class Stepper:
         gradients = generation.compute(self.step_number)
         self.clock.enter("vote")
         ballot = Ballot(gradients.unit_squares, gradients.losses, kept=generation.kept)
-        result = hold_vote(generation.world, ballot, generation.context.num_units, generation.num_microbatches)
+        result = hold_vote(generation.world, ballot, generation.context.pieces, generation.num_microbatches)
         self.clock.enter("commit")
         tag = StateTag(lineage=0, step=self.step_number, generation=generation.plan.generation)
         generation.commit(gradients, LEARNING_RATE, result.gradient_norm, tag)

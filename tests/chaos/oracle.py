@@ -150,7 +150,7 @@ def held_after(life: Life, following: Life, before: dict[str, Held], hits: tuple
     Until a generation's first vote has been seen everybody keeps what it came with; from then on what the plan needs.
     """
     plan = life.plan
-    needs = {worker: frozenset(plan.needs(worker)) for worker in plan.placement.workers}
+    needs = {worker: frozenset(plan.pieces.units_of(plan.needs(worker))) for worker in plan.placement.workers}
     if plan.start in (FRESH, CHECKPOINT):
         before = {}
     moved_on = following.plan.start == SURVIVORS and following.plan.start_step > max(plan.start_step, life.first_step - 1)

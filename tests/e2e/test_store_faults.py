@@ -6,8 +6,9 @@ from pathlib import Path
 
 import psutil
 
+from frostline_contract.pieces import Pieces
 from frostline_controller.epochs import current_epoch
-from frostline_trainer.checkpoints.reading import complete_checkpoints, load_unit
+from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece
 from tests.e2e.runs import Ended, Running, Workshop
 
 STOPPED_SECONDS = 2.0
@@ -59,8 +60,9 @@ def test_a_writer_killed_in_a_checkpoint_costs_no_checkpoint_that_was_whole(
     found = complete_checkpoints(root)
     assert [manifest["step"] for _, manifest in found][-3:] == [50, 55, 60]
     for folder, manifest in found:
-        for unit in range(manifest["num_units"]):
-            assert load_unit(folder, manifest, unit)
+        table = Pieces(manifest["num_units"])
+        for piece in range(table.count):
+            assert load_piece(folder, manifest, table, piece)
     assert found[-1][1]["digest"] == ended.digest
     assert list(ended.folder.rglob("*.partial")) == []
     assert [folder for folder in root.glob("*/*/*") if not (folder / "manifest.json").exists()] == []

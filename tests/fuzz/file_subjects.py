@@ -17,10 +17,11 @@ from safetensors.torch import save_file
 from frostline_contract.epochs import MANIFEST_NAME, parse_epochs
 from frostline_contract.job import JobError, load_job
 from frostline_contract.jsonl import read_jsonl
+from frostline_contract.pieces import Pieces
 from frostline_controller.checkpoints import found_checkpoints
 from frostline_controller.state.durable import DurableState, decode_state, encode_state
 from frostline_controller.state.journal import Journal
-from frostline_trainer.checkpoints.reading import complete_checkpoints, load_unit, read_manifest
+from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece, read_manifest
 from frostline_trainer.engine.unit_state import unit_digest
 from frostline_trainer.training.run_state import RunState
 from tests.fuzz.mutating import mutated, with_another_value
@@ -122,7 +123,7 @@ class Checkpoints(InFolder):
         complete_checkpoints(self.folder)
         try:
             manifest = read_manifest(self._place)
-            load_unit(self._place, manifest, 0)
+            load_piece(self._place, manifest, Pieces(1), 0)
             RunState.model_validate(manifest.get("state"))
         except ValueError:
             return

@@ -7,15 +7,15 @@ from frostline_contract.plan import Plan, StateTag
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.unit_state import export_unit, unit_digest
 from frostline_trainer.engine.vote import Ballot, hold_vote, read_vote
-from tests.engine_member import Run, enter, store_port, train_step
+from tests.engine_member import Run, enter, store_port, train_step, units_needed
 from tests.exact_cases import Case, build_case
 
 
 def commit_late(case: Case, worker_id: str, plan: dict[str, Any], torn: tuple[int, ...] = ()) -> dict[str, Any]:
     """Train all but the case's last step; of that, see the vote, drop the groups, and only then commit, twice.
 
-    torn: units that this member has lost before it commits. Returns digests by unit after the ordinary steps ("before"), after
-    the late commit and after the second one; the units at the last step's tag ("whole"); and whether gradients are left.
+    torn: pieces that this member has lost before it commits. Returns digests by unit after the ordinary steps ("before"), after
+    the late commit and after the second one; the pieces at the last step's tag ("whole"); and whether gradients are left.
     """
     store_port()
     context, run, entered = build_case(case), Run(), Plan.model_validate(plan)
@@ -26,10 +26,10 @@ def commit_late(case: Case, worker_id: str, plan: dict[str, Any], torn: tuple[in
     before = digests(generation)
     gradients = generation.compute(case.steps)
     ballot = Ballot(gradients.unit_squares, gradients.losses, kept=generation.kept)
-    slots = hold_vote(generation.world, ballot, context.num_units, generation.num_microbatches).slots
+    slots = hold_vote(generation.world, ballot, context.pieces, generation.num_microbatches).slots
     generation.abandon(keep_prepared=True)
     context.holdings.tear(torn)
-    result = read_vote(slots, context.num_units, generation.num_microbatches)
+    result = read_vote(slots, context.pieces, generation.num_microbatches)
     training = context.job.training
     rate = learning_rate(training.optimizer, training.schedule, case.steps, case.steps)
     tag = StateTag(lineage=0, step=case.steps, generation=entered.generation)
@@ -37,15 +37,14 @@ def commit_late(case: Case, worker_id: str, plan: dict[str, Any], torn: tuple[in
     once = digests(generation)
     generation.commit(gradients, rate, result.gradient_norm, tag)
     left = [unit for unit in once for p in context.cut.units[unit].parameters() if p.grad is not None]
-    return {"before": before, "once": once, "twice": digests(generation), "whole": context.holdings.units_at(tag), "left": left}
+    return {"before": before, "once": once, "twice": digests(generation), "whole": context.holdings.pieces_at(tag), "left": left}
 
 
 def digests(generation: Generation) -> dict[int, str]:
     """Of every unit that this member owns or keeps."""
     context = generation.context
     return {
-        unit: unit_digest(export_unit(unit, context.cut.units[unit], context.moments)).hex()
-        for unit in generation.plan.needs(generation.worker_id)
+        unit: unit_digest(export_unit(unit, context.cut.units[unit], context.moments)).hex() for unit in units_needed(generation)
     }
 
 

@@ -259,7 +259,7 @@ class ScriptedWorker:
         self.stub.ReportRecovery(
             pb.ReportRecoveryRequest(
                 worker_id=self.worker_id, incarnation=1, generation=wire(heard or plan), ran=wire(plan), error=error,
-                units=[pb.UnitReport(unit=unit, intact=True, state=state, prepared=prepared) for unit in units],
+                pieces=[pb.PieceReport(piece=unit, intact=True, state=state, prepared=prepared) for unit in units],
                 seen=[to_message(vote, plan_pb2.SeenVote) for vote in seen], fates=fates, fenced=fenced,
             ),
             timeout=5,

@@ -116,7 +116,7 @@ def short_of_memory(run: World, plan: Plan, victim: ScriptedWorker, step: int) -
         worker.stub.ReportRecovery(
             pb.ReportRecoveryRequest(
                 worker_id=worker.worker_id, incarnation=1, generation=wire(plan), ran=wire(plan), memory_shortage=shortage,
-                units=[pb.UnitReport(unit=unit, intact=True, state=state) for unit in UNITS], fenced=worker is not victim,
+                pieces=[pb.PieceReport(piece=unit, intact=True, state=state) for unit in UNITS], fenced=worker is not victim,
                 error="OutOfMemoryError: CUDA out of memory" if worker is victim else "",
             ),
             timeout=5,

@@ -25,7 +25,7 @@ def distrust(
     worker.stub.ReportRecovery(
         pb.ReportRecoveryRequest(
             worker_id=worker.worker_id, incarnation=1, generation=wire(plan), ran=wire(plan), error=TEXT,
-            units=[pb.UnitReport(unit=unit, intact=True, state=state) for unit in UNITS],
+            pieces=[pb.PieceReport(piece=unit, intact=True, state=state) for unit in UNITS],
             distrusted_from=first, cache_distrusted=cache, distrusted_workers=workers,
             distrusted_detail={"audited_step": "20", "micro_batch": "3"},
         ),

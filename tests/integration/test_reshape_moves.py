@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from frostline_trainer.checkpoints.reading import load_unit, read_manifest
+from frostline_contract.pieces import Pieces
+from frostline_trainer.checkpoints.reading import load_piece, read_manifest
 from tests.engine_member import Run
 from tests.exact_cases import NUM_UNITS, Case
 from tests.hand_made_plans import Layout, Segment, run_series
@@ -88,7 +89,7 @@ def test_a_checkpoint_resumes_in_another_shape(before: Layout, after: Layout, wa
     (folder,) = {run.checkpoint for run in runs}
     manifest = read_manifest(tmp_path / folder)
     assert (manifest["step"], len(manifest["units"])) == (6, NUM_UNITS)
-    assert "exp_avg/wte.weight" in load_unit(tmp_path / folder, manifest, 0)
+    assert "exp_avg/wte.weight" in load_piece(tmp_path / folder, manifest, Pieces(NUM_UNITS), 0)
     resumed = run_series(warm_workers, case, [Segment(after, case.steps, 1)], str(tmp_path), resume=(folder, 6))
     assert losses_of(resumed) == {step: loss for step, loss in alone.losses.items() if step > 6}
     assert {run.digest for run in resumed} == {alone.digest}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from frostline_contract.plan import SURVIVORS, Plan, SeenVote, StateTag
 from frostline_controller.recovery.answer import answer
-from frostline_controller.recovery.facts import Answer, Failure, HeldUnit, SurvivorReport
+from frostline_controller.recovery.facts import Answer, Failure, HeldPiece, SurvivorReport
 from frostline_trainer.generations.plan_table import PlanState, PlanTable, Row
 from tests.model.building import answering_plan, first_plan, switch
 from tests.model.configurations import Configuration
@@ -53,7 +53,7 @@ class Bridge:
 
     def _look(self, plan: Plan, start: int) -> PlanView:
         count = self.configuration.num_workers
-        units = range(self.configuration.num_units)
+        pieces = range(self.configuration.num_pieces)
         return PlanView(
             plan=plan,
             order=order_of(plan.generation),
@@ -62,7 +62,7 @@ class Bridge:
             members=tuple(worker_index(worker) for worker in plan.placement.workers),
             participants=tuple(worker_index(worker) for worker in plan.participants),
             needs=tuple(tuple(plan.needs(worker_name(worker))) for worker in range(count)),
-            holders=tuple(tuple(worker_index(worker) for worker in plan.holders_of(unit)) for unit in units),
+            holders=tuple(tuple(worker_index(worker) for worker in plan.holders_of(piece)) for piece in pieces),
             sources=tuple(worker_index(worker) for worker in plan.sources),
             state_source=worker_index(plan.state_source) if plan.state_source else NONE,
             start=start,
@@ -164,14 +164,13 @@ class Bridge:
             reports=reports,
             ended=ended,
             silent=silent,
-            num_units=self.configuration.num_units,
         )
         return by_step_number(failure) if "tags" in self.off else failure
 
-    def prepared_units(self, plan: int, worker: int) -> tuple[int, ...]:
-        """The units whose gradients a worker has when it is prepared in `plan`'s generation."""
+    def prepared_pieces(self, plan: int, worker: int) -> tuple[int, ...]:
+        """The pieces whose gradients a worker has when it is prepared in `plan`'s generation."""
         if "acknowledged" in self.off:
-            return tuple(self.views[plan].plan.placement.units_of(worker_name(worker)))
+            return tuple(self.views[plan].plan.pieces_of(worker_name(worker)))
         return self.views[plan].needs[worker]
 
     def _report(self, worker: int, report: Report) -> SurvivorReport:
@@ -181,12 +180,12 @@ class Bridge:
         return found
 
     def _make_report(self, worker: int, report: Report) -> SurvivorReport:
-        ready = set(self.prepared_units(report.prepared, worker)) if report.prepared != NONE else set()
+        ready = set(self.prepared_pieces(report.prepared, worker)) if report.prepared != NONE else set()
         held = []
-        for unit, state in enumerate(report.units):
+        for piece, state in enumerate(report.pieces):
             tag = self.tag(state) if state != NONE else None
             if tag is not None:
-                held.append(HeldUnit(unit, tag, prepared=unit in ready and state == report.run))
+                held.append(HeldPiece(piece, tag, prepared=piece in ready and state == report.run))
         return SurvivorReport(
             worker_id=worker_name(worker),
             heard=generation_id(report.heard),

@@ -45,7 +45,7 @@ def answering_plan(
 def _draft(configuration: Configuration, order: Order, lineage: int, placement: Placement) -> PlanDraft:
     return PlanDraft(
         generation=generation_id(order), lineage=lineage, placement=placement, first_worker=_store(placement),
-        domains=_domains(configuration), reason=REASON,
+        domains=_domains(configuration), reason=REASON, state_ranges=configuration.state_ranges,
     )  # fmt: skip
 
 

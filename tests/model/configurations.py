@@ -23,7 +23,8 @@ class Configuration:
 
     switch: the shape of the planned reshape, where there is one; window: steps whose votes may switch. prefers: "stages" or
     "replicas", for shapes after a failure. steps: after so many the run ends. left: the faults that may happen.
-    After a cut the controller is on side 0; every split is tried.
+    After a cut the controller is on side 0; every split is tried. state_ranges: pieces of each unit: what is held and reported.
+    Where there are several, they arrive one by one, so that a worker may have a part of a unit.
     """
 
     name: str
@@ -37,6 +38,11 @@ class Configuration:
     window: tuple[int, int] = (1, 1)
     prefers: str = "stages"
     quick: bool = False
+    state_ranges: int = 1
+
+    @property
+    def num_pieces(self) -> int:
+        return self.num_units * self.state_ranges
 
 
 PAIR = Shape((0, 1), pp_degree=2)
@@ -92,6 +98,19 @@ CONFIGURATIONS = {
         Configuration(
             "quick", "two stages, each the other's buddy, and a spare; a crash",
             3, 2, PAIR, 2, Left(crashes=1), quick=True,
+        ),
+        Configuration(
+            "pieces", "two stages of two pieces each, and a spare; two crashes and an update that fails half way",
+            3, 2, PAIR, 2, Left(crashes=2, tears=1), state_ranges=2,
+        ),
+        Configuration(
+            "pieces-reshape", "a planned switch of replicas, two pieces of one unit: one joins, one leaves; a crash",
+            3, 1, REPLICAS, 2, Left(crashes=1, switches=1), switch=Shape((0, 2)), window=(1, 1), prefers="replicas",
+            state_ranges=2,
+        ),
+        Configuration(
+            "quick-pieces", "two stages of two pieces each, and a spare; a crash, and an update that fails half way",
+            3, 2, PAIR, 2, Left(crashes=1, tears=1), quick=True, state_ranges=2,
         ),
         Configuration(
             "quick-reshape", "a planned switch: one joins, one leaves; a crash",

@@ -91,7 +91,7 @@ def _report(universe: Universe, world: World, index: int, worker: Worker) -> Ite
 
 def report_of(worker: Worker) -> Report:
     return Report(
-        worker.heard, worker.ran, worker.units, worker.run, worker.prepared, worker.seen, worker.switched, worker.dead
+        worker.heard, worker.ran, worker.pieces, worker.run, worker.prepared, worker.seen, worker.switched, worker.dead
     )  # fmt: skip
 
 
@@ -184,65 +184,70 @@ def _settle(universe: Universe, world: World, index: int, worker: Worker) -> Ite
     view, bridge, who = universe.view(worker.plan), universe.bridge, worker_name(index)
     title = name(view.order)
     if view.kind != SURVIVORS:
-        units = tuple(view.start if unit in view.needs[index] else NONE for unit in range(len(worker.units)))
+        pieces = tuple(view.start if piece in view.needs[index] else NONE for piece in range(len(worker.pieces)))
         there = worker._replace(
-            units=units, run=view.start, ran=worker.plan, mode=RUNNING, settled=True, fresh=True, prepared=NONE
+            pieces=pieces, run=view.start, ran=worker.plan, mode=RUNNING, settled=True, fresh=True, prepared=NONE
         )
         yield f"{who} restores {title}'s state and runs", universe.put(world, index, there), False
         return
-    kept = tuple(unit for unit, holders in enumerate(view.holders) if index in holders)
-    units = worker.units if "holders-only" in universe.off else keep_only(worker.units, kept)
+    kept = tuple(piece for piece, holders in enumerate(view.holders) if index in holders)
+    pieces = worker.pieces if "holders-only" in universe.off else keep_only(worker.pieces, kept)
     target, vote = view.plan.start_tag, view.plan.vote
     late = [
-        unit
-        for unit, state in enumerate(units)
-        if state != NONE and not bridge.matches(state, target) and _comes_late(universe, index, worker, unit) != NONE
+        piece
+        for piece, state in enumerate(pieces)
+        if state != NONE and not bridge.matches(state, target) and _comes_late(universe, index, worker, piece) != NONE
     ]
-    ready = worker._replace(units=units, settled=True, fresh=True)
+    ready = worker._replace(pieces=pieces, settled=True, fresh=True)
     if not late:
-        run = next((state for state in units if state != NONE and bridge.matches(state, target)), NONE)
+        run = next((state for state in pieces if state != NONE and bridge.matches(state, target)), NONE)
         there = ready._replace(run=run, prepared=NONE, ran=worker.plan)
         yield f"{who} keeps what {title} names it for", universe.put(world, index, there), False
         return
     assert vote is not None and worker.run != NONE
     run = bridge.comes_to(worker.prepared, worker.run, vote)
-    new = tuple(run if unit in late else state for unit, state in enumerate(units))
+    new = tuple(run if piece in late else state for piece, state in enumerate(pieces))
     known = remember(worker.seen, Vote(vote.lineage, vote.step, order_of(vote.generation)))
-    there = ready._replace(units=new, run=run, prepared=NONE, ran=worker.plan, seen=known)
+    there = ready._replace(pieces=new, run=run, prepared=NONE, ran=worker.plan, seen=known)
     yield f"{who} commits step {vote.step} late, as {title} says", universe.put(world, index, there), False
     if world.left.tears:
-        torn = tuple(bridge.torn(run) if unit in late else state for unit, state in enumerate(units))
+        torn = tuple(bridge.torn(run) if piece in late else state for piece, state in enumerate(pieces))
         fewer = world._replace(left=world.left._replace(tears=world.left.tears - 1))
-        broken = stop(ready._replace(units=torn, prepared=NONE))
+        broken = stop(ready._replace(pieces=torn, prepared=NONE))
         yield f"{who} commits step {vote.step} late; the update fails half way", universe.put(fewer, index, broken), True
 
 
-def _comes_late(universe: Universe, index: int, worker: Worker, unit: int) -> int:
-    """The state that the plan's vote makes of a unit here, where its gradients are prepared; NONE where they are not."""
-    prepared = worker.prepared != NONE and unit in universe.bridge.prepared_units(worker.prepared, index)
-    if not prepared or worker.units[unit] != worker.run:
+def _comes_late(universe: Universe, index: int, worker: Worker, piece: int) -> int:
+    """The state that the plan's vote makes of a piece here, where its gradients are prepared; NONE where they are not."""
+    prepared = worker.prepared != NONE and piece in universe.bridge.prepared_pieces(worker.prepared, index)
+    if not prepared or worker.pieces[piece] != worker.run:
         return NONE
     return universe.bridge.comes_to(worker.prepared, worker.run, universe.view(worker.plan).plan.vote)
 
 
 def _fetch(universe: Universe, world: World, index: int, worker: Worker) -> Iterator[Move]:
-    """Run state and units come from the plan's sources; then it trains."""
+    """Run state and pieces come from the plan's sources; then it trains."""
     if not _formed(universe, world, index, worker):
         return
     view = universe.view(worker.plan)
     giver = universe.worker(world, view.state_source)
     if not giver.settled or giver.run == NONE or giver.plan != worker.plan:
         return
-    units = list(worker.units)
-    for unit in view.needs[index]:
-        if index in view.holders[unit]:
-            continue
-        source = universe.worker(world, view.sources[unit])
-        if not source.settled or source.units[unit] == NONE or source.plan != worker.plan:
+    pieces, one_by_one = list(worker.pieces), universe.configuration.state_ranges > 1
+    lacking = [piece for piece in view.needs[index] if index not in view.holders[piece]]
+    for piece in lacking:
+        source = universe.worker(world, view.sources[piece])
+        if not source.settled or source.pieces[piece] == NONE or source.plan != worker.plan:
             return
-        units[unit] = source.units[unit]
+        if pieces[piece] == source.pieces[piece]:
+            continue
+        pieces[piece] = source.pieces[piece]
+        if one_by_one and piece != lacking[-1]:
+            label = f"{worker_name(index)} has got piece {piece} on its way into {name(view.order)}"
+            yield label, universe.put(world, index, worker._replace(pieces=tuple(pieces), run=giver.run)), False
+            return
     running = worker._replace(
-        mode=RUNNING, units=tuple(units), run=giver.run, ran=worker.plan, settled=True, fresh=True, prepared=NONE
+        mode=RUNNING, pieces=tuple(pieces), run=giver.run, ran=worker.plan, settled=True, fresh=True, prepared=NONE
     )
     label = f"{worker_name(index)} has what it needs and runs {name(view.order)} from {universe.bridge.states[giver.run]}"
     yield label, universe.put(world, index, running), False

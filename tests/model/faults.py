@@ -12,7 +12,7 @@ def fault_moves(universe: Universe, world: World) -> Iterator[Move]:
         fewer = world._replace(left=left._replace(crashes=left.crashes - 1))
         for index, worker in universe.all_workers(world):
             if worker.mode != ENDED:
-                gone = Worker(ENDED, units=(-1,) * universe.configuration.num_units)
+                gone = Worker(ENDED, pieces=(-1,) * universe.configuration.num_pieces)
                 yield f"{worker_name(index)} ends", universe.put(fewer, index, gone), True
     if left.cuts and not any(world.side):
         fewer = world._replace(left=left._replace(cuts=left.cuts - 1))

@@ -24,7 +24,7 @@ class Broken(Exception):
 
 
 def check_members(universe: "Universe", world: World, plan: int) -> None:
-    """I1: the members of a generation run with one content of every unit, wards included."""
+    """I1: the members of a generation run with one content of every piece, wards included."""
     view, states = universe.view(plan), universe.bridge.states
     runs = {member: universe.worker(world, member).run for member in view.members}
     contents = {states[run] for run in runs.values()}
@@ -33,11 +33,11 @@ def check_members(universe: "Universe", world: World, plan: int) -> None:
         raise Broken("I1", f"members of {name(view.order)} run from different states: {told}")
     (run,) = contents
     for member in view.members:
-        for unit in universe.bridge.prepared_units(plan, member):
-            held = universe.worker(world, member).units[unit]
+        for piece in universe.bridge.prepared_pieces(plan, member):
+            held = universe.worker(world, member).pieces[piece]
             if held == NONE or states[held] != run:
                 has = str(states[held]) if held != NONE else "nothing"
-                raise Broken("I1", f"{name(view.order)} runs at {run}, but {worker_name(member)} has {has} for unit {unit}")
+                raise Broken("I1", f"{name(view.order)} runs at {run}, but {worker_name(member)} has {has} for piece {piece}")
 
 
 def check_vote(universe: "Universe", world: World, plan: int, run: int, label: str) -> None:
@@ -128,14 +128,14 @@ def check_answer(universe: "Universe", world: World, leader: Leader, found: Answ
     states = universe.bridge.states
     if not isinstance(found, GoOn):
         if best != NONE and isinstance(found, GoBack):
-            raise Broken("I5", f"the survivors have all units at {states[best]}, but the answer is the checkpoint", label)
+            raise Broken("I5", f"the survivors have all pieces at {states[best]}, but the answer is the checkpoint", label)
         if isinstance(found, NewEpoch):
             _check_epoch(universe, leader, found, label)
         _check_single_fault(universe, world, leader, NONE, label)
         return NONE
     start = _check_holders(universe, world, leader, found, label)
     if best != NONE and (states[best].lineage, states[best].step) > (states[start].lineage, states[start].step):
-        raise Broken("I5", f"the survivors have all units at {states[best]}, but the answer is {states[start]}", label)
+        raise Broken("I5", f"the survivors have all pieces at {states[best]}, but the answer is {states[start]}", label)
     if best == NONE or (states[start].lineage, states[start].step) != (states[best].lineage, states[best].step):
         raise Broken("I5", f"the answer is {states[start]}, which is not on the history that the current plan stands on", label)
     _check_single_fault(universe, world, leader, start, label)
@@ -143,40 +143,40 @@ def check_answer(universe: "Universe", world: World, leader: Leader, found: Answ
 
 
 def _check_holders(universe: "Universe", world: World, leader: Leader, found: GoOn, label: str) -> int:
-    """I3: all units come from one content, and each holder has it or can come to it."""
+    """I3: all pieces come from one content, and each holder has it or can come to it."""
     contents: dict[int, list[str]] = {}
-    for unit, workers in enumerate(found.holders):
+    for piece, workers in enumerate(found.holders):
         for worker_id in workers:
             index = worker_index(worker_id)
             report = leader.reports[index]
             assert report is not None, worker_id
-            state = _brought(universe, index, report, unit, found)
+            state = _brought(universe, index, report, piece, found)
             if state == NONE:
-                raise Broken("I3", f"{worker_id} is named for unit {unit} at {found.state}, but cannot come to it", label)
-            contents.setdefault(state, []).append(f"unit {unit} of {worker_id}")
+                raise Broken("I3", f"{worker_id} is named for piece {piece} at {found.state}, but cannot come to it", label)
+            contents.setdefault(state, []).append(f"piece {piece} of {worker_id}")
     if len({universe.bridge.states[state] for state in contents}) > 1:
         told = "; ".join(f"{', '.join(whose)}: {universe.bridge.states[state]}" for state, whose in contents.items())
-        raise Broken("I3", f"the units come from different contents: {told}", label)
+        raise Broken("I3", f"the pieces come from different contents: {told}", label)
     (start,) = contents
     return start
 
 
-def _brought(universe: "Universe", index: int, report: Report, unit: int, found: GoOn) -> int:
-    """The state that a holder really brings for `unit`: what it has, or what the late commit makes of it; NONE for neither."""
-    state = report.units[unit]
+def _brought(universe: "Universe", index: int, report: Report, piece: int, found: GoOn) -> int:
+    """The state that a holder really brings for `piece`: what it has, or what the late commit makes of it; NONE for neither."""
+    state = report.pieces[piece]
     if state == NONE:
         return NONE
     bridge = universe.bridge
     if bridge.matches(state, found.state):
         return state
-    ready = report.prepared != NONE and unit in bridge.prepared_units(report.prepared, index) and state == report.run
+    ready = report.prepared != NONE and piece in bridge.prepared_pieces(report.prepared, index) and state == report.run
     if not ready or bridge.states[state].torn:
         return NONE
     return bridge.comes_to(report.prepared, state, found.vote)
 
 
 def newest_whole(universe: "Universe", world: World, leader: Leader) -> int:
-    """The newest content on the current plan's history for which reporters bring every unit; NONE where there is none."""
+    """The newest content on the current plan's history for which reporters bring every piece; NONE where there is none."""
     bridge, states = universe.bridge, universe.bridge.states
     usable = {
         index: report
@@ -191,30 +191,30 @@ def newest_whole(universe: "Universe", world: World, leader: Leader) -> int:
         votes.add((current.vote.lineage, current.vote.step, (generation.incarnation, generation.counter)))
     brought: dict[int, set[int]] = {}
     for index, report in usable.items():
-        for unit, state in enumerate(report.units):
-            if state == NONE or states[state].torn or not _is_bearer(universe, world, leader, index, report, unit):
+        for piece, state in enumerate(report.pieces):
+            if state == NONE or states[state].torn or not _is_bearer(universe, world, leader, index, report, piece):
                 continue
-            brought.setdefault(state, set()).add(unit)
-            ready = report.prepared != NONE and unit in bridge.prepared_units(report.prepared, index) and state == report.run
-            named = index in (current_view.holders[unit] if current_view.holders else ())
+            brought.setdefault(state, set()).add(piece)
+            ready = report.prepared != NONE and piece in bridge.prepared_pieces(report.prepared, index) and state == report.run
+            named = index in (current_view.holders[piece] if current_view.holders else ())
             if ready and (named or _ran_lately(universe, leader, report)):
                 view = bridge.views[report.prepared]
                 if (view.plan.lineage, states[state].step + 1, view.order) in votes:
-                    brought.setdefault(bridge.committed(state, view.plan.lineage, view.order), set()).add(unit)
+                    brought.setdefault(bridge.committed(state, view.plan.lineage, view.order), set()).add(piece)
     whole = [
         state
-        for state, units in brought.items()
-        if len(units) == universe.configuration.num_units and _stands(universe, world, leader, state)
+        for state, pieces in brought.items()
+        if len(pieces) == universe.configuration.num_pieces and _stands(universe, world, leader, state)
     ]
     return max(whole, key=lambda state: (states[state].lineage, states[state].step), default=NONE)
 
 
-def _is_bearer(universe: "Universe", world: World, leader: Leader, index: int, report: Report, unit: int) -> bool:
+def _is_bearer(universe: "Universe", world: World, leader: Leader, index: int, report: Report, piece: int) -> bool:
     """Whether a returning worker's state counts: it ran one of the generations in question, or the current plan names it."""
     current = universe.view(leader.current)
-    if current.kind != "fresh" and current.holders and index in current.holders[unit]:
+    if current.kind != "fresh" and current.holders and index in current.holders[piece]:
         return True
-    if index in current.participants and report.units[unit] == current.start:
+    if index in current.participants and report.pieces[piece] == current.start:
         return True  # it was given to it on the way in
     return _ran_lately(universe, leader, report)
 
@@ -275,7 +275,7 @@ def _faults(universe: "Universe", world: World) -> int:
 
 
 def _check_single_fault(universe: "Universe", world: World, leader: Leader, start: int, label: str) -> None:
-    """I8: while all units are covered, one failure domain is lost without loss: nothing published is taken back."""
+    """I8: while all pieces are covered, one failure domain is lost without loss: nothing published is taken back."""
     if _faults(universe, world) > 1 or any(universe.view(plan).plan.uncovered for plan in universe.durable(world)):
         return
     have = universe.bridge.states[start].step if start != NONE else 0

@@ -98,7 +98,7 @@ def _vote_to_see(universe: Universe, world: World, worker: Worker) -> Passed | N
 
 
 def _see_vote(universe: Universe, world: World, index: int, worker: Worker, passed: Passed) -> Iterator[Move]:
-    """The collective returns: the vote is stored; then the commit works, is cut short, or leaves its units torn."""
+    """The collective returns: the vote is stored; then the commit works, is cut short, or leaves its pieces torn."""
     plan, step, switch = passed
     who, title = worker_name(index), universe.title(plan)
     world = publish(universe, world, plan, worker.run) if "stable" not in universe.off else world
@@ -147,14 +147,14 @@ def _note(universe: Universe, world: World, index: int, worker: Worker, passed: 
             switched.append(order)
         elif heard and other != switch and order not in dead and (step > until or worker.withdrawn):
             dead.append(order)
-    units = worker.units
+    pieces = worker.pieces
     if worker.fresh:
-        units = keep_only(units, view.needs[index])
+        pieces = keep_only(pieces, view.needs[index])
     return worker._replace(
         seen=remember(worker.seen, universe.vote(plan, step)),
         dead=tuple(dead),
         switched=tuple(switched),
-        units=units,
+        pieces=pieces,
         fresh=False,
         ready=NONE,
     )
@@ -165,32 +165,32 @@ def remember(seen: tuple[Vote, ...], vote: Vote) -> tuple[Vote, ...]:
     return seen if vote in seen else (*seen, vote)[-2:]
 
 
-def keep_only(units: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(state if unit in wanted else NONE for unit, state in enumerate(units))
+def keep_only(pieces: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(state if piece in wanted else NONE for piece, state in enumerate(pieces))
 
 
 def _settle(universe: Universe, index: int, worker: Worker, plan: int, run: int, torn: bool = False) -> Worker:
     """The update of what it needs in `plan`: all of it at the next state, or half written where it fails."""
     written = universe.bridge.torn(run) if torn else run
-    needs: tuple[int, ...] = universe.bridge.prepared_units(plan, index)
-    units = tuple(
-        written if unit in needs and state == worker.run else state for unit, state in enumerate(worker.units)
+    needs: tuple[int, ...] = universe.bridge.prepared_pieces(plan, index)
+    pieces = tuple(
+        written if piece in needs and state == worker.run else state for piece, state in enumerate(worker.pieces)
     )  # fmt: skip
     if torn:
-        return worker._replace(units=units, prepared=NONE)
-    return worker._replace(units=units, run=run, prepared=NONE)
+        return worker._replace(pieces=pieces, prepared=NONE)
+    return worker._replace(pieces=pieces, run=run, prepared=NONE)
 
 
 def _hand_over(universe: Universe, index: int, worker: Worker, base: int, switch: int) -> Worker:
     """Rules "former-units" and "former-wards" keep what is no longer needed until the new generation's first vote."""
-    needs, owned = universe.view(switch).needs[index], universe.view(base).plan.placement.units_of(worker_name(index))
-    sourced = [unit for unit, source in enumerate(universe.view(switch).sources) if source == index]
+    needs, owned = universe.view(switch).needs[index], universe.view(base).plan.pieces_of(worker_name(index))
+    sourced = [piece for piece, source in enumerate(universe.view(switch).sources) if source == index]
     gone = set()
-    for unit in range(len(worker.units)):
-        rule = "former-units" if unit in owned else "former-wards"
-        if rule in universe.off and unit not in needs and unit not in sourced:
-            gone.add(unit)
-    return worker._replace(units=tuple(NONE if unit in gone else state for unit, state in enumerate(worker.units)))
+    for piece in range(len(worker.pieces)):
+        rule = "former-units" if piece in owned else "former-wards"
+        if rule in universe.off and piece not in needs and piece not in sourced:
+            gone.add(piece)
+    return worker._replace(pieces=tuple(NONE if piece in gone else state for piece, state in enumerate(worker.pieces)))
 
 
 # ---- peers are gone

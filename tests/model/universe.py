@@ -48,10 +48,11 @@ class Universe:
         workers = []
         for index in self.everybody:
             if index in view.members:
-                units = tuple(view.start if unit in view.needs[index] else NONE for unit in range(self.configuration.num_units))
-                worker = Worker(RUNNING, plan, plan, view.order, view.start, units, fresh=True, settled=True)
+                needed, every = view.needs[index], range(self.configuration.num_pieces)
+                pieces = tuple(view.start if piece in needed else NONE for piece in every)
+                worker = Worker(RUNNING, plan, plan, view.order, view.start, pieces, fresh=True, settled=True)
             else:
-                worker = Worker(SPARE, heard=view.order, units=(NONE,) * self.configuration.num_units)
+                worker = Worker(SPARE, heard=view.order, pieces=(NONE,) * self.configuration.num_pieces)
             workers.append(self.workers.number(worker))
         leader = Leader(incarnation=1, current=plan, reports=(None,) * len(workers))
         return World(

@@ -1,7 +1,7 @@
 """What the search sees of a run: workers, durable plans, one leader, a network, and what has been published.
 
 Everything is an immutable tuple, and large parts are kept once and named by a number, so that a world is a few dozen small ints.
-A unit's content is the tuple of the generations that voted its steps: equal step numbers with other contents are visible.
+A piece's content is the tuple of the generations that voted its steps: equal step numbers with other contents are visible.
 """
 
 from collections.abc import Hashable
@@ -22,7 +22,7 @@ plan that it will join; brings state in place; has switched and gives state away
 
 
 class State(NamedTuple):
-    """One content of a unit, with the tag that names it: lineage and generation of the last vote. torn: half written."""
+    """One content of a piece, with the tag that names it: lineage and generation of the last vote. torn: half written."""
 
     lineage: int
     history: tuple[Order, ...]
@@ -53,7 +53,7 @@ class Worker(NamedTuple):
     """One process.
 
     plan: the plan that it runs, enters or leaves with. ran: the plan whose votes it took part in last. heard: the newest
-    generation that it knows of. run: its run state. units: for each unit the state that it holds. prepared: the plan in whose
+    generation that it knows of. run: its run state. pieces: for each piece the state that it holds. prepared: the plan in whose
     generation the gradients of run's next step are complete. seen: the last two votes. switched, dead: fates known.
     ready: the plan that its ballot names. fresh: no vote of this generation has been seen. settled: it holds what the plan says.
     withdrawn: takes no part in a switch any more.
@@ -64,7 +64,7 @@ class Worker(NamedTuple):
     ran: int = NONE
     heard: Order = NOBODY
     run: int = NONE
-    units: tuple[int, ...] = ()
+    pieces: tuple[int, ...] = ()
     prepared: int = NONE
     seen: tuple[Vote, ...] = ()
     switched: tuple[Order, ...] = ()
@@ -80,7 +80,7 @@ class Report(NamedTuple):
 
     heard: Order
     ran: int
-    units: tuple[int, ...]
+    pieces: tuple[int, ...]
     run: int
     prepared: int
     seen: tuple[Vote, ...]
@@ -155,7 +155,7 @@ class Pool(Generic[Value]):
 class PlanView:
     """A durable plan as the moves look at it: production's own answers, with workers as numbers.
 
-    needs: by worker, the units whose state it must have. holders: by unit. sources: by unit. start: the state that it starts
+    needs: by worker, the pieces whose state it must have. holders: by piece. sources: by piece. start: the state that it starts
     from; NONE for "continue", where the switching vote says it.
     """
 

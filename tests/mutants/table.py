@@ -79,9 +79,9 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "engine/moves.py",
-                "            import_unit(unit, context.cut.units[unit], context.moments, unpack(payload))\n",
-                "            if unit + 1 < context.num_units:\n"
-                "                import_unit(unit, context.cut.units[unit], context.moments, unpack(payload))\n",
+                "            import_piece(table, piece, module, context.moments, unpack(payload))\n",
+                "            if table.unit_of(piece) + 1 < context.num_units:\n"
+                "                import_piece(table, piece, module, context.moments, unpack(payload))\n",
             ),
         ),
         RESHAPE,
@@ -92,11 +92,23 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "engine/moves.py",
-                "pack(export_unit(unit, context.cut.units[unit], context.moments))",
-                "pack(export_unit(unit, context.cut.units[unit], {}))",
+                "pack(export_piece(table, piece, module, context.moments))",
+                "pack(export_piece(table, piece, module, {}))",
             ),
         ),
         RESHAPE,
+    ),
+    Mutant(
+        "wrong-range",
+        "a piece's moments are written at the beginning of the parameter, wherever the piece lies",
+        (
+            Edit(
+                TRAINER + "engine/unit_state.py",
+                "whole.view(-1)[part.low : part.high].copy_(tensor)",
+                "whole.view(-1)[: part.high - part.low].copy_(tensor)",
+            ),
+        ),
+        ("tests/unit/trainer/test_piece_state.py",),
     ),
     Mutant(
         "local-count",

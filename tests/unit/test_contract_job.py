@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from frostline_contract.job import Job, JobError, apply_overrides, dump_job, job_digest, job_revision, load_job, parse_job
+from frostline_contract.job import (
+    Job,
+    JobError,
+    apply_overrides,
+    dump_job,
+    job_digest,
+    job_revision,
+    load_job,
+    parse_job,
+    section_digests,
+)
 from frostline_contract.job.reference import job_reference
 
 SMALL: dict[str, Any] = {
@@ -164,6 +174,19 @@ def test_a_dumped_job_reads_back_and_its_digest_sees_every_field(tmp_path: Path)
     assert job_digest(load_job(file, ["training.clip_norm=3"])) != job_digest(job)
     changed = load_job(file, ["cache.prefetch_steps=3"])
     assert job_digest(changed) == job_digest(job) and job_revision(changed) != job_revision(job)
+
+
+def test_a_field_that_came_later_is_in_no_digest_at_its_default() -> None:
+    """A run that was begun without `training.state_ranges` is the same run; one that sets it is another."""
+    plain, cut = parse_job(SMALL), parse_job(apply_overrides(SMALL, ["training.state_ranges=2"]))
+    assert plain.training.state_ranges == 1
+    assert parse_job(apply_overrides(SMALL, ["training.state_ranges=1"])) == plain
+    for digest in (job_digest, job_revision):
+        assert digest(cut) != digest(plain)
+    differing = {name for name, value in section_digests(cut).items() if section_digests(plain)[name] != value}
+    assert differing == {"fields", "training"}
+    with pytest.raises(JobError, match=r"training\.state_ranges is 0"):
+        parse_job(apply_overrides(SMALL, ["training.state_ranges=0"]))
 
 
 def test_every_field_is_documented_and_says_whether_it_may_change() -> None:

@@ -27,7 +27,7 @@ PAIRS: list[tuple[type[BaseModel], type[Message]]] = [
     (plan.Plan, plan_pb2.Plan),
     (plan.StateTag, plan_pb2.StateTag),
     (plan.SeenVote, plan_pb2.SeenVote),
-    (plan.UnitHolders, plan_pb2.UnitHolders),
+    (plan.PieceHolders, plan_pb2.PieceHolders),
     (statistics.UnitProfile, plan_pb2.UnitProfile),
     (statistics.WorkerProfile, plan_pb2.WorkerProfile),
     (device.DeviceFacts, plan_pb2.DeviceFacts),

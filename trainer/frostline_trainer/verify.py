@@ -18,12 +18,12 @@ from frostline_contract.reading import read_as
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import StepRecord
 from frostline_trainer.cache.codec import make_codec
-from frostline_trainer.checkpoints.reading import complete_checkpoints, load_unit
+from frostline_trainer.checkpoints.reading import complete_checkpoints
+from frostline_trainer.checkpoints.restoring import restore_pieces
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.digests import world_digest
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import lone_groups
-from frostline_trainer.engine.unit_state import import_unit
 from frostline_trainer.engine.vote import Ballot, hold_vote
 from frostline_trainer.setup import build_context
 from frostline_trainer.training.committing import commit_step, record_step
@@ -83,8 +83,7 @@ class Replayer:
         if usable:
             folder, manifest = max(usable, key=lambda item: (item[1]["step"], item[1]["lineage"]))
             self.context.moments.clear()
-            for index, unit in enumerate(self.context.cut.units):
-                import_unit(index, unit, self.context.moments, load_unit(folder, manifest, index))
+            restore_pieces(self.context, self.context.moments, folder, manifest, range(self.context.pieces.count))
             self.state = RunState.model_validate(manifest.get("state"))
         return self._generation(self.state.freeze_point)
 
@@ -120,7 +119,7 @@ class Replayer:
         state.freeze_point = recorded.freeze_point
         gradients = generation.compute(step)
         ballot = Ballot(gradients.unit_squares, gradients.losses)
-        result = hold_vote(generation.world, ballot, self.context.num_units, generation.num_microbatches)
+        result = hold_vote(generation.world, ballot, self.context.pieces, generation.num_microbatches)
         commit_step(generation, state, self.calendar, step, gradients, result)
         record_step(generation, state, step, result, seconds=0.0, parts={})
         assert state.unconfirmed is not None

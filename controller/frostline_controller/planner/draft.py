@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from frostline_contract.pieces import Pieces
 from frostline_contract.plan import GenerationId, Placement
 from frostline_controller.membership import Worker
 
@@ -21,6 +22,7 @@ class PlanDraft:
         decision_number: of the decision that says so; 0: none was taken.
         domains: failure domain by worker id; empty: no buddies.
         reason: for people.
+        state_ranges: pieces of each unit's state, as the run's job says.
     """
 
     generation: GenerationId
@@ -31,6 +33,12 @@ class PlanDraft:
     decision_number: int = 0
     domains: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
+    state_ranges: int = 1
+
+    @property
+    def pieces(self) -> Pieces:
+        """The table of the run's pieces, whose units the placement deals."""
+        return Pieces(self.placement.stage_bounds[-1], self.state_ranges)
 
     def fields(self) -> dict[str, Any]:
         """The fields of `Plan` that are the draft's."""
@@ -43,4 +51,5 @@ class PlanDraft:
             "store_host": self.first_worker.store_host,
             "store_port": self.first_worker.store_port,
             "reason": self.reason,
+            "state_ranges": self.state_ranges,
         }

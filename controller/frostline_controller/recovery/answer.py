@@ -2,14 +2,14 @@
 
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
 from frostline_controller.recovery.may_start import awaited, unvouched
-from frostline_controller.recovery.target import find_target, missing_units
+from frostline_controller.recovery.target import find_target, missing_pieces
 
 
 def answer(failure: Failure) -> Answer:
     """What to do about `failure` now (docs/protocols.md 4).
 
     Wait: somebody that is reached may still report, and only when nobody does may a plan lose a step or send state away.
-    NewEpoch: a generation may run on where nobody sees it. GoOn: all units from the newest whole state. GoBack: no state is.
+    NewEpoch: a generation may run on where nobody sees it. GoOn: all pieces from the newest whole state. GoBack: no state is.
     """
     missing = awaited(failure)
     if missing:
@@ -21,6 +21,7 @@ def answer(failure: Failure) -> Answer:
         return NewEpoch(running, f"generation {named} may still run and none of its members reports (silent: {silent})")
     target = find_target(failure)
     if target is None:
-        lacking = missing_units(failure)
-        return GoBack(lacking, f"units {list(lacking)} are held by nobody at one step")
+        lacking = missing_pieces(failure)
+        units = failure.pieces.units_of(lacking)
+        return GoBack(lacking, f"units {units} are held by nobody at one step")
     return GoOn(target.state, target.holders, target.state_source, target.vote, target.extends_all)

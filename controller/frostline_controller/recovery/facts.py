@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from frostline_contract.pieces import Pieces
 from frostline_contract.plan import GenerationId, Plan, SeenVote, StateTag
 
 
 @dataclass(frozen=True)
-class HeldUnit:
-    """A unit that a survivor reports. state: None where it is torn. prepared: it can commit the next step of `ran` late."""
+class HeldPiece:
+    """A piece that a survivor reports. state: None where it is torn. prepared: it can commit the next step of `ran` late."""
 
-    unit: int
+    piece: int
     state: StateTag | None
     prepared: bool = False
 
@@ -26,7 +27,7 @@ class SurvivorReport:
     worker_id: str
     heard: GenerationId
     ran: GenerationId | None = None
-    held: tuple[HeldUnit, ...] = ()
+    held: tuple[HeldPiece, ...] = ()
     seen: tuple[SeenVote, ...] = ()
     switched: frozenset[GenerationId] = frozenset()
     dead: frozenset[GenerationId] = frozenset()
@@ -45,7 +46,11 @@ class Failure:
     reports: Mapping[str, SurvivorReport]
     ended: frozenset[str]
     silent: frozenset[str]
-    num_units: int
+
+    @property
+    def pieces(self) -> Pieces:
+        """The table of the run's pieces."""
+        return self.current.pieces
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class GoOn:
-    """All units from one step. state: the newest that is whole. holders: for each unit, the survivors that have it, or can
+    """All pieces from one step. state: the newest that is whole. holders: for each piece, the survivors that have it, or can
     commit it late. vote: that step's, where anybody has to. state_source: a survivor whose run state is at `state`, or comes
     there by committing late. extends_all: no reporter knows of a vote after it, and none can have passed that all reporters
     have missed (else it begins a new lineage).
@@ -72,7 +77,7 @@ class GoOn:
 
 @dataclass(frozen=True)
 class GoBack:
-    """Everything from the newest complete checkpoint. missing: units that nobody has at one step. reason: for people."""
+    """Everything from the newest complete checkpoint. missing: pieces that nobody has at one step. reason: for people."""
 
     missing: tuple[int, ...]
     reason: str

@@ -1,4 +1,4 @@
-"""The state that all units can come back at: the newest that is whole among the survivors (docs/protocols.md 4.4). Pure.
+"""The state that all pieces can come back at: the newest that is whole among the survivors (docs/protocols.md 4.4). Pure.
 
 States are compared by their tags, never by step numbers alone: two generations may have voted on the same step.
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from frostline_contract.plan import CONTINUE, SeenVote, StateTag
-from frostline_controller.recovery.facts import Failure, HeldUnit, SurvivorReport
+from frostline_controller.recovery.facts import Failure, HeldPiece, SurvivorReport
 from frostline_controller.recovery.may_start import is_bounded
 
 Votes = dict[StateTag, SeenVote]
@@ -16,26 +16,26 @@ Votes = dict[StateTag, SeenVote]
 
 @dataclass(frozen=True)
 class Source:
-    """A survivor whose state counts, with the units that are intact there."""
+    """A survivor whose state counts, with the pieces that are intact there."""
 
     report: SurvivorReport
-    units: dict[int, HeldUnit]
+    pieces: dict[int, HeldPiece]
 
     @property
     def worker_id(self) -> str:
         return self.report.worker_id
 
-    def has(self, unit: int, state: StateTag, votes: Votes) -> bool:
-        """It holds `state` of the unit, or comes to it by committing late."""
-        one = self.units.get(unit)
+    def has(self, piece: int, state: StateTag, votes: Votes) -> bool:
+        """It holds `state` of the piece, or comes to it by committing late."""
+        one = self.pieces.get(piece)
         return one is not None and (one.state == state or (state in votes and self._is_before(one, state)))
 
     def reaches(self, state: StateTag) -> bool:
-        """One of its units would come to `state` by committing late."""
-        return any(self._is_before(one, state) for one in self.units.values())
+        """One of its pieces would come to `state` by committing late."""
+        return any(self._is_before(one, state) for one in self.pieces.values())
 
-    def _is_before(self, one: HeldUnit, state: StateTag) -> bool:
-        """The unit is one step before `state`, with the reduced gradients of the very vote that leads there.
+    def _is_before(self, one: HeldPiece, state: StateTag) -> bool:
+        """The piece is one step before `state`, with the reduced gradients of the very vote that leads there.
 
         Lineages may differ: the first step of a new lineage starts from a state of an older one. Since it is a member of the
         generation that voted, no such vote passed without it, so the gradients are those of that lineage's step.
@@ -48,7 +48,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Target:
-    """holders: for each unit the survivors that have `state`, or come to it by committing late with `vote`."""
+    """holders: for each piece the survivors that have `state`, or come to it by committing late with `vote`."""
 
     state: StateTag
     holders: tuple[tuple[str, ...], ...]
@@ -61,7 +61,7 @@ def find_target(failure: Failure) -> Target | None:
     """The newest whole state, or None where no state is whole."""
     votes, sources = known_votes(failure), list(_sources(failure))
     for state in _candidates(sources, votes):
-        holders = _holders(failure.num_units, sources, state, votes)
+        holders = _holders(failure.pieces.count, sources, state, votes)
         if holders and all(holders):
             return Target(
                 state=state,
@@ -74,14 +74,14 @@ def find_target(failure: Failure) -> Target | None:
     return None
 
 
-def missing_units(failure: Failure) -> tuple[int, ...]:
-    """The units that nobody has at the state that comes nearest to being whole: the fewest missing, then the newest."""
+def missing_pieces(failure: Failure) -> tuple[int, ...]:
+    """The pieces that nobody has at the state that comes nearest to being whole: the fewest missing, then the newest."""
     votes, sources = known_votes(failure), list(_sources(failure))
     lacking = [
-        tuple(unit for unit, workers in enumerate(_holders(failure.num_units, sources, state, votes)) if not workers)
+        tuple(piece for piece, workers in enumerate(_holders(failure.pieces.count, sources, state, votes)) if not workers)
         for state in _candidates(sources, votes)
     ]
-    return min(lacking, key=len, default=tuple(range(failure.num_units)))
+    return min(lacking, key=len, default=tuple(range(failure.pieces.count)))
 
 
 def known_votes(failure: Failure) -> Votes:
@@ -92,7 +92,7 @@ def known_votes(failure: Failure) -> Votes:
     return {tag_of(vote): vote for vote in seen}
 
 
-def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldUnit, ...]:
+def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldPiece, ...]:
     """What of a report may be used. Who is gone gives nothing; who ran neither n nor n + 1 only what n names it as a holder of,
     and what it was given on the way into n.
 
@@ -108,9 +108,9 @@ def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldUnit, ...]:
     named = current.held_by(report.worker_id)
     return tuple(
         # What it was given is that state and no more: its older gradients are of a step that others may have voted on since.
-        one if one.unit in named else replace(one, prepared=False)
+        one if one.piece in named else replace(one, prepared=False)
         for one in report.held
-        if one.unit in named or (given is not None and one.state == given)
+        if one.piece in named or (given is not None and one.state == given)
     )
 
 
@@ -141,33 +141,34 @@ def lineage_at(failure: Failure, state: StateTag) -> int:
 
 def _sources(failure: Failure) -> Iterator[Source]:
     """Reports whose state counts, by worker."""
+    known = range(failure.pieces.count)
     for _, report in sorted(failure.reports.items()):
-        units = {one.unit: one for one in counted(failure, report) if one.state is not None and 0 <= one.unit < failure.num_units}
-        if units:
-            yield Source(report, units)
+        pieces = {one.piece: one for one in counted(failure, report) if one.state is not None and one.piece in known}
+        if pieces:
+            yield Source(report, pieces)
 
 
 def _candidates(sources: list[Source], votes: Votes) -> list[StateTag]:
     """Every state that somebody holds or can commit to, newest first: by lineage and step, then by generation."""
-    held = {one.state for source in sources for one in source.units.values() if one.state is not None}
+    held = {one.state for source in sources for one in source.pieces.values() if one.state is not None}
     late = {state for state in votes if any(source.reaches(state) for source in sources)}
     return sorted(held | late, key=_age, reverse=True)
 
 
-def _holders(num_units: int, sources: list[Source], state: StateTag, votes: Votes) -> tuple[tuple[str, ...], ...]:
-    holders: list[list[str]] = [[] for _ in range(num_units)]
+def _holders(num_pieces: int, sources: list[Source], state: StateTag, votes: Votes) -> tuple[tuple[str, ...], ...]:
+    holders: list[list[str]] = [[] for _ in range(num_pieces)]
     for source in sources:
-        for unit in source.units:
-            if source.has(unit, state, votes):
-                holders[unit].append(source.worker_id)
+        for piece in source.pieces:
+            if source.has(piece, state, votes):
+                holders[piece].append(source.worker_id)
     return tuple(map(tuple, holders))
 
 
 def _state_source(sources: list[Source], holders: tuple[tuple[str, ...], ...], state: StateTag) -> str:
-    """A holder: its counters stand at `state`, or come there with its units. Preferred: all that it has is there already."""
+    """A holder: its counters stand at `state`, or come there with its pieces. Preferred: all that it has is there already."""
 
     def preference(source: Source) -> tuple[bool, int, str]:
-        settled = all(one.state == state for one in source.units.values())
+        settled = all(one.state == state for one in source.pieces.values())
         return (not settled, -giving[source.worker_id], source.worker_id)
 
     giving = Counter(worker for workers in holders for worker in workers)
@@ -186,9 +187,9 @@ def _is_beyond(failure: Failure, known: StateTag, state: StateTag) -> bool:
 
 
 def _known_outcomes(failure: Failure, sources: list[Source]) -> Iterator[StateTag]:
-    """Every vote that reporters know of: whose outcome they hold, and that they saw, be their units torn or they gone since."""
+    """Every vote that reporters know of: whose outcome they hold, and that they saw, be their pieces torn or they gone since."""
     for source in sources:
-        yield from (one.state for one in source.units.values() if one.state is not None)
+        yield from (one.state for one in source.pieces.values() if one.state is not None)
     named = {source.worker_id for source in sources}
     for report in failure.reports.values():
         if report.worker_id in named or _ran_lately(failure, report):

@@ -56,6 +56,7 @@ class Choosing:
         return PlanDraft(
             generation=next_generation(facts.state), lineage=lineage, placement=placement, first_worker=first,
             freeze_point=freeze_point, decision_number=decision_number, domains=self.domains(placement.workers), reason=reason,
+            state_ranges=facts.job.training.state_ranges,
         )  # fmt: skip
 
     def stamped(self, plan: Plan) -> Plan:

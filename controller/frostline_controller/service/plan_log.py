@@ -64,9 +64,10 @@ def _generation(line: Line) -> str:
 
 
 def plan_line(plan: Plan, first_step: int) -> dict[str, object]:
-    """A plan as a line of plans.jsonl, without the decisions, which have lines of their own."""
-    values = plan.model_dump(mode="json", exclude={"decisions"})
-    return {"kind": "plan", **values, "first_step": first_step, "last_step": None}
+    """A plan as a line of plans.jsonl, without the decisions, which have lines of their own; workers are named by their ids."""
+    values = plan.model_dump(mode="json", exclude={"decisions", "source_indices", "buddy_indices"})
+    named = {"sources": list(plan.sources), "buddies": list(plan.buddies)}
+    return {"kind": "plan", **values, **named, "first_step": first_step, "last_step": None}
 
 
 def plan_end_line(generation: GenerationId, last_step: int) -> dict[str, object]:

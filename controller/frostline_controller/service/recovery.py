@@ -11,7 +11,7 @@ from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.plan import GenerationId, SeenVote, StateTag
 from frostline_contract.worker_id import pod_uid_of
 from frostline_controller.recovery.answer import answer
-from frostline_controller.recovery.facts import Answer, Failure, GoOn, HeldUnit, SurvivorReport, Wait
+from frostline_controller.recovery.facts import Answer, Failure, GoOn, HeldPiece, SurvivorReport, Wait
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_proto.v1 import control_pb2 as pb
@@ -81,7 +81,7 @@ class Recovery:
 
     def failure(self, facts: RunFacts, now: float, doubted_too: bool = False) -> Failure:
         """The facts as they are now. doubted_too: workers that may come back count as silent already."""
-        assert facts.current is not None and facts.identity is not None
+        assert facts.current is not None
         plans = facts.live_plans
         named = {worker for plan in plans for worker in plan.participants} | set(self.reports)
         ended = {worker for worker in named if facts.members.has_ended(worker)}
@@ -92,7 +92,6 @@ class Recovery:
             reports={worker: without_distrusted(report, facts.state.lineages) for worker, report in self.reports.items()},
             ended=frozenset(ended),
             silent=frozenset(silent),
-            num_units=facts.identity.num_units,
         )
 
     def answer(self, facts: RunFacts, now: float) -> tuple[Answer, Failure]:
@@ -152,7 +151,7 @@ def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
         heard=generation_of(request.generation),
         ran=generation_of(request.ran) if request.HasField("ran") else None,
         held=tuple(
-            HeldUnit(one.unit, to_record(one.state, StateTag) if one.intact else None, one.prepared) for one in request.units
+            HeldPiece(one.piece, to_record(one.state, StateTag) if one.intact else None, one.prepared) for one in request.pieces
         ),
         seen=tuple(to_record(one, SeenVote) for one in request.seen),
         switched=frozenset(generation_of(fate.generation) for fate in request.fates if fate.switched),
@@ -162,7 +161,7 @@ def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
 
 def distrusts_anew(request: pb.ReportRecoveryRequest, lineages: Iterable[LineageStart]) -> bool:
     """Whether the report calls results wrong that no lineage begun since its worker's own distrusts."""
-    lineage = max((one.state.lineage for one in request.units if one.intact), default=0)
+    lineage = max((one.state.lineage for one in request.pieces if one.intact), default=0)
     return bool(request.distrusted_from) and Cuts(tuple(lineages)).distrusting().survives(lineage, request.distrusted_from)
 
 

@@ -106,7 +106,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         worker.phase_told_at = facts.clock()
         worker.phase_p99, worker.busy_seconds = request.phase_p99_seconds, request.busy_seconds
         worker.resident_bytes = request.resident_bytes
-        worker.uncovered_units = tuple(request.uncovered_units)
+        worker.uncovered_pieces = tuple(request.uncovered_pieces)
         if request.phase == Phase.RECOVERY:
             facts.wake.set()
         if request.HasField("cache"):

@@ -137,7 +137,7 @@ class Starting:
     async def from_survivors(
         self, failure: Failure, found: GoOn, workers: list[Worker], reason: str, answers: dict[str, object]
     ) -> Plan:
-        """One plan for all `workers` that fit, with every unit from `found.state`."""
+        """One plan for all `workers` that fit, with every piece from `found.state`."""
         facts, store, base = self._facts, self._store, failure.current
         lineage = lineage_at(failure, found.state)
         history = self._history().without_unstarted(lineage, store.records.lineage)
@@ -149,7 +149,7 @@ class Starting:
             lineage = facts.state.next_lineage
             decision = self._decision(history, found.state.step)
         freeze_point, number = in_force_by(decision)
-        holding = {worker for unit in found.holders for worker in unit}
+        holding = {worker for piece in found.holders for worker in piece}
         ordered = sorted(workers, key=lambda worker: worker.worker_id not in holding)
         choice = await self._choosing.choose(ordered, freeze_point, None, found.state.step)
         branch = f", where lineage {lineage} begins" if lineage != lineage_at(failure, found.state) else ""

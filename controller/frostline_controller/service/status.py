@@ -109,7 +109,8 @@ def _worker_status(facts: RunFacts, worker: Worker, now: float) -> pb.WorkerStat
         status.dp_rank = placement.shape.dp_rank(global_rank)
         status.stages.extend(placement.shape.stages_of(status.pp_rank))
         status.units.extend(placement.units_of(worker.worker_id))
-        status.keeps.extend(facts.current.wards_of(worker.worker_id) if facts.current else [])
+        current = facts.current
+        status.keeps.extend(current.pieces.units_of(current.wards_of(worker.worker_id)) if current else [])
     return status
 
 
@@ -122,15 +123,16 @@ def _is_member(facts: RunFacts, worker: Worker) -> bool:
     return facts.current is not None and worker.worker_id in facts.current.placement.global_ranks and worker.presence != GONE
 
 
-def _uncovered(facts: RunFacts, plan: Plan) -> tuple[int, ...]:
-    """Of the newest vote that anybody told of; before the generation's first vote, what the plan leaves uncovered."""
+def _uncovered(facts: RunFacts, plan: Plan) -> list[int]:
+    """Units with an uncovered piece, of the newest vote that anybody told of; before the generation's first vote, of the plan."""
     told = [
         worker
         for worker_id in plan.placement.workers
         if (worker := facts.members.get(worker_id)) is not None and worker.generation == plan.generation
     ]
     newest = max(told, key=lambda worker: worker.step, default=None)
-    return newest.uncovered_units if newest is not None and newest.step > max(plan.start_step, 0) else plan.uncovered
+    voted = newest is not None and newest.step > max(plan.start_step, 0)
+    return plan.pieces.units_of(newest.uncovered_pieces if newest is not None and voted else plan.uncovered)
 
 
 def _state(facts: RunFacts, worker: Worker, member: bool) -> str:

@@ -72,18 +72,18 @@ def dump_job(job: Job) -> str:
 
 def job_digest(job: Job) -> str:
     """SHA-256 of the fixed fields: what makes it this run. A worker with another digest is refused (docs/protocols.md 8.6)."""
-    return _digest(_fixed(job, job.model_dump(mode="json")))
+    return _digest(_fixed(job, _dumped(job)))
 
 
 def job_revision(job: Job) -> str:
     """Of all fields, live ones too: the members of a generation follow one revision (docs/protocols.md 9). 16 hexadecimal digits."""
-    return _digest(job.model_dump(mode="json"))[:16]
+    return _digest(_dumped(job))[:16]
 
 
 def section_digests(job: Job) -> dict[str, str]:
     """A digest of the fixed fields of each section, and of which fixed fields there are ("fields": another version of Frostline
     may have others). 16 hexadecimal digits each."""
-    values = _fixed(job, job.model_dump(mode="json"))
+    values = _fixed(job, _dumped(job))
     return {"fields": _digest(_fixed_names(job))[:16], **{name: _digest(value)[:16] for name, value in values.items()}}
 
 
@@ -93,8 +93,27 @@ def _fixed_names(section: BaseModel) -> dict[str, Any]:
     return {
         name: _fixed_names(value) if isinstance(value, BaseModel) else None
         for name, value in inner.items()
-        if isinstance(value, BaseModel) or not is_live(type(section).model_fields[name])
+        if isinstance(value, BaseModel) or not (is_live(type(section).model_fields[name]) or _is_unsaid(section, name))
     }
+
+
+def _dumped(section: BaseModel) -> dict[str, Any]:
+    """All fields that digests see, as JSON values."""
+    values = section.model_dump(mode="json")
+    for name in type(section).model_fields:
+        inner = getattr(section, name)
+        if isinstance(inner, BaseModel):
+            values[name] = _dumped(inner)
+        elif _is_unsaid(section, name):
+            del values[name]
+    return values
+
+
+def _is_unsaid(section: BaseModel, name: str) -> bool:
+    """Whether a field came later than runs that are still read (`section.fixed`), and has its default."""
+    field = type(section).model_fields[name]
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("later")) and getattr(section, name) == field.default
 
 
 def _digest(values: Any) -> str:
@@ -114,7 +133,7 @@ def _fixed(section: BaseModel, values: dict[str, Any]) -> dict[str, Any]:
         inner = getattr(section, name)
         if isinstance(inner, BaseModel):
             kept[name] = _fixed(inner, values[name])
-        elif not is_live(field):
+        elif name in values and not is_live(field):
             kept[name] = values[name]
     return kept
 

@@ -30,9 +30,14 @@ def takes_numbers(annotation: Any) -> bool:
     return bool(kinds & {int, float}) and bool not in kinds
 
 
-def fixed(default: Any = ..., *, doc: str, **limits: Any) -> Any:
-    """A field that a run keeps for its whole life; a changed value is refused with an Event that names it."""
-    return Field(default, description=doc, json_schema_extra={"change": "fixed"}, **limits)
+def fixed(default: Any = ..., *, doc: str, later: bool = False, **limits: Any) -> Any:
+    """A field that a run keeps for its whole life; a changed value is refused with an Event that names it.
+
+    later: the field came when runs had been begun without it. At its default it is in no digest of the job, so that such a run is
+    still the same one.
+    """
+    marks: dict[str, Any] = {"change": "fixed", "later": True} if later else {"change": "fixed"}
+    return Field(default, description=doc, json_schema_extra=marks, **limits)
 
 
 def live(default: Any = ..., *, doc: str, **limits: Any) -> Any:

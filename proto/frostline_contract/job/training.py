@@ -35,6 +35,14 @@ class TrainingSection(Section):
     reduction_leaves: int = fixed(
         8, ge=1, le=1024, doc="Leaves of the summation tree, a power of two: the largest dp_degree that the run can reach."
     )
+    state_ranges: int = fixed(
+        1,
+        ge=1,
+        le=1024,
+        later=True,
+        doc="Ranges that each unit's state is cut into: the pieces that are owned, moved, kept by buddies, checkpointed and digested. "
+        "It changes the run's digest and the names of checkpoint files, and no weight.",
+    )
     batch: Literal["global", "per_replica"] = fixed(
         "global", doc="global: the batch never changes. per_replica: the paper's mode, the global batch grows with dp_degree."
     )

@@ -63,6 +63,7 @@ def _plain(node: Any, definitions: dict[str, Any]) -> Any:
     result = {
         key: _plain(value, definitions) for key, value in node.items() if key not in ("title", "default", "$defs", "properties")
     }
+    result.pop("later", None)
     if "change" in result:
         result["description"] = f"{result.get('description', '')} ({result.pop('change')})"
     if "properties" in node:

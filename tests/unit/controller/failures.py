@@ -1,7 +1,7 @@
 """Failures made by hand: a plan of named workers, and what each of them reports."""
 
-from frostline_contract.plan import GenerationId, Placement, Plan, SeenVote, StateTag, UnitHolders
-from frostline_controller.recovery.facts import Failure, HeldUnit, SurvivorReport
+from frostline_contract.plan import GenerationId, PieceHolders, Placement, Plan, SeenVote, StateTag
+from frostline_controller.recovery.facts import Failure, HeldPiece, SurvivorReport
 
 NUM_UNITS = 4
 
@@ -48,7 +48,7 @@ def plan(
     made = placement(workers, pp_degree)
     participants = made.workers + tuple(leavers)
     named = tuple(
-        UnitHolders(participants=tuple(i for i, worker in enumerate(participants) if unit in (holders or {}).get(worker, ())))
+        PieceHolders(participants=tuple(i for i, worker in enumerate(participants) if unit in (holders or {}).get(worker, ())))
         for unit in range(NUM_UNITS)
     )
     return Plan(
@@ -79,7 +79,7 @@ def report(
     switched: tuple[int, ...] = (),
     dead: tuple[int, ...] = (),
 ) -> SurvivorReport:
-    held = tuple(HeldUnit(unit, None if unit in torn else state, prepared and unit not in torn) for unit in units)
+    held = tuple(HeldPiece(unit, None if unit in torn else state, prepared and unit not in torn) for unit in units)
     return SurvivorReport(
         worker_id=worker,
         heard=generation(heard),
@@ -98,5 +98,4 @@ def failure(current: Plan, *reports: SurvivorReport, prepared: Plan | None = Non
         reports={one.worker_id: one for one in reports},
         ended=frozenset(ended),
         silent=frozenset(silent),
-        num_units=NUM_UNITS,
     )

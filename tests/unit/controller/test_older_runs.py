@@ -1,6 +1,8 @@
 """Run directories of before shapes had named degrees are read as they were."""
 
+import base64
 import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +40,8 @@ def test_the_last_status_of_an_older_run_is_shown(tmp_path: Path) -> None:
 
 def test_an_older_durable_state_reads_the_same(tmp_path: Path) -> None:
     plan = read_run(write_run(tmp_path / "run")).plans[1].plan
+    count = len(plan.participants)
+    plan = plan.model_copy(update={"source_indices": (count - 1,) * 8, "buddy_indices": (0, -1) * 4, "uncovered": (1,)})
     pinned = PinnedShape(degrees={"dp": 2, "pp": 2}, freeze_point=3)
     states = [
         DurableState(incarnation=2, current=plan, prepared=plan, pinned=pinned, start_degrees={"dp": 1, "pp": 4}),
@@ -47,5 +51,8 @@ def test_an_older_durable_state_reads_the_same(tmp_path: Path) -> None:
         backend = LocalBackend(tmp_path / f"run{state.incarnation}" / "cluster")
         backend.patch_annotations({PLAN: encode_state(state)}, {})
         renamed = rewrite_as_before(tmp_path / f"run{state.incarnation}")
+        text = LocalBackend(tmp_path / f"run{state.incarnation}" / "cluster").read().annotations[PLAN]
+        written = zlib.decompress(base64.b64decode(text)).decode()
+        assert "_indices" not in written and ('"buddies"' in written) == bool(state.current)
         assert renamed == (4 if state.current else 0)
-        assert decode_state(LocalBackend(tmp_path / f"run{state.incarnation}" / "cluster").read().annotations[PLAN]) == state
+        assert decode_state(text) == state

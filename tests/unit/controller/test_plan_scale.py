@@ -4,7 +4,9 @@ The plain reading asks every worker for every unit; production keeps an index. C
 no other program on the machine changes.
 """
 
+import random
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,14 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frostline_contract.plan import GenerationId, Placement, Plan, StateTag, UnitHolders
+from frostline_contract.plan import GenerationId, PieceHolders, Placement, Plan, StateTag
 from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_controller.kept_profile import KeptProfile
 from frostline_controller.membership import Worker
 from frostline_controller.plan_building import buddies_of, entry_plan, survivors_plan, switching_plan, uncovered_of
 from frostline_controller.planner.draft import PlanDraft
 from frostline_controller.recovery.answer import answer
-from frostline_controller.recovery.facts import Failure, GoOn, HeldUnit, SurvivorReport
+from frostline_controller.recovery.facts import Failure, GoOn, HeldPiece, SurvivorReport
+from frostline_controller.state.durable import STATE_BYTES_MAX, DurableState, decode_state, encode_state
 from frostline_controller.stragglers import slowness
 
 UNIT = UnitProfile(
@@ -40,12 +43,14 @@ def placement(pp: int, dp: int, virtual: int, units: int, workers: Sequence[str]
     )  # fmt: skip
 
 
-def first_plan(placed: Placement, domains: dict[str, str]) -> Plan:
-    return entry_plan(draft(ONE, placed, domains), base=None, checkpoint=None, run_epoch=0)
+def first_plan(placed: Placement, domains: dict[str, str], state_ranges: int = 1) -> Plan:
+    return entry_plan(draft(ONE, placed, domains, state_ranges), base=None, checkpoint=None, run_epoch=0)
 
 
-def draft(generation: GenerationId, placed: Placement, domains: dict[str, str]) -> PlanDraft:
-    return PlanDraft(generation=generation, lineage=0, placement=placed, first_worker=STORE, domains=domains)
+def draft(generation: GenerationId, placed: Placement, domains: dict[str, str], state_ranges: int = 1) -> PlanDraft:
+    return PlanDraft(
+        generation=generation, lineage=0, placement=placed, first_worker=STORE, domains=domains, state_ranges=state_ranges
+    )
 
 
 @st.composite
@@ -130,7 +135,7 @@ def test_a_switch_is_what_the_plain_rules_say(world: tuple[Plan, Placement, dict
     assert (plan.leavers, plan.participants) == (leavers, participants)
     assert plan.sources == plain_sources(base.placement, new, units)
     assert plan.holders == tuple(
-        UnitHolders(participants=tuple(i for i, worker in enumerate(participants) if unit in needs(base, worker)))
+        PieceHolders(participants=tuple(i for i, worker in enumerate(participants) if unit in needs(base, worker)))
         for unit in range(units)
     )
     assert (plan.buddies, plan.uncovered) == (buddies, plain_uncovered(new, domains, buddies))
@@ -218,16 +223,32 @@ def test_a_failure_of_512_workers_is_answered_without_asking_each_for_each_unit(
     base, new, domains = large
     tag = StateTag(lineage=0, step=3, generation=ONE)
     reports = {
-        worker: SurvivorReport(worker, heard=TWO, ran=ONE, held=tuple(HeldUnit(unit, tag) for unit in base.needs(worker)))
+        worker: SurvivorReport(worker, heard=TWO, ran=ONE, held=tuple(HeldPiece(unit, tag) for unit in base.needs(worker)))
         for worker in base.placement.workers[1:]
     }
-    failure = Failure(base, None, reports, frozenset(base.placement.workers[:1]), frozenset(), 100)
+    failure = Failure(base, None, reports, frozenset(base.placement.workers[:1]), frozenset())
     held = sum(len(report.held) for report in reports.values())
     found = answer(failure)
     assert isinstance(found, GoOn)
     assert calls_of(lambda: answer(failure)) < 25 * held
     survivors_plan(draft(TWO, new, domains), base=base, found=found)
     assert calls_of(lambda: survivors_plan(draft(TWO, new, domains), base=base, found=found)) < 10 * held
+
+
+@pytest.mark.parametrize("ranges", [1, 72])
+def test_two_plans_of_a_thousand_workers_and_thousands_of_pieces_fit_into_the_durable_state(ranges: int) -> None:
+    """98 units of 72 pieces, while a reshape from 64 replicas to 128 is prepared."""
+    drawn = random.Random(1)
+    workers = [f"{uuid.UUID(int=drawn.getrandbits(128))}/{drawn.getrandbits(24):06x}" for _ in range(1024)]
+    domains = {worker: f"node-{number // 8}" for number, worker in enumerate(workers)}
+    base = first_plan(placement(16, 64, 1, 98, workers), domains, ranges)
+    new = placement(8, 128, 1, 98, workers[::-1])
+    following = switching_plan(draft(TWO, new, domains, ranges), base=base, window=(1, 2))
+    assert len(following.sources) == 98 * ranges
+    state = DurableState(current=base, prepared=following)
+    text = encode_state(state)
+    assert len(text) < STATE_BYTES_MAX // 2
+    assert decode_state(text) == state
 
 
 def test_who_is_slow_among_a_thousand_is_found_without_comparing_all_with_all() -> None:

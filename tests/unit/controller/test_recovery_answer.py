@@ -3,7 +3,7 @@
 import pytest
 
 from frostline_controller.recovery.answer import answer
-from frostline_controller.recovery.facts import GoBack, GoOn, NewEpoch, Wait
+from frostline_controller.recovery.facts import GoBack, GoOn, NewEpoch, SurvivorReport, Wait
 from tests.unit.controller.failures import failure, generation, plan, report, tag, vote
 
 LOW, HIGH = range(2), range(2, 4)
@@ -260,3 +260,31 @@ class TestInterruptedRecovery:
         assert isinstance(answer(failure(restored, older, ended="B")), GoBack)
         fresh = report("A", tag(5, 2, lineage=1), heard=2, ran=2)
         assert answer(failure(restored, fresh, ended="B")).state == tag(5, 2, lineage=1)
+
+
+class TestPieces:
+    """Two pieces a unit: pieces 0 to 7 of units 0 to 3, on two replicas."""
+
+    WHOLE = plan(1, "AB").model_copy(update={"state_ranges": 2})
+
+    def test_a_unit_is_whole_where_its_pieces_are_with_several_survivors(self) -> None:
+        """As a worker leaves it whose peers were lost while state came to it, piece by piece."""
+        first = report("A", tag(9, 1), range(7))
+        last = report("B", tag(9, 1), range(5, 8))
+        found = answer(failure(self.WHOLE, first, last))
+        assert isinstance(found, GoOn)
+        assert found.holders == (("A",),) * 5 + (("A", "B"),) * 2 + (("B",),)
+
+    def test_one_piece_that_nobody_has_takes_the_run_back(self) -> None:
+        reports = [report(worker, tag(9, 1), range(8), torn=(5,)) for worker in "AB"]
+        assert answer(failure(self.WHOLE, *reports)) == GoBack((5,), "units [2] are held by nobody at one step")
+
+    def test_a_piece_of_another_state_is_no_part_of_the_unit(self) -> None:
+        """Step 9's other half is gone, so is step 10's first one: neither state is whole."""
+        mixed = [*report("A", tag(9, 1), range(7)).held, *report("A", tag(10, 1), range(7, 8)).held]
+        one = SurvivorReport("A", generation(1), generation(1), tuple(mixed))
+        assert isinstance(answer(failure(self.WHOLE, one, ended="B")), GoBack)
+
+    def test_a_report_of_a_piece_that_there_is_not_counts_for_nothing(self) -> None:
+        found = answer(failure(self.WHOLE, report("A", tag(9, 1), range(12)), ended="B"))
+        assert isinstance(found, GoOn) and len(found.holders) == 8

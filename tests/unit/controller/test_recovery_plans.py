@@ -5,7 +5,15 @@ from hypothesis import strategies as st
 
 from frostline_contract.plan import Placement, Plan
 from frostline_controller.membership import Worker
-from frostline_controller.plan_building import buddies_of, survivors_plan, switching_plan, uncovered_of
+from frostline_controller.plan_building import (
+    buddies_of,
+    entry_plan,
+    pieces_in,
+    sources_of,
+    survivors_plan,
+    switching_plan,
+    uncovered_of,
+)
 from frostline_controller.planner.draft import PlanDraft
 from frostline_controller.recovery.budget import ERROR_CHARACTERS, RetryBudget
 from frostline_controller.recovery.facts import GoOn
@@ -96,7 +104,7 @@ def test_no_state_is_sent_away(holders: list[set[str]], workers: str) -> None:
 
 
 def test_a_planned_switch_counts_the_buddies_copies_too() -> None:
-    base = plan(1, "ABCD", 4).model_copy(update={"buddies": ("B", "C", "D", "A"), "run_epoch": 2})
+    base = plan(1, "ABCD", 4).model_copy(update={"buddy_indices": (1, 2, 3, 0), "run_epoch": 2})
     domains = dict(zip("ABCD", "abcd", strict=True))
     draft = PlanDraft(
         generation=generation(2), lineage=0, placement=placement("ABC", 1), first_worker=store("A"), domains=domains
@@ -137,3 +145,52 @@ class TestRetryBudget:
         budget = RetryBudget().charged(1, 0, of_its_own=True, error="x" * 100_000 + "ValueError: the reason")
         assert budget.first_error.endswith("ValueError: the reason")
         assert len(budget.first_error) == ERROR_CHARACTERS
+
+
+# ---- several pieces a unit
+
+
+def cut_draft(counter: int, made: Placement, ranges: int, domains: dict[str, str] | None = None) -> PlanDraft:
+    return PlanDraft(
+        generation=generation(counter), lineage=0, placement=made, first_worker=store(made.workers[0]), domains=domains or {},
+        state_ranges=ranges,
+    )  # fmt: skip
+
+
+@given(shapes(), st.integers(2, 4))
+def test_pieces_of_a_unit_are_kept_by_its_buddy_and_covered_as_it_is(
+    drawn: tuple[Placement, dict[str, str]], ranges: int
+) -> None:
+    made, domains = drawn
+    by_unit, by_piece = buddies_of(made, domains), buddies_of(made, domains, state_ranges=ranges)
+    assert by_piece == tuple(buddy for buddy in by_unit for _ in range(ranges))
+    table = pieces_in(made, ranges)
+    assert list(uncovered_of(made, domains, by_piece, ranges)) == table.of_units(uncovered_of(made, domains, by_unit))
+
+
+def test_a_units_pieces_come_from_several_owners() -> None:
+    """A joiner gets each half of a unit from another replica."""
+    base, new = placement("AB", 1), placement("ABC", 1)
+    assert sources_of(base, new, NUM_UNITS, 2) == ("A", "B") * NUM_UNITS
+    assert sources_of(base, new, NUM_UNITS) == ("A", "B") * (NUM_UNITS // 2)
+
+
+def test_a_unit_whose_pieces_lie_apart_is_put_together() -> None:
+    base = plan(1, "AB", 1).model_copy(update={"state_ranges": 2})
+    holders = (("A", "B"),) * 6 + (("A",), ("B",))
+    found = GoOn(tag(9, 1), holders, "A", None, True)
+    made = survivors_plan(cut_draft(5, placement("AB", 1), 2), base=base, found=found)
+    assert made.state_ranges == 2
+    assert made.sources == ("A", "B") * 3 + ("A", "B"), "taken in turn; the last unit's halves from who has them"
+    assert [made.holders_of(piece) for piece in (6, 7)] == [["A"], ["B"]]
+    assert (made.held_by("A"), made.needs("A")) == (frozenset(range(7)), list(range(8)))
+
+
+def test_a_switch_and_a_checkpoints_plan_keep_the_cut() -> None:
+    domains = dict(zip("ABC", "abc", strict=True))
+    first = entry_plan(cut_draft(1, placement("AB", 2), 3, domains), base=None, checkpoint=None, run_epoch=0)
+    assert (first.pieces.count, first.buddies) == (12, ("B",) * 6 + ("A",) * 6)
+    made = switching_plan(cut_draft(2, placement("BC", 2), 3, domains), base=first, window=(5, 9))
+    assert made.state_ranges == 3
+    assert [made.holders_of(piece) for piece in range(12)] == [["B", "A"]] * 12, "the owner and the buddy of each"
+    assert (made.leavers, made.sources) == (("A",), ("A",) * 6 + ("B",) * 6)

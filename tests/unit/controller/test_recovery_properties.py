@@ -5,9 +5,9 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frostline_contract.plan import SeenVote, StateTag, UnitHolders
+from frostline_contract.plan import PieceHolders, SeenVote, StateTag
 from frostline_controller.recovery.answer import answer
-from frostline_controller.recovery.facts import Failure, GoBack, GoOn, HeldUnit, NewEpoch, SurvivorReport, Wait
+from frostline_controller.recovery.facts import Failure, GoBack, GoOn, HeldPiece, NewEpoch, SurvivorReport, Wait
 from frostline_controller.recovery.target import counted
 from tests.unit.controller.failures import NUM_UNITS, generation, plan
 
@@ -23,7 +23,7 @@ def reports(draw: st.DrawFn, worker: str) -> SurvivorReport:
     """Mostly a worker with one state; units of another state, torn or prepared ones among them."""
     state, other = draw(tags), draw(tags)
     held = tuple(
-        HeldUnit(unit, state=draw(st.sampled_from([state, state, state, other, None])), prepared=draw(st.booleans()))
+        HeldPiece(unit, state=draw(st.sampled_from([state, state, state, other, None])), prepared=draw(st.booleans()))
         for unit in sorted(draw(st.sets(st.integers(0, NUM_UNITS - 1))))
     )
     return SurvivorReport(
@@ -42,7 +42,7 @@ def failures(draw: st.DrawFn) -> Failure:
                    lineage=draw(st.integers(start_tag.lineage, 1)) if start_tag else 0,
                    start_vote=draw(st.none() | votes))  # fmt: skip
     if start in ("continue", "survivors"):
-        named = [UnitHolders(participants=tuple(sorted(draw(st.sets(st.integers(0, 3)))))) for _ in range(NUM_UNITS)]
+        named = [PieceHolders(participants=tuple(sorted(draw(st.sets(st.integers(0, 3)))))) for _ in range(NUM_UNITS)]
         current = current.model_copy(update={"holders": tuple(named)})
     following = plan(3, draw(st.sampled_from(["AE", "E", "ABCDE"])), base=2, start="continue")
     reporting = draw(st.sets(st.sampled_from(WORKERS)))
@@ -50,7 +50,7 @@ def failures(draw: st.DrawFn) -> Failure:
     return Failure(
         current=current, prepared=draw(st.sampled_from([None, following])),
         reports={worker: draw(reports(worker)) for worker in sorted(reporting)},
-        ended=frozenset(draw(gone)), silent=frozenset(draw(gone)), num_units=NUM_UNITS,
+        ended=frozenset(draw(gone)), silent=frozenset(draw(gone)),
     )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def can_bring(failure: Failure, worker: str, unit: int, state: StateTag) -> bool
     """The rule in one sentence: it has this very state, or the one before with this vote's gradients, and the vote is known."""
     report = failure.reports[worker]
     for one in counted(failure, report):
-        if one.unit != unit or one.state is None:
+        if one.piece != unit or one.state is None:
             continue
         known = [vote for made in failure.reports.values() for vote in made.seen]
         known += [failure.current.vote] if failure.current.vote else []
@@ -96,7 +96,7 @@ def test_goes_on_from_one_state_the_newest_that_is_whole(failure: Failure) -> No
         expected = [worker for worker in sorted(failure.reports) if can_bring(failure, worker, unit, found.state)]
         assert list(workers) == expected, "everybody who has the state and nobody else"
     assert any(found.state_source in workers for workers in found.holders)
-    held = {one.unit: one.state for one in counted(failure, failure.reports[found.state_source])}
+    held = {one.piece: one.state for one in counted(failure, failure.reports[found.state_source])}
     assert found.vote is not None or found.state in held.values(), "whoever gives the run state has come to it, or can"
     assert not {worker for workers in found.holders for worker in workers} & (failure.ended | failure.silent)
 
@@ -167,4 +167,4 @@ def test_who_ran_neither_generation_brings_only_what_the_plan_names_it_for(failu
             start = failure.current.start_tag
             for one in usable:
                 on_the_way = worker in failure.current.participants and one.state == start is not None
-                assert worker in failure.current.holders_of(one.unit) or (on_the_way and not one.prepared)
+                assert worker in failure.current.holders_of(one.piece) or (on_the_way and not one.prepared)

@@ -12,11 +12,11 @@ import torch
 
 from frostline_contract.epochs import MANIFEST_NAME, RunEpoch
 from frostline_trainer.checkpoints import writing as checkpoint_writing
-from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete, load_unit, read_manifest
+from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete, load_piece, read_manifest
 from frostline_trainer.checkpoints.writing import WriterNotices
 from frostline_trainer.engine.unit_state import run_digest, unit_digest
 from frostline_trainer.verify import Replayer
-from tests.checkpoint_cases import content, new_writer, snapshot, steps_found, write_all
+from tests.checkpoint_cases import TABLE, content, new_writer, snapshot, steps_found, write_all
 
 
 def wait_until(true: object, seconds: float = 10.0) -> None:
@@ -123,7 +123,7 @@ def test_files_of_two_generations_make_no_checkpoint(tmp_path: Path, heard: Hear
     write_all(stray)
     write_all(snapshot(tmp_path, 4, units=(0,)), notices=heard.notices())
     assert steps_found(tmp_path) == []
-    assert "unit 1 was written by generation 1.2, the others by 1.1" in heard.trouble[0][1]
+    assert "unit-001.safetensors was written by generation 1.2, the others by 1.1" in heard.trouble[0][1]
 
 
 # ---- a generation that failed
@@ -151,9 +151,9 @@ def test_after_a_failure_what_lacks_a_share_is_given_up_at_once(
     writer.abandon()
     writer.close()
     assert time.monotonic() - started < 5.0
-    assert writer.not_written[lacking.folder] == "unit 1 is missing"
+    assert writer.not_written[lacking.folder] == "unit-001.safetensors is missing"
     assert heard.trouble == [], "a failure of a peer is no trouble with the disk"
-    assert "given up: unit 1 is missing" in caplog.text
+    assert "given up: unit-001.safetensors is missing" in caplog.text
 
 
 @pytest.mark.parametrize(("seen_step", "steps"), [(3, []), (4, [3])])
@@ -242,9 +242,9 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_and_never_removed(tmp_pat
     path = written.folder / manifest["units"][1]["file"]
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(ValueError, match=r"unit-001\.safetensors: cannot be read"):
-        load_unit(written.folder, manifest, 1)
+        load_piece(written.folder, manifest, TABLE, 1)
     torch_bytes = torch.zeros(2)
-    assert torch.equal(load_unit(written.folder, manifest, 0)["weight/a"], torch_bytes + 30)
+    assert torch.equal(load_piece(written.folder, manifest, TABLE, 0)["weight/a"], torch_bytes + 30)
     (written.folder / MANIFEST_NAME).write_text(json.dumps(manifest | {"version": 99}))
     with pytest.raises(ValueError, match="checkpoint version 99"):
         read_manifest(written.folder)

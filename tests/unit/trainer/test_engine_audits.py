@@ -5,7 +5,7 @@ import pytest
 from frostline_contract.job.training import TrainingSection
 from frostline_contract.plan import Plan
 from frostline_trainer.engine.audits import all_culprits, audit_is_due, audits_of, judge
-from tests.hand_made_plans import Layout, buddies_in, lone_plan
+from tests.hand_made_plans import Layout, buddies_in, lone_plan, with_buddies
 
 RIGHT, WRONG, OTHER = b"right", b"wrong", b"other"
 
@@ -55,7 +55,7 @@ def test_what_is_sure_of_one_difference_decides_the_others() -> None:
 def plan_of(layout: Layout, buddies: bool = False) -> Plan:
     placement = layout.placement(0)
     keepers = buddies_in(placement, tuple(range(len(placement.workers))))[0] if buddies else ()
-    return lone_plan(placement).model_copy(update={"buddies": keepers})
+    return with_buddies(lone_plan(placement), keepers)
 
 
 @pytest.mark.parametrize("layout", [Layout(1, 2), Layout(2, 2), Layout(1, 3), Layout(2, 2, 2, "interleaved_1f1b")], ids=str)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from frostline_contract.pieces import Pieces
 from frostline_contract.shape import deal_leaves, leaf_micro_batches
 from frostline_trainer.comm.collectives import Group, broadcast_bytes, receive_bytes, send_bytes
 from frostline_trainer.engine.exchange import reduce_gradients
@@ -85,7 +86,7 @@ def test_a_vote_totals_every_members_slots_in_one_order() -> None:
     def member(world: Group) -> object:
         index = world.index
         ballot = Ballot({index: 10.0**index}, {2 * index: 0.1, 2 * index + 1: 0.2}, ready=7, decision=3 + index, drain=index == 1)
-        return hold_vote(world, ballot, num_units=4, num_microbatches=6)
+        return hold_vote(world, ballot, Pieces(4), num_microbatches=6)
 
     first, second, third = in_group(3, member)
     assert first == second == third
@@ -103,7 +104,8 @@ def test_a_vote_totals_every_members_slots_in_one_order() -> None:
 
 
 def test_one_member_that_is_not_ready_holds_the_switch_back() -> None:
-    results = in_group(2, lambda world: hold_vote(world, Ballot({}, {}, ready=5 * world.index, give_up=world.index == 1), 1, 1))
+    ballots = [Ballot({}, {}, ready=5 * index, give_up=index == 1) for index in range(2)]
+    results = in_group(2, lambda world: hold_vote(world, ballots[world.index], Pieces(1), 1))
     assert [result.switches_to(5) for result in results] == [False, False]
     assert not results[0].switches_to(0), "no counter is no plan"
     assert all(result.give_up for result in results)
@@ -114,7 +116,7 @@ def test_one_member_that_is_not_ready_holds_the_switch_back() -> None:
     [(1.0, 2.0, True), (math.inf, 2.0, False), (1.0, math.nan, False), (math.nan, 1.0, False), (1.0, math.inf, False)],
 )
 def test_a_step_with_a_value_that_is_not_finite_is_refused(square: float, loss: float, finite: bool) -> None:
-    result = hold_vote(LONE, Ballot({0: square, 1: 4.0}, {0: loss}), 2, 1)
+    result = hold_vote(LONE, Ballot({0: square, 1: 4.0}, {0: loss}), Pieces(2), 1)
     assert result.finite == finite
 
 

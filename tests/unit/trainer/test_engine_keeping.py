@@ -15,7 +15,7 @@ from frostline_trainer.engine.keeping import Home, Keeper, Parcel, parcels_of
 from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
 from frostline_trainer.engine.unit_state import export_unit
 from tests.exact_cases import NUM_UNITS, Case, build_case
-from tests.hand_made_plans import Layout, Segment, make_plan
+from tests.hand_made_plans import Layout, Segment, make_plan, with_buddies
 
 PORTS = [1, 2, 3, 4]
 
@@ -35,8 +35,17 @@ def test_a_stages_units_are_one_message_to_their_buddy() -> None:
 
 def test_units_of_a_stage_with_other_buddies_are_other_messages() -> None:
     plan = plan_of(Layout(2, 1), (0, 1), (0, 5, 8))
-    mixed = plan.model_copy(update={"buddies": ("w1", "w1", "", "w1", "w1", "w0", "w0", "w0")})
+    mixed = with_buddies(plan, ("w1", "w1", "", "w1", "w1", "w0", "w0", "w0"))
     assert [parcel.units for parcel in parcels_of(mixed, 0)] == [(0, 1), (3, 4), (5, 6, 7)]
+
+
+def test_a_units_pieces_have_one_buddy() -> None:
+    """An update is of a whole unit; so is the message of its gradient, however its state is cut."""
+    plan = make_plan(Segment(Layout(4, 1), 1, domains=(0, 1, 2, 3)), None, PORTS, state_ranges=3)
+    assert parcels_of(plan, 0) == parcels_of(plan_of(Layout(4, 1), (0, 1, 2, 3)), 0)
+    apart = with_buddies(plan, ("w1", "w2", *plan.buddies[2:]))
+    with pytest.raises(ValueError, match=r"pieces of unit 0 have buddies \['w1', 'w2'\]"):
+        parcels_of(apart, 0)
 
 
 def test_the_first_replica_sends_and_every_stage_is_named() -> None:
@@ -97,7 +106,7 @@ def test_owner_and_buddy_agree_on_what_learns(family: str, untied: bool, freeze_
     owner, buddy = (build_case(Case(family, untie_on_freeze=untied)) for _ in range(2))
     alone = make_plan(Segment(Layout(1, 1), 1), None, PORTS)
     Generation(owner, alone, 0, lone_groups(), freeze_point, lambda name: None)
-    keeping = alone.model_copy(update={"placement": two_workers(alone.placement), "buddies": ("w1",) * NUM_UNITS})
+    keeping = with_buddies(alone.model_copy(update={"placement": two_workers(alone.placement)}), ("w1",) * NUM_UNITS)
     Keeper(buddy, keeping, 1, Group(None, "alone", 0, 1), freeze_point)
     for unit in range(NUM_UNITS):
         flags = [[p.requires_grad for p in context.cut.units[unit].parameters()] for context in (owner, buddy)]

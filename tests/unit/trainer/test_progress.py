@@ -111,7 +111,7 @@ def test_a_heartbeat_says_all_that_hangs_are_judged_by() -> None:
     with blocked():
         time.sleep(0.01)
         said = heartbeat("uid/1", 41, clock, generation, None, None, (3, 4))
-    assert (said.step, said.phase, said.generation.counter, list(said.uncovered_units)) == (41, "exchange", 7, [3, 4])
+    assert (said.step, said.phase, said.generation.counter, list(said.uncovered_pieces)) == (41, "exchange", 7, [3, 4])
     assert said.waiting_seconds >= 0.01
     assert set(said.phase_p99_seconds) == {"start", "schedule"}
     assert said.busy_seconds > 0

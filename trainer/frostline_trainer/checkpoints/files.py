@@ -1,6 +1,6 @@
 """The file operations of a checkpoint, each whole or not at all: a writer may be killed before, inside or after any of them.
 
-A unit's file and its digests appear by renaming; the manifest appears by linking, so that it is written once whoever tries.
+A piece's file and its digests appear by renaming; the manifest appears by linking, so that it is written once whoever tries.
 What a kill leaves (`*.partial`, a folder without a manifest) is no checkpoint, and retention.py sweeps it.
 """
 
@@ -14,48 +14,57 @@ from safetensors.torch import save
 
 from frostline_contract.durable_files import Before, create_through, replace_through
 from frostline_contract.epochs import MANIFEST_NAME
+from frostline_contract.pieces import Pieces
 from frostline_trainer.engine.unit_state import UnitState, unit_digest
 
 PARTIAL = ".partial"
 
 
-def unit_file(folder: Path, unit: int) -> Path:
-    return folder / f"unit-{unit:03d}.safetensors"
+def piece_file(folder: Path, table: Pieces, piece: int) -> Path:
+    """unit-003.safetensors where a unit is one piece, else unit-003.0.safetensors and so on, by the piece's place in its unit."""
+    return folder / f"{_stem(table, piece)}.safetensors"
 
 
-def digest_file(folder: Path, unit: int) -> Path:
-    return folder / f"unit-{unit:03d}.sha256"
+def digest_file(folder: Path, table: Pieces, piece: int) -> Path:
+    return folder / f"{_stem(table, piece)}.sha256"
 
 
-def failure_file(folder: Path, unit: int) -> Path:
-    return folder / f"unit-{unit:03d}.failed"
+def failure_file(folder: Path, table: Pieces, piece: int) -> Path:
+    return folder / f"{_stem(table, piece)}.failed"
 
 
-def write_unit(folder: Path, unit: int, state: UnitState, tied: frozenset[str], generation: str, before: Before) -> None:
-    """One unit's file, then beside it its digests and the generation that wrote it. Raises OSError.
+def _stem(table: Pieces, piece: int) -> str:
+    unit, place = divmod(piece, table.per_unit)
+    return f"unit-{unit:03d}" if table.per_unit == 1 else f"unit-{unit:03d}.{place}"
+
+
+def write_piece(
+    folder: Path, table: Pieces, piece: int, state: UnitState, tied: frozenset[str], generation: str, before: Before
+) -> None:
+    """One piece's file, then beside it its digests and the generation that wrote it. Raises OSError.
 
     tied: names that count in another unit's digest. The digests are there only where the file is, whole.
     """
     payload = save({key: tensor.contiguous() for key, tensor in state.items()})
-    _write_whole(unit_file(folder, unit), payload, before)
+    _write_whole(piece_file(folder, table, piece), payload, before)
     whole = unit_digest(state)
     counted = unit_digest(state, tied) if tied else whole
-    _write_whole(digest_file(folder, unit), f"{counted.hex()} {whole.hex()} {generation}".encode(), before)
+    _write_whole(digest_file(folder, table, piece), f"{counted.hex()} {whole.hex()} {generation}".encode(), before)
 
 
-def drop_share(folder: Path, units: list[int]) -> None:
+def drop_share(folder: Path, table: Pieces, pieces: list[int]) -> None:
     """Give back the room that a share took, as far as the disk lets it."""
-    for unit in units:
-        for path in (unit_file(folder, unit), digest_file(folder, unit)):
+    for piece in pieces:
+        for path in (piece_file(folder, table, piece), digest_file(folder, table, piece)):
             for left in (path, path.with_name(path.name + PARTIAL)):
                 with contextlib.suppress(OSError):
                     left.unlink()
 
 
-def write_failure(folder: Path, units: list[int], reason: str) -> None:
+def write_failure(folder: Path, table: Pieces, pieces: list[int], reason: str) -> None:
     """Tell whoever publishes that this share will not come. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    failure_file(folder, units[0] if units else 0).write_text(reason[:500])
+    failure_file(folder, table, pieces[0] if pieces else 0).write_text(reason[:500])
 
 
 def read_failures(folder: Path) -> str:

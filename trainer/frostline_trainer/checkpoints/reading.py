@@ -1,6 +1,7 @@
-"""Complete checkpoints, as they are found and read: one safetensors file a unit, a manifest written last (docs/protocols.md 8.1).
+"""Complete checkpoints, as they are found and read: one safetensors file a piece, a manifest last (docs/protocols.md 8.1).
 
 Layout under the root: <run epoch>/<generation>/<step>/unit-000.safetensors with unit-000.sha256 beside it, and manifest.json.
+With several pieces a unit they are unit-000.0.safetensors and so on, and the manifest lists them as `pieces`, not as `units`.
 A folder without manifest.json is no checkpoint. Any shape loads any. writing.py writes them.
 """
 
@@ -22,14 +23,16 @@ from frostline_contract.epochs import (
     parse_epochs,
     surviving,
 )
+from frostline_contract.pieces import Pieces
 from frostline_trainer.engine.unit_state import UnitState, unit_digest
 
 log = logging.getLogger(__name__)
-VERSION = 1
+VERSION_OF_UNITS, VERSION_OF_PIECES = 1, 2
+"""Of a manifest that lists one file a unit, and of one that lists several pieces of each."""
 
 
-class _Unit(BaseModel):
-    """A unit's file, beside the manifest, and the digest of all that it holds."""
+class _Entry(BaseModel):
+    """A piece's file, beside the manifest, and the digest of all that it holds."""
 
     model_config = ConfigDict(strict=True)
 
@@ -53,15 +56,27 @@ class _State(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """What every reader of a manifest relies on; whoever reads other fields checks them."""
+    """What every reader of a manifest relies on, whatever it lists; whoever reads other fields checks them."""
 
     model_config = ConfigDict(strict=True)
 
     lineage: int = Field(ge=0)
     step: int = Field(ge=0)
-    units: list[_Unit]
     state: _State = _State()
     guard_loss: float | None = None
+
+
+class _ManifestOfUnits(_Manifest):
+    """Of a run with one piece a unit."""
+
+    units: list[_Entry]
+
+
+class _ManifestOfPieces(_Manifest):
+    """Of a run with several pieces a unit, cut into `state_ranges`."""
+
+    state_ranges: int = Field(ge=2)
+    pieces: list[_Entry]
 
 
 _DAMAGED = "the file was damaged: restore it, or remove this checkpoint's folder to resume from the one before"
@@ -82,10 +97,11 @@ def read_manifest(folder: Path) -> dict:
         ) from error
     if not isinstance(manifest, dict):
         raise ValueError(f"{folder}/{MANIFEST_NAME}: holds {type(manifest).__name__}, expected an object; {_DAMAGED}")
-    if manifest.get("version") != VERSION:
-        raise ValueError(f"{folder}: checkpoint version {manifest.get('version')}, this program reads {VERSION}")
+    version = manifest.get("version")
+    if version not in (VERSION_OF_UNITS, VERSION_OF_PIECES):
+        raise ValueError(f"{folder}: checkpoint version {version}, this program reads {VERSION_OF_UNITS} and {VERSION_OF_PIECES}")
     try:
-        _Manifest.model_validate(manifest)
+        (_ManifestOfUnits if version == VERSION_OF_UNITS else _ManifestOfPieces).model_validate(manifest)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -93,14 +109,23 @@ def read_manifest(folder: Path) -> dict:
     return manifest
 
 
-def load_unit(folder: Path, manifest: dict, unit: int) -> UnitState:
-    """One unit's state. Raises ValueError for a file that is missing, truncated or not what its manifest says.
+def load_piece(folder: Path, manifest: dict, table: Pieces, piece: int) -> UnitState:
+    """One piece's state. Raises ValueError for a file that is missing, truncated or not what its manifest says.
 
+    table: the run's, whose units are to be cut as the checkpoint's are.
     The manifest's sha256 leaves out what counts in another unit (a tied matrix); whole_sha256 is that of everything in the file.
     """
-    if not 0 <= unit < len(manifest["units"]):
-        raise ValueError(f"{folder}/{MANIFEST_NAME}: names {len(manifest['units'])} units, not unit {unit}; {_DAMAGED}")
-    entry = manifest["units"][unit]
+    ranges = manifest.get("state_ranges", 1)
+    if ranges != table.ranges:
+        raise ValueError(
+            f"{folder}: each unit's state is in {ranges} ranges, training.state_ranges is {table.ranges}; "
+            "it is fixed for a run: set it to what the run began with"
+        )
+    name = "units" if table.per_unit == 1 else "pieces"
+    entries = manifest.get(name, [])
+    if not 0 <= piece < len(entries):
+        raise ValueError(f"{folder}/{MANIFEST_NAME}: names {len(entries)} {name}, not {name[:-1]} {piece}; {_DAMAGED}")
+    entry = entries[piece]
     path = folder / entry["file"]
     try:
         state = load_file(path)

@@ -13,20 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, Queue
 
+from frostline_contract.pieces import Pieces
 from frostline_contract.plan import GenerationId
 from frostline_trainer.checkpoints.files import (
     digest_file,
     drop_share,
+    piece_file,
     publish_manifest,
     read_failures,
     remove_folder,
-    unit_file,
     write_failure,
-    write_unit,
+    write_piece,
 )
-from frostline_trainer.checkpoints.reading import VERSION, is_complete, read_epochs
+from frostline_trainer.checkpoints.reading import VERSION_OF_PIECES, VERSION_OF_UNITS, is_complete, read_epochs
 from frostline_trainer.checkpoints.retention import Retention, prune, sweep
-from frostline_trainer.engine.unit_state import UnitState, run_digest
+from frostline_trainer.engine.unit_state import UnitState, digest_of_pieces
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.02
@@ -40,7 +41,10 @@ FINISH_SECONDS = 30.0
 
 @dataclass
 class Snapshot:
-    """One member's share of a checkpoint. manifest: its fields. publishes: whether this member is the first to publish it.
+    """One member's share of a checkpoint.
+
+    pieces: their state, by number. tied_names: by unit, what counts in another one's digest. table: of all the run's pieces.
+    manifest: its fields. publishes: whether this member is the first to publish it.
 
     base: the generation before, where it may still be publishing. stable: set once a later vote has passed.
     written: set once the share is on disk, or cannot be. last: the run ends with it; its members agree on what became of it, and
@@ -48,9 +52,9 @@ class Snapshot:
     """
 
     folder: Path
-    units: dict[int, UnitState]
+    pieces: dict[int, UnitState]
     tied_names: dict[int, frozenset[str]]
-    num_units: int
+    table: Pieces
     generation: GenerationId
     manifest: dict
     publishes: bool
@@ -168,7 +172,7 @@ class CheckpointWriter:
         try:
             # What has been published by whoever stood in for the publisher is not written again.
             if not is_complete(snapshot.folder):
-                self._write_units(snapshot)
+                self._write_pieces(snapshot)
         except OSError as error:
             self._not_written(snapshot, str(error))
             try:
@@ -179,22 +183,22 @@ class CheckpointWriter:
         else:
             self._open.append(snapshot)
         finally:
-            snapshot.units = {}
+            snapshot.pieces = {}
             snapshot.written.set()
 
-    def _write_units(self, snapshot: Snapshot) -> None:
-        for unit, state in snapshot.units.items():
-            tied = snapshot.tied_names.get(unit, frozenset())
-            write_unit(snapshot.folder, unit, state, tied, str(snapshot.generation), self._before(snapshot))
+    def _write_pieces(self, snapshot: Snapshot) -> None:
+        for piece, state in snapshot.pieces.items():
+            tied = snapshot.tied_names.get(snapshot.table.unit_of(piece), frozenset())
+            write_piece(snapshot.folder, snapshot.table, piece, state, tied, str(snapshot.generation), self._before(snapshot))
 
     def _clear(self, snapshot: Snapshot, reason: str) -> None:
         """Of a share that could not be written. Whoever writes a last checkpoint agrees with the others, and needs no marker."""
         if snapshot.publishes:
             remove_folder(snapshot.folder, self._before(snapshot))
             return
-        drop_share(snapshot.folder, list(snapshot.units))
+        drop_share(snapshot.folder, snapshot.table, list(snapshot.pieces))
         if not snapshot.last:
-            write_failure(snapshot.folder, list(snapshot.units), reason)
+            write_failure(snapshot.folder, snapshot.table, list(snapshot.pieces), reason)
 
     def _settle(self) -> None:
         """Publish what can be published, give up what cannot; what may still come stays."""
@@ -235,9 +239,10 @@ class CheckpointWriter:
         if failures := read_failures(snapshot.folder):
             remove_folder(snapshot.folder, self._before(snapshot))
             raise OSError(failures)
-        missing = [unit for unit in range(snapshot.num_units) if not digest_file(snapshot.folder, unit).exists()]
+        table = snapshot.table
+        missing = [piece for piece in range(table.count) if not digest_file(snapshot.folder, table, piece).exists()]
         if missing or not snapshot.stable.is_set():
-            return f"unit {missing[0]} is missing" if missing else "no later vote has passed"
+            return f"{piece_file(snapshot.folder, table, missing[0]).name} is missing" if missing else "no later vote has passed"
         manifest = _with_digests(snapshot)
         if self._is_fenced(snapshot):
             return "another world goes on with the run"
@@ -298,12 +303,16 @@ class CheckpointWriter:
 
 
 def _with_digests(snapshot: Snapshot) -> dict:
-    """The manifest's fields, with file and digests of every unit. Raises OSError for a share of another generation."""
-    units, counted = [], []
-    for unit in range(snapshot.num_units):
-        own, whole, generation = digest_file(snapshot.folder, unit).read_text().split()
+    """The manifest's fields, with file and digests of every piece. Raises OSError for a share of another generation."""
+    entries, counted, table = list[dict[str, str]](), list[bytes](), snapshot.table
+    for piece in range(table.count):
+        own, whole, generation = digest_file(snapshot.folder, table, piece).read_text().split()
+        file = piece_file(snapshot.folder, table, piece).name
         if generation != str(snapshot.generation):
-            raise OSError(f"unit {unit} was written by generation {generation}, the others by {snapshot.generation}")
-        units.append({"file": unit_file(snapshot.folder, unit).name, "sha256": own, "whole_sha256": whole})
+            raise OSError(f"{file} was written by generation {generation}, the others by {snapshot.generation}")
+        entries.append({"file": file, "sha256": own, "whole_sha256": whole})
         counted.append(bytes.fromhex(own))
-    return {**snapshot.manifest, "units": units, "digest": run_digest(counted), "version": VERSION}
+    fields = {**snapshot.manifest, "digest": digest_of_pieces(table, counted)}
+    if table.per_unit == 1:
+        return {**fields, "units": entries, "version": VERSION_OF_UNITS}
+    return {**fields, "state_ranges": table.ranges, "pieces": entries, "version": VERSION_OF_PIECES}

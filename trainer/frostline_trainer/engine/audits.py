@@ -62,7 +62,7 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
 def _keepers(plan: Plan, stage: int) -> tuple[int, ...]:
     """The stage's buddy, where one member keeps all of its units."""
     units = plan.placement.units_of_stage(stage)
-    keepers = {plan.buddies[unit] for unit in units} if plan.buddies else set()
+    keepers = {plan.buddies[piece] for piece in plan.pieces.of_units(units)} if plan.buddies else set()
     return (plan.placement.global_ranks[keepers.pop()],) if len(keepers) == 1 and "" not in keepers else ()
 
 

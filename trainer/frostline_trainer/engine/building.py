@@ -81,7 +81,7 @@ class Builder:
         def compute(audit: Audit, evidence: Evidence) -> Digest:
             number, units = audit.stage, self._placement.units_of_stage(audit.stage)
             moved()
-            if any(self._context.holdings.state(unit) is None for unit in units):
+            if any(self._context.holdings.state(piece) is None for piece in self._context.pieces.of_units(units)):
                 return ABSENT
             micro_batch = feed.micro_batch(batch, audit.micro_batch, samples=number == 0 and evidence.entry is None)
             micro_batch.boundary = evidence.entry if number == 0 else None

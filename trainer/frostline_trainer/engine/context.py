@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from frostline_contract.job import Job
+from frostline_contract.pieces import Pieces
 from frostline_contract.shape import deal_leaves
 from frostline_trainer.data.load import TaskData
 from frostline_trainer.data.order import BatchOrder
@@ -33,7 +34,7 @@ class RunContext:
     weights_digest: of the initial weights, as the run knows them.
     place_dependence: which unit gives a sample other bits at another place of its tile, in words; empty where none does.
     sample_tile_cost: seconds of the prefix one sample at a time over whole micro-batches; 0 where that was not measured.
-    moments: optimizer state of all units held here. holdings: which of them are whole, and at which state. plug: what
+    moments: optimizer state of all units held here. holdings: which of their pieces are whole, and at which state. plug: what
     may change a step's computation from outside. marks: of the device's work (engine/fence.py); None: a CPU's is done when a call
     returns.
     """
@@ -62,6 +63,11 @@ class RunContext:
     @property
     def num_units(self) -> int:
         return len(self.cut.units)
+
+    @property
+    def pieces(self) -> Pieces:
+        """The table of the run's pieces."""
+        return Pieces(self.num_units, self.job.training.state_ranges)
 
     @property
     def dtype(self) -> torch.dtype:

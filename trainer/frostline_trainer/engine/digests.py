@@ -6,7 +6,7 @@ import torch
 
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.unit_state import export_unit, run_digest, unit_digest
+from frostline_trainer.engine.unit_state import digest_of_pieces, export_piece, export_unit, run_digest, unit_digest
 
 
 def tied_names(context: RunContext) -> dict[int, frozenset[str]]:
@@ -17,6 +17,8 @@ def tied_names(context: RunContext) -> dict[int, frozenset[str]]:
 
 def weights_digest(context: RunContext) -> str:
     """SHA-256 of the units' weights as they are now, without moments: before the first step it says what the run starts from.
+
+    It is over whole units, however the job cuts their state: weights are the same for any number of pieces.
 
     Units are hashed beside each other, on the threads that the job gives a worker.
     """
@@ -29,15 +31,14 @@ def weights_digest(context: RunContext) -> str:
 
 
 def world_digest(generation: Generation) -> str:
-    """The run's digest, agreed by all members: each unit's owner in replica 0 contributes its SHA-256."""
-    context, shape = generation.context, generation.shape
-    digests = torch.zeros(context.num_units, 32, dtype=torch.int32)
-    if generation.dp_rank == 0:
-        for number in shape.stages_of(generation.pp_rank):
-            for unit in generation.placement.units_of_stage(number):
-                generation.moved()
-                state = export_unit(unit, context.cut.units[unit], context.moments)
-                raw = unit_digest(state, tied_names(context).get(unit, frozenset()))
-                digests[unit] = torch.tensor(list(raw), dtype=torch.int32)
+    """The run's digest, agreed by all members: each piece's owner in replica 0 contributes its SHA-256."""
+    context, table, plan = generation.context, generation.context.pieces, generation.plan
+    digests = torch.zeros(table.count, 32, dtype=torch.int32)
+    for piece in plan.pieces_of(generation.worker_id) if generation.dp_rank == 0 else ():
+        generation.moved()
+        unit = table.unit_of(piece)
+        state = export_piece(table, piece, context.cut.units[unit], context.moments)
+        raw = unit_digest(state, tied_names(context).get(unit, frozenset()))
+        digests[piece] = torch.tensor(list(raw), dtype=torch.int32)
     generation.world.all_reduce_sum(digests)
-    return run_digest([bytes(row) for row in digests.tolist()])
+    return digest_of_pieces(table, [bytes(row) for row in digests.tolist()])

@@ -60,6 +60,7 @@ class Generation:
                  origin: tuple[int, int, int] = (0, 0, 0), moved: Callable[[], None] = lambda: None) -> None:  # fmt: skip
         assert groups.world is not None and groups.transport is not None, "a leaver computes nothing"
         self.context, self.plan, self.placement, self.groups = context, plan, plan.placement, groups
+        assert plan.pieces == context.pieces, f"the plan has {plan.pieces}, the job {context.pieces}"
         self.worker_id = plan.placement.workers[index]
         self.shape = plan.placement.shape
         assert self.shape.mesh.degree("tp") == 1, f"stages compute whole tensors, the plan has {self.shape.degrees}"
@@ -194,18 +195,18 @@ class Generation:
         return totals
 
     def commit(self, gradients: StepGradients, learning_rate: float, gradient_norm: float, tag: StateTag) -> None:
-        """Scale, clip, update own units and wards; they are torn meanwhile, and at `tag` once the device has finished.
+        """Scale, clip, update own units and wards; their pieces are torn meanwhile, and at `tag` once the device has finished.
 
-        It needs no group: a late commit, after a failure, is the same call. Units that are at `tag` already stay as they are;
+        It needs no group: a late commit, after a failure, is the same call. Pieces that are at `tag` already stay as they are;
         those that were torn before stay torn.
         """
         self.keeper.finish_sending()
-        whole = self._whole_units()
+        whole = self._whole_pieces()
         if any(state == tag for state in whole.values()):
-            assert all(state == tag for state in whole.values()), f"some units are at {tag} and some are not: {whole}"
+            assert all(state == tag for state in whole.values()), f"some pieces are at {tag} and some are not: {whole}"
             self._end_step(gradients)
             return
-        self.context.holdings.tear(unit for unit in whole if unit >= self.freeze_point)
+        self.context.holdings.tear(piece for piece in whole if self.plan.pieces.unit_of(piece) >= self.freeze_point)
         clip = self.context.job.training.clip_norm
         factor = min(1.0, clip / (gradient_norm + 1e-6)) if clip is not None else 1.0
         if factor < 1.0:
@@ -219,15 +220,15 @@ class Generation:
         self._end_step(gradients)
 
     def refuse(self, gradients: StepGradients, tag: StateTag) -> None:
-        """Drop a step's gradients; the units go on unchanged, at `tag`. Needs no group either."""
+        """Drop a step's gradients; the pieces go on unchanged, at `tag`. Needs no group either."""
         self.keeper.finish_sending()
-        self.context.holdings.settle(self._whole_units(), tag)
+        self.context.holdings.settle(self._whole_pieces(), tag)
         self._end_step(gradients)
 
-    def _whole_units(self) -> dict[int, StateTag]:
-        """Own units and wards that are whole, with the state that they are at."""
-        states = {unit: self.context.holdings.state(unit) for unit in self._needed}
-        return {unit: state for unit, state in states.items() if state is not None}
+    def _whole_pieces(self) -> dict[int, StateTag]:
+        """Own pieces and wards that are whole, with the state that they are at."""
+        states = {piece: self.context.holdings.state(piece) for piece in self._needed}
+        return {piece: state for piece, state in states.items() if state is not None}
 
     def _end_step(self, gradients: StepGradients) -> None:
         for number, total in gradients.totals.items():
@@ -248,17 +249,17 @@ class Generation:
 
     @property
     def kept(self) -> frozenset[int]:
-        """For the vote: units for whose cover this member speaks, and which are covered."""
-        return frozenset(unit for unit in self._speaks_for if self.context.holdings.state(unit) is not None)
+        """For the vote: pieces for whose cover this member speaks, and which are covered."""
+        return frozenset(piece for piece in self._speaks_for if self.context.holdings.state(piece) is not None)
 
     def _covers(self) -> list[int]:
-        """Units for whose cover this member speaks: its wards; and as owner in replica 0, what has owners in two failure domains.
+        """Pieces for whose cover this member speaks: its wards; as owner in replica 0, those with owners in two failure domains.
 
         A plan without buddies says nothing about failure domains: nothing is covered.
         """
         plan = self.plan
-        own = plan.placement.units_of(self.worker_id) if self.dp_rank == 0 and plan.buddies else []
-        twice = [unit for unit in own if not plan.buddies[unit] and unit not in plan.uncovered]
+        own = plan.pieces_of(self.worker_id) if self.dp_rank == 0 and plan.buddies else []
+        twice = [piece for piece in own if not plan.buddies[piece] and piece not in plan.uncovered]
         return twice + plan.wards_of(self.worker_id)
 
     def close(self) -> None:

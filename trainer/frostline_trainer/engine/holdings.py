@@ -1,6 +1,6 @@
-"""What this process could bring back: every unit whose whole state it has, and which state that is (docs/protocols.md 4.4).
+"""What this process could bring back: every piece whose whole state it has, and which state that is (docs/protocols.md 4.4).
 
-Units that it owns, units that it keeps for others (wards), and units that it has not given up yet. Written by the training
+Pieces that it owns, pieces that it keeps for others (wards), and pieces that it has not given up yet. Written by the training
 thread alone; a report is made by that thread too.
 """
 
@@ -10,32 +10,32 @@ from frostline_contract.plan import StateTag
 
 
 class Holdings:
-    """Unit -> the state that is intact here. A unit that is being written is in no state at all (torn)."""
+    """Piece -> the state that is intact here. A piece that is being written is in no state at all (torn)."""
 
     def __init__(self) -> None:
         self._states: dict[int, StateTag] = {}
 
-    def state(self, unit: int) -> StateTag | None:
-        """The unit's intact state; None where it is torn or not here."""
-        return self._states.get(unit)
+    def state(self, piece: int) -> StateTag | None:
+        """The piece's intact state; None where it is torn or not here."""
+        return self._states.get(piece)
 
-    def units_at(self, tag: StateTag) -> list[int]:
-        """The units that are intact at `tag`, in order."""
-        return sorted(unit for unit, state in self._states.items() if state == tag)
+    def pieces_at(self, tag: StateTag) -> list[int]:
+        """The pieces that are intact at `tag`, in order."""
+        return sorted(piece for piece, state in self._states.items() if state == tag)
 
     def all(self) -> dict[int, StateTag]:
         return dict(self._states)
 
-    def tear(self, units: Iterable[int]) -> None:
+    def tear(self, pieces: Iterable[int]) -> None:
         """They are about to be written: until `settle` they are nobody's."""
-        for unit in units:
-            self._states.pop(unit, None)
+        for piece in pieces:
+            self._states.pop(piece, None)
 
-    def settle(self, units: Iterable[int], tag: StateTag) -> None:
+    def settle(self, pieces: Iterable[int], tag: StateTag) -> None:
         """They are whole, at `tag`."""
-        for unit in units:
-            self._states[unit] = tag
+        for piece in pieces:
+            self._states[piece] = tag
 
-    def drop(self, units: Iterable[int]) -> None:
+    def drop(self, pieces: Iterable[int]) -> None:
         """They are given up: nobody may ask for them here."""
-        self.tear(units)
+        self.tear(pieces)

@@ -1,4 +1,4 @@
-"""A buddy keeps units of others whole, so that they can be brought back where all their owners are lost
+"""A buddy keeps pieces of others, whole units, so that they can be brought back where all their owners are lost
 (docs/protocols.md 2.2 and 4.6).
 
 A ward's weights lie in the buddy's own copy of the model, its moments among the buddy's moments: an owner's state, at the same
@@ -10,7 +10,7 @@ of its wards; with AdamW 4 times the size of the weights. On CUDA a ward is step
 device holds one unit's state and gradient more, and the owner holds a host copy of the gradient that it sends.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -48,36 +48,51 @@ class Parcel:
 
 def parcels_of(plan: Plan, freeze_point: int) -> list[Parcel]:
     """Every message of a step's gradients to buddies, in unit order. A frozen unit has no gradient to send."""
-    placement, parcels = plan.placement, list[Parcel]()
-    for stage in range(placement.shape.num_stages) if plan.buddies else ():
+    placement, buddies, parcels = plan.placement, unit_buddies(plan), list[Parcel]()
+    for stage in range(placement.shape.num_stages) if buddies else ():
         owner = placement.shape.global_rank(0, placement.shape.pp_rank_of_stage(stage))
         run: list[int] = []
         for unit in placement.units_of_stage(stage):
-            if run and plan.buddies[unit] != plan.buddies[run[0]]:
-                parcels += _parcel(plan, stage, owner, run)
+            if run and buddies[unit] != buddies[run[0]]:
+                parcels += _parcel(plan, buddies, stage, owner, run)
                 run = []
             if unit >= freeze_point:
                 run.append(unit)
-        parcels += _parcel(plan, stage, owner, run)
+        parcels += _parcel(plan, buddies, stage, owner, run)
     return parcels
 
 
-def _parcel(plan: Plan, stage: int, owner: int, run: list[int]) -> list[Parcel]:
-    if not run or not plan.buddies[run[0]]:
+def _parcel(plan: Plan, buddies: Sequence[str], stage: int, owner: int, run: list[int]) -> list[Parcel]:
+    if not run or not buddies[run[0]]:
         return []
-    return [Parcel(stage, tuple(run), owner, plan.placement.global_ranks[plan.buddies[run[0]]])]
+    return [Parcel(stage, tuple(run), owner, plan.placement.global_ranks[buddies[run[0]]])]
+
+
+def unit_buddies(plan: Plan) -> tuple[str, ...]:
+    """For each unit the buddy that all its pieces have, as `Plan.buddies` says it: a buddy applies updates of whole units.
+
+    Raises ValueError where a unit's pieces have several.
+    """
+    found = []
+    for unit in range(plan.pieces.num_units if plan.buddies else 0):
+        named = {plan.buddies[piece] for piece in plan.pieces.of_unit(unit)}
+        if len(named) > 1:
+            raise ValueError(f"the pieces of unit {unit} have buddies {sorted(named)}; a unit's pieces have one buddy")
+        found.append(named.pop())
+    return tuple(found)
 
 
 class Keeper:
     """One member's part in keeping: sends what others keep for it, keeps its wards.
 
     index: own global rank. world: the members; over gloo, in host memory. freeze_point: what learns; it is fixed, a freeze makes
-    a new keeper. In a step: `expect`, `send` each stage's gradient, `collect` before the vote, then `commit` or `drop`.
+    a new keeper. wards: units, since an update is of a whole unit, all of whose pieces have one buddy. In a step: `expect`,
+    `send` each stage's gradient, `collect` before the vote, then `commit` or `drop`.
     """
 
     def __init__(self, context: RunContext, plan: Plan, index: int, world: Group, freeze_point: int) -> None:
         self._context, self._world = context, world
-        self.wards = plan.wards_of(plan.placement.workers[index])
+        self.wards = plan.pieces.units_of(plan.wards_of(plan.placement.workers[index]))
         for ward in self.wards:
             set_frozen(context.cut.units[ward], ward < freeze_point)
         stop_frozen_tie(context, freeze_point, self.wards)

@@ -1,7 +1,7 @@
 """The vote: one small all-reduce that every member of a generation enters once a step (docs/protocols.md 2.3).
 
 Every slot has one contributor, so the sum is exact and everybody totals the slots in one order. Slots: each unit's squared
-gradient norm, each micro-batch's loss, each unit's covered bit, and per member its readiness, newest decision and flags.
+gradient norm, each micro-batch's loss, each piece's covered bit, and per member its readiness, newest decision and flags.
 """
 
 import math
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from frostline_contract.pieces import Pieces
 from frostline_trainer.comm.collectives import Group
 
 MEMBER_SLOTS = 7
@@ -23,8 +24,8 @@ class Ballot:
     unit_squares: squared gradient norm of the units that it speaks for. losses: loss of the micro-batches that it computed.
     ready: counter of the prepared generation that it may enter, 0 for none. decision: the due decision's number if it holds it,
     else the one in force. give_up: it has waited long enough. drain, checkpoint: it was asked for one.
-    cache_hits, cache_misses: samples of the step that it looked up. kept: units for whose cover it speaks, and which are
-    covered: its wards, and units with owners in two failure domains (`Generation.kept`).
+    cache_hits, cache_misses: samples of the step that it looked up. kept: pieces for whose cover it speaks, and which are
+    covered: its wards, and pieces with owners in two failure domains (`Generation.kept`).
     """
 
     unit_squares: dict[int, float]
@@ -43,7 +44,7 @@ class Ballot:
 class VoteResult:
     """What all members know after the vote; the same on each of them.
 
-    covered: for each unit, whether it could be brought back if a failure domain were lost. slots: the raw sums, from which
+    covered: for each piece, whether it could be brought back if a failure domain were lost. slots: the raw sums, from which
     `read_vote` makes the same result again.
     """
 
@@ -63,8 +64,8 @@ class VoteResult:
 
     @property
     def uncovered(self) -> list[int]:
-        """The units that nobody in another failure domain could bring back."""
-        return [unit for unit, covered in enumerate(self.covered) if not covered]
+        """The pieces that nobody in another failure domain could bring back."""
+        return [piece for piece, covered in enumerate(self.covered) if not covered]
 
     @property
     def finite(self) -> bool:
@@ -76,16 +77,18 @@ class VoteResult:
         return counter > 0 and self.ready_smallest == self.ready_largest == counter
 
 
-def hold_vote(world: Group, ballot: Ballot, num_units: int, num_microbatches: int) -> VoteResult:
+def hold_vote(world: Group, ballot: Ballot, pieces: Pieces, num_microbatches: int) -> VoteResult:
     """Enter the vote and return its result once the collective has returned."""
-    head = 2 * num_units + num_microbatches
+    num_units = pieces.num_units
+    bits = num_units + num_microbatches
+    head = bits + pieces.count
     slots = torch.zeros(head + MEMBER_SLOTS * world.size, dtype=torch.float64)
     for unit, square in ballot.unit_squares.items():
         slots[unit] = square
     for number, loss in ballot.losses.items():
         slots[num_units + number] = loss
-    for unit in ballot.kept:
-        slots[num_units + num_microbatches + unit] = 1.0
+    for piece in ballot.kept:
+        slots[bits + piece] = 1.0
     own = head + MEMBER_SLOTS * world.index
     said = [
         ballot.ready,
@@ -98,13 +101,14 @@ def hold_vote(world: Group, ballot: Ballot, num_units: int, num_microbatches: in
     ]
     slots[own : own + MEMBER_SLOTS] = torch.tensor(said, dtype=torch.float64)
     world.all_reduce_sum(slots)
-    return read_vote(slots.tolist(), num_units, num_microbatches)
+    return read_vote(slots.tolist(), pieces, num_microbatches)
 
 
-def read_vote(slots: Sequence[float], num_units: int, num_microbatches: int) -> VoteResult:
+def read_vote(slots: Sequence[float], pieces: Pieces, num_microbatches: int) -> VoteResult:
     """The result that a vote's summed slots stand for: whoever learns of it late reads the same."""
+    num_units = pieces.num_units
     bits = num_units + num_microbatches
-    head = bits + num_units
+    head = bits + pieces.count
     members = [slots[place : place + MEMBER_SLOTS] for place in range(head, len(slots), MEMBER_SLOTS)]
     squares, loss = slots[:num_units], 0.0
     for value in slots[num_units:bits]:

@@ -229,8 +229,9 @@ class PlannedFaults(Plug):
     def _progress(self) -> Progress:
         parts, plan = self._parts, self._parts.plans.running
         needed = plan.needs(parts.identity.worker_id) if plan is not None else []
-        torn = tuple(unit for unit in needed if parts.context.holdings.state(unit) is None)
-        return Progress(parts.state.step, parts.state.lineage, str(plan.generation) if plan is not None else "", torn)
+        torn = [piece for piece in needed if parts.context.holdings.state(piece) is None]
+        units = tuple(parts.context.pieces.units_of(torn))
+        return Progress(parts.state.step, parts.state.lineage, str(plan.generation) if plan is not None else "", units)
 
     def _flip(self, fault: Fault, step: int) -> None:
         """Change the last unit that the worker owns; or, for `cached_value`, all that it stores in the cache in `step`; or what

@@ -81,13 +81,13 @@ class BetweenSteps:
         """Weights, moments, cursor and freeze point go back together (docs/protocols.md 6.6)."""
         started = time.perf_counter()
         entered.generation.phase(Phase.ROLLBACK)
-        units = entered.plan.needs(entered.generation.worker_id)
-        self._context.holdings.tear(units)
+        pieces = entered.plan.needs(entered.generation.worker_id)
+        self._context.holdings.tear(pieces)
         restored = self._saving.restore(entered, decision.rollback_to_step, self._state)
         restored.open_lineage(decision, self._calendar)
         restored.mark_restored(entered.plan.generation)
         self._state.take(restored, keep_unacknowledged=True)
-        self._context.holdings.settle(units, self._state.tag)
+        self._context.holdings.settle(pieces, self._state.tag)
         entered.generation.rewind(self._state.data_origin)
         self._rebuild(entered, decision.freeze_point)
         # From here on the newest manifest is the new lineage's (docs/protocols.md 6.6).

@@ -6,14 +6,15 @@ from pathlib import Path
 
 from frostline_contract.plan import CONTINUE, FRESH, SURVIVORS, Plan
 from frostline_contract.statistics import LinkProfile
-from frostline_trainer.checkpoints.reading import load_unit, read_manifest
+from frostline_trainer.checkpoints.reading import read_manifest
+from frostline_trainer.checkpoints.restoring import restore_pieces
 from frostline_trainer.comm.collectives import Group, broadcast_bytes
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.digests import weights_digest
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import Groups
 from frostline_trainer.engine.link import measure_link
-from frostline_trainer.engine.moves import move_units
+from frostline_trainer.engine.moves import move_pieces
 from frostline_trainer.engine.unit_state import export_unit, import_unit
 from frostline_trainer.life.recovering import Recovery
 from frostline_trainer.model import build_cut_model
@@ -56,7 +57,7 @@ class Entrance:
             recovery.commit_late(plan)
             recovery.entering(plan)
             self._share_state(plan, groups.moving)
-            move_units(self._context, plan, self._worker_id, groups.moving, self._state.tag)
+            move_pieces(self._context, plan, self._worker_id, groups.moving, self._state.tag)
             self._enter_lineage(plan)
         else:
             recovery.entering(plan)
@@ -91,7 +92,7 @@ class Entrance:
     def _drop_unnamed(self, plan: Plan) -> None:
         """What the plan does not name this worker as a holder of is not to be asked for here again (docs/protocols.md 4.4)."""
         holdings = self._context.holdings
-        holdings.drop([unit for unit in holdings.all() if unit not in plan.held_by(self._worker_id)])
+        holdings.drop([piece for piece in holdings.all() if piece not in plan.held_by(self._worker_id)])
 
     def _share_state(self, plan: Plan, moving: Group) -> None:
         """Everybody takes the run state of one participant, whose own is at the plan's start."""
@@ -110,7 +111,7 @@ class Entrance:
     def _restart(self, plan: Plan) -> None:
         """Fresh weights, or what this worker needs from the plan's checkpoint."""
         context, state = self._context, self._state
-        context.holdings.drop(range(context.num_units))
+        context.holdings.drop(range(context.pieces.count))
         context.moments.clear()
         restored = self._draw(plan) if plan.start == FRESH else self._load(plan)
         restored.mark_restored(plan.generation)
@@ -134,8 +135,7 @@ class Entrance:
     def _load(self, plan: Plan) -> RunState:
         folder, context = self._root / plan.checkpoint_path, self._context
         manifest = read_manifest(folder)
-        for unit in plan.needs(self._worker_id):
-            import_unit(unit, context.cut.units[unit], context.moments, load_unit(folder, manifest, unit))
+        restore_pieces(context, context.moments, folder, manifest, plan.needs(self._worker_id))
         restored = RunState.model_validate(manifest["state"])
         restored.enter_lineage(plan.lineage)
         if plan.decision_number > restored.decision_number:

@@ -56,8 +56,8 @@ def make_registration(
 
 
 def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: GenerationId | None, link: LinkProfile | None,
-              cache: CacheProfile | None, uncovered_units: Sequence[int] = ()) -> control_pb2.HeartbeatRequest:  # fmt: skip
-    """Liveness and progress now; newest wins. uncovered_units: those that its last vote showed without a keeper."""
+              cache: CacheProfile | None, uncovered_pieces: Sequence[int] = ()) -> control_pb2.HeartbeatRequest:  # fmt: skip
+    """Liveness and progress now; newest wins. uncovered_pieces: those that its last vote showed without a keeper."""
     now = clock.now()
     request = control_pb2.HeartbeatRequest(
         worker_id=worker_id,
@@ -69,7 +69,7 @@ def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: Generati
         step_parts=clock.means(),
         phase_p99_seconds=clock.p99(),
         busy_seconds=clock.busy_seconds(),
-        uncovered_units=uncovered_units,
+        uncovered_pieces=uncovered_pieces,
     )
     if generation is not None:
         request.generation.CopyFrom(to_message(generation, plan_pb2.GenerationId))

@@ -18,11 +18,11 @@ from safetensors import SafetensorError
 
 from frostline_contract.backoff import Backoff
 from frostline_contract.durable_files import move_durably, sync_file, sync_folder
-from frostline_trainer.checkpoints.reading import is_complete, load_unit, read_manifest
+from frostline_trainer.checkpoints.reading import is_complete, read_manifest
+from frostline_trainer.checkpoints.restoring import restore_pieces
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.unit_state import import_unit
 from frostline_trainer.life import saving as limits
 from frostline_trainer.life.entering import Entered
 from frostline_trainer.life.saving import Saving
@@ -142,7 +142,7 @@ def save_final_model(context: RunContext, folder: Path, directory: Path, moved: 
         for index, unit in enumerate(context.cut.units):
             moved()
             unit.to("cpu")
-            import_unit(index, unit, {}, load_unit(folder, manifest, index))
+            restore_pieces(context, {}, folder, manifest, context.pieces.of_unit(index))
         _save_whole(context, directory, moved)
     except (OSError, SafetensorError) as error:
         return str(error)

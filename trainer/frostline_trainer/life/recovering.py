@@ -76,7 +76,7 @@ class Recovery:
             worker_id=self._worker_id,
             incarnation=self._client.response.incarnation if self._client.response is not None else 0,
             generation=to_message(heard, plan_pb2.GenerationId),
-            units=self._units(),
+            pieces=self._pieces(),
             seen=[to_message(vote, plan_pb2.SeenVote) for vote in self.seen],
             fates=self._fates(),
             error="" if isinstance(failure, Fenced) else text_of(failure),
@@ -94,7 +94,7 @@ class Recovery:
             request.ran.CopyFrom(to_message(self.ran, plan_pb2.GenerationId))
         self._take_along(request)
         self._client.report_recovery(request)
-        log.info("reported at step %d: heard %s, ran %s, %d units", self._state.step, heard, self.ran, len(request.units))
+        log.info("reported at step %d: heard %s, ran %s, %d pieces", self._state.step, heard, self.ran, len(request.pieces))
 
     def _take_along(self, request: control_pb2.ReportRecoveryRequest) -> None:
         """What an earlier report has said that no plan has answered: a later one replaces it, perhaps before it was sent."""
@@ -124,17 +124,17 @@ class Recovery:
                 self.seen.append(vote)
             log.info("committed step %d of %s late", vote.step, vote.generation)
 
-    def _units(self) -> list[control_pb2.UnitReport]:
+    def _pieces(self) -> list[control_pb2.PieceReport]:
         """All that is whole here, with its tag; and what should be and is torn."""
         held, needed = self._context.holdings.all(), set(self._plan.needs(self._worker_id)) if self._plan is not None else set()
         prepared = self._failed is not None
         reports = []
-        for unit in sorted(needed | held.keys()):
-            tag = held.get(unit)
-            report = control_pb2.UnitReport(unit=unit, intact=tag is not None)
+        for piece in sorted(needed | held.keys()):
+            tag = held.get(piece)
+            report = control_pb2.PieceReport(piece=piece, intact=tag is not None)
             if tag is not None:
                 report.state.CopyFrom(to_message(tag, plan_pb2.StateTag))
-                report.prepared = prepared and unit in needed and tag == self._state.tag
+                report.prepared = prepared and piece in needed and tag == self._state.tag
             reports.append(report)
         return reports
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from frostline_contract.epochs import checkpoint_path
 from frostline_contract.job import Job
 from frostline_proto.v1 import control_pb2
-from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete, load_unit
+from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete
+from frostline_trainer.checkpoints.restoring import restore_pieces
 from frostline_trainer.checkpoints.retention import Retention, sweep
 from frostline_trainer.checkpoints.writing import CheckpointWriter, Snapshot, WriterNotices
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.digests import tied_names
-from frostline_trainer.engine.unit_state import UnitState, export_unit, import_unit
+from frostline_trainer.engine.unit_state import UnitState, export_piece
 from frostline_trainer.life.entering import Entered
 from frostline_trainer.training.run_state import RunState
 
@@ -31,7 +32,7 @@ STALLED_SECONDS = 30.0
 
 
 class Saving:
-    """Writes and reads checkpoints of the run's units.
+    """Writes and reads checkpoints of the run's pieces.
 
     on_fenced(run_epoch): in the writer's thread, once an epoch: it has begun, worlds of older ones publish nothing more.
     before(operation, step): in the writer's thread, ahead of every file operation of the checkpoint of `step`.
@@ -70,12 +71,14 @@ class Saving:
         lineage = "" if state.lineage == plan.lineage else f"-lineage-{state.lineage}"
         folder = self.root / checkpoint_path(plan.run_epoch, f"{plan.generation}{lineage}", state.step)
         if self._newest is None or self._newest.folder != folder:
-            own = [unit for unit in self._held(entered) if generation.shape.dealt_to(unit) == generation.dp_rank]
+            table, units = self._context.pieces, self._context.cut.units
+            held = plan.pieces_of(generation.worker_id)
+            own = [piece for piece in held if generation.shape.dealt_to(piece) == generation.dp_rank]
             self._newest = Snapshot(
                 folder,
-                {unit: _copied(export_unit(unit, self._context.cut.units[unit], self._context.moments)) for unit in own},
+                {piece: _copied(export_piece(table, piece, units[table.unit_of(piece)], self._context.moments)) for piece in own},
                 tied_names(self._context),
-                self._context.num_units,
+                table,
                 plan.generation,
                 self._manifest(entered, state, before_freeze),
                 publishes=entered.index == 0,
@@ -105,10 +108,10 @@ class Saving:
         self._writer.abandon(seen_step)
 
     def restore(self, entered: Entered, step: int, state: RunState) -> RunState:
-        """Bring this member's units back to the checkpoint of `step` on `state`'s history. Returns the run state it holds."""
+        """Bring this member's pieces back to the checkpoint of `step` on `state`'s history. Returns the run state it holds."""
         folder, manifest = self._await_checkpoint(step, state)
-        for unit in entered.plan.needs(entered.generation.worker_id):
-            import_unit(unit, self._context.cut.units[unit], self._context.moments, load_unit(folder, manifest, unit))
+        needed = entered.plan.needs(entered.generation.worker_id)
+        restore_pieces(self._context, self._context.moments, folder, manifest, needed)
         return RunState.model_validate(manifest.get("state"))
 
     def wait_for_share(self, folder: Path, moved: Callable[[], None] = lambda: None) -> str:
@@ -151,11 +154,6 @@ class Saving:
     def why_not_written(self, folder: Path) -> str:
         """What kept this member's share of a checkpoint from being written; empty where nothing did."""
         return self._writer.not_written.get(folder, "")
-
-    def _held(self, entered: Entered) -> list[int]:
-        shape = entered.generation.shape
-        stages = shape.stages_of(entered.generation.pp_rank)
-        return [unit for stage in stages for unit in entered.plan.placement.units_of_stage(stage)]
 
     def _await_checkpoint(self, step: int, state: RunState) -> tuple[Path, dict]:
         deadline = time.monotonic() + RESTORE_WAIT_SECONDS

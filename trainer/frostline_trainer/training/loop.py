@@ -95,7 +95,7 @@ class TrainingLoop:
         """
         assert self.prepared is not None and self.prepared.step == vote.step, (self.prepared and self.prepared.step, vote.step)
         generation = self.generation
-        result = read_vote(vote.slots, generation.context.num_units, generation.num_microbatches)
+        result = read_vote(vote.slots, generation.context.pieces, generation.num_microbatches)
         self.state.confirm()
         commit_step(generation, self.state, self.calendar, vote.step, self.prepared.gradients, result)
         record_step(generation, self.state, vote.step, result, 0.0, self._clock.take_parts())
@@ -281,7 +281,7 @@ class TrainingLoop:
         ruled_out = self.mailbox.plans.ruled_out(state.step if step is None else step)
         if step is not None:
             generation.phase(Phase.VOTE)
-        result = hold_vote(generation.world, ballot, generation.context.num_units, generation.num_microbatches)
+        result = hold_vote(generation.world, ballot, generation.context.pieces, generation.num_microbatches)
         if step is not None:
             generation.phase(Phase.TALLY)
             self._seen.append(SeenVote(lineage=state.lineage, step=step, generation=self.plan.generation, slots=result.slots))

@@ -84,7 +84,7 @@ class RegisterResponse(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., checkpoint_root: _Optional[str] = ..., cache_address: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("worker_id", "generation", "step", "phase", "phase_seconds", "cache", "link", "resident_bytes", "step_parts", "phase_p99_seconds", "uncovered_units", "waiting_seconds", "busy_seconds")
+    __slots__ = ("worker_id", "generation", "step", "phase", "phase_seconds", "cache", "link", "resident_bytes", "step_parts", "phase_p99_seconds", "uncovered_pieces", "waiting_seconds", "busy_seconds")
     class StepPartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -109,7 +109,7 @@ class HeartbeatRequest(_message.Message):
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     STEP_PARTS_FIELD_NUMBER: _ClassVar[int]
     PHASE_P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    UNCOVERED_UNITS_FIELD_NUMBER: _ClassVar[int]
+    UNCOVERED_PIECES_FIELD_NUMBER: _ClassVar[int]
     WAITING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
@@ -122,10 +122,10 @@ class HeartbeatRequest(_message.Message):
     resident_bytes: int
     step_parts: _containers.ScalarMap[str, float]
     phase_p99_seconds: _containers.ScalarMap[str, float]
-    uncovered_units: _containers.RepeatedScalarFieldContainer[int]
+    uncovered_pieces: _containers.RepeatedScalarFieldContainer[int]
     waiting_seconds: float
     busy_seconds: float
-    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., phase_seconds: _Optional[float] = ..., cache: _Optional[_Union[_plan_pb2.CacheProfile, _Mapping]] = ..., link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., phase_p99_seconds: _Optional[_Mapping[str, float]] = ..., uncovered_units: _Optional[_Iterable[int]] = ..., waiting_seconds: _Optional[float] = ..., busy_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., phase_seconds: _Optional[float] = ..., cache: _Optional[_Union[_plan_pb2.CacheProfile, _Mapping]] = ..., link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., phase_p99_seconds: _Optional[_Mapping[str, float]] = ..., uncovered_pieces: _Optional[_Iterable[int]] = ..., waiting_seconds: _Optional[float] = ..., busy_seconds: _Optional[float] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("durable_step", "durable_lineage", "durable_interval", "known")
@@ -342,17 +342,17 @@ class ReadyResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class UnitReport(_message.Message):
-    __slots__ = ("unit", "intact", "state", "prepared")
-    UNIT_FIELD_NUMBER: _ClassVar[int]
+class PieceReport(_message.Message):
+    __slots__ = ("piece", "intact", "state", "prepared")
+    PIECE_FIELD_NUMBER: _ClassVar[int]
     INTACT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
-    unit: int
+    piece: int
     intact: bool
     state: _plan_pb2.StateTag
     prepared: bool
-    def __init__(self, unit: _Optional[int] = ..., intact: bool = ..., state: _Optional[_Union[_plan_pb2.StateTag, _Mapping]] = ..., prepared: bool = ...) -> None: ...
+    def __init__(self, piece: _Optional[int] = ..., intact: bool = ..., state: _Optional[_Union[_plan_pb2.StateTag, _Mapping]] = ..., prepared: bool = ...) -> None: ...
 
 class PlanFate(_message.Message):
     __slots__ = ("generation", "switched")
@@ -363,7 +363,7 @@ class PlanFate(_message.Message):
     def __init__(self, generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., switched: bool = ...) -> None: ...
 
 class ReportRecoveryRequest(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "generation", "ran", "units", "seen", "fates", "error", "fenced", "distrusted_from", "cache_distrusted", "distrusted_workers", "distrusted_detail", "memory_shortage")
+    __slots__ = ("worker_id", "incarnation", "generation", "ran", "pieces", "seen", "fates", "error", "fenced", "distrusted_from", "cache_distrusted", "distrusted_workers", "distrusted_detail", "memory_shortage")
     class DistrustedDetailEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -375,7 +375,7 @@ class ReportRecoveryRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RAN_FIELD_NUMBER: _ClassVar[int]
-    UNITS_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
     SEEN_FIELD_NUMBER: _ClassVar[int]
     FATES_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -389,7 +389,7 @@ class ReportRecoveryRequest(_message.Message):
     incarnation: int
     generation: _plan_pb2.GenerationId
     ran: _plan_pb2.GenerationId
-    units: _containers.RepeatedCompositeFieldContainer[UnitReport]
+    pieces: _containers.RepeatedCompositeFieldContainer[PieceReport]
     seen: _containers.RepeatedCompositeFieldContainer[_plan_pb2.SeenVote]
     fates: _containers.RepeatedCompositeFieldContainer[PlanFate]
     error: str
@@ -399,7 +399,7 @@ class ReportRecoveryRequest(_message.Message):
     distrusted_workers: _containers.RepeatedScalarFieldContainer[str]
     distrusted_detail: _containers.ScalarMap[str, str]
     memory_shortage: MemoryShortage
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., ran: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[_plan_pb2.SeenVote, _Mapping]]] = ..., fates: _Optional[_Iterable[_Union[PlanFate, _Mapping]]] = ..., error: _Optional[str] = ..., fenced: bool = ..., distrusted_from: _Optional[int] = ..., cache_distrusted: bool = ..., distrusted_workers: _Optional[_Iterable[str]] = ..., distrusted_detail: _Optional[_Mapping[str, str]] = ..., memory_shortage: _Optional[_Union[MemoryShortage, _Mapping]] = ...) -> None: ...
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., ran: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., pieces: _Optional[_Iterable[_Union[PieceReport, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[_plan_pb2.SeenVote, _Mapping]]] = ..., fates: _Optional[_Iterable[_Union[PlanFate, _Mapping]]] = ..., error: _Optional[str] = ..., fenced: bool = ..., distrusted_from: _Optional[int] = ..., cache_distrusted: bool = ..., distrusted_workers: _Optional[_Iterable[str]] = ..., distrusted_detail: _Optional[_Mapping[str, str]] = ..., memory_shortage: _Optional[_Union[MemoryShortage, _Mapping]] = ...) -> None: ...
 
 class MemoryShortage(_message.Message):
     __slots__ = ("peak_bytes", "limit_bytes")

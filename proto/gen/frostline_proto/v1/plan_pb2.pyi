@@ -95,14 +95,14 @@ class SeenVote(_message.Message):
     slots: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ..., generation: _Optional[_Union[GenerationId, _Mapping]] = ..., slots: _Optional[_Iterable[float]] = ...) -> None: ...
 
-class UnitHolders(_message.Message):
+class PieceHolders(_message.Message):
     __slots__ = ("participants",)
     PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
     participants: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, participants: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("generation", "base", "lineage", "start", "start_step", "checkpoint_path", "freeze_point", "decision_number", "decisions", "placement", "switch_from", "switch_until", "sources", "leavers", "state_source", "store_host", "store_port", "reason", "buddies", "holders", "vote", "state_generation", "state_lineage", "uncovered", "run_epoch", "job_revision", "prefix_tile", "backend")
+    __slots__ = ("generation", "base", "lineage", "start", "start_step", "checkpoint_path", "freeze_point", "decision_number", "decisions", "placement", "switch_from", "switch_until", "source_indices", "sources", "leavers", "state_source", "store_host", "store_port", "reason", "buddy_indices", "buddies", "holders", "vote", "state_generation", "state_lineage", "uncovered", "run_epoch", "job_revision", "prefix_tile", "backend", "state_ranges")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
@@ -115,12 +115,14 @@ class Plan(_message.Message):
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     SWITCH_FROM_FIELD_NUMBER: _ClassVar[int]
     SWITCH_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_INDICES_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     LEAVERS_FIELD_NUMBER: _ClassVar[int]
     STATE_SOURCE_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    BUDDY_INDICES_FIELD_NUMBER: _ClassVar[int]
     BUDDIES_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
     VOTE_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +133,7 @@ class Plan(_message.Message):
     JOB_REVISION_FIELD_NUMBER: _ClassVar[int]
     PREFIX_TILE_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
+    STATE_RANGES_FIELD_NUMBER: _ClassVar[int]
     generation: GenerationId
     base: GenerationId
     lineage: int
@@ -143,14 +146,16 @@ class Plan(_message.Message):
     placement: Placement
     switch_from: int
     switch_until: int
+    source_indices: _containers.RepeatedScalarFieldContainer[int]
     sources: _containers.RepeatedScalarFieldContainer[str]
     leavers: _containers.RepeatedScalarFieldContainer[str]
     state_source: str
     store_host: str
     store_port: int
     reason: str
+    buddy_indices: _containers.RepeatedScalarFieldContainer[int]
     buddies: _containers.RepeatedScalarFieldContainer[str]
-    holders: _containers.RepeatedCompositeFieldContainer[UnitHolders]
+    holders: _containers.RepeatedCompositeFieldContainer[PieceHolders]
     vote: SeenVote
     state_generation: GenerationId
     state_lineage: int
@@ -159,7 +164,8 @@ class Plan(_message.Message):
     job_revision: str
     prefix_tile: str
     backend: str
-    def __init__(self, generation: _Optional[_Union[GenerationId, _Mapping]] = ..., base: _Optional[_Union[GenerationId, _Mapping]] = ..., lineage: _Optional[int] = ..., start: _Optional[str] = ..., start_step: _Optional[int] = ..., checkpoint_path: _Optional[str] = ..., freeze_point: _Optional[int] = ..., decision_number: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., switch_from: _Optional[int] = ..., switch_until: _Optional[int] = ..., sources: _Optional[_Iterable[str]] = ..., leavers: _Optional[_Iterable[str]] = ..., state_source: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., reason: _Optional[str] = ..., buddies: _Optional[_Iterable[str]] = ..., holders: _Optional[_Iterable[_Union[UnitHolders, _Mapping]]] = ..., vote: _Optional[_Union[SeenVote, _Mapping]] = ..., state_generation: _Optional[_Union[GenerationId, _Mapping]] = ..., state_lineage: _Optional[int] = ..., uncovered: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., job_revision: _Optional[str] = ..., prefix_tile: _Optional[str] = ..., backend: _Optional[str] = ...) -> None: ...
+    state_ranges: int
+    def __init__(self, generation: _Optional[_Union[GenerationId, _Mapping]] = ..., base: _Optional[_Union[GenerationId, _Mapping]] = ..., lineage: _Optional[int] = ..., start: _Optional[str] = ..., start_step: _Optional[int] = ..., checkpoint_path: _Optional[str] = ..., freeze_point: _Optional[int] = ..., decision_number: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., switch_from: _Optional[int] = ..., switch_until: _Optional[int] = ..., source_indices: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[str]] = ..., leavers: _Optional[_Iterable[str]] = ..., state_source: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., reason: _Optional[str] = ..., buddy_indices: _Optional[_Iterable[int]] = ..., buddies: _Optional[_Iterable[str]] = ..., holders: _Optional[_Iterable[_Union[PieceHolders, _Mapping]]] = ..., vote: _Optional[_Union[SeenVote, _Mapping]] = ..., state_generation: _Optional[_Union[GenerationId, _Mapping]] = ..., state_lineage: _Optional[int] = ..., uncovered: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., job_revision: _Optional[str] = ..., prefix_tile: _Optional[str] = ..., backend: _Optional[str] = ..., state_ranges: _Optional[int] = ...) -> None: ...
 
 class UnitProfile(_message.Message):
     __slots__ = ("forward_seconds", "backward_seconds", "parameter_bytes", "optimizer_bytes", "activation_bytes", "output_bytes")

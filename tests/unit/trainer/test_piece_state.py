@@ -1,0 +1,124 @@
+"""A piece's state: the pieces of a unit hold each of its bits once and arrive one by one; one piece a unit is the unit."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from frostline_contract.job.training import OptimizerSection
+from frostline_contract.pieces import RANGE_ALIGNMENT, Pieces
+from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
+from frostline_trainer.engine.unit_state import (
+    digest_of_pieces,
+    export_piece,
+    export_unit,
+    import_piece,
+    pack,
+    parts_of,
+    run_digest,
+    unit_digest,
+    unpack,
+)
+
+UNIT = 2
+SECTIONS = [OptimizerSection(), OptimizerSection(name="sgd")]
+
+
+def unit(seed: int = 0) -> nn.Module:
+    """Weights longer and shorter than the alignment, and a persistent buffer of integers."""
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Linear(30, 20), nn.LayerNorm(20), nn.Linear(20, 7))
+    module.register_buffer("positions", torch.arange(100) + seed)
+    return module
+
+
+def trained(section: OptimizerSection, seed: int = 0) -> tuple[nn.Module, Moments]:
+    module, moments = unit(seed), Moments()
+    step(module, moments, section, seed + 1)
+    return module, moments
+
+
+def step(module: nn.Module, moments: Moments, section: OptimizerSection, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    UnitOptimizer(section, [(UNIT, module)], moments).step(0.1)
+
+
+def digest(module: nn.Module, moments: Moments) -> bytes:
+    return unit_digest(export_unit(UNIT, module, moments))
+
+
+@given(st.integers(1, 30))
+@settings(deadline=None, max_examples=30)
+def test_the_pieces_of_a_unit_have_each_element_once(ranges: int) -> None:
+    module, table = unit(), Pieces(4, ranges)
+    parts = [part for piece in table.of_unit(UNIT) for part in parts_of(table, piece, module)]
+    for name, tensor in module.state_dict().items():
+        elements = [element for part in parts if part.name == name for element in range(part.low, part.high)]
+        assert elements == list(range(tensor.numel()))
+    assert all(part.low % RANGE_ALIGNMENT == 0 for part in parts), "kernels see whole vectors where they saw them before"
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
+@pytest.mark.parametrize("ranges", [1, 2, 3, 50])
+def test_pieces_bring_the_whole_state_in_any_order(ranges: int, section: OptimizerSection) -> None:
+    """Also into a worker that has other moments, or more of them; the next step has the same bits."""
+    table, (source, moments) = Pieces(4, ranges), trained(section)
+    target, arrived = trained(section, seed=5)
+    arrived[UNIT, "0.weight"]["stale"] = torch.zeros(20, 30)
+    arrived[0, "x"] = {}
+    for piece in reversed(table.of_unit(UNIT)):
+        import_piece(table, piece, target, arrived, unpack(pack(export_piece(table, piece, source, moments))))
+    assert digest(target, arrived) == digest(source, moments)
+    assert (0, "x") in arrived
+    for module, held in ((source, moments), (target, arrived)):
+        step(module, held, section, 9)
+    assert digest(target, arrived) == digest(source, moments)
+
+
+@pytest.mark.parametrize("ranges", [2, 3])
+def test_a_piece_leaves_the_others_as_they_are(ranges: int) -> None:
+    table, (source, moments) = Pieces(4, ranges), trained(SECTIONS[0])
+    target, arrived = trained(SECTIONS[0], seed=5)
+    first, *others = table.of_unit(UNIT)
+    before = [unit_digest(without_steps(export_piece(table, piece, target, arrived))) for piece in others]
+    import_piece(table, first, target, arrived, export_piece(table, first, source, moments))
+    assert [unit_digest(without_steps(export_piece(table, piece, target, arrived))) for piece in others] == before
+    assert unit_digest(export_piece(table, first, target, arrived)) == unit_digest(export_piece(table, first, source, moments))
+
+
+def without_steps(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A parameter's count of updates is one number, which goes with each of its pieces."""
+    return {key: tensor for key, tensor in state.items() if not key.startswith("step/")}
+
+
+def test_a_piece_without_moments_takes_none() -> None:
+    """State from before the first update: what the target had of moments goes."""
+    table, source = Pieces(4, 2), unit()
+    target, arrived = trained(SECTIONS[0], seed=5)
+    for piece in table.of_unit(UNIT):
+        import_piece(table, piece, target, arrived, export_piece(table, piece, source, {}))
+    assert digest(target, arrived) == digest(source, {})
+
+
+def test_a_piece_that_does_not_fit_is_refused_and_nothing_is_changed() -> None:
+    table, (module, moments) = Pieces(4, 2), trained(SECTIONS[0])
+    piece = table.of_unit(UNIT)[0]
+    state, before = export_piece(table, piece, module, moments), digest(module, moments)
+    name = next(key for key in state if key.startswith("weight/"))
+    for wrong in ({key: tensor for key, tensor in state.items() if key != name}, state | {name: torch.zeros(3)},
+                  state | {name: state[name].double()}, state | {"weight/extra": torch.zeros(1)}):  # fmt: skip
+        with pytest.raises(ValueError, match=f"piece {piece} of unit {UNIT}: state does not fit the model"):
+            import_piece(table, piece, module, moments, wrong)
+    assert digest(module, moments) == before
+
+
+def test_with_one_piece_a_unit_state_and_digest_are_the_units() -> None:
+    module, moments = trained(SECTIONS[0])
+    whole, piece = export_unit(UNIT, module, moments), export_piece(Pieces(4), UNIT, module, moments)
+    assert unit_digest(piece) == unit_digest(whole) and piece.keys() == whole.keys()
+    digests = [bytes([number]) * 32 for number in range(4)]
+    assert digest_of_pieces(Pieces(4), digests) == run_digest(digests)
+    assert digest_of_pieces(Pieces(2, 2), digests) not in (run_digest(digests), digest_of_pieces(Pieces(2, 2), digests[::-1]))

@@ -1,0 +1,21 @@
+"""From a checkpoint's files into the model: the one way that resumes, rollbacks, verification and the saved model take."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from frostline_trainer.checkpoints.reading import load_piece
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.optimizer import Moments
+from frostline_trainer.engine.unit_state import import_piece
+
+
+def restore_pieces(context: RunContext, moments: Moments, folder: Path, manifest: dict[str, Any], pieces: Iterable[int]) -> None:
+    """Bring these pieces of the model to a checkpoint's state. moments: where their optimizer state goes.
+
+    Raises ValueError as `load_piece` and `import_piece` do.
+    """
+    table = context.pieces
+    for piece in pieces:
+        state = load_piece(folder, manifest, table, piece)
+        import_piece(table, piece, context.cut.units[table.unit_of(piece)], moments, state)
