@@ -217,11 +217,13 @@ class RunFacts:
         current = self.current
         if current is None:
             return []
-        plans = self.live_plans
+        prepared = self.state.prepared
+        ahead = prepared.places if prepared is not None else {}
         return [
             worker
             for worker in self.members
-            if not any(worker.worker_id in plan.places for plan in plans)
+            if worker.worker_id not in current.places
+            and worker.worker_id not in ahead
             and worker.presence != GONE
             and worker.phase not in OUTSIDE
             and worker.generation is not None
