@@ -11,9 +11,10 @@ UNITS = range(6)
 
 
 def started(run: World, count: int, pp_degree: int | None = None) -> Plan:
-    """All have entered the first plan and are at step 20."""
+    """All have entered the first plan, as the controller has told by then, and are at step 20."""
     plan = run.start(count)
     run.at(20)
+    wait_for(lambda: any(line["kind"] == "start" for line in run.lines("events.jsonl")), "the start is told")
     assert pp_degree in (None, plan.placement.pp_degree)
     return plan
 
