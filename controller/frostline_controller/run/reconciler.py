@@ -109,8 +109,12 @@ class Reconciler:
     async def round(self) -> None:
         """Do what is to be done in the run's phase, each act of the table in its turn."""
         now, self._held = self._facts.clock(), False
+        had_ended = self.phase == RunPhase.ENDED
         for act in ROUND:
-            if self.phase not in act.phases:
+            phase = self.phase
+            if had_ended and phase != RunPhase.ENDED:
+                return  # resumed by this round: the next one looks at the cluster before anything is planned
+            if phase not in act.phases:
                 continue
             try:
                 await act.carry_out(self, now)
