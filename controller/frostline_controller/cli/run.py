@@ -6,7 +6,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frostline_contract.cache_sharing import unsigned_refusal
 from frostline_contract.job import Job, JobError, load_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import ENDED, RunStatus
@@ -16,18 +15,12 @@ from frostline_controller.cli.errors import CommandError, NoRun, UserMistake
 from frostline_controller.cli.interrupts import Interrupts, interrupts
 from frostline_controller.cli.output import complain
 from frostline_controller.cli.progress import Progress, ProgressReader
-from frostline_controller.cli.resuming import resumed_job
 from frostline_controller.cli.run_folder import (
     find_run_folder,
-    give_back,
-    new_run_folder,
-    read_job,
-    write_run_folder,
 )
-from frostline_controller.cli.run_lock import owned
-from frostline_controller.cli.starting_checks import check_can_write_checkpoints, check_resumable, how_to_go_on
+from frostline_controller.cli.starting_checks import how_to_go_on
 from frostline_controller.cli.terminal import Terminal, open_terminal
-from frostline_controller.deciding import replayed_decisions, with_recorded_tile
+from frostline_controller.local.prepared_run import PreparedRun, new_run, resumed_run
 
 if TYPE_CHECKING:
     from frostline_controller.cli.services import LocalServices
@@ -48,77 +41,34 @@ def run(arguments: argparse.Namespace) -> int:
     except JobError as error:
         raise UserMistake(str(error)) from None
     replay = Path(arguments.replay).resolve() if arguments.replay else None
-    if replay is not None and not RunDirectory(replay).plans.exists():
-        raise UserMistake(f"--replay {replay}: holds no plans.jsonl; give the directory of a run that has trained")
-    replayed_decisions(job, replay)
-    if replay is not None:
-        job = with_recorded_tile(job, replay)
-    _check_cache(job, None)
-    folder = new_run_folder(job.name, arguments.out)
-    with owned(folder):
-        if RunDirectory(folder).holds_run():  # by somebody who was here in the same moment
-            raise UserMistake(f"{folder} holds another run; give another --out")
-        try:
-            check_can_write_checkpoints(job.checkpoint_root(folder))
-        except UserMistake:
-            give_back(folder)
-            raise
-        facts = {"job_file": str(Path(arguments.file).resolve()), "started_at": time.time(), "replay": str(replay or "")}
-        write_run_folder(folder, job, facts)
-        return watch(folder, job, replay=replay, resume=(), quiet=arguments.quiet, report=not arguments.no_report)
+    with new_run(job, out=arguments.out, replay=replay, job_file=Path(arguments.file).resolve()) as prepared:
+        return watch(prepared, quiet=arguments.quiet, report=not arguments.no_report)
 
 
 def resume(arguments: argparse.Namespace) -> int:
     """Go on with a run from its newest checkpoint, perhaps with other live fields."""
-    folder = find_run_folder(arguments.dir)
-    status = RunDirectory(folder).ended_as()
-    if status == RunStatus.COMPLETED:
-        raise UserMistake(f"{folder} has completed; there is nothing to go on with")
-    with owned(folder):
-        # An owner of another machine or version may hold no lock that we see.
-        with closing(ControlClient(folder)) as client:
-            if _answers(client):
-                raise UserMistake(f"{folder} is running; see it with `frostline status {folder} --watch`")
-        said = ("--resume", *(["--accept-numerics"] if arguments.accept_numerics else []))
-        kept = read_job(folder)
-        check_resumable(folder, kept, arguments.from_scratch)
-        job = resumed_job(kept, arguments.overrides, arguments.workers)
-        _check_cache(job, folder)
-        replay, facts = _replay_of(folder), RunDirectory(folder).read_facts()
-        check_can_write_checkpoints(job.checkpoint_root(folder))
-        write_run_folder(folder, job, {**facts, "resumed_at": time.time()})
-        # The earlier ending is over; what it said is in events.jsonl.
-        RunDirectory(folder).result.unlink(missing_ok=True)
-        return watch(folder, job, replay=replay, resume=said, quiet=arguments.quiet, report=not arguments.no_report)
+    with resumed_run(
+        find_run_folder(arguments.dir), overrides=arguments.overrides, workers=arguments.workers,
+        accept_numerics=arguments.accept_numerics, from_scratch=arguments.from_scratch,
+    ) as prepared:  # fmt: skip
+        return watch(prepared, quiet=arguments.quiet, report=not arguments.no_report)
 
 
-def _check_cache(job: Job, folder: Path | None) -> None:
-    """Raises UserMistake where the job names servers of others and nothing signs what is stored there."""
-    if not job.elastic.cache or job.cache.use == "never":
-        return
-    try:
-        refusal = unsigned_refusal(job.cache, folder)
-    except ValueError as error:
-        raise UserMistake(str(error)) from None
-    if refusal is not None:
-        raise UserMistake(refusal)
-
-
-def watch(folder: Path, job: Job, replay: Path | None, resume: tuple[str, ...], quiet: bool, report: bool) -> int:
+def watch(prepared: PreparedRun, quiet: bool, report: bool) -> int:
     """Run the services of a run directory until it has ended; returns the exit status.
 
-    resume: what the controller is told once: nothing for a new run, "--resume" and perhaps "--accept-numerics" otherwise.
     report: whether report.html is drawn at the end.
     """
     from frostline_controller.cli.services import LocalServices
 
-    services = LocalServices(folder, job, replay=replay, resume=resume)
+    folder, job = prepared.folder, prepared.job
+    services = LocalServices(folder, job, replay=prepared.replay, resume=prepared.resume)
     failure: ClusterFailure | None = None
     with closing(ControlClient(folder)) as client, interrupts() as asked:
         terminal = open_terminal(quiet)
         if not quiet:
             terminal.say(f"run directory {folder}")
-        reader = ProgressReader(folder, client, skip_events=bool(resume))
+        reader = ProgressReader(folder, client, skip_events=bool(prepared.resume))
         try:
             services.start()
             failure = _follow(services, reader, client, terminal, asked)
@@ -211,16 +161,3 @@ def _finish(folder: Path, job: Job, at_once: bool, report: bool, failure: "Clust
         return exit_codes.USER_MISTAKE if mistake else exit_codes.FAILED
     terminal.say(f"stopped; go on with: {how_to_go_on(folder, job)}")
     return exit_codes.INTERRUPTED if at_once else exit_codes.DRAINED
-
-
-def _answers(client: ControlClient) -> bool:
-    try:
-        client.status(deadline_seconds=1.0)
-    except CommandError:
-        return False
-    return True
-
-
-def _replay_of(folder: Path) -> Path | None:
-    replay = str(RunDirectory(folder).read_facts().get("replay", ""))
-    return Path(replay) if replay else None
