@@ -1,8 +1,16 @@
 """What the trainer asks of NCCL's library before it makes a communicator."""
 
+import ast
+import inspect
+import re
+from pathlib import Path
+
+from frostline_trainer import worker
 from frostline_trainer.comm import nccl
 from frostline_trainer.engine.groups import Formation
 from tests.hand_made_plans import Layout, lone_plan
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_librarys_watchdog_is_quiet_unless_the_user_says_otherwise() -> None:
@@ -10,6 +18,14 @@ def test_the_librarys_watchdog_is_quiet_unless_the_user_says_otherwise() -> None
     nccl.quiet(environment)
     assert environment == {**nccl.ENVIRONMENT, "TORCH_NCCL_ENABLE_MONITORING": "1"}
     assert environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+
+
+def test_a_worker_sets_it_first_and_the_guide_lists_it() -> None:
+    body = ast.parse(inspect.getsource(worker.main)).body[0].body  # type: ignore[attr-defined]
+    first = next(statement for statement in body if not isinstance(getattr(statement, "value", None), ast.Constant))
+    assert ast.unparse(first) == "nccl.quiet()", "threads that read the environment come after it"
+    listed = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", (ROOT / "docs" / "clusters.md").read_text(), re.MULTILINE))
+    assert {name: listed.get(name) for name in nccl.ENVIRONMENT} == nccl.ENVIRONMENT
 
 
 def test_a_lone_worker_makes_no_communicator() -> None:

@@ -62,6 +62,7 @@ class Group:
         self._peers: set[gloo.Address] = set()
         self._patience: tuple[timedelta, ...] = ()
         self._interrupted = threading.Event()
+        self._interrupting = threading.Lock()
         self._aborting: threading.Thread | None = None
         self.keys: list[str] = []
         if size > 1:
@@ -150,11 +151,14 @@ class Group:
         group = self._group
         if group is None:
             return
-        if self.backend == "gloo":
-            gloo.cut(self._address, self._peers)
-        elif not self._interrupted.is_set():
-            self._aborting = nccl.abort_all([group])
-        self._interrupted.set()
+        with self._interrupting:
+            first = not self._interrupted.is_set()
+            # Before the abort: it ends work without an error, and whoever sees that end must find out why.
+            self._interrupted.set()
+            if self.backend == "gloo":
+                gloo.cut(self._address, self._peers)
+            elif first:
+                self._aborting = nccl.abort_all([group])
 
     def check(self) -> None:
         """Raise RuntimeError where the group was interrupted or NCCL has failed, which no wait for a device says."""
