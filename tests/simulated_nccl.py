@@ -161,6 +161,11 @@ class Network:
             self.changed.notify_all()
             self.changed.wait_for(lambda: self._met[name] >= count or self._closed)
 
+    @property
+    def connected(self) -> int:
+        """Communicators whose members have all come."""
+        return sum(len(devices) == self._sizes[name] for name, devices in self._devices.items())
+
     def is_being_connected(self, index: int) -> bool:
         """Whether a communicator is being made on a member's device now."""
         return self._members[index].connecting > 0

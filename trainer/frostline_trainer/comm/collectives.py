@@ -248,15 +248,23 @@ def broadcast_bytes(group: Group, payload: bytes, root: int) -> bytes:
 
 _listening_anew = threading.Lock()
 """Held while a listener is made: a group's own is known by being the only new one."""
+ATTEMPTS = 20
+"""NCCL's threads open listeners without that lock; a device that is made beside one is dropped."""
 
 
 def _gloo_device(host: str) -> tuple[Any, gloo.Address]:
-    """A device for one group, and the address at which it alone listens."""
+    """A device for one group, and the address at which it alone listens.
+
+    Raises RuntimeError where others of this process, NCCL's threads for instance, opened listeners beside each attempt.
+    """
     with _listening_anew:
-        before = gloo.listening()
-        device = dist.ProcessGroupGloo.create_device(hostname=host)
-        (address,) = gloo.listening() - before
-    return device, address
+        for _ in range(ATTEMPTS):
+            before = gloo.listening()
+            device = dist.ProcessGroupGloo.create_device(hostname=host)
+            found = gloo.listening() - before
+            if len(found) == 1:
+                return device, found.pop()
+    raise RuntimeError(f"{ATTEMPTS} times in a row this process opened other listeners beside gloo's, at last {sorted(found)}")
 
 
 def _read_address(text: bytes) -> gloo.Address:
