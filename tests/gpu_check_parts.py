@@ -9,6 +9,11 @@ from tests.gpu_check.findings import Verdict
 from tests.gpu_check.setting import Setting
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+ORPHAN = f"""
+import subprocess
+quiet = subprocess.DEVNULL
+print(subprocess.Popen({SLEEP!r}, start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet).pid)
+"""
 
 
 def good(setting: Setting) -> None:
@@ -32,9 +37,6 @@ def hangs(setting: Setting) -> None:
     setting.told.expect(["before", "after"])
     setting.told.judge("before", True)
     child = subprocess.Popen(SLEEP)
-    orphan = subprocess.run(
-        [sys.executable, "-c", f"import subprocess; print(subprocess.Popen({SLEEP!r}, start_new_session=True).pid)"],
-        capture_output=True, check=True,
-    )  # fmt: skip
+    orphan = subprocess.run([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, check=True)
     (setting.folder / "processes").write_text(f"{os.getpid()} {child.pid} {int(orphan.stdout)}")
     time.sleep(600)

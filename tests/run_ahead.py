@@ -122,7 +122,8 @@ class RunAhead:
                     return
                 work = self._queue.popleft()
             try:
-                with torch._C._AutoDispatchBelowAutograd():
+                # Below the versions too: autograd has counted a write when the host gave it.
+                with torch._C._AutoDispatchBelowADInplaceOrView():
                     goes_on = work() is not False
             except BaseException as error:
                 self.failed, goes_on = error, False

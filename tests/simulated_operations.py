@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tests.run_ahead import OnDevice
 
@@ -66,8 +67,9 @@ def of_one_kind(operations: Iterable[Operation]) -> bool:
 
 
 def fill(tensor: torch.Tensor, value: float) -> None:
-    """Overwrite a tensor as a device does: behind autograd's back."""
-    tensor.data.fill_(value if tensor.is_floating_point() else -1)
+    """Overwrite a tensor as a device does: behind autograd's back, and not as a computation of the calling member."""
+    with _disable_current_modes():
+        tensor.data.fill_(value if tensor.is_floating_point() else -1)
 
 
 def move(ready: list[Operation]) -> None:

@@ -139,10 +139,10 @@ def _crossing(seat: Seat, name: str, apart: bool) -> dict[str, Any]:
 
 
 def early_wait(seat: Seat) -> dict[str, Any]:
-    """Member 0 sends two seconds after member 1 has waited for the message."""
+    """Member 0 sends a while after member 1 has waited for the message."""
     one, tensor = joined(seat, "early"), full(seat, 5.0 * (1 - seat.index))
     if seat.index == 0:
-        time.sleep(2.0)
+        time.sleep(2.0 if seat.real else 1.0)
         one.send([tensor], 1, 0).wait()
         return {"done": seat.finished(DONE_SECONDS)}
     began = time.monotonic()
@@ -213,7 +213,7 @@ def duplicate(seat: Seat) -> dict[str, Any]:
 def two_sum(seat: Seat) -> dict[str, Any]:
     """The sum of two ranks, beside the same sum in one process."""
     both = [torch.randn(COUNT, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
-    one, mine = joined(seat, "sum"), both[seat.index].to(seat.device)
+    one, mine = joined(seat, "sum"), both[seat.index].clone().to(seat.device)
     one.allreduce([mine]).wait()
     if not seat.finished(DONE_SECONDS):
         return {"equal": False}

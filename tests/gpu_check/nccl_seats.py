@@ -24,7 +24,7 @@ ANSWER = "answer: "
 POLL_SECONDS = 0.001
 CTAS = 4
 """Thread blocks of a channel's kernels, as the trainer asks for."""
-SIMULATED_SECONDS = 3.0
+SIMULATED_SECONDS = 2.0
 """No message takes longer among threads, but where a sender sleeps."""
 
 

@@ -72,6 +72,6 @@ def _judge(setting: Setting, line: str, ended: Ended, alone: Ended) -> None:
     found = [] if ended.digest == alone.digest else [f"digest {ended.digest[:12]}, alone {alone.digest[:12]}"]
     found += [] if ended.numerics == alone.numerics else ["losses or norms of a step differ"]
     hits = sum(record["cache_hits"] for record in ended.records)
-    backends = sorted({plan["plan"]["backend"] for plan in ended.plans})
+    backends = sorted({plan["backend"] for plan in ended.plans})
     seen = f"shapes (pp, dp) {ended.shapes}, {hits} cache hits, over {', '.join(backends)}"
     setting.told.judge(line, not found and len(ended.shapes) > 1 and hits > 0, "; ".join([*found, seen]))

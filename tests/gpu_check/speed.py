@@ -11,11 +11,12 @@ from tests.benchmarks.plain_loop import PlainLoop
 from tests.benchmarks.stepper import Stepper
 from tests.cache_stack import CacheStack, cache_stack
 from tests.gpu_check import subjects
-from tests.gpu_check.determinism import one_worker
+from tests.gpu_check.determinism import accepted, one_worker
 from tests.gpu_check.findings import Verdict
 from tests.gpu_check.setting import Setting
 
-PRECISION = "mixed_bfloat16"
+PRECISIONS = ("mixed_bfloat16", "bfloat16")
+"""The first one that a job on the device may have: as people train, else what comes near in a rehearsal."""
 PAIRS = 8
 CACHE_BYTES = 4 << 30
 
@@ -23,36 +24,43 @@ CACHE_BYTES = 4 << 30
 def speed(setting: Setting) -> None:
     """Every subject's step; the epochs of those whose prefix is long."""
     families = ("gpt2",) if setting.quick else subjects.FAMILIES
-    setting.told.expect([_step_line(family) for family in families] + [_epoch_line(family) for family in families])
+    setting.told.expect(
+        [_step_line(setting, family) for family in families] + [_epoch_line(setting, family) for family in families]
+    )
     for family in families:
         ask_step(setting, family)
     for family in families:
         ask_epochs(setting, family)
 
 
-def _step_line(family: str) -> str:
-    return f"{family}: the engine's step beside a plain loop, {PRECISION}"
+def precision_on(device: str) -> str:
+    return next(one for one in PRECISIONS if accepted(one, device))
 
 
-def _epoch_line(family: str) -> str:
-    return f"{family}: an epoch with half the blocks frozen, computed and cached, beside one that learns, {PRECISION}"
+def _step_line(setting: Setting, family: str) -> str:
+    return f"{family}: the engine's step beside a plain loop, {precision_on(setting.device)}"
+
+
+def _epoch_line(setting: Setting, family: str) -> str:
+    words = "an epoch with half the blocks frozen, computed and cached, beside one that learns"
+    return f"{family}: {words}, {precision_on(setting.device)}"
 
 
 def ask_step(setting: Setting, family: str) -> None:
     """In turns, one process, the same batches and micro-batches; both wait for the device at a step's end."""
-    context = subjects.build(family, setting.device, PRECISION)
+    context = subjects.build(family, setting.device, precision_on(setting.device))
     engine, loop = Stepper(context, one_worker(context)), PlainLoop(context)
     first = engine.step(), loop.step()
     close = abs(first[0] - first[1]) < 0.02 * abs(first[1])  # bfloat16 has eight bits; a wrong model would be far off
     if not close:
-        setting.told.judge(_step_line(family), False, f"engine and loop do not compute the same: losses {first}")
+        setting.told.judge(_step_line(setting, family), False, f"engine and loop do not compute the same: losses {first}")
         return
     seconds = interleave({"engine": lambda: engine.step(), "plain": lambda: loop.step()}, 2 if setting.quick else PAIRS)
     figures = {f"{name} ms": 1e3 * statistics.median(taken) for name, taken in seconds.items()}
     figures["engine / plain"] = statistics.median(ratios(seconds["engine"], seconds["plain"]))
     size = subjects.SIZES[family, setting.device]
     figures["samples/s"] = 1e3 * size.batch / figures["engine ms"]
-    setting.told.tell(_step_line(family), Verdict.MEASURED, "", figures)
+    setting.told.tell(_step_line(setting, family), Verdict.MEASURED, "", figures)
 
 
 def ask_epochs(setting: Setting, family: str) -> None:
@@ -65,7 +73,7 @@ def ask_epochs(setting: Setting, family: str) -> None:
 
 def _measure(setting: Setting, family: str, stack: CacheStack, folder: Path) -> None:
     # Two models: the frozen prefix must stay what the cache holds while the other one trains on.
-    learning, frozen = (subjects.build(family, setting.device, PRECISION) for _ in range(2))
+    learning, frozen = (subjects.build(family, setting.device, precision_on(setting.device)) for _ in range(2))
     point = frozen.num_units // 2
     profile = [(unit.forward_seconds, unit.backward_seconds) for unit in profile_units(learning).units]
     unfrozen = Stepper(learning, one_worker(learning))
@@ -104,7 +112,7 @@ def _measure(setting: Setting, family: str, stack: CacheStack, folder: Path) -> 
         "hits %": 100.0 * counts.hits / max(1, counts.hits + counts.misses),
     }
     seen = "allowed: by the planner's unit times, where a fetch costs nothing"
-    setting.told.tell(_epoch_line(family), Verdict.MEASURED if counts.hits else Verdict.FAILED, seen, figures)
+    setting.told.tell(_epoch_line(setting, family), Verdict.MEASURED if counts.hits else Verdict.FAILED, seen, figures)
 
 
 def _fill(context: RunContext, reader: object, cache: object) -> None:

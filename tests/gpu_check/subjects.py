@@ -14,7 +14,7 @@ from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
 from frostline_trainer.setup import deterministic_cuda
 from frostline_trainer.tasks import task_for
-from tests.benchmarks.subjects import MadeSplit
+from tests.exact_cases import RowSplit
 
 LEAVES = 8
 LABELS = 10
@@ -61,7 +61,7 @@ def build(family: str, device: str, precision: str) -> RunContext:
         image_size=size.tokens if images else 0,
         channels=3 if images else 0,
     )
-    splits = {name: MadeSplit(name, _rows(size, images, seed)) for seed, name in enumerate(("train", "guard", "test"))}
+    splits = {name: RowSplit(name, _rows(size, images, seed)) for seed, name in enumerate(("train", "guard", "test"))}
     data = TaskData(**splits, sizes=sizes, processor=None, digest="made", augmentation_note="none")
     made = family_named(family)
     cut = build_cut_model(job, sizes)
