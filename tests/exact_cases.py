@@ -154,7 +154,7 @@ def _augmentation(case: Case) -> dict[str, Any]:
 
 def build_case(case: Case) -> RunContext:
     """What a worker builds from its job: the oracle's very model, cut into units, over the case's rows."""
-    job, device = job_of(case), torch.device(case.device)
+    job, device = job_of(case), torch.device("cpu") if case.device == "cpu" else torch.device(case.device, 0)
     family = family_named(job.model.family)
     if device.type == "cuda":
         deterministic_cuda()

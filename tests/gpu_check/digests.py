@@ -69,7 +69,7 @@ def _lines(setting: Setting, case: Case, backend: Backend, shapes: Sequence[Layo
 
 def _ask(setting: Setting, case: Case, alone: Run, backend: Backend, shapes: Sequence[Layout], pool: WarmWorkers) -> None:
     *lines, journey = _lines(setting, case, backend, shapes)
-    if backend == NCCL and setting.on_gpu:
+    if setting.on_gpu:
         prepare(pool, WORKERS, setting.gpus)
     series = [[Segment(layout, case.steps)] for layout in shapes] + [list(JOURNEY)]
     for line, segments in zip([*lines, journey], series, strict=True):

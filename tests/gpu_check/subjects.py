@@ -46,10 +46,19 @@ SIZES: dict[tuple[str, str], Size] = {
 FAMILIES = ("gpt2", "llama", "vit")
 
 
+def words(family: str, device: str) -> str:
+    """The size, for the report."""
+    size = SIZES[family, device]
+    return (
+        f"width {size.width}, {size.layers} layers, {size.tokens} {'pixels' if family == 'vit' else 'tokens'}, batch {size.batch}"
+    )
+
+
 def build(family: str, device: str, precision: str) -> RunContext:
     """A fresh model with its rows on a device, as a worker builds them; the first weights are the same each time."""
     size = SIZES[family, device]
-    if device == "cuda":
+    on = torch.device("cpu") if device == "cpu" else torch.device(device, 0)
+    if on.type == "cuda":
         deterministic_cuda()
     torch.set_num_threads(1)
     job = parse_job(_job(family, size, precision))
@@ -66,9 +75,9 @@ def build(family: str, device: str, precision: str) -> RunContext:
     made = family_named(family)
     cut = build_cut_model(job, sizes)
     for unit in cut.units:
-        unit.to(device)
+        unit.to(on)
     config = cut.model.config
-    return RunContext(job, data, task_for(job, sizes), cut, torch.device(device), made.hidden_shape(config, sizes),
+    return RunContext(job, data, task_for(job, sizes), cut, on, made.hidden_shape(config, sizes),
                       has_dropout(config), made.forward_flops(config, sizes, job.task.kind), "made")  # fmt: skip
 
 

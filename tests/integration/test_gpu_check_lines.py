@@ -43,7 +43,7 @@ def test_members_are_processes_that_answer(tmp_path: Path) -> None:
 def test_a_member_that_dies_has_no_answer_and_one_that_hangs_is_killed_at_the_limit(tmp_path: Path) -> None:
     ended = in_processes(setting(tmp_path), line_of("silence"), "gloo")
     assert ended.codes[0] == -9 and ended.answers[0] is None
-    hung = in_processes(setting(tmp_path), line_of("short_timeout", seconds=10.0), "gloo")
+    hung = in_processes(setting(tmp_path), line_of("short_timeout", seconds=5.0), "gloo")
     assert hung.codes[0] is None and hung.answers == [None, None]
 
 
