@@ -37,7 +37,7 @@ def test_gloos_listener_is_found_beside_others(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(dist.ProcessGroupGloo, "create_device", listeners.create_device)
     _, address = collectives._gloo_device("127.0.0.1")
     assert len(listeners.opened) == 3
-    assert address in collectives.sockets.listening() - {one.getsockname() for one in listeners.opened}
+    assert address in collectives.gloo.listening() - {one.getsockname() for one in listeners.opened}
     monkeypatch.setattr(dist.ProcessGroupGloo, "create_device", Listeners(10**6).create_device)
     with pytest.raises(RuntimeError, match="20 times in a row this process opened other listeners beside gloo's"):
         collectives._gloo_device("127.0.0.1")
