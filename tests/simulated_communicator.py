@@ -1,11 +1,13 @@
 """A communicator of the simulated NCCL: what the trainer uses of torch's process groups, over `tests.simulated_nccl.Network`."""
 
+import time
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from frostline_trainer.comm import nccl
 from tests.simulated_operations import Member, Operation
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class SimulatedNccl:
         self._network, self._name, self._index, self._size = network, name, index, size
         self._device = member.device
         self._connected = False
+        self._seconds = nccl.WORK_SECONDS.total_seconds()
         self.options = SimpleNamespace(group_name=name)
 
     def eager_connect_single_device(self, device: torch.device) -> None:
@@ -75,5 +78,7 @@ class SimulatedNccl:
         whole = self._connected or kind not in ("send", "recv")
         lane = (self._name, "all" if whole else (min(self._index, peer), max(self._index, peer)))
         owner = member.index if member is not None else -1
-        operation = Operation(kind, owner, self._index, lane, peer, reads, writes, counts)
+        operation = Operation(
+            kind, owner, self._index, lane, peer, reads, writes, counts, deadline=time.monotonic() + self._seconds
+        )
         return SimulatedWork(self._network, self._network.post(operation, member))

@@ -5,6 +5,7 @@ What is simulated, and asked of real NCCL by `tests/integration/test_transport.p
 - A communicator runs its operations one after the other, in the order of their calls. A group of more than two members that was
   not connected ahead has a communicator for each pair of members that exchange messages, for both directions together.
 - Tags mean nothing. A send ends only with its receive (rendezvous).
+- A work that takes longer than its timeout ends the process that waits for it.
 - `wait` of a work returns at once: the device waits, not the host. What is to be filled holds NaN until device time.
 - A peer that is dead is silence. An abort ends what is under way without an exception and leaves garbage.
 - Two members on one device are refused when the communicator is connected, which waits until the devices of its members are idle
@@ -17,6 +18,7 @@ nothing can go on, `Deadlock` is raised in all of them, with what each waits for
 
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -31,6 +33,10 @@ from tests.simulated_operations import GARBAGE, Lane, Member, Operation, fill, i
 
 class Deadlock(AssertionError):
     """Every member waits for another one."""
+
+
+class ProcessEnded(BaseException):
+    """The library's watchdog ends the process of whoever waits longer than a work's timeout; nothing catches that."""
 
 
 class Network:
@@ -239,9 +245,13 @@ class Network:
         with self.changed:
             while not all(operation.done for operation in member.waited):
                 self._raise_deadlock()
+                left = min(one.deadline for one in member.waited if not one.done) - time.monotonic()
+                if left <= 0:
+                    member.ended = True
+                    raise ProcessEnded(f"member {member.index} has waited longer than its works may take: {member.waited[0]}")
                 member.blocked = True
                 self.changed.notify_all()
-                self.changed.wait()
+                self.changed.wait(left)
             member.blocked = False
             member.waited.clear()
 

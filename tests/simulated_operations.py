@@ -1,5 +1,6 @@
 """The operations of simulated NCCL and the members that call them, and what operations do to memory at device time."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ Lane = tuple[str, Any]
 @dataclass
 class Operation:
     """One call, of one member. owner: its global rank. member, peer: places in the communicator's group. started: whether the
-    member's device has come to it.
+    member's device has come to it. deadline: by `time.monotonic`, after which the library ends the process that waits for it.
     """
 
     kind: str
@@ -30,6 +31,7 @@ class Operation:
     counts: tuple[int, ...] = ()
     done: bool = False
     started: bool = True
+    deadline: float = math.inf
 
     def __str__(self) -> str:
         return f"{self.kind} {f'with {self.peer} ' if self.kind in ('send', 'recv') else ''}on {self.lane}"

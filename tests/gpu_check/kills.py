@@ -43,7 +43,7 @@ def _real(setting: Setting, backend: Backend, phases: Sequence[str]) -> None:
         prepare(pool, WORKERS, setting.gpus)
         alone = run_with_faults(pool, _folder(setting), [Layout(1, 1)], case=case)
         for number, phase in enumerate(phases):
-            if backend == NCCL:
+            if setting.on_gpu:
                 prepare(pool, WORKERS, setting.gpus)  # who was killed has a successor, which knows nothing yet
             _judge(setting, backend, phase, case, alone, pool, number)
     finally:

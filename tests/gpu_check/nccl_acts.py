@@ -3,13 +3,14 @@
 An act is given a `Seat` and returns plain data. It never waits inside the driver: what hangs is a finding.
 """
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+
+from frostline_trainer.comm import nccl
 
 KIB = 256
 """Elements of float32."""
@@ -81,6 +82,14 @@ def raised_by(call: Callable[[], Any]) -> str:
     return ""
 
 
+def end(*communicators: Any) -> dict[str, Any]:
+    """Abort by the trainer's own code: how long it took, and whether it came to an end in the time that a worker gives it."""
+    late: list[int] = []
+    began = time.monotonic()
+    nccl.abort_all(communicators, give_up=late.append).join()
+    return {"ended": not late, "abort s": time.monotonic() - began}
+
+
 def facts(seat: Seat) -> dict[str, Any]:
     free, began = seat.free_mib(), time.monotonic()
     joined(seat, "first")
@@ -127,10 +136,7 @@ def _crossing(seat: Seat, name: str, apart: bool) -> dict[str, Any]:
             work.wait()
         done = seat.finished(STUCK_SECONDS)
         seat.meet(f"{name} {size} tried")
-        began = time.monotonic()
-        for one in (down, up) if apart else (down,):
-            one.abort()
-        told["abort s"] = time.monotonic() - began
+        told |= end(*((down, up) if apart else (down,)))
         if not done:
             drained = seat.finished(DONE_SECONDS)
             return told | {"stuck KiB": size, "drained": drained, "usable": drained and usable(seat)}
@@ -163,9 +169,8 @@ def silence(seat: Seat) -> dict[str, Any]:
     work.wait()
     done = seat.finished(8.0)
     told: dict[str, Any] = {"done": done, "error": getattr(one.get_error(), "name", str(one.get_error()))}
-    began = time.monotonic()
-    told |= {"abort raised": raised_by(one.abort), "abort s": time.monotonic() - began, "drained": seat.finished(10.0)}
-    told["wait raised"] = raised_by(work.wait)
+    told |= end(one)
+    told |= {"drained": seat.finished(10.0), "wait raised": raised_by(work.wait)}
     return told | {"usable": told["drained"] and usable(seat)}
 
 
@@ -178,9 +183,9 @@ def survivor(seat: Seat) -> dict[str, Any]:
         return {}
     one.recv([tensor], 0, 0).wait()
     time.sleep(2.0)
-    raised = raised_by(one.abort)
+    told = end(one)
     time.sleep(ALIVE_SECONDS)
-    return {"alive s": ALIVE_SECONDS, "abort raised": raised, "usable": usable(seat)}
+    return told | {"alive s": ALIVE_SECONDS, "usable": usable(seat)}
 
 
 def short_timeout(seat: Seat) -> dict[str, Any]:
@@ -269,12 +274,7 @@ def generations(seat: Seat) -> dict[str, Any]:
         made = [joined(seat, f"generation {number} {place}") for place in range(3)]
         made_seconds.append(time.monotonic() - began)
         seat.meet(f"generation {number}")
-        began = time.monotonic()
-        for one in made:
-            one.abort()
-        abort_seconds.append(time.monotonic() - began)
+        abort_seconds.append(end(*made)["abort s"])
         made.clear()
-        with contextlib.suppress(UnboundLocalError):
-            del one
     return {"making three s": max(made_seconds), "aborting three s": max(abort_seconds), "kept MiB": base - seat.free_mib(),
             "usable": usable(seat)}  # fmt: skip

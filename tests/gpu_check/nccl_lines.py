@@ -89,7 +89,7 @@ LINES: tuple[Line, ...] = (
     Line("silence", "the death of a peer does not end what waits for it",
          lambda e: _one(e, 1, done=False), _of(1, "abort s")),
     Line("silence", "an abort ends that work without an error, and leaves the device usable",
-         lambda e: _one(e, 1, drained=True, usable=True, abort_raised="", wait_raised="")),
+         lambda e: _one(e, 1, ended=True, drained=True, usable=True, wait_raised="")),
     Line("silence", "the library does not tell of a dead peer by itself (nothing relies on it)", None,
          lambda e: {"told an error": float((e.answers[1] or {}).get("error") not in ("SUCCESS", None))}),
     Line("lonely", "a peer that does not come ends the connecting at its deadline, and the device stays usable",

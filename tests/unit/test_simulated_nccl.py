@@ -3,13 +3,15 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 
+from frostline_trainer.comm import nccl
 from tests.simulated_members import in_threads
-from tests.simulated_nccl import GARBAGE, Deadlock, Network, SimulatedNccl
+from tests.simulated_nccl import GARBAGE, Deadlock, Network, ProcessEnded, SimulatedNccl
 
 
 @pytest.fixture
@@ -179,6 +181,24 @@ def test_a_device_that_is_behind_does_nothing_before_its_host_waits(networks: Ca
         assert seen and ahead
         assert done[0] < done[1], "the device had done what nobody had waited for"
         assert values == [7.0] * 4
+
+
+def test_a_works_timeout_ends_the_process_and_the_trainers_is_long_enough(
+    networks: Callable[..., Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def act(index: int, group: SimulatedNccl) -> float:
+        tensor = torch.full((1,), 1.0 - index)
+        if index == 0:
+            time.sleep(1.0)
+            group.send([tensor], 1, 0).wait()
+        else:
+            group.recv([tensor], 0, 0).wait()
+        return float(tensor * 1)
+
+    assert meet(networks(), act) == [1.0, 1.0]
+    monkeypatch.setattr(nccl, "WORK_SECONDS", timedelta(seconds=0.2))
+    with pytest.raises(ProcessEnded, match="member 1 has waited longer than its works may take: recv with 0"):
+        meet(networks(finds_deadlocks=False), act)
 
 
 def test_two_members_on_one_device_are_refused(networks: Callable[..., Network]) -> None:

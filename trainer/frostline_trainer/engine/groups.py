@@ -74,7 +74,8 @@ class Groups:
         if continued is not None:
             continued.leave_device()
         connections, self.unconnected = self.unconnected, []
-        nccl.connect(connections, time.monotonic() + CONNECTING.total_seconds(), self._wanted)
+        if connections:
+            nccl.connect(connections, time.monotonic() + CONNECTING.total_seconds(), self._wanted)
 
     def leave_device(self) -> None:
         """Give NCCL's communicators back: their last step is over on this member's device. gloo's groups stay."""
