@@ -39,6 +39,9 @@ def determinism(setting: Setting) -> None:
     small = [(family, precision) for family in families for precision in precisions]
     large = [(family, precision) for family in sizes for precision in precisions if precision in LARGE_PRECISIONS]
     setting.told.expect([_small(*one) for one in small] + [_large(*one) for one in large] + [PROBE, PLACES, SYNCHRONISATIONS])
+    for precision in PRECISIONS:
+        if not accepted(precision, setting.device):
+            setting.told.tell(f"every family in {precision}", Verdict.UNSEEN, f"no job may say so on {setting.device}")
     for family, precision in small:
         ask_small(setting, family, precision)
     ask_probe(setting)

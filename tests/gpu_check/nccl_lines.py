@@ -69,7 +69,7 @@ def _of(place: int, *names: str) -> Show:
     return show
 
 
-def _one(ended: Ended, place: int, **wanted: Any) -> bool:
+def _one(ended: Ended, place: int, /, **wanted: Any) -> bool:
     answer = ended.answers[place]
     return answer is not None and all(answer.get(name.replace("_", " ")) == value for name, value in wanted.items())
 
