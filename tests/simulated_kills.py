@@ -14,7 +14,7 @@ from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import Groups
 from tests import engine_member
 from tests.engine_member import Run
-from tests.exact_cases import NUM_UNITS, Case
+from tests.exact_cases import Case
 from tests.hand_made_plans import Layout, Segment, holders_of, make_plan
 from tests.integration.test_exactness import differences
 from tests.simulated_members import in_threads, over
@@ -61,10 +61,14 @@ def kill_over_simulated_nccl(case: Case, layout: Layout, step: int, victim: int,
     before = make_plan(Segment(layout, step), None, ports, backend=NCCL)
     after = make_plan(Segment(Layout(len(left), 1, workers=left), case.steps), before, ports, backend=NCCL)
     names = tuple(f"w{number}" for number in left)
-    sources = tuple(next(owner for owner in before.placement.owners(unit) if owner in names) for unit in range(NUM_UNITS))
-    after = after.model_copy(
-        update={"leavers": (), "sources": sources, "state_source": sources[0], "holders": holders_of(before, names)}
-    )
+    owners = [next(owner for owner in before.owners(piece) if owner in names) for piece in range(before.pieces.count)]
+    changed = {
+        "leavers": (),
+        "source_indices": [names.index(owner) for owner in owners],
+        "state_source": owners[0],
+        "holders": holders_of(before, names),
+    }
+    after = Plan.model_validate(dict(after) | changed)
     network = Network(run_ahead=True, finds_deadlocks=False)
     scene = Scene(case, before, after, step, victim, phase, network)
     network.expect(count)

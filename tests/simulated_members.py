@@ -94,13 +94,13 @@ def _changes(network: Network) -> Iterator[tuple[Any, str, Any]]:
         with network.on_host():
             return vote.hold_vote(*arguments)
 
-    def move_units(*arguments: Any) -> Any:
+    def move_pieces(*arguments: Any) -> Any:
         network.drain()
         with network.on_host():
-            return moves.move_units(*arguments)
+            return moves.move_pieces(*arguments)
 
     yield engine_member, "hold_vote", hold_vote
-    yield engine_member, "move_units", move_units
+    yield engine_member, "move_pieces", move_pieces
     for owner, name in ((torch.Tensor, "tolist"), (torch.Tensor, "numpy"), (Group, "_outgoing"), (Group, "_landing")):
         yield owner, name, _reading(network, getattr(owner, name))
 

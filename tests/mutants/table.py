@@ -1,5 +1,6 @@
 """The bugs, as data: which text of which file becomes which, and the fast tests that must notice."""
 
+from tests.mutants.devices import DEVICE_MUTANTS
 from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
@@ -7,6 +8,7 @@ EXACT = ("tests/integration/test_exactness.py", "-m", "not wide")
 RESHAPE = ("tests/integration/test_reshape_moves.py", "-k", "journey or moments")
 
 MUTANTS: tuple[Mutant, ...] = (
+    *DEVICE_MUTANTS,
     Mutant(
         "lost-micro-batch",
         "the last micro-batch of a leaf is never added",
@@ -289,41 +291,5 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         ("tests/unit/trainer/test_engine_programs.py",),
-    ),
-    Mutant(
-        "short-timeouts",
-        "NCCL's works may take half a minute, after which torch ends the process of whoever waits for a slow member",
-        (Edit(TRAINER + "comm/nccl.py", "WORK_SECONDS = timedelta(days=1)", "WORK_SECONDS = timedelta(seconds=30)"),),
-        ("tests/unit/trainer/test_nccl.py",),
-    ),
-    Mutant(
-        "connect-beside-a-step",
-        "a generation's communicators are connected while the one that it continues is in a step on the same device",
-        (
-            Edit(
-                TRAINER + "engine/groups.py",
-                "        if self.plan.start != CONTINUE:\n            groups.connect()\n",
-                "        groups.connect()\n",
-            ),
-        ),
-        ("tests/unit/trainer/test_beside_nccl.py",),
-    ),
-    Mutant(
-        "abort-before-the-word",
-        "a group's work ends by an abort before the group says that it is interrupted",
-        (
-            Edit(
-                TRAINER + "comm/collectives.py",
-                "            self._interrupted.set()\n            if self.backend",
-                "            if self.backend",
-            ),
-            Edit(
-                TRAINER + "comm/collectives.py",
-                "                self._aborting = nccl.abort_all([group])\n",
-                "                self._aborting = nccl.abort_all([group])\n                self._aborting.join()\n"
-                "            self._interrupted.set()\n",
-            ),
-        ),
-        ("tests/unit/trainer/test_beside_nccl.py",),
     ),
 )
