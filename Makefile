@@ -28,7 +28,7 @@ export TORCH_INDEX_URL PYTHON
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup run test test-wide test-kernels cluster-tools test-cluster lint format proto pins docs verify bench chaos model fuzz mutants images clean
+.PHONY: help setup run test test-wide test-kernels cluster-tools test-cluster lint format proto pins docs verify bench chaos model fuzz mutants gpu-check images clean
 
 help: ## list these targets
 	@printf 'usage: make TARGET [JOB=job.yaml] [ARGS="..."] [TORCH_INDEX_URL=...] [PYTHON=...]\n\n'
@@ -121,14 +121,19 @@ fuzz: $(STAMP) ## mutated input for whatever reads what others write (1 min). AR
 mutants: $(STAMP) ## plant each known bug in a copy and show that the tests catch it
 	$(PY) -m tests.mutants $(ARGS)
 
+gpu-check: $(STAMP) ## on a machine with GPUs: everything that only they can show (40 min), with a report. ARGS=--list, "--only NAME"; "--device cpu" rehearses
+	$(PY) -m tests.gpu_check $(ARGS)
+
 BUILDER ?= docker
 TAG ?= dev
 PYTHON_IMAGE ?=
+RDMA_VERSION ?=
 BUILD_ARGS = $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE))
+TRAINER_ARGS = $(if $(RDMA_VERSION),--build-arg RDMA_VERSION=$(RDMA_VERSION))
 images: ## build the three container images: BUILDER=docker|podman|buildah TAG=dev PYTHON_IMAGE=name:tag@sha256:...
 	$(BUILDER) build $(BUILD_ARGS) -f controller/Dockerfile -t frostline/controller:$(TAG) .
 	$(BUILDER) build $(BUILD_ARGS) -f cache_server/Dockerfile -t frostline/cache-server:$(TAG) .
-	$(BUILDER) build $(BUILD_ARGS) -f trainer/Dockerfile -t frostline/trainer:$(TAG) .
+	$(BUILDER) build $(BUILD_ARGS) $(TRAINER_ARGS) -f trainer/Dockerfile -t frostline/trainer:$(TAG) .
 
 clean: ## remove environments, caches and run folders
 	rm -rf .venv .venv-proto .venv-docs build dist runs .pytest_cache .hypothesis .ruff_cache .import_linter_cache

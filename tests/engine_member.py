@@ -18,7 +18,7 @@ from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.digests import world_digest
 from frostline_trainer.engine.evaluation import evaluate
 from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import form_groups
+from frostline_trainer.engine.groups import Groups, form_groups
 from frostline_trainer.engine.moves import give_up, move_pieces
 from frostline_trainer.engine.unit_state import export_unit, unit_digest
 from frostline_trainer.engine.vote import Ballot, hold_vote
@@ -90,7 +90,8 @@ def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], 
         old, generation = generation, None
         if worker_id in plan.participants:
             step = plan.start_step if plan.start == "checkpoint" else step
-            generation = enter(context, case, plan, worker_id, step, run, checkpoint_root)
+            continued = old.groups if old is not None else None
+            generation = enter(context, case, plan, worker_id, step, run, checkpoint_root, continued)
             if generation is not None:
                 note_copies(generation, run, f"entered at {step}")
         while generation is not None and step < last:
@@ -117,10 +118,11 @@ def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], 
     return run
 
 
-def enter(context: RunContext, case: Case, plan: Plan, worker_id: str, step: int, run: Run,
-          checkpoint_root: str) -> Generation | None:  # fmt: skip
+def enter(context: RunContext, case: Case, plan: Plan, worker_id: str, step: int, run: Run, checkpoint_root: str,
+          continued: Groups | None = None) -> Generation | None:  # fmt: skip
     """Bring groups, state and stages in place as a worker does at a switch. None for a leaver."""
-    groups = form_groups(plan, worker_id, "gloo", GROUP_SECONDS)
+    groups = form_groups(plan, worker_id, plan.backend, GROUP_SECONDS)
+    groups.connect(continued)
     if plan.start == "continue":
         assert plan.base is not None
         tag = StateTag(lineage=plan.lineage, step=step, generation=plan.base)

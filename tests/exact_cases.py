@@ -14,11 +14,12 @@ from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.data.split import TaskData
 from frostline_trainer.engine.context import RunContext, has_dropout
 from frostline_trainer.families.registry import family_named
+from frostline_trainer.setup import deterministic_cuda
 from frostline_trainer.tasks import task_for
 from tests.oracle.models import CLASSES, TOKENS, VOCABULARY, small_batch, small_model
 from tests.oracle.plain_loop import IGNORED, Recipe, Trace, run_plain_loop
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "mixed_bfloat16": torch.float32}
 BLOCKS = 6
 NUM_UNITS = BLOCKS + 2
 LEAVES = 8
@@ -63,6 +64,7 @@ class Case:
     feature_noise: float = 0.0
     audit_every: int = 1
     state_ranges: int = 1
+    device: str = "cpu"
 
     def freeze_point_at(self, step: int) -> int:
         """The freeze point in force in `step`."""
@@ -139,7 +141,7 @@ def job_of(case: Case) -> Job:
                 "batch": case.batch,
                 "audit_every_steps": case.audit_every,
                 "state_ranges": case.state_ranges,
-                "device": "cpu",
+                "device": case.device,
             },
             "cache": {"codec": case.codec, "shadow_audit_fraction": case.audit_fraction},
         }
@@ -152,8 +154,10 @@ def _augmentation(case: Case) -> dict[str, Any]:
 
 def build_case(case: Case) -> RunContext:
     """What a worker builds from its job: the oracle's very model, cut into units, over the case's rows."""
-    job = job_of(case)
+    job, device = job_of(case), torch.device("cpu") if case.device == "cpu" else torch.device(case.device, 0)
     family = family_named(job.model.family)
+    if device.type == "cuda":
+        deterministic_cuda()
     sizes = DataSizes(
         num_labels=1 if case.family == "bert_regression" else CLASSES,
         vocabulary_size=0 if case.family == "vit" else VOCABULARY,
@@ -168,8 +172,10 @@ def build_case(case: Case) -> RunContext:
     cut = family.cut(small_model(case.family, DTYPES[case.dtype], case.dropout, BLOCKS), job.task.kind)
     if case.untie_on_freeze:
         cut.tied = None
+    for unit in cut.units:
+        unit.to(device)
     config = cut.model.config
-    return RunContext(job, data, task_for(job, sizes), cut, torch.device("cpu"), family.hidden_shape(config, sizes),
+    return RunContext(job, data, task_for(job, sizes), cut, device, family.hidden_shape(config, sizes),
                       has_dropout(config), family.forward_flops(config, sizes, job.task.kind))  # fmt: skip
 
 
@@ -181,7 +187,7 @@ def oracle_trace(case: Case) -> Trace:
     batches = []
     for step in range(1, case.steps + 1):
         rows = split.collate(order.indices(step), [0] * BATCH)
-        batches.append({key: _in_type(key, value, dtype) for key, value in rows.items()})
+        batches.append({key: _in_type(key, value, dtype).to(case.device) for key, value in rows.items()})
     recipe = Recipe(
         micro_batch_size=MICRO_BATCH,
         reduction_leaves=LEAVES,
@@ -192,7 +198,7 @@ def oracle_trace(case: Case) -> Trace:
         freeze_points=dict(case.freezing),
         untie_on_freeze=case.untie_on_freeze,
     )
-    model = small_model(case.family, dtype, case.dropout, BLOCKS)
+    model = small_model(case.family, dtype, case.dropout, BLOCKS).to(case.device)
     return run_plain_loop(model, batches, recipe)
 
 

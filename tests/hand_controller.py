@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from frostline_contract.plan import Decision, GenerationId, Placement, Plan
+from frostline_contract.plan import GLOO, Backend, Decision, GenerationId, Placement, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_controller.checkpoints import newest_checkpoint
 from frostline_controller.membership import Worker
@@ -158,10 +158,11 @@ class HandMadeRun:
     """Leads workers through generations. ended(): worker ids whose processes are gone. layouts: by number of workers left."""
 
     def __init__(self, service: HandController, ended: Any, layouts: Mapping[int, Layout], domains: Mapping[str, str],
-                 decisions: Sequence[Decision] = (), state_ranges: int = 1) -> None:  # fmt: skip
+                 decisions: Sequence[Decision] = (), state_ranges: int = 1, backend: Backend = GLOO) -> None:  # fmt: skip
         self.service, self.told = service, service.told
         self._ended, self._layouts, self._domains, self._decisions = ended, layouts, domains, tuple(decisions)
         self._state_ranges = state_ranges
+        self._backend: Backend = backend
         self.current: Plan | None = None
         self.prepared: Plan | None = None
         self.answers: list[Answer] = []
@@ -180,7 +181,7 @@ class HandMadeRun:
         placement = layout.placement(freeze_point)
         draft = self._draft(placement, self._lineage, freeze_point, decision)
         plan = switching_plan(draft, base=self.current, window=steps)
-        self.prepared = plan.model_copy(update={"decisions": self._decisions})
+        self.prepared = plan.model_copy(update={"decisions": self._decisions, "backend": self._backend})
         self.plans.append(self.prepared)
         self._tell(self.prepared.participants, plan=to_message(self.prepared, plan_pb2.Plan))
         return self.prepared
@@ -280,6 +281,7 @@ class HandMadeRun:
         return self.service.workers[workers[0]]
 
     def _announce(self, plan: Plan) -> Plan:
+        plan = plan.model_copy(update={"backend": self._backend})
         self.current = plan
         self.plans.append(plan)
         self._tell(plan.participants, plan=to_message(plan, plan_pb2.Plan))

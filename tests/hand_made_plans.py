@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from frostline_contract.plan import NOBODY, GenerationId, PieceHolders, Placement, Plan
+from frostline_contract.plan import GLOO, NOBODY, Backend, GenerationId, PieceHolders, Placement, Plan
 from frostline_contract.shape import ParallelShape, deal_leaves
 from frostline_controller.plan_building import pieces_in
 from tests.engine_member import Run
@@ -79,7 +79,7 @@ def lone_plan(placement: Placement) -> Plan:
 
 def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], checkpoint_root: str = "",
                checkpoint_step: int = 0, resume: tuple[str, int] | None = None, score: bool = True,
-               refused: tuple[int, ...] = ()) -> list[Run]:  # fmt: skip
+               refused: tuple[int, ...] = (), backend: Backend = GLOO) -> list[Run]:  # fmt: skip
     """Run a case through a series of layouts. Returns each worker's report, by worker number.
 
     resume: (checkpoint folder relative to the root, its step): the first plan starts from it.
@@ -88,7 +88,7 @@ def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], ch
     ports = workers.call([Call("tests.engine_member:store_port", {})] * count)
     plans: list[Plan] = []
     for segment in segments:
-        plans.append(make_plan(segment, plans[-1] if plans else None, ports, resume, case.state_ranges))
+        plans.append(make_plan(segment, plans[-1] if plans else None, ports, resume, case.state_ranges, backend))
     fields = [(plan.model_dump(mode="json"), segment.last) for plan, segment in zip(plans, segments, strict=True)]
     arguments: dict[str, Any] = {
         "case": case, "segments": fields, "checkpoint_root": checkpoint_root, "checkpoint_step": checkpoint_step, "score": score,
@@ -99,7 +99,7 @@ def run_series(workers: WarmWorkers, case: Case, segments: Sequence[Segment], ch
 
 
 def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: tuple[str, int] | None = None,
-              state_ranges: int = 1) -> Plan:  # fmt: skip
+              state_ranges: int = 1, backend: Backend = GLOO) -> Plan:  # fmt: skip
     """The plan of a segment that follows `before`, or that starts: from the seed, or from the checkpoint `resume`."""
     placement = segment.layout.placement(segment.freeze_point, segment.bounds)
     sources: tuple[str, ...] = ()
@@ -124,6 +124,7 @@ def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: t
         uncovered=uncovered,
         holders=holders_of(before, placement.workers + leavers) if before is not None else (),
         state_source=sources[0] if sources else "",
+        backend=backend,
         store_host="127.0.0.1",
         store_port=ports[segment.layout.numbers[0]],
         state_ranges=state_ranges,

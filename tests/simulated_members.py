@@ -1,14 +1,17 @@
 """Members of a plan as threads of one process: pipelines and gradients go over simulated NCCL, votes over gloo as ever."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 
+from frostline_contract.plan import NCCL, Plan
 from frostline_trainer.comm import nccl
-from frostline_trainer.engine.groups import form_groups
+from frostline_trainer.comm.collectives import Group
+from frostline_trainer.engine import moves, vote
 from tests import engine_member
 from tests.engine_member import Run
 from tests.exact_cases import Case, build_case
@@ -20,18 +23,22 @@ SECONDS = 120.0
 _building = threading.Lock()
 
 
-def run_simulated(case: Case, layout: Layout, network: Network) -> list[Run]:
-    """Train a case on a layout. Returns each worker's report. Raises what the first member raised."""
-    count = layout.pp_degree * layout.dp_degree
-    port = engine_member.store_port()
-    plan = make_plan(Segment(layout, case.steps), None, [port] * count).model_dump(mode="json")
+def run_simulated(case: Case, series: Layout | Sequence[Segment], network: Network) -> list[Run]:
+    """Train a case on a layout, or through segments. Returns each worker's report. Raises what the first member raised."""
+    segments = [Segment(series, case.steps)] if isinstance(series, Layout) else list(series)
+    count = 1 + max(number for segment in segments for number in segment.layout.numbers)
+    ports = [engine_member.store_port()] * count
+    plans: list[Plan] = []
+    for segment in segments:
+        plans.append(make_plan(segment, plans[-1] if plans else None, ports, backend=NCCL))
+    told = [(plan.model_dump(mode="json"), segment.last) for plan, segment in zip(plans, segments, strict=True)]
     network.expect(count)
 
     def run(index: int) -> Run:
         with network.member(index):
-            return engine_member.run_member(case, f"w{index}", [(plan, case.steps)])
+            return engine_member.run_member(case, f"w{index}", told)
 
-    with _over(network):
+    with over(network):
         return in_threads(run, count)
 
 
@@ -58,19 +65,52 @@ def in_threads(run: Callable[[int], Any], count: int, seconds: float = SECONDS) 
 
 
 @contextmanager
-def _over(network: Network) -> Iterator[None]:
-    """Members of `tests.engine_member` form NCCL groups over the network, and build their models one at a time: torch's generator
-    belongs to the process."""
-    before = nccl.make_communicator, nccl.OWN_DEVICE, engine_member.form_groups, engine_member.build_case
+def over(network: Network) -> Iterator[None]:
+    """Members of `tests.engine_member` form NCCL groups over the network, and their steps run on its devices."""
+    with pytest.MonkeyPatch.context() as changes:
+        for owner, name, other in list(_changes(network)):
+            changes.setattr(owner, name, other)
+        yield
+
+
+def _changes(network: Network) -> Iterator[tuple[Any, str, Any]]:
+    """What is another thing over the network: (owner, name, the other thing).
+
+    Members build their models one at a time: torch's generator belongs to the process. A device that is behind has marks; what a
+    GPU's host computes in its own memory, votes and moving states, is computed at once; what the host reads it waits for.
+    """
+    yield nccl, "make_communicator", network.make
+    yield nccl, "OWN_DEVICE", torch.device("cpu")
 
     def build(case: Case) -> Any:
-        with _building:
-            return build_case(case)
+        with _building, network.on_host():
+            context = build_case(case)
+        context.marks = network.marks()
+        return context
 
-    nccl.make_communicator, nccl.OWN_DEVICE = network.make, torch.device("cpu")
-    engine_member.form_groups = lambda plan, worker_id, backend, seconds: form_groups(plan, worker_id, "nccl", seconds)
-    engine_member.build_case = build
-    try:
-        yield
-    finally:
-        nccl.make_communicator, nccl.OWN_DEVICE, engine_member.form_groups, engine_member.build_case = before
+    yield engine_member, "build_case", build
+
+    def hold_vote(*arguments: Any) -> Any:
+        with network.on_host():
+            return vote.hold_vote(*arguments)
+
+    def move_pieces(*arguments: Any) -> Any:
+        network.drain()
+        with network.on_host():
+            return moves.move_pieces(*arguments)
+
+    yield engine_member, "hold_vote", hold_vote
+    yield engine_member, "move_pieces", move_pieces
+    for owner, name in ((torch.Tensor, "tolist"), (torch.Tensor, "numpy"), (Group, "_outgoing"), (Group, "_landing")):
+        yield owner, name, _reading(network, getattr(owner, name))
+
+
+def _reading(network: Network, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that reads a tensor's memory, or hands it to somebody who does, behind the dispatcher's back."""
+
+    def read(self: Any, *arguments: Any, **named: Any) -> Any:
+        if getattr(self, "backend", "gloo") == "gloo":
+            network.drain()
+        return method(self, *arguments, **named)
+
+    return read

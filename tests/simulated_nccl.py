@@ -5,42 +5,38 @@ What is simulated, and asked of real NCCL by `tests/integration/test_transport.p
 - A communicator runs its operations one after the other, in the order of their calls. A group of more than two members that was
   not connected ahead has a communicator for each pair of members that exchange messages, for both directions together.
 - Tags mean nothing. A send ends only with its receive (rendezvous).
+- A work that takes longer than its timeout ends the process that waits for it.
 - `wait` of a work returns at once: the device waits, not the host. What is to be filled holds NaN until device time.
 - A peer that is dead is silence. An abort ends what is under way without an exception and leaves garbage.
-- Two members on one device are refused when the communicator is connected.
+- Two members on one device are refused when the communicator is connected, which waits until the devices of its members are idle
+  and keeps them from being given anything meanwhile.
 
 The host's thread plays the device's stream: under `Network.member` each computation first waits for the works that the thread has
-waited for. Where all members wait and nothing can go on, `Deadlock` is raised in all of them, with what each waits for.
+waited for. With `run_ahead` each member has a device that is behind it instead (`tests.run_ahead`). Where all members wait and
+nothing can go on, `Deadlock` is raised in all of them, with what each waits for.
 """
 
 import math
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.simulated_operations import GARBAGE, Lane, Operation, fill, move, of_one_kind
+from tests.run_ahead import Mark, OnDevice, RunAhead
+from tests.simulated_communicator import SimulatedNccl
+from tests.simulated_operations import GARBAGE, Lane, Member, Operation, fill, is_idle, is_stuck, move, of_one_kind
 
 
 class Deadlock(AssertionError):
     """Every member waits for another one."""
 
 
-@dataclass
-class Member:
-    """A thread that plays one rank and its device. waited: works that its stream waits for."""
-
-    index: int
-    device: str
-    waited: list[Operation] = field(default_factory=list)
-    blocked: bool = False
-    ended: bool = False
+class ProcessEnded(BaseException):
+    """The library's watchdog ends the process of whoever waits longer than a work's timeout; nothing catches that."""
 
 
 class Network:
@@ -48,15 +44,17 @@ class Network:
 
     finds_deadlocks: raise Deadlock where all members wait; off where a test lets somebody wait for a dead peer.
     device_time: whether devices do what they are given at once, or only after `let_devices_run`.
+    run_ahead: whether devices are behind their hosts.
     """
 
-    def __init__(self, finds_deadlocks: bool = True, device_time: bool = True) -> None:
+    def __init__(self, finds_deadlocks: bool = True, device_time: bool = True, run_ahead: bool = False) -> None:
         self.changed = threading.Condition()
         self._members: dict[int, Member] = {}
         self._lanes: dict[tuple[Lane, int], deque[Operation]] = {}
         self._sizes: dict[str, int] = {}
         self._devices: dict[str, dict[int, str]] = {}
-        self._finds_deadlocks, self._device_time = finds_deadlocks, device_time
+        self._met: dict[str, int] = {}
+        self._finds_deadlocks, self._device_time, self._run_ahead = finds_deadlocks, device_time, run_ahead
         self._here = threading.local()
         self._closed = False
         self.deadlock = ""
@@ -71,10 +69,14 @@ class Network:
         """The calling thread is this rank, and its computations run on this rank's device, until the end of the block."""
         me = self._members[index] = Member(index, device or f"GPU-{index}")
         self._here.member = me
+        if self._run_ahead:
+            me.ahead = OnDevice(RunAhead(lambda operation: self._device_waits(me, operation), self._look_again))
         try:
-            with _Stream(self, me):
+            with me.ahead or _Stream(self, me):
                 yield me
         finally:
+            if me.ahead is not None:
+                me.ahead.device.end()
             with self.changed:
                 me.ended = True
                 self.changed.notify_all()
@@ -85,8 +87,31 @@ class Network:
             self._members[index] = Member(index, f"GPU-{index}")
 
     @property
+    def operations_ahead(self) -> int:
+        """Computations that hosts gave their devices without waiting for them."""
+        return sum(member.ahead.device.ahead for member in self._members.values() if member.ahead is not None)
+
+    @property
     def current(self) -> Member | None:
         return getattr(self._here, "member", None)
+
+    @contextmanager
+    def on_host(self) -> Iterator[None]:
+        """What the calling member computes in here lies in host memory."""
+        member = self.current
+        with member.ahead.on_host() if member is not None and member.ahead is not None else nullcontext():
+            yield
+
+    def drain(self) -> None:
+        """The calling member's host waits for its device, unless it is busy in its own memory."""
+        member = self.current
+        if member is not None and member.ahead is not None and not member.ahead.suspended:
+            member.ahead.device.drain()
+
+    def marks(self) -> Callable[[], Mark] | None:
+        """Marks of the calling member's device; None where the host plays it."""
+        member = self.current
+        return member.ahead.device.mark if member is not None and member.ahead is not None else None
 
     def kill(self, index: int) -> None:
         """The member is gone; its peers hear nothing of it."""
@@ -95,6 +120,7 @@ class Network:
                 if queue and queue[0].owner == index:
                     queue.clear()
             self._members[index].ended = True
+            self.changed.notify_all()
 
     def let_devices_run(self) -> None:
         with self.changed:
@@ -108,7 +134,7 @@ class Network:
             self.changed.notify_all()
         self._wire.join()
 
-    def make(self, store: Any, name: str, index: int, size: int, max_ctas: int | None = None) -> "SimulatedNccl":
+    def make(self, store: Any, name: str, index: int, size: int, max_ctas: int | None = None) -> SimulatedNccl:
         """In place of `comm.nccl.make_communicator`, called by a member's thread."""
         assert self.current is not None
         with self.changed:
@@ -118,12 +144,37 @@ class Network:
     def connect(self, name: str, index: int, device: str) -> None:
         """Blocks until all members of the group have come. RuntimeError where two of them have one device."""
         with self.changed:
+            members = [member for member in self._members.values() if member.device == device and not member.ended]
+            for member in members:
+                member.connecting += 1
             devices = self._devices.setdefault(name, {})
-            devices[index] = device
-            self.changed.notify_all()
-            self.changed.wait_for(lambda: len(devices) == self._sizes[name] or self._closed)
+            try:
+                self.changed.wait_for(lambda: all(map(is_idle, members)) or self._closed)
+                devices[index] = device
+                self.changed.notify_all()
+                self.changed.wait_for(lambda: len(devices) == self._sizes[name] or self._closed)
+            finally:
+                for member in members:
+                    member.connecting -= 1
+                self.changed.notify_all()
             if len(set(devices.values())) < len(devices):
                 raise RuntimeError(f"ncclInvalidUsage: Duplicate GPU detected in {name}: {devices}")
+
+    def meet(self, name: str, count: int) -> None:
+        """So many members have come here; none of them is computing meanwhile."""
+        with self.changed:
+            self._met[name] = self._met.get(name, 0) + 1
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self._met[name] >= count or self._closed)
+
+    @property
+    def connected(self) -> int:
+        """Communicators whose members have all come."""
+        return sum(len(devices) == self._sizes[name] for name, devices in self._devices.items())
+
+    def is_being_connected(self, index: int) -> bool:
+        """Whether a communicator is being made on a member's device now."""
+        return self._members[index].connecting > 0
 
     def devices_of(self, name: str) -> set[str]:
         """The devices of the members that have connected in a group."""
@@ -131,13 +182,52 @@ class Network:
 
     # ---- operations
 
-    def post(self, operation: Operation) -> Operation:
+    def post(self, operation: Operation, member: Member | None = None) -> Operation:
         with self.changed:
-            for tensor in operation.writes:
-                fill(tensor, math.nan)
+            while member is not None and member.connecting and not self._closed:
+                member.blocked = True
+                self._raise_deadlock()
+                self.changed.notify_all()
+                self.changed.wait()
+            if member is not None:
+                member.blocked = False
+            if member is not None and member.ahead is not None:
+                operation.started = False
+                member.ahead.device.give(lambda: self._start(operation))
+            else:
+                for tensor in operation.writes:
+                    fill(tensor, math.nan)
             self._lanes.setdefault((operation.lane, operation.member), deque()).append(operation)
             self.changed.notify_all()
         return operation
+
+    def _start(self, operation: Operation) -> None:
+        """The member's device has come to the operation."""
+        with self.changed:
+            if not operation.done:  # by an abort
+                for tensor in operation.writes:
+                    fill(tensor, math.nan)
+            operation.started = True
+            self.changed.notify_all()
+
+    def _device_waits(self, member: Member, operation: Operation) -> bool:
+        """A device that is behind its host waits for an operation. False where its member is gone."""
+        with self.changed:
+            member.waited.append(operation)
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: operation.done or member.ended or self._closed or bool(self.deadlock))
+            member.waited.remove(operation)
+            self._raise_deadlock()
+            return operation.done
+
+    def _look_again(self) -> None:
+        """A host has begun, or ended, to wait for its device."""
+        with self.changed:
+            self.changed.notify_all()
+
+    def _raise_deadlock(self) -> None:
+        if self.deadlock:
+            raise Deadlock(self.deadlock)
 
     def abort(self, name: str, index: int) -> None:
         with self.changed:
@@ -154,11 +244,14 @@ class Network:
         """The member's stream goes on when all that it waits for is done."""
         with self.changed:
             while not all(operation.done for operation in member.waited):
-                if self.deadlock:
-                    raise Deadlock(self.deadlock)
+                self._raise_deadlock()
+                left = min(one.deadline for one in member.waited if not one.done) - time.monotonic()
+                if left <= 0:
+                    member.ended = True
+                    raise ProcessEnded(f"member {member.index} has waited longer than its works may take: {member.waited[0]}")
                 member.blocked = True
                 self.changed.notify_all()
-                self.changed.wait()
+                self.changed.wait(left)
             member.blocked = False
             member.waited.clear()
 
@@ -181,7 +274,7 @@ class Network:
         """Operations at the heads of their communicators that belong together, by member."""
         heads: dict[Lane, dict[int, Operation]] = {}
         for (lane, member), queue in self._lanes.items():
-            if queue:
+            if queue and queue[0].started:
                 heads.setdefault(lane, {})[member] = queue[0]
         for lane, by_member in heads.items():
             for member, head in by_member.items():
@@ -195,7 +288,7 @@ class Network:
 
     def _find_deadlock(self) -> None:
         waiting = [member for member in self._members.values() if not member.ended]
-        blocked = waiting and all(member.blocked and not all(one.done for one in member.waited) for member in waiting)
+        blocked = waiting and all(map(is_stuck, waiting))
         if self._finds_deadlocks and self._device_time and blocked and not self.deadlock:
             heads = {
                 member.index: [str(queue[0]) for queue in self._lanes.values() if queue and queue[0].owner == member.index]
@@ -216,68 +309,3 @@ class _Stream(TorchDispatchMode):
         if self._member.waited:
             self._network.await_device(self._member)
         return func(*args, **(kwargs or {}))
-
-
-@dataclass
-class SimulatedWork:
-    network: Network
-    operation: Operation
-
-    def wait(self, *timeout: Any) -> bool:
-        """The stream of the calling thread waits; the host does not."""
-        member = self.network.current
-        if member is not None and not self.operation.done:
-            member.waited.append(self.operation)
-        return True
-
-    def is_completed(self) -> bool:
-        return self.operation.done
-
-
-class SimulatedNccl:
-    """What the trainer uses of ProcessGroupNCCL."""
-
-    def __init__(self, network: Network, name: str, index: int, size: int, member: Member) -> None:
-        self._network, self._name, self._index, self._size = network, name, index, size
-        self._device = member.device
-        self._connected = False
-        self.options = SimpleNamespace(group_name=name)
-
-    def eager_connect_single_device(self, device: torch.device) -> None:
-        self._network.connect(self._name, self._index, self._device)
-        self._connected = True
-
-    def get_error(self) -> Any:
-        return SimpleNamespace(name="SUCCESS")
-
-    def abort(self) -> None:
-        self._network.abort(self._name, self._index)
-
-    def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> SimulatedWork:
-        return self._post("send", to, tensors, [])
-
-    def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> SimulatedWork:
-        return self._post("recv", source, [], tensors)
-
-    def allreduce(self, tensors: list[torch.Tensor]) -> SimulatedWork:
-        return self._post("allreduce", -1, [tensors[0].clone()], tensors)
-
-    def alltoall_base(
-        self, output: torch.Tensor, source: torch.Tensor, output_counts: list[int], counts: list[int]
-    ) -> SimulatedWork:
-        return self._post("alltoall", -1, [source], [output], tuple(counts))
-
-    def _allgather_base(self, output: torch.Tensor, own: torch.Tensor) -> SimulatedWork:
-        return self._post("allgather", -1, [own], [output])
-
-    def _post(
-        self, kind: str, peer: int, reads: list[torch.Tensor], writes: list[torch.Tensor], counts: tuple[int, ...] = ()
-    ) -> SimulatedWork:
-        member = self._network.current
-        if member is not None and member.waited:
-            self._network.await_device(member)  # the communicator's stream begins after what the device has been given
-        whole = self._connected or kind not in ("send", "recv")
-        lane = (self._name, "all" if whole else (min(self._index, peer), max(self._index, peer)))
-        owner = member.index if member is not None else -1
-        operation = Operation(kind, owner, self._index, lane, peer, reads, writes, counts)
-        return SimulatedWork(self._network, self._network.post(operation))

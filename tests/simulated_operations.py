@@ -1,10 +1,14 @@
-"""The operations of simulated NCCL, and what they do to memory at device time."""
+"""The operations of simulated NCCL and the members that call them, and what operations do to memory at device time."""
 
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from tests.run_ahead import OnDevice
 
 GARBAGE = 1e30
 Lane = tuple[str, Any]
@@ -13,7 +17,9 @@ Lane = tuple[str, Any]
 
 @dataclass
 class Operation:
-    """One call, of one member. owner: its global rank. member, peer: places in the communicator's group."""
+    """One call, of one member. owner: its global rank. member, peer: places in the communicator's group. started: whether the
+    member's device has come to it. deadline: by `time.monotonic`, after which the library ends the process that waits for it.
+    """
 
     kind: str
     owner: int
@@ -24,9 +30,37 @@ class Operation:
     writes: list[torch.Tensor]
     counts: tuple[int, ...] = ()
     done: bool = False
+    started: bool = True
+    deadline: float = math.inf
 
     def __str__(self) -> str:
         return f"{self.kind} {f'with {self.peer} ' if self.kind in ('send', 'recv') else ''}on {self.lane}"
+
+
+@dataclass
+class Member:
+    """A thread that plays one rank and its device. waited: works that its stream waits for. ahead: of a device that is behind.
+    connecting: communicators that are being made on the device now.
+    """
+
+    index: int
+    device: str
+    waited: list[Operation] = field(default_factory=list)
+    blocked: bool = False
+    ended: bool = False
+    ahead: OnDevice | None = None
+    connecting: int = 0
+
+
+def is_idle(member: Member) -> bool:
+    """Whether the member's device waits for nobody."""
+    return all(operation.done for operation in member.waited)
+
+
+def is_stuck(member: Member) -> bool:
+    """Whether the member's device waits for others, and its host for the device."""
+    host_waits = member.ahead is not None and member.ahead.device.host_waits
+    return (host_waits or member.blocked) and not is_idle(member)
 
 
 def of_one_kind(operations: Iterable[Operation]) -> bool:
@@ -35,8 +69,9 @@ def of_one_kind(operations: Iterable[Operation]) -> bool:
 
 
 def fill(tensor: torch.Tensor, value: float) -> None:
-    """Overwrite a tensor as a device does: behind autograd's back."""
-    tensor.data.fill_(value if tensor.is_floating_point() else -1)
+    """Overwrite a tensor as a device does: behind autograd's back, and not as a computation of the calling member."""
+    with _disable_current_modes():
+        tensor.data.fill_(value if tensor.is_floating_point() else -1)
 
 
 def move(ready: list[Operation]) -> None:

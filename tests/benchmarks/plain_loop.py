@@ -19,7 +19,8 @@ class PlainLoop:
         self.data, self.order = context.data.train, context.order(1)
         self.augmentation = context.job.data.augmentation
         self.size = micro_batch_size or context.micro_batch_size
-        self.model = unsplit_model(context)
+        self.model = unsplit_model(context).to(context.device)
+        self.device, self.mixed = context.device, context.job.training.precision == "mixed_bfloat16"
         section = context.job.training.optimizer
         self.clip_norm = context.job.training.clip_norm
         parameters = list(self.model.parameters())
@@ -40,14 +41,16 @@ class PlainLoop:
         self.step_number += 1
         indices = self.order.indices(self.step_number)
         variants = self.order.variants(self.step_number, indices, self.augmentation.mode, self.augmentation.variants)
-        batch = self.data.collate(indices, variants)
+        batch = {name: tensor.to(self.device) for name, tensor in self.data.collate(indices, variants).items()}
         labels = batch.pop("labels")
         count = (labels != IGNORED).sum()
         losses = []
         for start in range(0, len(labels), self.size):
             rows = {name: tensor[start : start + self.size] for name, tensor in batch.items()}
-            logits = self.model(**rows).logits
-            loss = functional.cross_entropy(logits, labels[start : start + self.size], reduction="sum", ignore_index=IGNORED)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
+                logits = self.model(**rows).logits
+            scores, wanted = logits.flatten(0, -2).float(), labels[start : start + self.size].flatten()
+            loss = functional.cross_entropy(scores, wanted, reduction="sum", ignore_index=IGNORED)
             loss = loss / count
             loss.backward()
             losses.append(loss.detach())

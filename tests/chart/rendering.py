@@ -104,6 +104,7 @@ EVERYTHING = (
     'kubernetes.trainer.tolerations=[{"key":"team","value":"vision","effect":"NoExecute","tolerationSeconds":60},{"operator":"Exists"}]',
     'kubernetes.trainer.limits={"memory":"64Gi","cpu":7.5,"hugepages-2Mi":1073741824}',
     'kubernetes.trainer.env={"NCCL_DEBUG":"INFO"}',
+    'kubernetes.trainer.nccl={"socket_interface":"eth0","hca":"mlx5","gid_index":3}',
     'kubernetes.trainer.labels={"team":"vision"}',
     'kubernetes.trainer.annotations={"example.com/cost":"42"}',
     'kubernetes.controller.image={"repository":"example.com/controller","tag":"sha256:' + "0" * 64 + '","pull_policy":"Always"}',

@@ -39,6 +39,16 @@ def test_every_object_is_as_the_api_says(version: str, settings: tuple[str, ...]
     assert [mistake for one in objects for mistake in openapi.mistakes(one, version)] == []
 
 
+CLAIMS = ("placement.workers_per_pod=8", "kubernetes.trainer.gpus=8", 'kubernetes.trainer.gpu_device_class="gpu.nvidia.com"',
+          'kubernetes.trainer.capabilities.add=["IPC_LOCK"]')  # fmt: skip
+"""What older versions have not."""
+
+
+@pytest.mark.parametrize("version", [one for one in openapi.SUMS if [int(part) for part in one.split(".")] >= [1, 34]])
+def test_claims_of_devices_are_as_the_api_says(version: str) -> None:
+    assert [mistake for one in render(*CLAIMS).objects for mistake in openapi.mistakes(one, version)] == []
+
+
 def test_the_oldest_version_is_the_one_that_the_chart_asks_for() -> None:
     oldest = min(openapi.SUMS, key=lambda version: [int(part) for part in version.split(".")])
     assert f'kubeVersion: ">={oldest.rpartition(".")[0]}.0-0"' in (CHART / "Chart.yaml").read_text()

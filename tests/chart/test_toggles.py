@@ -65,16 +65,6 @@ def test_no_cluster_role_unless_asked() -> None:
     assert {subject["namespace"] for subject in binding["subjects"]} == {"research"}
 
 
-def test_gpus() -> None:
-    settings = ("placement.workers_per_pod=8", "kubernetes.trainer.gpus=8", "placement.workers=16")
-    found = render(*settings)
-    assert found.container(*TRAINER)["resources"]["limits"] == {"nvidia.com/gpu": "8"}
-    assert environment(found.container(*TRAINER))["FROSTLINE_WORKERS_PER_POD"] == "8"
-    keys = [one["key"] for one in found.pod(*TRAINER)["tolerations"]]
-    assert "nvidia.com/gpu" in keys
-    assert "nvidia.com/gpu" not in json.dumps([render().pod(*TRAINER), found.pod(*CONTROLLER)])
-
-
 def test_spot_nodes() -> None:
     keys = {one["key"] for one in render("kubernetes.trainer.spot=true").pod(*TRAINER)["tolerations"]}
     assert {"cloud.google.com/gke-spot", "kubernetes.azure.com/scalesetpriority"} <= keys

@@ -1,7 +1,8 @@
 """A Dockerfile without a container engine: its instructions, followed in an ordinary folder.
 
-Understood is what ours say: ARG before FROM, FROM, WORKDIR, COPY, RUN, ENV, USER, CMD. Absolute paths of COPY and RUN lie under
-the stage's folder; `python` is the interpreter that the tests run with, since a base image cannot be had here.
+Understood is what ours say: ARG with a default, FROM, WORKDIR, COPY, RUN, ENV, USER, CMD. Absolute paths of COPY and RUN lie
+under the stage's folder; `python` is the interpreter that the tests run with, since a base image cannot be had here. Packages of
+the base's distribution are taken down, not installed.
 """
 
 import json
@@ -32,18 +33,16 @@ def read_instructions(file: Path) -> list[Instruction]:
     lines = [line.strip() for line in text.splitlines()]
     read = [Instruction(*_split(line)) for line in lines if line and not line.startswith("#")]
     defaults = dict(one.text.split("=", 1) for one in read if one.name == "ARG")
-    return [
-        Instruction(
-            one.name, re.sub(r"\$\{(\w+)\}", lambda named: defaults[named[1]], one.text) if one.name == "FROM" else one.text
-        )
-        for one in read
-        if one.name != "ARG"
-    ]
+
+    def default(named: re.Match[str]) -> str:
+        return defaults.get(named[1], named[0])
+
+    return [Instruction(one.name, re.sub(r"\$\{(\w+)\}", default, one.text)) for one in read if one.name != "ARG"]
 
 
 @dataclass
 class Stage:
-    """What one FROM begins. root: the folder that stands for /. commands: what CMD says."""
+    """What one FROM begins. root: the folder that stands for /. command: what CMD says. packages: of the base's distribution."""
 
     base: str
     root: Path
@@ -51,6 +50,7 @@ class Stage:
     user: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     command: list[str] = field(default_factory=list)
+    packages: list[str] = field(default_factory=list)
 
     def place(self, path: str) -> Path:
         """Where an absolute or relative path of the image is."""
@@ -119,6 +119,9 @@ class Build:
                 shutil.copy(one, place)
 
     def _run(self, stage: Stage, text: str) -> None:
+        if text.startswith("apt-get update"):
+            stage.packages += [word for word in shlex.split(text) if "=" in word]
+            return
         tools = self._folder / "tools"
         tools.mkdir(exist_ok=True)
         python = tools / "python"

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,14 @@ def test_an_image_is_pinned_runs_as_nobody_and_is_built_in_two_stages(service: s
 def test_only_the_trainers_have_torch(service: str) -> None:
     named = "requirements-torch.txt" in dockerfile(service).read_text(encoding="utf-8")
     assert named == (service == "trainer")
+
+
+def test_the_trainers_have_the_libraries_of_rdma_each_with_its_version() -> None:
+    (line,) = [one.text for one in read_instructions(dockerfile("trainer")) if "apt-get install" in one.text]
+    packages = [word for word in shlex.split(line) if "=" in word]
+    assert {word.partition("=")[0] for word in packages} == {"libibverbs1", "ibverbs-providers"}
+    assert all(re.fullmatch(r"[a-z0-9-]+=\d[\w.+~-]*", word) for word in packages)
+    assert "rm -rf /var/lib/apt/lists/*" in line, "the image keeps no lists"
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from frostline_contract.plan import Decision
+from frostline_contract.plan import GLOO, Backend, Decision
 from frostline_controller.recovery.facts import GoBack, GoOn
 from frostline_proto.v1 import control_pb2 as pb
 from tests.exact_cases import Case
@@ -54,7 +54,7 @@ class Outcome:
 
 def run_with_faults(pool: WarmWorkers, folder: Path, layouts: Sequence[Layout], faults: Sequence[dict[str, Any]] = (),
                     case: Case = CASE, nodes: Sequence[str] = (), reshape: tuple[Layout, tuple[int, int]] | None = None,
-                    dying: Sequence[int] = (), **sections: dict[str, Any]) -> Outcome:  # fmt: skip
+                    dying: Sequence[int] = (), backend: Backend = GLOO, **sections: dict[str, Any]) -> Outcome:  # fmt: skip
     """layouts: the first one, then those for what is left. nodes: failure domain of each worker; none: nobody keeps anything."""
     pods = (
         max(len(layout.numbers) for layout in layouts)
@@ -85,7 +85,7 @@ def run_with_faults(pool: WarmWorkers, folder: Path, layouts: Sequence[Layout], 
         domains = {f"w{number}": node for number, node in enumerate(nodes)}
         by_count = {len(layout.numbers): layout for layout in layouts}
         run = HandMadeRun(service, lambda: {worker for worker, pid in processes.items() if _is_gone(pid)}, by_count, domains,
-                          DECISIONS, case.state_ranges)  # fmt: skip
+                          DECISIONS, case.state_ranges, backend)  # fmt: skip
         run.start(layouts[0])
         if reshape is not None:
             run.reshape(*reshape)

@@ -8,8 +8,9 @@ import pytest
 from frostline_contract.operations import Kind, Operation
 from frostline_contract.schedules import BUILT_IN, Schedule
 from tests.exact_cases import Case
-from tests.hand_made_plans import Layout
-from tests.integration.test_exactness import differences
+from tests.hand_made_plans import Layout, Segment
+from tests.integration.test_exactness import FAMILIES, differences
+from tests.simulated_kills import PHASES, kill_over_simulated_nccl
 from tests.simulated_members import run_simulated
 from tests.simulated_nccl import Network
 
@@ -37,6 +38,76 @@ def test_steps_over_nccls_rules_end_with_the_oracles_bits(family: str, layout: L
     case = Case(family, dropout=0.0)
     assert differences(case, run_simulated(case, layout, network)) == []
     assert network.operations > case.steps, "nothing went over the simulated NCCL"
+
+
+RUN_AHEAD = (
+    ("gpt2_tied", "float32", Layout(2, 2)),
+    ("vit", "float64", Layout(3, 1, 1, "gpipe")),
+    ("llama", "bfloat16", Layout(2, 1, 2, "interleaved_1f1b")),
+)
+DEATHS = (("gpt2_tied", "schedule", 1), ("bert_classification", "exchange", 2))
+"""(family, phase, victim): a sample of what the widest tables have."""
+
+
+def case_of(family: str, dtype: str = "float32") -> Case:
+    """Without dropout: torch's generator belongs to the process, not to a thread that plays a member."""
+    return Case(family, dtype, dropout=0.0, clip_norm=None if dtype == "bfloat16" else 1.0)
+
+
+@pytest.fixture
+def behind() -> Iterator[Network]:
+    """Devices that do nothing before their hosts wait."""
+    made = Network(run_ahead=True)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("family", "dtype", "layout"), RUN_AHEAD, ids=str)
+def test_steps_on_devices_that_are_behind_have_the_oracles_bits(family: str, dtype: str, layout: Layout, behind: Network) -> None:
+    case = case_of(family, dtype)
+    assert differences(case, run_simulated(case, layout, behind)) == []
+    assert behind.operations_ahead > 1000, "the devices were not behind their hosts"
+
+
+JOURNEY = (
+    Segment(Layout(2, 1), 2),
+    Segment(Layout(2, 2, 1, "1f1b", (2, 0, 3, 1)), 4),
+    Segment(Layout(1, 3, 1, "1f1b", (3, 1, 0)), 5, 1),
+    Segment(Layout(1, 1, 1, "1f1b", (3,)), 6, 3),
+)
+"""Workers join and leave; each generation is connected at its switch."""
+
+
+def test_a_journey_through_shapes_over_nccls_rules_ends_with_one_workers_bits(behind: Network) -> None:
+    case = case_of("gpt2_tied")
+    runs = run_simulated(case, JOURNEY, behind)
+    (alone,) = run_simulated(case, [Segment(Layout(1, 1), case.steps)], behind)
+    assert differences(case, [alone]) == []
+    assert (runs[3].units, runs[3].digest) == (alone.units, alone.digest)
+    assert all(alone.losses[step] == loss for run in runs for step, loss in run.losses.items())
+
+
+@pytest.mark.parametrize(("family", "phase", "victim"), DEATHS, ids=str)
+def test_a_death_in_a_step_over_nccls_rules_changes_no_bit(family: str, phase: str, victim: int) -> None:
+    """Silence until somebody interrupts, aborts that leave garbage, a plan without the dead one; the step is computed again."""
+    assert kill_over_simulated_nccl(case_of(family), Layout(2, 2), 3, victim, phase) == []
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("victim", range(4))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_death_in_a_step_changes_no_bit(family: str, victim: int, phase: str) -> None:
+    assert kill_over_simulated_nccl(case_of(family), Layout(2, 2), 3, victim, phase) == []
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("layout", [layout for _, layout in LAYOUTS] + [Layout(4, 1), Layout(1, 4)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_combination_on_devices_that_are_behind(family: str, dtype: str, layout: Layout, behind: Network) -> None:
+    case = case_of(family, dtype)
+    assert differences(case, run_simulated(case, layout, behind)) == []
 
 
 def split(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:

@@ -3,13 +3,15 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 
+from frostline_trainer.comm import nccl
 from tests.simulated_members import in_threads
-from tests.simulated_nccl import GARBAGE, Deadlock, Network, SimulatedNccl
+from tests.simulated_nccl import GARBAGE, Deadlock, Network, ProcessEnded, SimulatedNccl
 
 
 @pytest.fixture
@@ -131,6 +133,72 @@ def test_collectives_have_their_contents_at_device_time(networks: Callable[..., 
         assert total == [6.0, 6.0]
         assert parts == [index, 10.0 + index, 20.0 + index]
         assert whole == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
+
+
+def test_a_connection_waits_for_an_idle_device_and_holds_it_meanwhile(networks: Callable[..., Network]) -> None:
+    """Why a generation is not connected beside another one's step: each device waits for a message that the other cannot send."""
+
+    def act(index: int, _: SimulatedNccl) -> float:
+        network, threads = made[0], []
+        there, back = (network.make(None, name, index, 2) for name in ("there", "back"))
+        received, sent = torch.zeros(1), torch.ones(1)
+        for one in (there, back):
+            one.eager_connect_single_device(torch.device("cpu"))
+        (back if index == 0 else there).recv([received], 1 - index, 0).wait()  # the device is busy until the other one sends
+        further = network.make(None, "further", index, 2)
+        threads.append(threading.Thread(target=further.eager_connect_single_device, args=(torch.device("cpu"),), daemon=True))
+        threads[0].start()
+        while not network.is_being_connected(index):
+            time.sleep(0.001)
+        (there if index == 0 else back).send([sent], 1 - index, 0).wait()
+        return float(received)
+
+    made = [networks()]
+    with pytest.raises(Deadlock, match="every member waits"):
+        meet(made[0], act)
+
+
+def test_a_device_that_is_behind_does_nothing_before_its_host_waits(networks: Callable[..., Network]) -> None:
+    network = networks(run_ahead=True)
+
+    def act(index: int, group: SimulatedNccl) -> Any:
+        for _ in range(2):  # the first time an operation is done at once
+            tensor = torch.ones(4) * (3.0 if index == 0 else 1.0)
+            doubled = tensor * 2.0
+        (group.send([doubled], 1, 0) if index == 0 else group.recv([doubled], 0, 0)).wait()
+        after = doubled + 1.0
+        seen = bool(torch.utils._python_dispatch._get_current_dispatch_mode() is not None)
+        mark, member = network.marks()(), network.current  # type: ignore[misc]
+        assert member is not None and member.ahead is not None
+        given, done = member.ahead.device.ahead, member.ahead.device.progress
+        deadline = time.monotonic() + 20.0
+        while not mark.query() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        with network.on_host():
+            return seen, given > 0, done, after.tolist()
+
+    for seen, ahead, done, values in meet(network, act):
+        assert seen and ahead
+        assert done[0] < done[1], "the device had done what nobody had waited for"
+        assert values == [7.0] * 4
+
+
+def test_a_works_timeout_ends_the_process_and_the_trainers_is_long_enough(
+    networks: Callable[..., Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def act(index: int, group: SimulatedNccl) -> float:
+        tensor = torch.full((1,), 1.0 - index)
+        if index == 0:
+            time.sleep(1.0)
+            group.send([tensor], 1, 0).wait()
+        else:
+            group.recv([tensor], 0, 0).wait()
+        return float(tensor * 1)
+
+    assert meet(networks(), act) == [1.0, 1.0]
+    monkeypatch.setattr(nccl, "WORK_SECONDS", timedelta(seconds=0.2))
+    with pytest.raises(ProcessEnded, match="member 1 has waited longer than its works may take: recv with 0"):
+        meet(networks(finds_deadlocks=False), act)
 
 
 def test_two_members_on_one_device_are_refused(networks: Callable[..., Network]) -> None:

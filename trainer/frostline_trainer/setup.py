@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 from functools import partial
 
 import torch
@@ -26,7 +27,7 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
     _check_schedules(job)
     device = device or choose_device(job)
     if device.type == "cuda":
-        _deterministic_cuda()
+        deterministic_cuda()
     data = load_data(job)
     family = family_named(job.model.family)
     cut = build_cut_model(job, data.sizes)
@@ -83,8 +84,9 @@ def choose_device(job: Job) -> torch.device:
     return torch.device("cuda", 0)
 
 
-def _deterministic_cuda() -> None:
-    """Exact numerics on CUDA: deterministic kernels only (docs/protocols.md 1.8)."""
+def deterministic_cuda() -> None:
+    """Exact numerics on CUDA in this process: deterministic kernels only (docs/protocols.md 1.8)."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits with one workspace on any stream
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -9,6 +9,18 @@
 {{- if and $gpus (ne $gpus $per) }}
 - kubernetes.trainer.gpus is {{ $gpus }} and placement.workers_per_pod is {{ $per }}: a worker has one GPU; make them equal
 {{- end }}
+{{- if and $pods.trainer.gpu_device_class (not $gpus) }}
+- kubernetes.trainer.gpu_device_class is {{ $pods.trainer.gpu_device_class }} and kubernetes.trainer.gpus is 0: set gpus to placement.workers_per_pod
+{{- end }}
+{{- if and $pods.trainer.gpu_device_class (semverCompare "<1.34.0-0" .Capabilities.KubeVersion.Version) }}
+- kubernetes.trainer.gpu_device_class is {{ $pods.trainer.gpu_device_class }} and the cluster is Kubernetes {{ .Capabilities.KubeVersion.Version }}: claims of devices need 1.34; leave it empty and use the device plugin
+{{- end }}
+{{- range $field, $name := dict "socket_interface" "NCCL_SOCKET_IFNAME" "hca" "NCCL_IB_HCA" "gid_index" "NCCL_IB_GID_INDEX" "debug" "NCCL_DEBUG" }}
+{{- $value := index $pods.trainer.nccl $field }}
+{{- if and (not (kindIs "invalid" $value)) (ne (toString $value) "") (hasKey $pods.trainer.env $name) }}
+- kubernetes.trainer.nccl.{{ $field }} sets {{ $name }}, which is in kubernetes.trainer.env too; remove one of them
+{{- end }}
+{{- end }}
 {{- if and $gpus (eq .Values.training.device "cpu") }}
 - kubernetes.trainer.gpus is {{ $gpus }} and training.device is cpu: set gpus to 0 or device to auto
 {{- end }}

@@ -48,7 +48,7 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
 
-{{/* What every container has. limits, requests: further resources. */}}
+{{/* What every container has. limits, requests: further resources. claim: name of a claim of its pod, for devices. */}}
 {{- define "frostline.container" -}}
 name: {{ .role }}
 image: {{ include "frostline.image" . | quote }}
@@ -58,6 +58,9 @@ securityContext:
   readOnlyRootFilesystem: true
   capabilities:
     drop: [ALL]
+    {{- with (.pods.capabilities | default dict).add }}
+    add: {{ toJson . }}
+    {{- end }}
 {{- with .pods.env_from_secrets }}
 envFrom:
   {{- range . }}
@@ -67,8 +70,12 @@ envFrom:
 {{- end }}
 {{- $requests := merge (dict) .pods.requests (.requests | default dict) }}
 {{- $limits := merge (dict) .pods.limits (.limits | default dict) }}
-{{- if or $requests $limits }}
+{{- if or $requests $limits .claim }}
 resources:
+  {{- with .claim }}
+  claims:
+    - name: {{ . }}
+  {{- end }}
   {{- with $requests }}
   requests:
     {{- include "frostline.quantities" . | trim | nindent 4 }}
@@ -125,6 +132,20 @@ resources:
     secretKeyRef:
       name: {{ $from.secret }}
       key: {{ $from.key | quote }}
+{{- end }}
+{{- end }}
+
+{{/* Variables that tell NCCL of the network; what is not given is the library's choice. */}}
+{{- define "frostline.nccl" -}}
+{{- $given := dict "NCCL_SOCKET_IFNAME" .socket_interface "NCCL_IB_HCA" .hca "NCCL_DEBUG" .debug }}
+{{- if not (kindIs "invalid" .gid_index) }}
+{{- $_ := set $given "NCCL_IB_GID_INDEX" (toString (int64 .gid_index)) }}
+{{- end }}
+{{- range $name, $value := $given }}
+{{- with $value }}
+- name: {{ $name }}
+  value: {{ . | quote }}
+{{- end }}
 {{- end }}
 {{- end }}
 

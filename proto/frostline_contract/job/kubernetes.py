@@ -14,6 +14,8 @@ Quantity = QuantityText | Annotated[int, Field(ge=0)] | Annotated[float, Field(g
 REDIS_TAG = "7.2.16-alpine@sha256:29e8589c3f9ba699b5f7aa4b3c7733c58852a3626439e619aa0ee78de08c6ca0"
 """With its digest, so that whoever names another tag does not keep this one's."""
 GPU = "nvidia.com/gpu"
+NCCL_VARIABLES = {"socket_interface": "NCCL_SOCKET_IFNAME", "hca": "NCCL_IB_HCA", "gid_index": "NCCL_IB_GID_INDEX", "debug": "NCCL_DEBUG"}
+"""What `nccl` sets, by its field."""
 OUR_VARIABLES = "FROSTLINE_"
 SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$"
 """Of a variable that holds a secret: it belongs into a Secret, since `env` can be read in pods' specs and job files."""
@@ -82,10 +84,34 @@ class PodSection(Section):
         return self
 
 
+class CapabilitiesSection(Section):
+    """Linux capabilities of the trainers' containers; all others are dropped."""
+
+    add: tuple[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")], ...] = live(
+        (), doc="E.g. IPC_LOCK, for InfiniBand and RoCE; the namespace's Pod Security level must admit it (docs/clusters.md)."
+    )
+
+
+class NcclSection(Section):
+    """How NCCL finds the network. Empty fields leave the choice to the library."""
+
+    socket_interface: str = live("", pattern="^[-^=,.A-Za-z0-9_]*$", doc="NCCL_SOCKET_IFNAME, e.g. eth0 or ^docker0,lo.")
+    hca: str = live("", pattern="^[-^=,.:A-Za-z0-9_]*$", doc="NCCL_IB_HCA: InfiniBand or RoCE adapters, e.g. mlx5.")
+    gid_index: int | None = live(None, ge=0, doc="NCCL_IB_GID_INDEX, of RoCE; null: the library's choice.")
+    debug: Literal["", "VERSION", "WARN", "INFO", "TRACE"] = live("", doc="NCCL_DEBUG: what the library logs.")
+
+
 class TrainerPods(PodSection):
     """The StatefulSet whose pods train."""
 
-    gpus: int = fixed(0, ge=0, le=64, doc="nvidia.com/gpu a pod; 0: CPU. With GPUs it is placement.workers_per_pod.")
+    gpus: int = fixed(0, ge=0, le=64, doc="GPUs a pod; 0: CPU. With GPUs it is placement.workers_per_pod: one worker a GPU.")
+    gpu_device_class: str = fixed(
+        "",
+        pattern=NAME,
+        doc="DeviceClass of a DRA driver, e.g. gpu.nvidia.com: GPUs come by a ResourceClaimTemplate (Kubernetes 1.34). Empty: by the device plugin, as nvidia.com/gpu.",
+    )
+    capabilities: CapabilitiesSection = live(CapabilitiesSection(), doc="Linux capabilities.")
+    nccl: NcclSection = live(NcclSection(), doc="NCCL's network.")
     runtime_class: str = live("", pattern=NAME, doc="RuntimeClass of the pods, e.g. nvidia; empty: the cluster's default.")
     spot: bool = live(
         False, doc="Bear the taints by which clouds mark spot nodes (GKE, AKS; EKS node groups have none of their own)."
@@ -97,7 +123,9 @@ class TrainerPods(PodSection):
     unreachable_seconds: int = live(
         10, ge=0, doc="How long pods stay bound to a node that is not ready or out of reach before they are replaced."
     )
-    shared_memory: QuantityText = live("1Gi", doc="Size of /dev/shm; it counts as the pod's memory.")
+    shared_memory: QuantityText = live(
+        "1Gi", doc="Size of /dev/shm; it counts as the pod's memory. 1Gi is enough for NCCL between 8 GPUs of a pod."
+    )
     spread_by: str = live("kubernetes.io/hostname", doc="Node label over whose values pods are spread; empty: not spread.")
 
     @model_validator(mode="after")
@@ -105,6 +133,15 @@ class TrainerPods(PodSection):
         for name, held in (("requests", self.requests), ("limits", self.limits)):
             if GPU in held:
                 raise ValueError(f"{name} holds {GPU} {held[GPU]}; say it as gpus instead")
+        if self.gpu_device_class and not self.gpus:
+            raise ValueError(f"gpu_device_class is {self.gpu_device_class} and gpus is 0; set gpus to placement.workers_per_pod")
+        return self
+
+    @model_validator(mode="after")
+    def _nccl_once(self) -> "TrainerPods":
+        for name, variable in NCCL_VARIABLES.items():
+            if getattr(self.nccl, name) not in ("", None) and variable in self.env:
+                raise ValueError(f"nccl.{name} sets {variable}, which is in env too; remove one of them")
         return self
 
 

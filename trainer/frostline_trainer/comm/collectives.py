@@ -62,6 +62,7 @@ class Group:
         self._peers: set[gloo.Address] = set()
         self._patience: tuple[timedelta, ...] = ()
         self._interrupted = threading.Event()
+        self._interrupting = threading.Lock()
         self._aborting: threading.Thread | None = None
         self.keys: list[str] = []
         if size > 1:
@@ -150,11 +151,14 @@ class Group:
         group = self._group
         if group is None:
             return
-        if self.backend == "gloo":
-            gloo.cut(self._address, self._peers)
-        elif not self._interrupted.is_set():
-            self._aborting = nccl.abort_all([group])
-        self._interrupted.set()
+        with self._interrupting:
+            first = not self._interrupted.is_set()
+            # Before the abort: it ends work without an error, and whoever sees that end must find out why.
+            self._interrupted.set()
+            if self.backend == "gloo":
+                gloo.cut(self._address, self._peers)
+            elif first:
+                self._aborting = nccl.abort_all([group])
 
     def check(self) -> None:
         """Raise RuntimeError where the group was interrupted or NCCL has failed, which no wait for a device says."""
@@ -244,15 +248,23 @@ def broadcast_bytes(group: Group, payload: bytes, root: int) -> bytes:
 
 _listening_anew = threading.Lock()
 """Held while a listener is made: a group's own is known by being the only new one."""
+ATTEMPTS = 20
+"""NCCL's threads open listeners without that lock; a device that is made beside one is dropped."""
 
 
 def _gloo_device(host: str) -> tuple[Any, gloo.Address]:
-    """A device for one group, and the address at which it alone listens."""
+    """A device for one group, and the address at which it alone listens.
+
+    Raises RuntimeError where others of this process, NCCL's threads for instance, opened listeners beside each attempt.
+    """
     with _listening_anew:
-        before = gloo.listening()
-        device = dist.ProcessGroupGloo.create_device(hostname=host)
-        (address,) = gloo.listening() - before
-    return device, address
+        for _ in range(ATTEMPTS):
+            before = gloo.listening()
+            device = dist.ProcessGroupGloo.create_device(hostname=host)
+            found = gloo.listening() - before
+            if len(found) == 1:
+                return device, found.pop()
+    raise RuntimeError(f"{ATTEMPTS} times in a row this process opened other listeners beside gloo's, at last {sorted(found)}")
 
 
 def _read_address(text: bytes) -> gloo.Address:

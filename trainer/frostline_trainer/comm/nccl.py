@@ -3,9 +3,10 @@
 NCCL runs the operations of a communicator one after the other, in the order of their calls, on one stream a device; it ignores
 tags, and a send waits for its receive once a message exceeds the library's buffers (ProcessGroupNCCL makes no difference between
 the two directions of a pair). So each ordered pair (sender, receiver) has a communicator of its own, and the messages of a
-channel wait for nothing but each other. Communicators are connected before a plan's members say that they are ready, without
-blocking calls, since a blocking one cannot be interrupted. An abort ends what is under way without an error and leaves anything
-in its memory; whoever reads results asks `check` first.
+channel wait for nothing but each other. Communicators are connected before a step needs them, in a thread, since the library's
+call cannot be interrupted, and never beside a step: what makes a communicator may wait until its device is idle, which is a
+deadlock where that device waits for a peer in the same position. An abort ends what is under way without an error and leaves
+anything in its memory; whoever reads results asks `check` first.
 """
 
 import os
@@ -26,6 +27,10 @@ ENVIRONMENT = {
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+    # Seconds after which a connection that its peer never comes to ends by itself, in the thread that was left with it.
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT": "60",
+    # What torch sets by itself under deterministic algorithms, but later and in a thread, while others read the environment.
+    "NCCL_ALGO": "^NVLS",
 }
 """Set before the first communicator of a process is made (docs/clusters.md)."""
 WORK_SECONDS = timedelta(days=1)
@@ -89,28 +94,47 @@ def connect(connections: Sequence[Connection], deadline: float, check: Callable[
     Raises:
         RuntimeError: a peer did not come before the deadline, or the library refuses (two members on one device, for instance).
     """
-    for communicator, use in connections:
-        failed: list[BaseException] = []
-        # It waits for the other members inside the library, which cannot be interrupted: it is left to a thread.
-        thread = threading.Thread(target=_connect, args=(communicator, use, failed), name="connecting", daemon=True)
-        thread.start()
-        while thread.is_alive():
-            check()
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"a member did not come to communicator {communicator.options.group_name} in time")
-            thread.join(POLL_SECONDS)
-        if failed:
-            raise RuntimeError(f"NCCL: {failed[0]}") from failed[0]
+    given_up = threading.Event()
+    with blocked():
+        for communicator, use in connections:
+            failed: list[BaseException] = []
+            # It waits for the other members inside the library, which cannot be interrupted: it is left to a thread.
+            thread = threading.Thread(target=_connect, args=(communicator, use, failed, given_up), name="connecting", daemon=True)
+            thread.start()
+            try:
+                while thread.is_alive():
+                    check()
+                    if time.monotonic() > deadline:
+                        raise RuntimeError(f"a member did not come to communicator {communicator.options.group_name} in time")
+                    thread.join(POLL_SECONDS)
+            except BaseException:
+                given_up.set()
+                raise
+            if failed:
+                raise RuntimeError(f"NCCL: {failed[0]}") from failed[0]
 
 
-def _connect(communicator: Any, use: FirstUse, failed: list[BaseException]) -> None:
+def _connect(communicator: Any, use: FirstUse, failed: list[BaseException], given_up: threading.Event) -> None:
+    """Connect one communicator; where nobody waits for it any more, leave nothing of it on the device."""
     try:
         communicator.eager_connect_single_device(OWN_DEVICE)
-        use(torch.zeros(1, device=OWN_DEVICE)).wait()
-        if OWN_DEVICE.type == "cuda":
-            torch.cuda.synchronize(OWN_DEVICE)
+        if not given_up.is_set():
+            use(torch.zeros(1, device=OWN_DEVICE)).wait()
+            _wait_for_first_use(given_up)
+        if given_up.is_set():
+            communicator.abort()  # an abort before there was a connection has reached nothing
     except BaseException as error:
         failed.append(error)
+
+
+def _wait_for_first_use(given_up: threading.Event) -> None:
+    """Until the device has done it; polled, since nothing interrupts a thread that waits inside the driver."""
+    if OWN_DEVICE.type != "cuda":
+        return
+    done = torch.cuda.Event()
+    done.record(torch.cuda.current_stream(OWN_DEVICE))
+    while not done.query() and not given_up.wait(POLL_SECONDS):
+        pass
 
 
 def error_of(communicator: Communicator) -> str:

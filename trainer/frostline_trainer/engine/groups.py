@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from frostline_contract.mesh import Mesh
-from frostline_contract.plan import NCCL, Plan
+from frostline_contract.plan import CONTINUE, NCCL, Plan
 from frostline_contract.shape import ParallelShape
 from frostline_trainer.comm import nccl
 from frostline_trainer.comm.collectives import DEFAULT_TIMEOUT, Group, connect_store, open_store
@@ -48,6 +48,7 @@ class Groups:
         lines: by axis the group of this member's line along it; empty for a leaver. With NCCL none along the pipeline.
         transport: carries the messages along the pipeline; None for a leaver.
         interrupted: set before any of them is.
+        unconnected: what `connect` still has to connect.
     """
 
     store: Any
@@ -56,6 +57,35 @@ class Groups:
     lines: dict[str, Group]
     transport: Transport | None
     interrupted: threading.Event = field(default_factory=threading.Event)
+    unconnected: list[nccl.Connection] = field(default_factory=list)
+
+    def connect(self, continued: "Groups | None" = None) -> None:
+        """Connect NCCL's communicators; gloo's groups need nothing. All members call it while no step runs on their devices.
+
+        A generation that continues another one is connected at the switch (docs/adr/0012-programs-and-transport.md), every other
+        one when it is formed.
+
+        Args:
+            continued: of the generation that this one continues: its communicators are given back first, on an idle device.
+
+        Raises:
+            RuntimeError: a member did not come within CONNECTING, the library refuses, or the groups are interrupted.
+        """
+        if continued is not None:
+            continued.leave_device()
+        connections, self.unconnected = self.unconnected, []
+        if connections:
+            nccl.connect(connections, time.monotonic() + CONNECTING.total_seconds(), self._wanted)
+
+    def leave_device(self) -> None:
+        """Give NCCL's communicators back: their last step is over on this member's device. gloo's groups stay."""
+        for group in self.all():
+            if isinstance(group, nccl.NcclTransport) or (isinstance(group, Group) and group.backend == NCCL):
+                group.close()
+
+    def _wanted(self) -> None:
+        if self.interrupted.is_set():
+            raise Interrupted("the groups were interrupted while they were being connected")
 
     def along(self, axis: str) -> Group:
         """The group of this member's line along an axis of the mesh: the members that differ from it there alone.
@@ -193,7 +223,10 @@ class Formation:
         return self._group(store, f"{axis}{line[0]}", mesh.coordinate_on(axis, self._index), len(line), self._backend)
 
     def _make_nccl(self, store: Any, moving: Group, world: Group) -> Groups:
-        """The groups with NCCL's lines and transport, connected; NCCL's keys are in a store of this generation's own."""
+        """The groups with NCCL's lines and transport; NCCL's keys are in a store of this generation's own.
+
+        They are connected here unless they continue a generation, which may be in a step on the same device now.
+        """
         shape, mesh = self.plan.placement.shape, self.plan.placement.shape.mesh
         self._own_store = self._nccl_store(store)
         lines = {axis: self._line(self._own_store, mesh, axis) for axis in reversed(shape.degrees) if axis != "pp"}
@@ -205,10 +238,11 @@ class Formation:
 
         transport = nccl.NcclTransport(pp_rank, shape.pp_degree, make)
         self._formed.append(transport)
-        deadline = time.monotonic() + CONNECTING.total_seconds()
         connections = [*transport.connections, *(one for line in lines.values() for one in line.connections)]
-        nccl.connect(connections, deadline, self._check)
-        return Groups(store, moving, world, lines, transport, self._given_up)
+        groups = Groups(store, moving, world, lines, transport, self._given_up, connections)
+        if self.plan.start != CONTINUE:
+            groups.connect()
+        return groups
 
     def _nccl_store(self, store: Any) -> Any:
         """A store that lives as long as the generation: global rank 0 serves it."""

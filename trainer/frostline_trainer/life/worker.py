@@ -147,6 +147,7 @@ class Worker:
         self._follow(self.preparation.job_of(plan))
         if was_member:
             self.preparation.tell_switched(plan, self.state.step)
+        groups.connect(self.entered.generation.groups if self.entered is not None else None)
         entered = self.entrance.enter(plan, groups, self.recovery, self.clock, self.caching)
         self.entered, self.loop = entered, None
         plans.entered(plan.generation, as_member=entered is not None)

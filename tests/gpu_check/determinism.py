@@ -1,0 +1,160 @@
+"""Whether one worker's bits are the oracle's on this device, and whether they repeat."""
+
+import copy
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from frostline_contract.job import JobError
+from frostline_contract.plan import GenerationId, Plan
+from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.digests import world_digest
+from frostline_trainer.engine.holdings import Holdings
+from tests.benchmarks.stepper import Stepper
+from tests.benchmarks.subjects import new_context
+from tests.engine_member import run_member
+from tests.exact_cases import Case, job_of
+from tests.gpu_check import subjects
+from tests.gpu_check.findings import Verdict
+from tests.gpu_check.setting import Setting
+from tests.hand_made_plans import Layout, lone_plan
+from tests.integration.test_exactness import FAMILIES, FURTHER_FAMILIES, differences
+
+ORACLE_TYPES = ("float32", "float64", "bfloat16")
+PRECISIONS = (*ORACLE_TYPES, "mixed_bfloat16")
+"""mixed_bfloat16 is not the oracle's: a worker's bits are compared with each other only."""
+LARGE_PRECISIONS = ("float32", "mixed_bfloat16")
+REPEATS, STEPS = 5, 2
+
+
+def determinism(setting: Setting) -> None:
+    """Every family in every precision against the oracle; steps of larger models again and again; the probe."""
+    families = FAMILIES[:2] if setting.quick else FAMILIES + FURTHER_FAMILIES
+    precisions = [
+        one for one in (("float32", "mixed_bfloat16") if setting.quick else PRECISIONS) if accepted(one, setting.device)
+    ]
+    sizes = ("gpt2",) if setting.quick else subjects.FAMILIES
+    small = [(family, precision) for family in families for precision in precisions]
+    large = [(family, precision) for family in sizes for precision in precisions if precision in LARGE_PRECISIONS]
+    setting.told.expect([_small(*one) for one in small] + [_large(*one) for one in large] + [PROBE, PLACES, SYNCHRONISATIONS])
+    for precision in PRECISIONS:
+        if not accepted(precision, setting.device):
+            setting.told.tell(f"every family in {precision}", Verdict.UNSEEN, f"no job may say so on {setting.device}")
+    for family, precision in small:
+        ask_small(setting, family, precision)
+    ask_probe(setting)
+    for family, precision in large:
+        ask_large(setting, family, precision)
+    ask_places(setting)
+    count_synchronisations(setting)
+
+
+def accepted(precision: str, device: str) -> bool:
+    """Whether a job may say so: on a CPU not every precision is one."""
+    try:
+        job_of(Case("vit", precision, device=device))
+    except JobError:
+        return False
+    return True
+
+
+# ---- small models
+
+PROBE = "the start-up probe gives the same digest twice"
+PLACES = "whether a sample's bits depend on its place in a micro-batch (a block of the larger gpt2; 1: they do not)"
+SYNCHRONISATIONS = "operations of a step that make the host wait for the device"
+
+
+def _small(family: str, precision: str) -> str:
+    return f"{family} in {precision}: " + ("the oracle's bits" if precision in ORACLE_TYPES else "the same bits twice")
+
+
+def _large(family: str, precision: str) -> str:
+    return f"{family}, larger, in {precision}: {REPEATS} times the same bits"
+
+
+def ask_small(setting: Setting, family: str, precision: str) -> None:
+    """Six steps with dropout, clipping and freezing; bfloat16 and float64 as the exactness suite has them."""
+    case = Case(family, precision, device=setting.device)
+    if precision == "bfloat16":
+        case = replace(case, clip_norm=None, dropout=0.0)
+    runs = [run_alone(case) for _ in range(2)]
+    found = differences(case, runs[:1]) if precision in ORACLE_TYPES else []
+    if replace(runs[0], tags={}) != replace(runs[1], tags={}):  # which name the plan's generation
+        found.append("two runs differ")
+    setting.told.judge(_small(family, precision), not found, "; ".join(found[:3]))
+
+
+def run_alone(case: Case) -> Any:
+    """What one worker that trains a case reports."""
+    plan = lone_plan(Layout(1, 1).placement(0)).model_dump(mode="json")
+    return run_member(case, "w0", [(plan, case.steps)])
+
+
+def ask_probe(setting: Setting) -> None:
+    told = [new_context("digits", f"training.device={setting.device}") for _ in range(2)]
+    setting.told.judge(PROBE, told[0].probe_digest == told[1].probe_digest, told[0].probe_detail)
+
+
+# ---- sizes that people train
+
+
+def ask_large(setting: Setting, family: str, precision: str) -> None:
+    first = subjects.build(family, setting.device, precision)
+    digests = {_trained(first) for _ in range(REPEATS)}
+    words = f"{subjects.words(family, setting.device)}; {REPEATS} runs of {STEPS} steps, {len(digests)} digest(s)"
+    setting.told.judge(_large(family, precision), len(digests) == 1, words)
+
+
+def _trained(first: RunContext) -> str:
+    """The digest after some steps of one worker from the first weights, which stay as they are."""
+    context = replace(first, cut=copy.deepcopy(first.cut), moments={}, holdings=Holdings())
+    stepper = Stepper(context, one_worker(context))
+    for _ in range(STEPS):
+        stepper.step()
+    return world_digest(stepper.generation)
+
+
+def one_worker(context: RunContext, freeze_point: int = 0) -> Plan:
+    """The plan of one worker for any number of units."""
+    placement = Layout(1, 1).placement(0).model_copy(update={"stage_bounds": (0, context.num_units)})
+    return Plan(generation=GenerationId(incarnation=1, counter=0), lineage=0, start="fresh", freeze_point=freeze_point,
+                placement=placement)  # fmt: skip
+
+
+def ask_places(setting: Setting) -> None:
+    """A row alone, first and last among others, through one block: what the cache asks of kernels."""
+    context = subjects.build("gpt2", setting.device, "float32")
+    unit, (tokens, width) = context.cut.units[1], context.hidden_shape
+    rows = torch.randn(context.micro_batch_size, tokens, width, generator=torch.Generator().manual_seed(1)).to(context.device)
+    with torch.no_grad():
+        together = unit(rows, {})
+        turned = unit(rows.roll(1, dims=0), {}).roll(-1, dims=0)
+        alone = unit(rows[:1].contiguous(), {})
+    moved, single = bool((together == turned).all()), bool((together[:1] == alone).all())
+    figures = {"rows moved, equal": float(moved), "row alone, equal": float(single)}
+    setting.told.tell(PLACES, Verdict.MEASURED, "the start-up check of a run finds it out by itself", figures)
+
+
+def count_synchronisations(setting: Setting) -> None:
+    """What torch itself warns of in one step after a warm-up."""
+    if not setting.on_gpu:
+        setting.told.tell(SYNCHRONISATIONS, Verdict.UNSEEN, "a CPU has nothing to wait for")
+        return
+    context = subjects.build("gpt2", setting.device, "mixed_bfloat16")
+    stepper = Stepper(context, one_worker(context))
+    stepper.step()
+    torch.cuda.set_sync_debug_mode("warn")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        stepper.step()
+    torch.cuda.set_sync_debug_mode("default")
+    places: dict[str, int] = {}
+    for one in said:
+        where = f"{one.filename.rpartition('frostline_trainer/')[2]}:{one.lineno}"
+        places[where] = places.get(where, 0) + 1
+    top = sorted(places.items(), key=lambda item: -item[1])[:8]
+    setting.told.tell(SYNCHRONISATIONS, Verdict.MEASURED, ", ".join(f"{where} {count} times" for where, count in top),
+                      {"a step": float(len(said))})  # fmt: skip

@@ -1,0 +1,39 @@
+"""The parts of the check, with the time that each may take."""
+
+from dataclasses import dataclass
+
+TOTAL_SECONDS = 40 * 60
+"""The whole check ends before this; a test adds the limits up."""
+REPORT_SECONDS = 60
+"""Kept for ending processes and writing the report."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process of the check.
+
+    name: on the command line. title: in the report. function: "module:function" below tests.gpu_check; it is given a `Setting`.
+    seconds: its limit; then the process and all that it has started are killed, and the next part begins.
+    """
+
+    name: str
+    title: str
+    function: str
+    seconds: int
+
+
+PARTS: tuple[Part, ...] = (
+    Part("determinism", "One worker's bits on this device", "determinism:determinism", 420),
+    Part("digests", "1, 2 and 4 workers end with one digest", "digests:digests", 420),
+    Part("kills", "A worker dies over this device's transports", "kills:kills", 240),
+    Part("nccl", "What the trainer and the simulation assume of NCCL", "nccl_lines:nccl_lines", 480),
+    Part("runs", "Whole runs: freeze, reshape, cache, kill", "runs:runs", 360),
+    Part("speed", "Step time, frozen and cached epochs", "speed:speed", 240),
+    Part("recovery", "From a kill to the next committed step", "recovery:recovery", 150),
+)
+"""In the order in which they run: what everything else rests on comes first."""
+
+
+def part_named(name: str) -> Part:
+    """Raises KeyError where there is none."""
+    return {part.name: part for part in PARTS}[name]

@@ -1,0 +1,44 @@
+"""Bugs of what stands between members and their devices: NCCL's timeouts, connections and aborts."""
+
+from tests.mutants.plant import Edit, Mutant
+
+COMM, ENGINE = "trainer/frostline_trainer/comm/", "trainer/frostline_trainer/engine/"
+
+DEVICE_MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "short-timeouts",
+        "NCCL's works may take half a minute, after which torch ends the process of whoever waits for a slow member",
+        (Edit(COMM + "nccl.py", "WORK_SECONDS = timedelta(days=1)", "WORK_SECONDS = timedelta(seconds=30)"),),
+        ("tests/unit/trainer/test_nccl.py",),
+    ),
+    Mutant(
+        "connect-beside-a-step",
+        "a generation's communicators are connected while the one that it continues is in a step on the same device",
+        (
+            Edit(
+                ENGINE + "groups.py",
+                "        if self.plan.start != CONTINUE:\n            groups.connect()\n",
+                "        groups.connect()\n",
+            ),
+        ),
+        ("tests/unit/trainer/test_beside_nccl.py",),
+    ),
+    Mutant(
+        "abort-before-the-word",
+        "a group's work ends by an abort before the group says that it is interrupted",
+        (
+            Edit(
+                COMM + "collectives.py",
+                "            self._interrupted.set()\n            if self.backend",
+                "            if self.backend",
+            ),
+            Edit(
+                COMM + "collectives.py",
+                "                self._aborting = nccl.abort_all([group])\n",
+                "                self._aborting = nccl.abort_all([group])\n                self._aborting.join()\n"
+                "            self._interrupted.set()\n",
+            ),
+        ),
+        ("tests/unit/trainer/test_beside_nccl.py",),
+    ),
+)

@@ -1,0 +1,240 @@
+"""A device that is behind its host, on a CPU: operations are taken down, and done by a thread of the device when the host waits.
+
+It is the laziest device that there can be: nothing is done before somebody waits for it. What a GPU's stream orders is ordered
+here: computations, starts of messages, waits for messages. Host reads wait for the device, as with CUDA. Bits are those of the
+CPU, since each operation is the CPU's own.
+
+An operation's result must be there before it is computed. Its shape and strides are those that the same operation had before with
+inputs of the same kind: the first time it is done at once, for the whole process.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+AT_ONCE = {
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.nondeterministic_seeded,
+    torch.Tag.inplace_view,
+}
+"""Operations whose result decides what the host does next, that draw from the process's one generator, or that change a shape."""
+Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+"""(shape, strides, type)."""
+_known: dict[Any, Any] = {}
+"""What an operation gives, by operation and inputs: the layouts of its result, or "view" where that lies in an input's memory."""
+
+
+class RunAhead:
+    """One member's device.
+
+    wait: called by the device's thread with what `wait_for` was given; returns when it is done, or False where the device is to
+    end. changed: called when the host begins or ends a wait.
+    """
+
+    def __init__(self, wait: Callable[[Any], bool], changed: Callable[[], None] = lambda: None) -> None:
+        self._wait, self._changed = wait, changed
+        self._queue: deque[Callable[[], bool | None]] = deque()
+        self._condition = threading.Condition()
+        self._given = self._done = self._wanted = 0
+        self._ended = False
+        self.failed: BaseException | None = None
+        self.ahead = 0
+        self.host_waits = False
+        self._thread = threading.Thread(target=self._run, name="device", daemon=True)
+        self._thread.start()
+
+    # ---- the host's side
+
+    def give(self, work: Callable[[], bool | None]) -> int:
+        """Take work down. Returns its number, from 1."""
+        with self._condition:
+            self._given += 1
+            self._queue.append(work)
+            self._host(False)
+            return self._given
+
+    def wait_for(self, event: Any) -> None:
+        """The device goes on when `event` has come."""
+        self.give(lambda: self._wait(event))
+
+    def has_done(self, number: int) -> bool:
+        """Whether the device has come there; to be asked is what makes it go. Raises what an operation has raised."""
+        with self._condition:
+            self._wanted = max(self._wanted, number)
+            self._condition.notify_all()
+            self._raise()
+            if self._done < number:
+                self._host(True)
+            return self._done >= number
+
+    def drain(self) -> None:
+        """The host waits until everything is done that was taken down."""
+        with self._condition:
+            self._wanted = self._given
+            self._condition.notify_all()
+            while self._done < self._wanted and not self._ended:
+                self._raise()
+                self._host(True)
+                self._condition.wait()
+            self._host(False)
+            self._raise()
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """(done, taken down)."""
+        with self._condition:
+            return self._done, self._given
+
+    def mark(self) -> "Mark":
+        """A place in the device's work, as the trainer's fence asks for (engine/fence.py)."""
+        return Mark(self, self.give(lambda: None))
+
+    def end(self) -> None:
+        """Nothing more is done: the process that the device belongs to is gone."""
+        with self._condition:
+            self._ended = True
+            self._queue.clear()
+            self._condition.notify_all()
+
+    def _host(self, waits: bool) -> None:
+        if self.host_waits != waits:
+            self.host_waits = waits
+            self._changed()
+
+    def _raise(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+
+    # ---- the device's side
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._ended or (self._queue and self._done < self._wanted))
+                if self._ended:
+                    return
+                work = self._queue.popleft()
+            try:
+                # Below the versions too: autograd has counted a write when the host gave it.
+                with torch._C._AutoDispatchBelowADInplaceOrView():
+                    goes_on = work() is not False
+            except BaseException as error:
+                self.failed, goes_on = error, False
+            with self._condition:
+                self._done += 1
+                self._ended = self._ended or not goes_on
+                self._condition.notify_all()
+
+
+class Mark:
+    """A place that the device comes to."""
+
+    def __init__(self, device: RunAhead, number: int) -> None:
+        self._device, self._number = device, number
+
+    def query(self) -> bool:
+        return self._device.has_done(self._number)
+
+
+class OnDevice(TorchDispatchMode):
+    """The calling thread's operations go to a device, but those inside `on_host`."""
+
+    def __init__(self, device: RunAhead) -> None:
+        super().__init__()
+        self.device = device
+        self.suspended = False
+
+    @contextmanager
+    def on_host(self) -> Iterator[None]:
+        """What is computed in here lies in host memory, and is done at once."""
+        self.suspended = True
+        try:
+            yield
+        finally:
+            self.suspended = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        if self.suspended or not tensors or func.is_view:
+            return func(*args, **kwargs)
+        if AT_ONCE & set(func.tags):
+            return self._at_once(func, args, kwargs)
+        if func._schema.is_mutable:
+            return self._in_place(func, args, kwargs)
+        key = (func, _kind((args, kwargs)))
+        layouts = _known.get(key)
+        if layouts is None:
+            result = self._at_once(func, args, kwargs)
+            _known[key] = _layouts(result, tensors)
+            return result
+        if layouts == "view":
+            return func(*args, **kwargs)
+        made = tree_map_only(_Made, _Made.empty, layouts)
+        self.device.ahead += 1
+        self.device.give(lambda: _fill(made, func(*args, **kwargs)))
+        return made
+
+    def _at_once(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self.device.drain()
+        return func(*args, **kwargs)
+
+    def _in_place(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What it writes to is there already."""
+        written = [one for one in func._schema.returns if one.alias_info is not None and one.alias_info.is_write]
+        if len(written) != len(func._schema.returns):
+            return self._at_once(func, args, kwargs)
+        named = {argument.name: place for place, argument in enumerate(func._schema.arguments)}
+        targets = []
+        for returned in written:
+            argument = next(one for one in func._schema.arguments if _same(one.alias_info, returned.alias_info))
+            targets.append(kwargs[argument.name] if argument.name in kwargs else args[named[argument.name]])
+        self.device.ahead += 1
+        self.device.give(lambda: (func(*args, **kwargs), None)[1])
+        return None if not targets else targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _same(argument: Any, returned: Any) -> bool:
+    """Whether a schema's argument is what its result is."""
+    return argument is not None and argument.before_set == returned.before_set
+
+
+class _Made:
+    """A tensor that an operation will give."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def empty(self) -> torch.Tensor:
+        """With nothing in it that anybody could take for a result."""
+        shape, strides, dtype = self.layout
+        made = torch.empty_strided(shape, strides, dtype=dtype)
+        return made.fill_(float("nan")) if dtype.is_floating_point else made
+
+
+def _kind(arguments: Any) -> Any:
+    """What an operation's result depends on, but for the numbers in tensors."""
+    leaves = tree_leaves(arguments)
+    return tuple((tuple(one.shape), one.stride(), one.dtype) if isinstance(one, torch.Tensor) else repr(one) for one in leaves)
+
+
+def _layouts(result: Any, inputs: list[torch.Tensor]) -> Any:
+    memory = {one.untyped_storage().data_ptr() for one in inputs if one.numel()}
+    given = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+    if any(one.numel() and one.untyped_storage().data_ptr() in memory for one in given):
+        return "view"
+    return tree_map_only(torch.Tensor, lambda one: _Made((tuple(one.shape), one.stride(), one.dtype)), result)
+
+
+def _fill(made: Any, result: Any) -> None:
+    for target, source in zip(tree_leaves(made), tree_leaves(result), strict=True):
+        if isinstance(target, torch.Tensor):
+            assert (target.shape, target.stride()) == (source.shape, source.stride()), "another layout than the last time"
+            target.copy_(source)
