@@ -40,6 +40,12 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/trainer/test_plan_table.py",),
     ),
     Mutant(
+        "promise-of-the-answer",
+        "a report promises away the plan that came while it was being made",
+        (Edit(TRAINER + "generations/plan_table.py", "until or self.newest", "self.newest"),),
+        ("tests/unit/trainer/test_plan_table.py",),
+    ),
+    Mutant(
         "deaf-worker",
         "a fault in a thread of the controller's line ends the thread",
         (

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from frostline_contract.plan import GenerationId, Placement, Plan
 from frostline_trainer.generations.plan_table import TRANSITIONS, PlanState, PlanTable
@@ -215,3 +217,68 @@ def test_what_is_older_than_a_plan_that_was_entered_is_over_and_what_is_newer_st
     table.receive(continuing(3))
     table.entered(GenerationId(incarnation=1, counter=2), as_member=True)
     assert table.state(later) is PlanState.HEARD
+
+
+# ---- whatever happens in whatever order
+
+PLANS = st.integers(1, 4)
+COMMON = ["receive", "continue", "form", "formed", "all_ready", "switched", "entering", "entered"]
+RARE = ["withdraw", "expire", "fence", "promise"]
+HAPPENINGS = st.lists(st.tuples(st.sampled_from([*COMMON * 3, *RARE]), PLANS), min_size=20, max_size=80)
+
+
+@given(HAPPENINGS)
+def test_no_order_of_events_leaves_the_allowed_transitions(happenings: list[tuple[str, int]]) -> None:
+    table = PlanTable("a")
+    for name, counter in happenings:
+        generation = GenerationId(incarnation=1, counter=counter)
+        before = {number: row.state for number, row in table.rows.items()}
+        promised, newest = table.promised, table.newest
+        happen(table, name, generation)
+        for number, row in table.rows.items():
+            was = before.get(number)
+            new = was is None and row.state is PlanState.HEARD
+            # A leaver enters and is done with it: no state in between is seen.
+            assert new or row.state is was or row.state in TRANSITIONS[was], (name, counter, was, row.state)
+        live = [row for row in table.rows.values() if row.state not in (PlanState.EXPIRED, PlanState.OVER)]
+        assert all(table.promised < row.plan.generation for row in live), "a promise is kept"
+        assert promised <= table.promised and newest <= table.newest and table.promised <= table.newest
+        for state in (PlanState.ENTERING, PlanState.CURRENT):
+            assert [row.state for row in live].count(state) <= 1
+
+
+def happen(table: PlanTable, name: str, generation: GenerationId) -> None:
+    """One event, as whoever causes it would call it; what its own thread cannot do then is left out."""
+    counter, state = generation.counter, table.state(generation)
+    if name in ("receive", "continue"):
+        table.receive(continuing(counter) if name == "continue" else plan(1, counter))
+    elif name == "form":
+        table.start_forming()
+    elif name == "fence":
+        table.put_fence(generation, "over")
+    elif name == "promise":
+        if (due := table.due_report()) is not None:
+            table.promise(due.until)
+    elif counter not in table.rows:
+        return
+    elif name == "formed":
+        table.formed(generation)
+    elif name == "all_ready":
+        table.all_ready(counter)
+    elif name == "withdraw":
+        table.withdraw(counter)
+    elif name == "switched":
+        table.switched(generation)
+    elif name == "expire":
+        table.expire(table.ruled_out(counter + 3))
+    elif name == "entering":
+        # The training thread enters what is due, and nothing while it enters.
+        row = table.due()
+        if (
+            row is not None
+            and row.state is not PlanState.FAILED
+            and not any(one.state is PlanState.ENTERING for one in table.rows.values())
+        ):
+            table.entering(row.plan.generation)
+    elif name == "entered" and state is PlanState.ENTERING:
+        table.entered(generation, as_member=True)

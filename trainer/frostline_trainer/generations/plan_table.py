@@ -1,9 +1,8 @@
 """The plans that a worker has received: one row each, with one state, and the transitions that a state allows.
 
     HEARD -> FORMING -> PREPARED -> READY -> SWITCHED -> ENTERING -> CURRENT -> OVER
-                 |          |         |          ^
-                 |          +---------+-> WITHDRAWN -> EXPIRED
-                 +-> FAILED
+
+Until it is SWITCHED a plan that continues may become WITHDRAWN or EXPIRED. Any other is entered when it is PREPARED, or FAILED.
 
 Whatever is not in `TRANSITIONS` is refused: a message that comes late changes nothing. A promise (docs/protocols.md 4.1) ends
 every row up to one generation, and no row up to it is made any more.
