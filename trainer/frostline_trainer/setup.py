@@ -86,6 +86,8 @@ def choose_device(job: Job) -> torch.device:
 def _deterministic_cuda() -> None:
     """Exact numerics on CUDA: deterministic kernels only (docs/protocols.md 1.8)."""
     torch.use_deterministic_algorithms(True)
+    # It would fill each new tensor with NaN first: messages and gradients are received into new memory in every step.
+    torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
     torch.backends.cuda.matmul.allow_tf32 = False
 
