@@ -49,6 +49,9 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
     context.probe_digest, context.probe_detail = probe()
     if device.type == "cuda":
         examine_gpu(device, lambda: probe()[0], context.probe_digest)
+    if context.numerics:
+        context.probe_digest = hashlib.sha256(f"{context.probe_digest}|{context.numerics}".encode()).hexdigest()
+        context.probe_detail += f"; {context.numerics}"
     check_tiles(context)
     return context
 

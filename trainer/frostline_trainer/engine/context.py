@@ -12,6 +12,7 @@ from frostline_trainer.data.load import TaskData
 from frostline_trainer.data.order import BatchOrder
 from frostline_trainer.engine import transfer
 from frostline_trainer.engine.alignment import aligned
+from frostline_trainer.engine.compiling import compiler_versions
 from frostline_trainer.engine.device_clock import DeviceClock, clock_of
 from frostline_trainer.engine.device_trail import Trail
 from frostline_trainer.engine.holdings import Holdings
@@ -75,6 +76,11 @@ class RunContext:
     @property
     def dtype(self) -> torch.dtype:
         return COMPUTE_TYPES[self.job.training.precision]
+
+    @property
+    def numerics(self) -> str:
+        """What the numerics' history names beside freeze points; "" for what every run had when that history was made."""
+        return compiler_versions(self.device.type) if self.job.training.compile else ""
 
     @property
     def micro_batch_size(self) -> int:

@@ -75,6 +75,7 @@ class Generation:
             autocast=context.job.training.precision == "mixed_bfloat16",
             device=context.device,
             one_sample_tiles=plan.prefix_tile == SAMPLE,
+            compiled=context.job.training.compile,
         )
         self._index = index
         self._needed, self._speaks_for = plan.needs(self.worker_id), self._covers()
