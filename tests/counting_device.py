@@ -9,13 +9,14 @@ which it happened. A tensor of the host among operands on the device is refused,
 
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from frostline_contract.phases import Phase
@@ -54,7 +55,7 @@ class CountingDevice(TorchDispatchMode):
     @contextmanager
     def running(self) -> Iterator[None]:
         """All that the calling thread computes is counted; page-locked memory is what the trainer asks for by `transfer`."""
-        with mock.patch.object(transfer, "page_locked", self._lock), self:
+        with mock.patch.object(transfer, "page_locked", self._lock), _Lists(self._count), self:
             yield
 
     def enter(self, phase: Phase) -> None:
@@ -116,6 +117,21 @@ class CountingDevice(TorchDispatchMode):
         count.times += 1
         count.bytes += tensor.numel() * tensor.element_size()
         self.where[self._phase, kind, _line()] += 1
+
+
+class _Lists(TorchFunctionMode):
+    """Sees indices that are lists: a GPU gets them in a copy that blocks, and the meta device without one."""
+
+    def __init__(self, count: Callable[[str, torch.Tensor], None]) -> None:
+        super().__init__()
+        self._count_it = count
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.Tensor.__getitem__, torch.Tensor.__setitem__) and args[0].device == DEVICE:
+            for index in args[1] if isinstance(args[1], tuple) else (args[1],):
+                if isinstance(index, list):
+                    self._count_it(BLOCKING, torch.tensor(index))
+        return func(*args, **(kwargs or {}))
 
 
 def _line() -> str:

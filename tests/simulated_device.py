@@ -41,9 +41,12 @@ class SimulatedMark:
     device: SimulatedDevice
     number: int
     left: int
+    reached: bool = False
 
     def query(self) -> bool:
         device = self.device
+        if self.reached and device.broken is None:
+            return True
         device.at_look(self.number)
         device.broken = device.broken or device.errors.get(self.number)
         if device.broken is not None:
@@ -52,6 +55,7 @@ class SimulatedMark:
         if self.number in device.stuck or self.left >= 0:
             return False
         device.log.append(f"done {self.number}")
+        self.reached = True
         return True
 
 

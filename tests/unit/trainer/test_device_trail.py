@@ -41,7 +41,8 @@ def test_a_step_is_told_by_the_devices_seconds_and_not_by_how_long_it_took_to_ha
     device = TimedDevice()
     trail = Trail(lambda: device)
     a_step(device, trail, own=4.0, arrives=3.0, peers_done=10.0)
-    trail.end(device.mark())
+    trail.mark()
+    trail.read()
     assert trail.take() == {
         Phase.SCHEDULE: Spent(7.0, 3.0),
         Phase.EXCHANGE: Spent(3.0, 3.0),
@@ -81,7 +82,7 @@ def test_a_heartbeat_tells_where_the_device_is(now: float, place: tuple[Phase, b
     phases = PhaseClock()
     phases.trail = Trail(lambda: device)
     a_step(device, phases.trail, own=4.0, arrives=3.0, peers_done=10.0)
-    phases.trail._leave(Phase.NORMS, waiting=False)  # the fence
+    phases.trail.mark()  # the fence
     said = heartbeat("uid/1", 3, phases, None, Links(), None)
     assert (said.device_phase, said.device_waiting) == (place or ("", False))
 
@@ -90,6 +91,7 @@ def test_a_place_is_as_old_as_the_device_was_last_seen_to_come_on() -> None:
     device = TimedDevice(now=-1.0)
     trail = Trail(lambda: device)
     a_step(device, trail, own=4.0)
+    trail.mark()
     time.sleep(0.05)
     stuck = trail.place()
     assert stuck is not None and stuck.seconds >= 0.05
@@ -131,7 +133,8 @@ def test_a_trail_without_a_fence_is_bounded_and_loses_no_time() -> None:
         trail.enter(Phase.EVALUATE)
         device.compute(1.0)
     assert len(trail._footprints) <= MARKS_MAX + 1
-    trail.end(device.mark())
+    trail.mark()
+    trail.read()
     assert trail.take()[Phase.EVALUATE].seconds == 3 * MARKS_MAX
 
 
@@ -141,7 +144,8 @@ def test_the_fence_is_no_wait_of_the_device() -> None:
     trail.enter(Phase.NORMS)
     with thread_blocked():
         device.compute(2.0)
-    trail.end(device.mark())
+    trail.mark()
+    trail.read()
     assert trail.take() == {Phase.NORMS: Spent(2.0, 0.0)}
 
 
@@ -156,7 +160,8 @@ def busy(own: float, launching: float, fence: float) -> float:
     time.sleep(launching)
     phases.enter(Phase.NORMS)
     time.sleep(fence)
-    phases.trail.end(device.mark())
+    phases.trail.mark()
+    phases.trail.read()
     phases.enter(Phase.VOTE)
     parts = phases.take_parts()
     assert parts[Phase.SCHEDULE] == 5.0 + own

@@ -69,11 +69,11 @@ def test_a_cpu_has_no_fence() -> None:
     clock = clock_of(torch.device("cpu"))
     assert not clock.runs_behind
     nothing_is_asked: Groups = object()  # type: ignore[assignment]
-    wait_for_device(clock, Trail(lambda: clock), nothing_is_asked)
+    wait_for_device(Trail(lambda: clock), nothing_is_asked)
 
 
 def wait_for(device: SimulatedDevice, groups: Groups) -> None:
-    wait_for_device(device, Trail(lambda: device), groups)
+    wait_for_device(Trail(lambda: device), groups)
 
 
 def test_a_vote_comes_after_the_devices_end_of_its_step_and_a_state_after_its_update() -> None:

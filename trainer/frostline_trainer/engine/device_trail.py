@@ -75,13 +75,9 @@ class Trail:
         if self._footprints:
             self._leave(self._footprints[-1].phase, waiting)
 
-    def end(self, mark: Mark) -> None:
-        """The device has come to `mark`, which is the newest: its seconds are read."""
-        if not self._footprints:
-            return
-        with self._lock:
-            self._footprints.append(_Footprint(mark, self._footprints[-1].phase, False, time.monotonic()))
-        self._read()
+    def mark(self) -> Mark:
+        """The end of what the device was given so far: it is behind its thread until it has come there."""
+        return self._leave(self._footprints[-1].phase if self._footprints else Phase.BETWEEN, waiting=False)
 
     def forget(self) -> None:
         """What the device was given comes to nothing: its generation is over."""
@@ -109,12 +105,13 @@ class Trail:
             at = self._footprints[max(reached, 0)]
             return Place(at.phase, at.waiting, time.monotonic() - max(self._came_on[1], at.given_at))
 
-    def _leave(self, phase: Phase, waiting: bool) -> None:
+    def _leave(self, phase: Phase, waiting: bool) -> Mark:
         footprint = _Footprint(self._clock().mark(), phase, waiting, time.monotonic())
         with self._lock:
             self._footprints.append(footprint)
         if len(self._footprints) > MARKS_MAX:
-            self._read()
+            self.read()
+        return footprint.mark
 
     def _reached(self) -> int:
         """The newest footprint that the device has come to; -1: none."""
@@ -123,7 +120,7 @@ class Trail:
             reached += 1
         return reached
 
-    def _read(self) -> None:
+    def read(self) -> None:
         """Add up what lies behind the device, and keep the trail from its newest place on."""
         with self._lock:
             reached = self._reached()

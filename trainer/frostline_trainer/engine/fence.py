@@ -10,7 +10,6 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 
 from frostline_trainer.comm.waiting import thread_blocked
-from frostline_trainer.engine.device_clock import DeviceClock
 from frostline_trainer.engine.device_trail import Trail
 from frostline_trainer.engine.groups import Groups
 
@@ -18,19 +17,18 @@ POLL_SECONDS = 0.0002
 """Between two looks at the device: below what a step's end costs on any GPU."""
 
 
-def wait_for_device(clock: DeviceClock, trail: Trail, groups: Groups | None = None) -> None:
+def wait_for_device(trail: Trail, groups: Groups | None = None) -> None:
     """Return when the device has done all that it was given so far, and every group is sound; at once on a CPU.
 
     Args:
-        clock: the device's.
-        trail: that the device's work has left; what lies behind the device is read.
+        trail: of the device's work, which is read where the device has come.
         groups: whose messages are among the work; None where it is the device's own work only.
 
     Raises RuntimeError where a group was interrupted or its communicator has failed, and the device's own error where it failed.
     """
-    if not clock.runs_behind:
+    if not trail.is_left:
         return
-    end = clock.mark()
+    end = trail.mark()
     with _waiting(groups):
         while not end.query():
             if groups is not None:
@@ -38,7 +36,7 @@ def wait_for_device(clock: DeviceClock, trail: Trail, groups: Groups | None = No
             time.sleep(POLL_SECONDS)
     if groups is not None:
         groups.check()  # an abort ends the work too: what it was to fill holds anything
-    trail.end(end)
+    trail.read()
 
 
 def _waiting(groups: Groups | None) -> AbstractContextManager[None]:

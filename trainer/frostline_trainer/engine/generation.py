@@ -175,7 +175,7 @@ class Generation:
 
     def _fence(self) -> None:
         """All that the device was given is done, and no group has failed."""
-        wait_for_device(self.context.device_clock, self.context.trail, self.groups)
+        wait_for_device(self.context.trail, self.groups)
 
     def _audits(self, step: int) -> list[Audit]:
         job = self.context.job
@@ -216,7 +216,7 @@ class Generation:
         self.optimizer.step(learning_rate)
         self.phase(Phase.UPDATE)
         self.keeper.commit(learning_rate, factor)
-        wait_for_device(self.context.device_clock, self.context.trail)
+        wait_for_device(self.context.trail)
         self.context.holdings.settle(whole, tag)
         self._end_step(gradients)
 
