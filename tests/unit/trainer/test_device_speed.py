@@ -129,7 +129,7 @@ def keeping(room: bool) -> tuple[RunContext, Plan]:
 
 def test_wards_on_the_device_are_carried_nothing_but_their_gradients() -> None:
     context, hand_made = keeping(room=True)
-    device, wards = CountingDevice(), hand_made.wards_of("w2")
+    device, wards = CountingDevice(), hand_made.pieces.units_of(hand_made.wards_of("w2"))
     for ward in wards:
         state_of(context, ward)
     with device.running():
@@ -144,7 +144,7 @@ def test_wards_on_the_device_are_carried_nothing_but_their_gradients() -> None:
 
 def test_wards_stay_in_host_memory_where_the_device_has_no_room_or_nobody_knows() -> None:
     context, hand_made = keeping(room=True)
-    wards = hand_made.wards_of("w2")
+    wards = hand_made.pieces.units_of(hand_made.wards_of("w2"))
     assert wards_stay_on_device(context, hand_made, wards)
     assert not wards_stay_on_device(*keeping(room=False), wards)
     unknown = hand_made.placement.model_copy(update={"predicted_peak_bytes": 0})

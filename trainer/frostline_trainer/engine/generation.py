@@ -79,7 +79,7 @@ class Generation:
         )
         self._index = index
         self._needed, self._speaks_for = plan.needs(self.worker_id), self._covers()
-        here, wards = plan.placement.units_of(self.worker_id), plan.wards_of(self.worker_id)
+        here, wards = plan.placement.units_of(self.worker_id), plan.pieces.units_of(plan.wards_of(self.worker_id))
         here = [*here, *(wards if wards_stay_on_device(context, plan, wards) else ())]
         for unit, module in enumerate(context.cut.units):
             place_unit(unit, module, context.moments, context.device if unit in here else HOST)
