@@ -1,14 +1,15 @@
-"""A device that is behind the thread that gives it work, as far as the marks of its work tell (engine/fence.py)."""
+"""A device that is behind the thread that gives it work, as far as the marks of its work tell (engine/device_clock.py)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import torch
 
 
 @dataclass
 class SimulatedDevice:
-    """Hand `mark` to a context's `marks`.
+    """The clock of a device, to be a context's `device_clock`. A mark is one second after the mark before it.
 
     looks: how often a mark is looked at before the device has come there. errors: by the number of a mark (from 1) the error that
     a look at it raises, now and for ever, as a broken CUDA context does. stuck: marks that the device never comes to, by number.
@@ -22,6 +23,7 @@ class SimulatedDevice:
     at_look: Callable[[int], None] = lambda number: None
     marks: int = 0
     broken: RuntimeError | None = None
+    runs_behind = True
 
     def mark(self) -> "SimulatedMark":
         if self.broken is not None:
@@ -30,15 +32,21 @@ class SimulatedDevice:
         self.log.append(f"marked {self.marks}")
         return SimulatedMark(self, self.marks, self.looks)
 
+    def seconds(self, start: "SimulatedMark", end: "SimulatedMark") -> float:
+        return float(end.number - start.number)
+
 
 @dataclass
 class SimulatedMark:
     device: SimulatedDevice
     number: int
     left: int
+    reached: bool = False
 
     def query(self) -> bool:
         device = self.device
+        if self.reached and device.broken is None:
+            return True
         device.at_look(self.number)
         device.broken = device.broken or device.errors.get(self.number)
         if device.broken is not None:
@@ -47,9 +55,35 @@ class SimulatedMark:
         if self.number in device.stuck or self.left >= 0:
             return False
         device.log.append(f"done {self.number}")
+        self.reached = True
         return True
 
 
 def device_error() -> RuntimeError:
     """What torch raises where a kernel has failed; the context is of no use afterwards."""
     return torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+
+@dataclass
+class TimedDevice:
+    """A device with a time of its own: `compute` and `wait_until` are what its kernels take, in seconds from 0.
+
+    given: the end of what it was given so far. now: how far it has come; None: with all that it was given.
+    """
+
+    given: float = 0.0
+    now: float | None = None
+    runs_behind = True
+
+    def compute(self, seconds: float) -> None:
+        self.given += seconds
+
+    def wait_until(self, moment: float) -> None:
+        self.given = max(self.given, moment)
+
+    def mark(self) -> SimpleNamespace:
+        at = self.given
+        return SimpleNamespace(at=at, query=lambda: self.now is None or at <= self.now)
+
+    def seconds(self, start: SimpleNamespace, end: SimpleNamespace) -> float:
+        return end.at - start.at

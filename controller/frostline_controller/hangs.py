@@ -8,6 +8,10 @@ other members. A step is synchronous, so whoever hangs is soon waited for by all
 - where all of them wait, the one that they cannot wait for: a member that has fallen silent at or before that place;
 - where everybody stands at one place, alike, nobody is blamed; after EQUAL_FACTOR deadlines all are fenced.
 
+Where a member's device is behind its thread, the device's place counts and not the thread's: work that was handed over is not
+done, and a thread that stands behind the fence of a step waits for its own device as well as for others. So the member whose own
+device is stuck is the earliest that computes, though every thread has gone on as far as all others.
+
 A member is late when it says that its phase, or the part of a long phase that it was at last (a tile of an evaluation, a piece of
 a file), is older than the phase's deadline: max(floor, DEADLINE_FACTOR x the largest 99th
 percentile that any member measured in this generation). A phase that nobody has finished in it (the first step, load, compile,
@@ -16,7 +20,7 @@ heartbeat that is late says nothing about the training thread. And while anybody
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from frostline_contract.phases import WAITING, place_of
 
@@ -28,12 +32,22 @@ EQUAL_FACTOR = 3.0
 
 
 @dataclass(frozen=True)
+class DevicePlace:
+    """The phase that a device has come to, seconds since it was last seen to come on, and whether others must act first."""
+
+    phase: str
+    seconds: float
+    waiting: bool
+
+
+@dataclass(frozen=True)
 class Progress:
     """What a participant of the running generation last said.
 
     entered: it runs the generation already. step: last committed; the same for all who have not entered a plan that starts anew.
     phase_seconds: age of its phase when it said so. waiting: its training thread was blocked on other members. p99: of each phase
     that it finished in this generation, seconds. heartbeat_age: seconds since it was heard. name: for people.
+    device: its device's place, where that is behind the thread; None where it is not.
     """
 
     worker_id: str
@@ -45,6 +59,15 @@ class Progress:
     p99: Mapping[str, float] = field(default_factory=dict)
     heartbeat_age: float = 0.0
     name: str = ""
+    device: DevicePlace | None = None
+
+    @property
+    def at(self) -> "Progress":
+        """With the phase, the age and the waiting that count: the device's, where that is behind."""
+        device = self.device
+        if device is None:
+            return self
+        return replace(self, phase=device.phase, phase_seconds=device.seconds, waiting=device.waiting)
 
     @property
     def place(self) -> tuple[bool, int, int]:
@@ -73,8 +96,9 @@ def judge(
     entered a phase within that time before its heartbeat still moves. predicted_step_seconds: the planner's, 0.0 for none.
     """
     heard = [member for member in members if member.phase not in WAITING and member.heartbeat_age <= silent_after_seconds]
-    if not heard or any(member.phase_seconds < silent_after_seconds for member in heard):
-        return None  # nobody speaks (which dead_after_seconds is for), or somebody moves
+    if not heard or any(min(member.phase_seconds, member.at.phase_seconds) < silent_after_seconds for member in heard):
+        return None  # nobody speaks (which dead_after_seconds is for), or somebody moves, thread or device
+    members, heard = [member.at for member in members], [member.at for member in heard]
     deadlines = _Deadlines(members, floor_seconds, predicted_step_seconds)
     first = min(member.place for member in heard)
     earliest = [member for member in heard if member.place == first]
@@ -113,7 +137,7 @@ class _Deadlines:
             return None
         where = f"{late.phase} after step {late.step}, for {late.phase_seconds:.1f} s; the deadline is {deadline:.1f} s"
         if suspect is late:
-            reason = f"{_name(late)} hangs in {where}"
+            reason = f"{_name(late)}{' (its device)' if late.device is not None else ''} hangs in {where}"
         else:
             reason = (
                 f"{_name(suspect)} is silent for {suspect.heartbeat_age:.1f} s (last heard in {suspect.phase} after step "

@@ -28,6 +28,8 @@ class Worker:
     watching: its WatchPlan stream is open. unwatched_since: since when it is not. step: last committed one it told of.
     uncovered_pieces: of its last vote. on_notice: it has said that it is to leave.
     phase_seconds: age of its phase at phase_told_at. waiting_seconds: of that, blocked on others. phase_p99: seconds by phase.
+    device_phase, device_seconds, device_waiting: where its device is, where that is behind its thread; "" where it is not.
+    link: between machines; near_link: within one.
     link, cache: as the newest heartbeat says them: the message has the record's fields, and few of them are ever looked at.
     busy_seconds: a step's own work. slowness: that over what its peers would take, 0.0 unknown. lasting_slowness: what is
     believed of it after a while. device: None where it has not told.
@@ -49,12 +51,16 @@ class Worker:
     phase_seconds: float = 0.0
     phase_told_at: float = 0.0
     waiting_seconds: float = 0.0
+    device_phase: str = ""
+    device_seconds: float = 0.0
+    device_waiting: bool = False
     phase_p99: Mapping[str, float] = field(default_factory=dict)
     busy_seconds: float = 0.0
     slowness: float = 0.0
     lasting_slowness: float = 1.0
     resident_bytes: int = 0
     link: LinkProfile | plan_pb2.LinkProfile | None = None
+    near_link: LinkProfile | plan_pb2.LinkProfile | None = None
     cache: CacheProfile | plan_pb2.CacheProfile | None = None
     step_parts: Mapping[str, float] = field(default_factory=dict)
     uncovered_pieces: tuple[int, ...] = ()

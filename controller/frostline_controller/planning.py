@@ -1,6 +1,6 @@
 """The planner's adapter: from what the controller knows to a placement, and whether a change to it pays."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -18,6 +18,7 @@ from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import asked_degrees
 from frostline_controller.planner.verdict import should_reshape
 from frostline_controller.state.durable import PinnedShape
+from frostline_proto.v1 import plan_pb2
 
 
 def check_shapes(job: Job, num_units: int) -> None:
@@ -135,6 +136,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         freeze_point=situation.freeze_point,
         members=tuple(_member(worker, profile.device, total, current, one_machine) for worker in situation.workers),
         link=measured_link(situation.workers) or LinkProfile(),
+        near_link=_median_link([worker.near_link for worker in situation.workers]),
         cache=_cache(situation.workers),
         cache_available=elastic.cache and not situation.uncacheable and situation.cache_reachable,
         uncacheable=situation.uncacheable,
@@ -200,15 +202,25 @@ def _member(worker: Worker, device: str, total_seconds: float, current: Placemen
     elif worker.profile.device != device and worker.profile.total_seconds > 0:
         speed = total_seconds / worker.profile.total_seconds
     place = current.global_ranks.get(worker.worker_id, -1) if current else -1
-    return MemberInfo(worker.worker_id, worker.failure_domain, worker.profile.memory_bytes, place, speed or 1.0)
+    machine = worker.device.host if worker.device is not None else ""
+    return MemberInfo(worker.worker_id, worker.failure_domain, worker.profile.memory_bytes, place, speed or 1.0, machine)
 
 
 def measured_link(workers: tuple[Worker, ...]) -> LinkProfile | None:
-    """Field by field the median of what workers measured; None before anybody has."""
-    found = [worker.link for worker in workers if worker.link is not None]
-    if not found:
-        return None
-    return LinkProfile(**{name: median(getattr(link, name) for link in found) for name in LinkProfile.model_fields})
+    """What workers measured between machines, or within the only one; None before anybody has measured."""
+    return _median_link([worker.link for worker in workers]) or _median_link([worker.near_link for worker in workers])
+
+
+def _median_link(told: Sequence[LinkProfile | plan_pb2.LinkProfile | None]) -> LinkProfile | None:
+    """Field by field the median of what was measured; where messages or sums were not, those of the other kind stand for them."""
+    found = [link for link in told if link is not None]
+    values = {name: [value for link in found if (value := getattr(link, name)) > 0] for name in LinkProfile.model_fields}
+    measured = {name: median(some) for name, some in values.items() if some}
+    for name in set(LinkProfile.model_fields) - set(measured):
+        other = name.removeprefix("reduce_") if name.startswith("reduce_") else f"reduce_{name}"
+        if values[other]:
+            measured[name] = median(values[other])
+    return LinkProfile(**measured) if measured else None
 
 
 def _cache(workers: tuple[Worker, ...]) -> CacheProfile | None:

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional
 
 from frostline_contract.seeds import seed_of
-from frostline_trainer.engine.optimizer import fused_adamw
 from frostline_trainer.kernels import kernel_settings
 
 
@@ -24,8 +23,7 @@ def run_probe(width: int, tokens: int, micro_batch_size: int, dtype: torch.dtype
         x = torch.randn(micro_batch_size, tokens, width).to(device, dtype).requires_grad_()
         layers = nn.ModuleDict({"norm": nn.LayerNorm(width), "qkv": nn.Linear(width, 3 * width), "out": nn.Linear(width, width)})
     layers.to(device, dtype)
-    fused = fused_adamw(device)
-    optimizer = torch.optim.AdamW(layers.parameters(), lr=1e-3, fused=fused, foreach=not fused)
+    optimizer = torch.optim.AdamW(layers.parameters(), lr=1e-3, fused=True)
     q, k, v = layers["qkv"](layers["norm"](x)).view(micro_batch_size, tokens, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
     attended = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
     functional.gelu(layers["out"](attended)).float().square().mean().backward()

@@ -50,6 +50,9 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
     context.probe_digest, context.probe_detail = probe()
     if device.type == "cuda":
         examine_gpu(device, lambda: probe()[0], context.probe_digest)
+    if context.numerics:
+        context.probe_digest = hashlib.sha256(f"{context.probe_digest}|{context.numerics}".encode()).hexdigest()
+        context.probe_detail += f"; {context.numerics}"
     check_tiles(context)
     return context
 
@@ -88,6 +91,8 @@ def deterministic_cuda() -> None:
     """Exact numerics on CUDA in this process: deterministic kernels only (docs/protocols.md 1.8)."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits with one workspace on any stream
     torch.use_deterministic_algorithms(True)
+    # It would fill each new tensor with NaN first: messages and gradients are received into new memory in every step.
+    torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
     torch.backends.cuda.matmul.allow_tf32 = False
 

@@ -44,11 +44,16 @@ class StepCost:
 
 
 class CostModel:
-    """The prefix sums of one profile, freeze point and cache verdict; every array has num_units + 1 entries."""
+    """The prefix sums of one profile, freeze point and cache verdict; every array has num_units + 1 entries.
 
-    def __init__(self, inputs: PlanInputs, use_cache: bool = False):
+    pipeline_link: what neighbours along the pipeline send over; None: PlanInputs' `link`. Depths differ in it: `of_depth`.
+    """
+
+    def __init__(self, inputs: PlanInputs, use_cache: bool = False, pipeline_link: LinkProfile | None = None):
         self.inputs = inputs
         self.use_cache = use_cache
+        self.pipeline_link = pipeline_link or inputs.link
+        self._by_link: dict[LinkProfile, CostModel] = {self.pipeline_link: self}
         frozen = np.arange(inputs.num_units) < inputs.freeze_point
         column = {
             name: np.array([getattr(unit, name) for unit in inputs.units], dtype=float)
@@ -62,12 +67,21 @@ class CostModel:
         self.gradient_bytes = _sums(np.where(frozen, 0.0, column["parameter_bytes"]))
         self.state_bytes = _sums(column["parameter_bytes"] + column["optimizer_bytes"])
         self.activation_bytes = _sums(np.where(frozen, 0.0, column["activation_bytes"]))
-        link = inputs.link
-        self.send_seconds = np.zeros(inputs.num_units + 1)
-        self.send_seconds[1:-1] = link.latency_seconds + column["output_bytes"][:-1] / link.bandwidth_bytes_per_second
-        self.least_send_seconds = float(min(self.send_seconds[inputs.freeze_point + 1 : -1], default=0.0))
+        links = [self.pipeline_link, *([inputs.near_link] if inputs.near_link is not None else [])]
+        sends = [_sends_over(link, column["output_bytes"]) for link in links]
+        self.send_seconds = sends[0]
+        self.least_send_seconds = float(np.min([one[inputs.freeze_point + 1 : -1] for one in sends], initial=np.inf))
+        if not np.isfinite(self.least_send_seconds):
+            self.least_send_seconds = 0.0
         self.longest_stages: dict[float, int] = {}  # by memory cap; filled by partition.longest_stage
         self.transient_bytes = 2 * float(max(column["output_bytes"][frozen], default=0.0))
+
+    def of_depth(self, pp_degree: int) -> "CostModel":
+        """The model whose sends go over the link of pipelines that deep."""
+        link = self.inputs.pipeline_link(pp_degree)
+        if link not in self._by_link:
+            self._by_link[link] = CostModel(self.inputs, self.use_cache, link)
+        return self._by_link[link]
 
     def _prefix_seconds(self, forward: np.ndarray, frozen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Seconds a micro-batch of (fetch, recompute) by unit; a fetch is booked on unit 0, misses are computed and filled."""
@@ -104,7 +118,7 @@ class CostModel:
         """Summing the tied matrix's two gradients between first and last stage."""
         if not self.inputs.tied or pp_degree == 1 or self.inputs.freeze_point > 0:
             return 0.0
-        link = self.inputs.link
+        link = self.pipeline_link
         return link.latency_seconds + self.inputs.units[0].parameter_bytes / link.bandwidth_bytes_per_second
 
     def vote_seconds(self, world_size: int) -> float:
@@ -147,6 +161,13 @@ def cache_seconds(inputs: PlanInputs) -> tuple[float, float, float]:
     fill = measured.fill_seconds_per_sample if measured and measured.fill_seconds_per_sample > 0 else predicted
     hit = measured.hit_fraction if measured and measured.hit_fraction > 0 else 1.0
     return fetch, fill, min(1.0, hit)
+
+
+def _sends_over(link: LinkProfile, output_bytes: np.ndarray) -> np.ndarray:
+    """Seconds to send a micro-batch's activations over the boundary before each unit; 0 at both ends of the model."""
+    seconds = np.zeros(len(output_bytes) + 1)
+    seconds[1:-1] = link.latency_seconds + output_bytes[:-1] / link.bandwidth_bytes_per_second
+    return seconds
 
 
 def _sums(values: np.ndarray) -> np.ndarray:
@@ -226,5 +247,5 @@ def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
     Members that the inputs no longer name count with speed 1.
     """
     speeds = replica_speeds(inputs, placement.workers, placement.shape)
-    model = CostModel(inputs, placement.use_cache)
+    model = CostModel(inputs, placement.use_cache).of_depth(placement.shape.pp_degree)
     return step_cost(model, placement.stage_bounds, placement.leaf_bounds, placement.shape, placement.schedule, speeds)

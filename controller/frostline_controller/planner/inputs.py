@@ -1,7 +1,9 @@
 """Everything that a placement depends on, in one immutable record."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import gcd
 from typing import Literal
 
 from frostline_contract.job import Job
@@ -17,7 +19,8 @@ class MemberInfo:
     """One worker that the planner may use.
 
     failure_domain: what fails with it (a node). memory_bytes: what it may use, 0 where unknown. global_rank: its place in
-    the current placement, -1 where it has none. speed: relative to the worker whose unit times the profile holds.
+    the current placement, -1 where it has none. speed: relative to the worker whose unit times the profile holds. machine: whose
+    GPUs have fast links among each other, "" where it is not known.
     """
 
     worker_id: str
@@ -25,6 +28,7 @@ class MemberInfo:
     memory_bytes: int = 0
     global_rank: int = -1
     speed: float = 1.0
+    machine: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,9 @@ class PlanInputs:
 
     units: measured costs at `micro_batch_size`, by unit index. num_microbatches: M, a step's micro-batches (with batch
     "per_replica" each replica's). reduction_leaves: L. freeze_point: index of the first trainable unit.
-    members: the workers there are. cache: measured traffic, None before there was any. cache_available: there is a server
-    to read from and the augmentation mode allows it. tied: the head uses unit 0's matrix.
+    members: the workers there are. link: between machines, or between any two members where that is not known apart.
+    near_link: within one machine; None where nobody has measured it. cache: measured traffic, None before there was any.
+    cache_available: there is a server to read from and the augmentation mode allows it. tied: the head uses unit 0's matrix.
     current: the placement in force, None at the start. start_pp_degree, start_dp_degree: the shape that the run began
     with, None before the start. steps_left: steps still to train. measured_reshape_seconds: what a reshape costs.
     parallel_slots: how many workers can truly compute at once (cores shared on one machine); None: all of them.
@@ -51,6 +56,7 @@ class PlanInputs:
     freeze_point: int
     members: tuple[MemberInfo, ...]
     link: LinkProfile = field(default_factory=LinkProfile)
+    near_link: LinkProfile | None = None
     cache: CacheProfile | None = None
     cache_available: bool = False
     cache_use: Literal["auto", "always", "never"] = "auto"
@@ -103,6 +109,22 @@ class PlanInputs:
         if self.placement.worker_memory_bytes is not None:
             known.append(self.placement.worker_memory_bytes)
         return float(min(known)) if known else float("inf")
+
+    @cached_property
+    def machine_sizes(self) -> frozenset[int]:
+        """How many members machines have; {0} where that is not known of all."""
+        if not all(member.machine for member in self.members):
+            return frozenset({0})
+        return frozenset(Counter(member.machine for member in self.members).values())
+
+    def pipeline_link(self, pp_degree: int) -> LinkProfile:
+        """The link that neighbours along a pipeline send over: within a machine where every machine holds whole pipelines.
+
+        Members are dealt row by row, machine by machine (`planner.assignment`). Replicas of a stage are spread over machines on
+        purpose, so their sums always go over `link`.
+        """
+        whole = all(size > 0 and gcd(size, pp_degree) == pp_degree for size in self.machine_sizes)
+        return self.near_link if self.near_link is not None and whole else self.link
 
     @cached_property
     def speeds(self) -> tuple[float, ...]:

@@ -73,7 +73,7 @@ def finish(
         speeds = replica_speeds(inputs, assignment.workers, shape)
         for dealing in (speeds, [1.0] * shape.dp_degree):
             leaf_bounds = deal_by_speed(inputs.reduction_leaves, dealing)
-            cost = step_cost(model, option, leaf_bounds, shape, chosen.schedule, speeds)
+            cost = step_cost(model.of_depth(shape.pp_degree), option, leaf_bounds, shape, chosen.schedule, speeds)
             if cost.peak_bytes <= inputs.memory_cap:
                 results.append((option, assignment, leaf_bounds, cost))
                 break

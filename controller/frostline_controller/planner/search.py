@@ -14,6 +14,7 @@ import numpy as np
 
 from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
+from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.caching import cache_verdict
 from frostline_controller.planner.cost import CostModel, replica_micro_batches, step_cost
 from frostline_controller.planner.inputs import PlanInputs
@@ -127,12 +128,12 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candida
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
     fastest = inputs.speeds[0]
-    by_schedule: dict[tuple[str, int], list[int]] = {}
+    by_schedule: dict[tuple[str, int, LinkProfile], list[int]] = {}
     for pp in pp_choices(inputs, limits, dp):
-        for choice in schedules_for(inputs, pp, dp):
-            by_schedule.setdefault(choice, []).append(pp)
-    for (schedule, virtual), depths in by_schedule.items():
-        costs = StageCosts(model, longest, leaf_bounds, schedule, virtual, fastest)
+        for schedule, virtual in schedules_for(inputs, pp, dp):
+            by_schedule.setdefault((schedule, virtual, inputs.pipeline_link(pp)), []).append(pp)
+    for (schedule, virtual, _), depths in by_schedule.items():
+        costs = StageCosts(model.of_depth(depths[0]), longest, leaf_bounds, schedule, virtual, fastest)
         for group in _table_groups(costs, depths):
             table = PartitionTable(costs, group[-1] * virtual, group[-1])
             pace = _least_pace(model, np.array(group), longest, virtual)
@@ -163,7 +164,7 @@ def _cost(model: CostModel, candidate: _Candidate) -> float:
         cost = None
         for dealing in (speeds, [1.0] * candidate.dp):  # by speed; evenly where that needs less memory
             leaf_bounds = deal_by_speed(inputs.reduction_leaves, dealing)
-            cost = step_cost(model, candidate.bounds, leaf_bounds, candidate.shape, schedule, speeds)
+            cost = step_cost(candidate.table.costs.model, candidate.bounds, leaf_bounds, candidate.shape, schedule, speeds)
             if cost.peak_bytes <= inputs.memory_cap:
                 break
         candidate.alternative = Alternative(candidate.shape, schedule, cost)
@@ -212,7 +213,7 @@ def _reference_seconds(inputs: PlanInputs) -> float:
     dp = inputs.start_dp_degree or (inputs.current.dp_degree if inputs.current else None)
     if inputs.freeze_point == 0 or pp is None or dp is None or pp > inputs.num_units or dp > inputs.reduction_leaves:
         return 0.0
-    model = CostModel(replace(inputs, freeze_point=0))
+    model = CostModel(replace(inputs, freeze_point=0)).of_depth(pp)
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
     table = PartitionTable(StageCosts(model, longest, leaf_bounds, "1f1b", 1), pp, pp)

@@ -103,6 +103,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             if facts.current is not None and request.worker_id == facts.current.placement.workers[0]:
                 facts.wake.set()
         worker.phase, worker.phase_seconds, worker.waiting_seconds = request.phase, request.phase_seconds, request.waiting_seconds
+        worker.device_phase, worker.device_seconds = request.device_phase, request.device_seconds
+        worker.device_waiting = request.device_waiting
         worker.phase_told_at = facts.clock()
         worker.phase_p99, worker.busy_seconds = request.phase_p99_seconds, request.busy_seconds
         worker.resident_bytes = request.resident_bytes
@@ -113,6 +115,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             worker.cache = request.cache
         if request.HasField("link"):
             worker.link = request.link
+        if request.HasField("near_link"):
+            worker.near_link = request.near_link
         if request.step_parts:
             worker.step_parts = request.step_parts
         lineage = store.records.lineage

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from frostline_contract.phases import WAITING, Phase
 from frostline_contract.plan import GenerationId, Plan
-from frostline_controller.hangs import Progress, Verdict, judge
+from frostline_controller.hangs import DevicePlace, Progress, Verdict, judge
 from frostline_controller.members.removal import Removals
 from frostline_controller.membership import Worker
 from frostline_controller.planning import reference_profile
@@ -207,15 +207,19 @@ class Watching:
 
     def _progress(self, worker: Worker, entered: bool, step: int, now: float) -> Progress:
         told_at = worker.phase_told_at
-        since = told_at - worker.phase_seconds
-        if not entered:  # what it waited for before it was named in a plan does not count
-            since = max(since, self._since)
-        gaps = sum(max(0.0, min(told_at, end) - max(since, start)) for start, end in self._gaps)
-        age = max(0.0, told_at - since - gaps)
+
+        def age(seconds: float) -> float:
+            since = told_at - seconds
+            if not entered:  # what it waited for before it was named in a plan does not count
+                since = max(since, self._since)
+            gaps = sum(max(0.0, min(told_at, end) - max(since, start)) for start, end in self._gaps)
+            return max(0.0, told_at - since - gaps)
+
+        behind = DevicePlace(worker.device_phase, age(worker.device_seconds), worker.device_waiting)
         return Progress(
-            worker_id=worker.worker_id, entered=entered, step=step, phase=worker.phase, phase_seconds=age,
+            worker_id=worker.worker_id, entered=entered, step=step, phase=worker.phase, phase_seconds=age(worker.phase_seconds),
             waiting=worker.waiting_seconds > 0, p99=worker.phase_p99, heartbeat_age=now - worker.last_heard,
-            name=f"worker {worker.pod_name}",
+            name=f"worker {worker.pod_name}", device=behind if worker.device_phase else None,
         )  # fmt: skip
 
     # ---- stragglers

@@ -54,6 +54,10 @@ class TrainingSection(Section):
         "float32", doc="Type of weights and arithmetic; mixed_bfloat16 keeps float32 weights and computes in bfloat16 (CUDA)."
     )
     activation_checkpointing: bool = fixed(False, doc="Keep only each unit's input and compute it again in the backward.")
+    compile: bool = fixed(
+        False,
+        doc="Run each unit as torch's compiler makes it; part of the numerics, with the compiler's versions. Needs a C++ compiler.",
+    )
     numerics: Literal["exact", "fast"] = fixed(
         "exact", doc="exact: placement changes no bit (docs/protocols.md 1). fast: the library's all-reduce, equal to rounding."
     )

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frostline_contract.phases import Phase
-from frostline_controller.hangs import DEADLINE_FACTOR, EQUAL_FACTOR, FIRST_FACTOR, Progress, judge
+from frostline_controller.hangs import DEADLINE_FACTOR, EQUAL_FACTOR, FIRST_FACTOR, DevicePlace, Progress, judge
 
 FLOOR, SILENT = 60.0, 2.0
 USUAL = {"schedule": 0.02, "exchange": 0.003, "vote": 0.002, "commit": 0.001, "load": 0.001}
@@ -115,6 +116,109 @@ def test_at_the_end_only_who_still_has_something_to_do_is_judged() -> None:
     assert blamed(ended) is None
     assert blamed([replace(ended[0], phase_seconds=601), *ended[1:]]) == "a"
     assert blamed(ended[1:]) is None
+
+
+def on_gpu(name: str, thread: str, device: str, waits: bool, waiting: bool = True, seconds: float = 61) -> Progress:
+    """A member over NCCL. thread, device: phases. waits: the device does, for others; waiting: the thread does."""
+    place = DevicePlace(device, seconds, waits) if device else None
+    return member(name, thread, seconds, waiting=waiting, device=place)
+
+
+WAITS, COMPUTES = True, False
+STUCK_DEVICES: dict[str, tuple[list[Progress], str | None]] = {
+    "the first stage of replica 1 is stuck; its thread has run ahead to the fence like all others": (
+        [
+            on_gpu("dp0-pp0", "norms", "exchange", WAITS),
+            on_gpu("dp0-pp1", "norms", "exchange", WAITS),
+            on_gpu("dp1-pp0", "norms", "schedule", COMPUTES),
+            on_gpu("dp1-pp1", "norms", "schedule", WAITS),
+        ],
+        "dp1-pp0",
+    ),
+    "its thread has run ahead and is the only one that waits; the others' threads are busy handing over": (
+        [
+            on_gpu("dp0-pp0", "exchange", "exchange", WAITS, waiting=False),
+            on_gpu("dp0-pp1", "exchange", "exchange", WAITS, waiting=False),
+            on_gpu("dp1-pp0", "norms", "schedule", COMPUTES),
+            on_gpu("dp1-pp1", "exchange", "schedule", WAITS, waiting=False),
+        ],
+        "dp1-pp0",
+    ),
+    "the last stage of replica 0 is stuck; the first one waits for its gradients": (
+        [
+            on_gpu("dp0-pp0", "norms", "schedule", WAITS),
+            on_gpu("dp0-pp1", "norms", "schedule", COMPUTES),
+            on_gpu("dp1-pp0", "norms", "exchange", WAITS),
+            on_gpu("dp1-pp1", "norms", "exchange", WAITS),
+        ],
+        "dp0-pp1",
+    ),
+    "a device is stuck in the norms; all others are idle, their threads in the vote": (
+        [
+            member("dp0-pp0", "vote", 61, waiting=True),
+            on_gpu("dp0-pp1", "norms", "norms", COMPUTES),
+            member("dp1-pp0", "vote", 61, waiting=True),
+            member("dp1-pp1", "vote", 61, waiting=True),
+        ],
+        "dp0-pp1",
+    ),
+    "a device is stuck in the update; the others wait for its next step": (
+        [
+            on_gpu("dp0-pp0", "update", "update", COMPUTES, waiting=False),
+            member("dp0-pp1", "norms", 61, step=11, waiting=True, device=DevicePlace("schedule", 61, WAITS)),
+        ],
+        "dp0-pp0",
+    ),
+    "a thread is stuck before it hands anything over: its device has nothing to do": (
+        [
+            member("dp0-pp0", "load", 61),
+            on_gpu("dp0-pp1", "norms", "schedule", WAITS),
+        ],
+        "dp0-pp0",
+    ),
+    "a process is stopped: it is silent, and all other devices wait": (
+        [
+            member("dp0-pp0", "schedule", 0.01, heartbeat_age=61.5),
+            on_gpu("dp0-pp1", "norms", "schedule", WAITS),
+        ],
+        "dp0-pp0",
+    ),
+    "all devices wait at one place: a message is lost, and nobody is blamed": (
+        [on_gpu(name, "norms", "exchange", WAITS) for name in "ab"],
+        None,
+    ),
+    "a device computes for long, and comes on": (
+        [
+            on_gpu("dp0-pp0", "norms", "schedule", COMPUTES, seconds=1.0),
+            on_gpu("dp0-pp1", "norms", "schedule", WAITS),
+        ],
+        None,
+    ),
+    "a device stands still while its thread still hands work over": (
+        [
+            member("dp0-pp0", "schedule", 1.0, device=DevicePlace("load", 61, COMPUTES)),
+            on_gpu("dp0-pp1", "norms", "schedule", WAITS),
+        ],
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STUCK_DEVICES)
+def test_the_member_whose_own_device_is_stuck_is_blamed(case: str) -> None:
+    members, culprit = STUCK_DEVICES[case]
+    p99 = {**USUAL, "norms": 0.02, "update": 0.001}
+    assert blamed([replace(one, p99=p99) for one in members]) == culprit
+
+
+def test_by_the_threads_places_alone_a_healthy_member_would_be_excluded() -> None:
+    """What is told of the same world without the devices' places: the second case of the table."""
+    members, culprit = STUCK_DEVICES[next(case for case in STUCK_DEVICES if "the only one that waits" in case)]
+    without = [replace(one, device=None) for one in members]
+    assert blamed(without) not in (None, culprit)
+    verdict = judge(members, FLOOR, SILENT)
+    assert verdict is not None
+    assert verdict.reason == "dp1-pp0 (its device) hangs in schedule after step 10, for 61.0 s; the deadline is 60.0 s"
 
 
 @st.composite

@@ -1,12 +1,17 @@
 """The step's parts against hand-worked numbers, and the memory model's monotonies."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from frostline_contract.plan import Placement
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import CacheProfile, LinkProfile
 from frostline_controller.planner.cost import CostModel, cache_seconds, placement_cost, step_cost
+from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed, exchange_bytes_factor, micro_batch_counts, tree_pieces
+from frostline_controller.planner.search import make_plan
 from tests.unit.controller.planner_cases import inputs, unit
 
 FREE_LINK = LinkProfile(
@@ -111,3 +116,56 @@ def test_placement_cost_is_the_prediction_of_the_placement_as_it_stands():
     placement = Placement(pp_degree=2, dp_degree=1, stage_bounds=(0, 2, 4), leaf_bounds=(0, 8), workers=("w0", "w1"))
     assert placement_cost(placement, case) == cost(case, (0, 2, 4))
     assert cache_seconds(case)[2] == 1.0
+
+
+NEAR = LinkProfile(
+    latency_seconds=1e-6, bandwidth_bytes_per_second=1e12, reduce_latency_seconds=1e-6, reduce_bandwidth_bytes_per_second=1e12
+)
+FAR = LinkProfile(
+    latency_seconds=1e-3, bandwidth_bytes_per_second=1e9, reduce_latency_seconds=1e-3, reduce_bandwidth_bytes_per_second=1e9
+)
+
+
+def on_machines(*machines: str) -> PlanInputs:
+    case = inputs(8, len(machines), link=FAR, near_link=NEAR)
+    members = tuple(
+        replace(member, machine=machine, failure_domain=machine) for member, machine in zip(case.members, machines, strict=True)
+    )
+    return replace(case, members=members)
+
+
+@pytest.mark.parametrize(
+    ("machines", "within"),
+    [
+        (("a", "a", "a", "a", "b", "b", "b", "b"), {1, 2, 4}),
+        (("a", "a", "b", "b", "c", "c"), {1, 2}),
+        (("a", "a", "a", "b"), {1}),
+        (("a", "a", "", ""), set()),
+    ],
+)
+def test_a_pipeline_sends_within_a_machine_where_machines_hold_whole_pipelines(
+    machines: tuple[str, ...], within: set[int]
+) -> None:
+    case = on_machines(*machines)
+    assert {depth for depth in range(1, len(machines) + 1) if case.pipeline_link(depth) == NEAR} == within
+
+
+def test_sends_cost_what_their_kind_of_link_costs_and_sums_what_the_network_costs() -> None:
+    case = on_machines("a", "a", "b", "b")
+    model = CostModel(case)
+    near, far = model.of_depth(2), model.of_depth(4)
+    assert near.send_seconds[4] < far.send_seconds[4] / 100
+    assert near.least_send_seconds == far.least_send_seconds <= near.send_seconds[4], "a bound that holds for every depth"
+    assert near.exchange(np.array([1e6]), (0, 2, 4)) == far.exchange(np.array([1e6]), (0, 2, 4))
+
+
+def test_a_fast_link_within_machines_makes_pipelines_as_deep_as_a_machine_worth_while() -> None:
+    """A slow network, whose sums cost too much for four replicas: two pipelines of two, each in its machine."""
+    case = on_machines("a", "a", "b", "b")
+    heavy = tuple(unit.model_copy(update={"output_bytes": 10**8, "parameter_bytes": 4 * 10**7}) for unit in case.units)
+    apart = make_plan(replace(case, units=heavy)).placement
+    alike = make_plan(replace(case, units=heavy, near_link=None)).placement
+    assert (apart.pp_degree, alike.pp_degree) == (2, 1)
+    for dp_rank in range(apart.dp_degree):
+        workers = [apart.workers[global_rank] for global_rank in apart.shape.replica(dp_rank)]
+        assert len({member.machine for member in case.members if member.worker_id in workers}) == 1

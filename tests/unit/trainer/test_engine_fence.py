@@ -13,7 +13,9 @@ from torch._C._distributed_c10d import ErrorType
 from frostline_contract.plan import SeenVote, StateTag
 from frostline_trainer.comm.collectives import Group
 from frostline_trainer.comm.waiting import waits_of
-from frostline_trainer.engine.fence import marks_of, wait_for_device
+from frostline_trainer.engine.device_clock import clock_of
+from frostline_trainer.engine.device_trail import Trail
+from frostline_trainer.engine.fence import wait_for_device
 from frostline_trainer.engine.groups import Groups, Interrupted, lone_groups
 from frostline_trainer.training.loop import TrainingLoop
 from tests.exact_cases import NUM_UNITS
@@ -35,7 +37,7 @@ class OnDevice(Bench):
 
     def begin(self, device: SimulatedDevice) -> TrainingLoop:
         self.device, context = device, self.generation.context
-        context.marks = device.mark
+        context.device_clock = device
         # An audit reads as well, behind a fence of its own: counted in its own test.
         training = context.job.training.model_copy(update={"audit_every_steps": self.audit_every_steps})
         context.job = context.job.model_copy(update={"training": training})
@@ -64,9 +66,14 @@ class SeenVotes(deque[SeenVote]):
 
 
 def test_a_cpu_has_no_fence() -> None:
-    assert marks_of(torch.device("cpu")) is None
+    clock = clock_of(torch.device("cpu"))
+    assert not clock.runs_behind
     nothing_is_asked: Groups = object()  # type: ignore[assignment]
-    wait_for_device(None, nothing_is_asked)
+    wait_for_device(Trail(lambda: clock), nothing_is_asked)
+
+
+def wait_for(device: SimulatedDevice, groups: Groups) -> None:
+    wait_for_device(Trail(lambda: device), groups)
 
 
 def test_a_vote_comes_after_the_devices_end_of_its_step_and_a_state_after_its_update() -> None:
@@ -159,21 +166,21 @@ def broken_communicator() -> Groups:
 
 def test_a_communicators_error_is_an_error_of_the_step(broken_communicator: Groups) -> None:
     with pytest.raises(RuntimeError, match="an NCCL communicator of this generation has failed: REMOTE_ERROR"):
-        wait_for_device(SimulatedDevice(looks=0).mark, broken_communicator)
+        wait_for(SimulatedDevice(looks=0), broken_communicator)
 
 
 def test_a_sound_communicator_is_none(broken_communicator: Groups) -> None:
     column = broken_communicator.along("dp")
     asked: list[bool] = []
     column._group = SimpleNamespace(get_error=lambda: asked.append(True) or ErrorType(0), abort=lambda: None)
-    wait_for_device(SimulatedDevice(looks=0).mark, broken_communicator)
+    wait_for(SimulatedDevice(looks=0), broken_communicator)
     assert asked
 
 
 def test_only_where_the_device_waits_for_others_the_member_does(broken_communicator: Groups) -> None:
     waiting: list[bool] = []
     device = SimulatedDevice(looks=1, at_look=lambda number: waiting.append(waits_of(threading.get_ident()).since > 0))
-    wait_for_device(device.mark, lone_groups())
+    wait_for(device, lone_groups())
     with pytest.raises(RuntimeError):
-        wait_for_device(device.mark, broken_communicator)
+        wait_for(device, broken_communicator)
     assert waiting[0] is False and waiting[-1] is True

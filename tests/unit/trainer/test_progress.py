@@ -8,6 +8,7 @@ import pytest
 
 from frostline_contract.plan import GenerationId
 from frostline_trainer.comm.waiting import blocked, waits_of
+from frostline_trainer.engine.link import Links
 from frostline_trainer.life.introducing import heartbeat
 from frostline_trainer.life.stacks import STACK_BYTES_MAX, record, stack_event
 from frostline_trainer.training.phases import WINDOW, PhaseClock, percentile
@@ -110,12 +111,12 @@ def test_a_heartbeat_says_all_that_hangs_are_judged_by() -> None:
     generation = GenerationId(incarnation=2, counter=7)
     with blocked():
         time.sleep(0.01)
-        said = heartbeat("uid/1", 41, clock, generation, None, None, (3, 4))
+        said = heartbeat("uid/1", 41, clock, generation, Links(), None, (3, 4))
     assert (said.step, said.phase, said.generation.counter, list(said.uncovered_pieces)) == (41, "exchange", 7, [3, 4])
     assert said.waiting_seconds >= 0.01
     assert set(said.phase_p99_seconds) == {"start", "schedule"}
     assert said.busy_seconds > 0
-    assert heartbeat("uid/1", 0, PhaseClock(), None, None, None).busy_seconds == 0.0
+    assert heartbeat("uid/1", 0, PhaseClock(), None, Links(), None).busy_seconds == 0.0
 
 
 def test_the_hook_runs_after_the_phase_was_entered() -> None:

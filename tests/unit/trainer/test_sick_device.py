@@ -46,13 +46,12 @@ def test_a_devices_error_is_known_also_where_it_is_the_cause(failure: BaseExcept
 
 
 def test_a_device_is_asked_and_a_cpu_is_not(context: RunContext) -> None:
-    context.marks = None
     assert answers(context) == ""
-    context.marks = SimulatedDevice(looks=3).mark
+    context.device_clock = SimulatedDevice(looks=3)
     assert answers(context, 10) == ""
-    context.marks = SimulatedDevice(errors={1: RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED")}).mark
+    context.device_clock = SimulatedDevice(errors={1: RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED")})
     assert answers(context, 10) == "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"
-    context.marks = SimulatedDevice(broken=device_error()).mark
+    context.device_clock = SimulatedDevice(broken=device_error())
     assert "illegal memory access" in answers(context, 10)
     hang_device(context)
     assert answers(context, 0.1) == "it has not answered within 0.1 s"
@@ -68,7 +67,7 @@ from tests.simulated_device import SimulatedDevice, device_error
 atexit.register(print, "cleaned up")
 threading.Thread(target=threading.Event().wait).start()  # a thread that would keep an ordinary end waiting
 context = build_case(Case("vit"))
-context.marks = SimulatedDevice(broken=device_error()).mark
+context.device_clock = SimulatedDevice(broken=device_error())
 sick_device.{end.__name__}({"device_error()" if end is end_if_sick else "context"})
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)

@@ -182,10 +182,10 @@ class Group:
         return [(group, lambda tensor: group.allreduce([tensor]))] if group is not None and self.backend == "nccl" else []
 
     def _outgoing(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.cpu() if self.backend == "gloo" and tensor.is_cuda else tensor.contiguous()
+        return tensor.cpu() if self.backend == "gloo" and tensor.device.type != "cpu" else tensor.contiguous()
 
     def _landing(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(tensor, device="cpu") if self.backend == "gloo" and tensor.is_cuda else tensor
+        return torch.empty_like(tensor, device="cpu") if self.backend == "gloo" and tensor.device.type != "cpu" else tensor
 
 
 @dataclass

@@ -23,6 +23,8 @@ class BlockSplit:
     a block's last token predicts nothing, so no label crosses from one sample to another.
     """
 
+    padding_comes_last = True
+
     def __init__(
         self, name: str, stream: np.ndarray, numbers: np.ndarray, sequence_length: int, pad_id: int, digest: str
     ) -> None:

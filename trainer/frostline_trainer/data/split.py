@@ -18,7 +18,8 @@ class Split(Protocol):
     """Samples 0 .. len - 1 of one split (train, guard or test).
 
     name: "train", "guard" or "test". digest: hex SHA-256 of all that decides what sample i looks like, so that a cache
-    key may name (digest, name, i).
+    key may name (digest, name, i). A split of text may say `padding_comes_last = True`: no valid token of a row comes after
+    padding.
     """
 
     name: str

@@ -10,8 +10,11 @@ from frostline_contract.pieces import Pieces
 from frostline_contract.shape import deal_leaves
 from frostline_trainer.data.load import TaskData
 from frostline_trainer.data.order import BatchOrder
+from frostline_trainer.engine import transfer
 from frostline_trainer.engine.alignment import aligned
-from frostline_trainer.engine.fence import MakeMark, marks_of
+from frostline_trainer.engine.compiling import compiler_versions
+from frostline_trainer.engine.device_clock import DeviceClock, clock_of
+from frostline_trainer.engine.device_trail import Trail
 from frostline_trainer.engine.holdings import Holdings
 from frostline_trainer.engine.optimizer import Moments
 from frostline_trainer.model import CutModel
@@ -35,8 +38,7 @@ class RunContext:
     place_dependence: which unit gives a sample other bits at another place of its tile, in words; empty where none does.
     sample_tile_cost: seconds of the prefix one sample at a time over whole micro-batches; 0 where that was not measured.
     moments: optimizer state of all units held here. holdings: which of their pieces are whole, and at which state. plug: what
-    may change a step's computation from outside. marks: of the device's work (engine/fence.py); None: a CPU's is done when a call
-    returns.
+    may change a step's computation from outside. device_clock: of the device's work; trail: what it has come to of it.
     """
 
     job: Job
@@ -55,10 +57,12 @@ class RunContext:
     moments: Moments = field(default_factory=dict)
     holdings: Holdings = field(default_factory=Holdings)
     plug: Plug = field(default_factory=Plug)
-    marks: MakeMark | None = None
+    device_clock: DeviceClock = field(init=False)
+    trail: Trail = field(init=False)
 
     def __post_init__(self) -> None:
-        self.marks = self.marks or marks_of(self.device)
+        self.device_clock = clock_of(self.device)
+        self.trail = Trail(lambda: self.device_clock)
 
     @property
     def num_units(self) -> int:
@@ -72,6 +76,11 @@ class RunContext:
     @property
     def dtype(self) -> torch.dtype:
         return COMPUTE_TYPES[self.job.training.precision]
+
+    @property
+    def numerics(self) -> str:
+        """What the numerics' history names beside freeze points; "" for what every run had when that history was made."""
+        return compiler_versions(self.device.type) if self.job.training.compile else ""
 
     @property
     def micro_batch_size(self) -> int:
@@ -100,12 +109,25 @@ class RunContext:
         """An empty boundary activation of one micro-batch."""
         return torch.empty(self.micro_batch_size, *self.hidden_shape, dtype=self.dtype, device=self.device)
 
-    def on_device(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Collated inputs in the compute type, on the device, aligned; integers and labels keep their type."""
-        return {
-            name: aligned(tensor.to(self.device, self.dtype if tensor.is_floating_point() and "label" not in name else None))
+    def for_device(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Collated inputs in the compute type, in host memory as the device takes them; integers and labels keep their type.
+
+        On a device the mask of a task that predicts each token by those before it is left out, where all padding comes behind
+        what it pads: it would hide what no counted token sees, and keep the attention from its fastest kernels. On a CPU its
+        kernels with a mask and without have one speed, and runs keep the bits that they had.
+        """
+        causal = self.job.task.kind == "language_modeling" and getattr(self.data.train, "padding_comes_last", False)
+        unmasked = causal and self.device.type != "cpu"
+        cast = {
+            name: tensor.to(self.dtype if tensor.is_floating_point() and "label" not in name else tensor.dtype)
             for name, tensor in inputs.items()
+            if not (unmasked and name == "attention_mask")
         }
+        return cast if self.device.type == "cpu" else {name: transfer.page_locked(tensor) for name, tensor in cast.items()}
+
+    def on_device(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Collated inputs in the compute type, on the device, aligned."""
+        return {name: aligned(transfer.to_device(tensor, self.device)) for name, tensor in self.for_device(inputs).items()}
 
 
 def has_dropout(config: Any) -> bool:

@@ -17,7 +17,7 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
     """Score a split. Returns rows (samples, columns), float64, and the task's metrics."""
     context, size = generation.context, generation.context.micro_batch_size
     num_tiles = -(-len(split) // size)
-    rows = torch.zeros(num_tiles * size, context.task.num_columns, dtype=torch.float64)
+    scored: dict[int, torch.Tensor] = {}
     for tile in generation.shape.share_of(num_tiles, generation.dp_rank):
         generation.moved()
         samples = list(range(tile * size, min((tile + 1) * size, len(split))))
@@ -25,7 +25,11 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
         inputs = context.on_device(inputs_of(split, samples, [0] * size, samples=0 in generation.stages))
         logits = generation.pipeline.evaluate(generation.evaluation, MicroBatch(tile, inputs))
         if logits is not None:
-            rows[tile * size : (tile + 1) * size] = context.task.evaluate(logits, inputs).cpu()
+            scored[tile] = context.task.evaluate(logits, inputs)
+    rows = torch.zeros(num_tiles * size, context.task.num_columns, dtype=torch.float64)
+    if scored:  # what lies on a device is read once, when all of it has been given to it
+        for tile, scores in zip(scored, torch.stack(list(scored.values())).cpu(), strict=True):
+            rows[tile * size : (tile + 1) * size] = scores
     generation.world.all_reduce_sum(rows)
     rows = rows[: len(split)]
     return rows, context.task.metrics(rows.numpy(), split)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from frostline_trainer.data.split import inputs_of
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.pipeline import MicroBatch
@@ -47,8 +49,12 @@ class BatchFeed:
         size = self._context.micro_batch_size
         return slice(number * size, (number + 1) * size)
 
-    def micro_batch(self, batch: StepBatch, number: int, samples: bool) -> MicroBatch:
-        """Micro-batch `number`; with its samples only where the embedding computes them."""
+    def inputs(self, batch: StepBatch, number: int, samples: bool) -> dict[str, torch.Tensor]:
+        """Of micro-batch `number`, in host memory; with its samples only where the embedding computes them."""
         rows = self.rows_of(number)
-        inputs = inputs_of(self._context.data.train, batch.indices[rows], batch.variants[rows], samples)
-        return MicroBatch(number, self._context.on_device(inputs), batch.indices[rows])
+        return inputs_of(self._context.data.train, batch.indices[rows], batch.variants[rows], samples)
+
+    def micro_batch(self, batch: StepBatch, number: int, samples: bool) -> MicroBatch:
+        """Micro-batch `number`, on the device."""
+        inputs = self._context.on_device(self.inputs(batch, number, samples))
+        return MicroBatch(number, inputs, batch.indices[self.rows_of(number)])

@@ -7,56 +7,28 @@ where no interruption would reach it.
 """
 
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
-import torch
-
-from frostline_trainer.comm.waiting import blocked
+from frostline_trainer.comm.waiting import thread_blocked
+from frostline_trainer.engine.device_trail import Trail
 from frostline_trainer.engine.groups import Groups
 
 POLL_SECONDS = 0.0002
 """Between two looks at the device: below what a step's end costs on any GPU."""
 
 
-class Mark(Protocol):
-    """A place in what a device was given to do."""
-
-    def query(self) -> bool:
-        """Whether the device has come here. Raises the device's own error (torch.AcceleratorError) where it failed before."""
-        ...
-
-
-MakeMark = Callable[[], Mark]
-"""Mark the end of what the device was given so far."""
-
-
-def marks_of(device: torch.device) -> MakeMark | None:
-    """How a device's work is marked; None for the CPU, which has done everything when a call returns."""
-    if device.type != "cuda":
-        return None
-
-    def mark() -> torch.cuda.Event:
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(device))
-        return event
-
-    return mark
-
-
-def wait_for_device(mark: MakeMark | None, groups: Groups | None = None) -> None:
+def wait_for_device(trail: Trail, groups: Groups | None = None) -> None:
     """Return when the device has done all that it was given so far, and every group is sound; at once on a CPU.
 
     Args:
-        mark: the device's; None for the CPU.
+        trail: of the device's work, which is read where the device has come.
         groups: whose messages are among the work; None where it is the device's own work only.
 
     Raises RuntimeError where a group was interrupted or its communicator has failed, and the device's own error where it failed.
     """
-    if mark is None:
+    if not trail.is_left:
         return
-    end = mark()
+    end = trail.mark()
     with _waiting(groups):
         while not end.query():
             if groups is not None:
@@ -64,9 +36,10 @@ def wait_for_device(mark: MakeMark | None, groups: Groups | None = None) -> None
             time.sleep(POLL_SECONDS)
     if groups is not None:
         groups.check()  # an abort ends the work too: what it was to fill holds anything
+    trail.read()
 
 
 def _waiting(groups: Groups | None) -> AbstractContextManager[None]:
     """Under NCCL the device waits for others, and they are what is waited for; else it has nothing but its own work to do."""
     on_device = groups is not None and groups.wait_on_device
-    return blocked() if on_device else nullcontext()
+    return thread_blocked() if on_device else nullcontext()

@@ -13,22 +13,21 @@ from frostline_contract.operations import Kind
 from frostline_contract.phases import Phase
 from frostline_contract.plan import SAMPLE, Plan, StateTag
 from frostline_contract.shape import leaf_micro_batches
-from frostline_trainer.engine.alignment import aligned
 from frostline_trainer.engine.auditing import Auditing
 from frostline_trainer.engine.audits import Audit, audit_is_due, audits_of
 from frostline_trainer.engine.building import Builder
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.exchange import reduce_gradients
-from frostline_trainer.engine.feed import BatchFeed, StepBatch
+from frostline_trainer.engine.feed import BatchFeed
 from frostline_trainer.engine.fence import wait_for_device
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.groups import Groups
-from frostline_trainer.engine.keeping import Keeper
-from frostline_trainer.engine.norms import gradient_norms, unit_squares
+from frostline_trainer.engine.keeping import Keeper, wards_stay_on_device
+from frostline_trainer.engine.norms import gradient_norms, tell, unit_squares
 from frostline_trainer.engine.optimizer import UnitOptimizer
-from frostline_trainer.engine.pipeline import MicroBatch
 from frostline_trainer.engine.prefix import PrefixReader
 from frostline_trainer.engine.stage import Stage, StageSettings
+from frostline_trainer.engine.step_feed import StepFeed
 from frostline_trainer.engine.tied import learning, stop_frozen_tie, sum_uses, tie_learns
 from frostline_trainer.engine.unit_state import HOST, place_unit
 
@@ -69,7 +68,6 @@ class Generation:
         self.phase, self.moved = phase, moved
         self.num_microbatches = context.num_microbatches(self.shape.dp_degree)
         self.num_leaves = context.job.training.reduction_leaves
-        self.feed = BatchFeed(context, self.shape.dp_degree, origin)
         self._settings = StageSettings(
             seed=context.job.seed,
             dropout=context.dropout,
@@ -77,14 +75,17 @@ class Generation:
             autocast=context.job.training.precision == "mixed_bfloat16",
             device=context.device,
             one_sample_tiles=plan.prefix_tile == SAMPLE,
+            compiled=context.job.training.compile,
         )
         self._index = index
         self._needed, self._speaks_for = plan.needs(self.worker_id), self._covers()
-        own = plan.placement.units_of(self.worker_id)
+        here, wards = plan.placement.units_of(self.worker_id), plan.pieces.units_of(plan.wards_of(self.worker_id))
+        here = [*here, *(wards if wards_stay_on_device(context, plan, wards) else ())]
         for unit, module in enumerate(context.cut.units):
-            place_unit(unit, module, context.moments, context.device if unit in own else HOST)
+            place_unit(unit, module, context.moments, context.device if unit in here else HOST)
         self.prefix: PrefixReader | None = None
         self.freeze_to(freeze_point, codec_chain, round_trip)
+        self.rewind(origin)
 
     # ---- building
 
@@ -110,8 +111,9 @@ class Generation:
         self.prefix = None
 
     def rewind(self, origin: tuple[int, int, int]) -> None:
-        """After a rollback the data starts again at (step, epoch, offset)."""
+        """The data starts at (step, epoch, offset); again, after a rollback."""
         self.feed = BatchFeed(self.context, self.shape.dp_degree, origin)
+        self._step_feed = StepFeed(self.context, self.feed, self.own_micro_batches(), 0 in self.stages)
 
     def use_cache(self, cache: Any, previous_boundary: int | None) -> None:
         """Read the frozen prefix through the cache: only where stage 0 holds all of it."""
@@ -146,7 +148,7 @@ class Generation:
         batch = self.feed.batch(step)
         self.phase(Phase.LOAD)
         self.keeper.expect()
-        micro_batches = self._micro_batches(batch)
+        micro_batches = self._step_feed.micro_batches(batch, self.prefix)
         self.phase(Phase.SCHEDULE)
         audits = self._audits(step)
         audited = next((audit.micro_batch for audit in audits if audit.replica == self.dp_rank), None)
@@ -163,18 +165,17 @@ class Generation:
         totals = self._exchange()
         self.phase(Phase.NORMS)
         named = self._named_gradients() if self.dp_rank == 0 else []
-        norms = gradient_norms(named)
-        losses = torch.stack([loss.double() for loss in result.losses.values()]) if result.losses else None
+        told = tell([*gradient_norms(named), *(loss.double() for loss in result.losses.values())])
         self._fence()
         self.keeper.post()
-        told = dict(zip(result.losses, losses.tolist() if losses is not None else (), strict=True))
-        squares = unit_squares(named, norms)
+        figures = told.tolist()
+        squares, losses = unit_squares(named, figures[: len(named)]), figures[len(named) :]
         self.keeper.collect()
-        return StepGradients(totals, told, squares, audited=bool(audits))
+        return StepGradients(totals, dict(zip(result.losses, losses, strict=True)), squares, audited=bool(audits))
 
     def _fence(self) -> None:
         """All that the device was given is done, and no group has failed."""
-        wait_for_device(self.context.marks, self.groups)
+        wait_for_device(self.context.trail, self.groups)
 
     def _audits(self, step: int) -> list[Audit]:
         job = self.context.job
@@ -215,7 +216,7 @@ class Generation:
         self.optimizer.step(learning_rate)
         self.phase(Phase.UPDATE)
         self.keeper.commit(learning_rate, factor)
-        wait_for_device(self.context.marks)
+        wait_for_device(self.context.trail)
         self.context.holdings.settle(whole, tag)
         self._end_step(gradients)
 
@@ -241,6 +242,7 @@ class Generation:
         keep_prepared: the reduced gradients of a prepared step stay, for a late commit.
         """
         self.pipeline.abandon()
+        self.context.trail.forget()
         self.keeper.abandon(keep_prepared)
         if not keep_prepared:
             for buffers in self.buffers.values():
@@ -294,27 +296,7 @@ class Generation:
         leaves = self.placement.leaves_of(self.dp_rank)
         return tuple(len(leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)) for leaf in leaves)
 
-    def _micro_batches(self, batch: StepBatch) -> list[MicroBatch]:
-        numbers = self.own_micro_batches()
-        cached = self.prefix is not None
-        micro_batches = [self.feed.micro_batch(batch, number, 0 in self.stages and not cached) for number in numbers]
-        if cached:
-            assert self.prefix is not None
-            rows = slice(self.feed.rows_of(numbers[0]).start, self.feed.rows_of(numbers[-1]).stop)
-            samples, variants = batch.indices[rows], batch.variants[rows]
-            boundary = self.prefix.rows(samples, variants)
-            self.prefix.audit(samples, variants, boundary, batch.step)
-            size = self.context.micro_batch_size
-            for place, micro_batch in enumerate(micro_batches):
-                micro_batch.boundary = aligned(boundary[place * size : (place + 1) * size])
-        return micro_batches
-
     def prefetch(self, steps: range) -> None:
         """Tell the cache which samples coming steps will read."""
-        if self.prefix is None:
-            return
-        numbers = self.own_micro_batches()
-        for step in steps:
-            batch = self.feed.batch(step)
-            rows = slice(self.feed.rows_of(numbers[0]).start, self.feed.rows_of(numbers[-1]).stop)
-            self.prefix.prefetch(batch.indices[rows], batch.variants[rows])
+        for step in steps if self.prefix is not None else ():
+            self._step_feed.prefetch(step, self.prefix)

@@ -6,8 +6,11 @@ tag. In every step the owner in replica 0 sends the ward's reduced gradient, whi
 the vote decides both do, by one function. So the bits are the owner's and nothing is replayed: a log of one step.
 
 Memory, in the buddy's host memory: a ward's state (weights, which a worker holds anyway, and moments) and one reduced gradient
-of its wards; with AdamW 4 times the size of the weights. On CUDA a ward is stepped on the device, unit by unit, so that the
-device holds one unit's state and gradient more, and the owner holds a host copy of the gradient that it sends.
+of its wards; with AdamW 4 times the size of the weights. A ward is updated on the buddy's device, since a CPU's update has other
+bits than a GPU's. Where the device has room for all wards beside what the planner predicts they stay there (`resident`): then a
+step carries a ward's gradient into the device and nothing else. Where it has not they lie in host memory, and in each step every
+ward goes to the device with its moments, one unit at a time, and comes back: 7 times the weights' bytes with AdamW, not 1. The
+owner holds a host copy of the gradient that it sends.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +26,11 @@ from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
 from frostline_trainer.engine.tied import learning, stop_frozen_tie
+from frostline_trainer.engine.transfer import host_memory_for, page_locked_empty
 from frostline_trainer.model import set_frozen
 
+ROOM_SHARE = 0.9
+"""Of a device's memory that may be planned to be used when wards stay there: the rest is the allocator's and the libraries'."""
 KEEP_TAG = 1 << 24
 """First tag of gradients for buddies, one a unit: above those of state moves, which travel in the same group."""
 
@@ -98,7 +104,8 @@ class Keeper:
         stop_frozen_tie(context, freeze_point, self.wards)
         parcels = parcels_of(plan, freeze_point)
         self._outgoing = [parcel for parcel in parcels if parcel.owner == index]
-        self.incoming = [_Incoming(context, parcel, freeze_point) for parcel in parcels if parcel.buddy == index]
+        self.resident = wards_stay_on_device(context, plan, self.wards)
+        self.incoming = [_Incoming(context, parcel, freeze_point, self.resident) for parcel in parcels if parcel.buddy == index]
         self._staging: dict[Parcel, torch.Tensor] = {}
         self._staged: list[tuple[Parcel, torch.Tensor]] = []
         self._sent: list[Message] = []
@@ -106,9 +113,10 @@ class Keeper:
         self._optimizers = self._ward_optimizers([ward for ward in self.wards if ward >= freeze_point])
 
     def _ward_optimizers(self, wards: list[int]) -> list[tuple[list[int], UnitOptimizer]]:
-        """One for all wards on the CPU; on CUDA one each, since they go to the device one by one."""
+        """One for all wards that lie where they are updated; else one each, since they go to the device one by one."""
         context = self._context
-        groups = [[ward] for ward in wards] if context.device.type == "cuda" else [wards] if wards else []
+        apart = context.device.type != "cpu" and not self.resident
+        groups = [[ward] for ward in wards] if apart else [wards] if wards else []
         section = context.job.training.optimizer
         return [
             (group, UnitOptimizer(section, [(ward, context.cut.units[ward]) for ward in group], context.moments))
@@ -127,7 +135,7 @@ class Keeper:
         for parcel in self._outgoing:
             if parcel.stage == stage:
                 payload = total[buffers.span(parcel.units)]
-                if payload.is_cuda:
+                if payload.device.type != "cpu":
                     self._staged.append((parcel, self._stage(parcel, payload)))
                 else:
                     self._send(parcel, payload)
@@ -145,7 +153,7 @@ class Keeper:
         """From the device into page-locked host memory, which is kept from step to step; whole when the device has come here."""
         staging = self._staging.get(parcel)
         if staging is None:
-            staging = self._staging[parcel] = torch.empty(payload.shape, dtype=payload.dtype, pin_memory=True)
+            staging = self._staging[parcel] = page_locked_empty(payload.shape, payload.dtype)
         return staging.copy_(payload, non_blocking=True)
 
     def collect(self) -> None:
@@ -153,7 +161,7 @@ class Keeper:
         wait_all(self._expected)
         self._expected = []
         for item in self.incoming:
-            item.buffers.adopt(item.landing)
+            item.buffers.adopt(item.arrive())
 
     def finish_sending(self) -> None:
         """After the vote, when every buddy has what was sent: the gradients may change again."""
@@ -164,7 +172,7 @@ class Keeper:
         """What the owners do to their units, to the wards: scale by `factor` where it is below 1, and update."""
         if factor < 1.0:
             for item in self.incoming:
-                item.landing.mul_(factor)
+                item.gradient.mul_(factor)
         for wards, optimizer in self._optimizers:
             with on_device(self._context, wards):
                 optimizer.step(learning_rate)
@@ -182,23 +190,48 @@ class Keeper:
 
 
 class _Incoming:
-    """A parcel as its buddy takes it. landing: memory for one step's gradients, laid out as in the owner's buffer."""
+    """A parcel as its buddy takes it. landing: memory for one step's gradients, laid out as in the owner's buffer. gradient: what
+    wards are updated from: the same memory, or the device's where they stay there.
+    """
 
-    def __init__(self, context: RunContext, parcel: Parcel, freeze_point: int) -> None:
+    def __init__(self, context: RunContext, parcel: Parcel, freeze_point: int, resident: bool) -> None:
         self.parcel = parcel
         groups = [(unit, [p for _, p in learning(context, freeze_point, unit)]) for unit in parcel.units]
         self.buffers = GradientBuffers(groups, num_microbatches=1, num_leaves=1)
         like = self.buffers.parameters[0]
-        self.landing = torch.empty(self.buffers.length, dtype=like.dtype, pin_memory=context.device.type == "cuda")
+        self.landing = host_memory_for(context.device, (self.buffers.length,), like.dtype)
+        self.gradient = torch.empty_like(self.landing, device=context.device) if resident else self.landing
+
+    def arrive(self) -> torch.Tensor:
+        """The gradients that have landed, on their way to where they are updated from."""
+        return self.gradient if self.gradient is self.landing else self.gradient.copy_(self.landing, non_blocking=True)
+
+
+def wards_stay_on_device(context: RunContext, plan: Plan, wards: Sequence[int]) -> bool:
+    """Whether the device has room for all wards beside the fullest member's predicted peak. A CPU has one memory: no.
+
+    A plan whose peak was not predicted says nothing about room.
+    """
+    peak, limit = plan.placement.predicted_peak_bytes, device_memory(context)
+    if context.device.type == "cpu" or not wards or not peak or not limit:
+        return False
+    copies = 4 if context.job.training.optimizer.name == "adamw" else 3
+    weights = sum(p.numel() * p.element_size() for ward in wards for p in context.cut.units[ward].parameters())
+    return peak + copies * weights <= ROOM_SHARE * limit
+
+
+def device_memory(context: RunContext) -> int:
+    """Bytes that the worker may use on its device; 0: it is not known."""
+    if context.job.placement.worker_memory_bytes:
+        return context.job.placement.worker_memory_bytes
+    return torch.cuda.get_device_properties(context.device).total_memory if context.device.type == "cuda" else 0
 
 
 @contextmanager
 def on_device(context: RunContext, units: list[int]) -> Iterator[None]:
-    """Units that lie in host memory are on the run's device inside: weights, gradients and moments. On the CPU: they are."""
-    if context.device.type == "cpu":
-        yield
-        return
-    homes = [Home(unit, context.cut.units[unit], context.moments, context.device) for unit in units]
+    """Units that lie in host memory are on the run's device inside: weights, gradients and moments."""
+    away = [unit for unit in units if next(context.cut.units[unit].parameters()).device != context.device]
+    homes = [Home(unit, context.cut.units[unit], context.moments, context.device) for unit in away]
     try:
         yield
     finally:

@@ -4,8 +4,8 @@ Moments belong to (unit, parameter name), not to an optimizer object: a freeze, 
 and the same moments and each parameter's own step count go on. Nothing decays while frozen.
 
 The updates are torch's functional AdamW and SGD: the arithmetic is the library's, the bookkeeping that an Optimizer object
-repeats in every step is not done (docs/adr/0005-exact-step.md). AdamW on the CPU is the library's fused kernel, one pass over
-memory.
+repeats in every step is not done (docs/adr/0005-exact-step.md). AdamW is the library's fused kernel, one pass over memory. On a
+device it wants step counts there: they are made for it from the host's, which checkpoints and moves read without a wait.
 """
 
 from collections.abc import Iterable
@@ -30,11 +30,6 @@ class _Group:
     weight_decay: float
     keys: list[tuple[int, str]]
     parameters: list[nn.Parameter]
-
-
-def fused_adamw(device: torch.device) -> bool:
-    """Whether AdamW is one fused kernel there. On CUDA that would want each parameter's step count on the device."""
-    return device.type == "cpu"
 
 
 class UnitOptimizer:
@@ -67,7 +62,10 @@ class UnitOptimizer:
     def _adamw(self, weight_decay: float, keys: list[tuple[int, str]], parameters: list[nn.Parameter],
                gradients: list[torch.Tensor], learning_rate: float) -> None:  # fmt: skip
         states = [self._adamw_state(key, parameter) for key, parameter in zip(keys, parameters, strict=True)]
-        section, fused = self._section, fused_adamw(parameters[0].device)
+        section, device = self._section, parameters[0].device
+        if device.type != "cpu":
+            fused_on_device(section, parameters, gradients, states, weight_decay, learning_rate)
+            return
         adamw(
             parameters,
             gradients,
@@ -75,8 +73,8 @@ class UnitOptimizer:
             [state["exp_avg_sq"] for state in states],
             [],
             [state["step"] for state in states],
-            foreach=not fused,
-            fused=fused,
+            foreach=False,
+            fused=True,
             amsgrad=False,
             beta1=section.beta1,
             beta2=section.beta2,
@@ -117,3 +115,33 @@ class UnitOptimizer:
             if momentum != 0.0:
                 # The first update has put new buffers into the list.
                 self._moments.setdefault(key, {})["momentum_buffer"] = buffer
+
+
+def fused_on_device(section: OptimizerSection, parameters: list[nn.Parameter], gradients: list[torch.Tensor],
+                    states: list[dict[str, torch.Tensor]], weight_decay: float, learning_rate: float) -> None:  # fmt: skip
+    """The library's fused AdamW where step counts lie in host memory.
+
+    Each is counted there, and one scalar a count is filled in on the device, which waits for nothing. Parameters that began to
+    learn together share a count.
+    """
+    together: dict[float, list[int]] = {}
+    for place, state in enumerate(states):
+        state["step"] += 1
+        together.setdefault(float(state["step"]), []).append(place)
+    for count, places in together.items():
+        step = torch.full((), count, dtype=torch.float32, device=parameters[0].device)
+        torch._fused_adamw_(
+            [parameters[place] for place in places],
+            [gradients[place] for place in places],
+            [states[place]["exp_avg"] for place in places],
+            [states[place]["exp_avg_sq"] for place in places],
+            [],
+            [step] * len(places),
+            lr=learning_rate,
+            beta1=section.beta1,
+            beta2=section.beta2,
+            weight_decay=weight_decay,
+            eps=section.epsilon,
+            amsgrad=False,
+            maximize=False,
+        )

@@ -13,6 +13,7 @@ import torch
 from frostline_trainer.data.split import inputs_of
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.stage import Stage
+from frostline_trainer.engine.transfer import gather, host_memory_for, scatter
 from frostline_trainer.engine.wrong_bits import CacheDiffers
 
 
@@ -56,7 +57,7 @@ class PrefixReader:
         if not chosen:
             return
         again = self._rounded(self._run_tile(samples, variants, chosen, rows, first=0))
-        equal = torch.equal(again, rows[chosen])
+        equal = torch.equal(again, gather(rows, chosen))
         self._cache.report_audit(equal)
         if not equal:
             boundary = self._freeze_point
@@ -64,22 +65,27 @@ class PrefixReader:
 
     def _read(self, samples: Sequence[int], variants: Sequence[int], places: list[int], out: torch.Tensor) -> list[int]:
         """Read what the cache has; returns the places that it has not."""
-        landing = torch.empty(len(places), *self._context.hidden_shape, dtype=self._context.dtype)
+        landing = self._landing(len(places))
         hits = self._cache.read([samples[p] for p in places], [variants[p] for p in places], landing)
-        for row, (place, hit) in enumerate(zip(places, hits, strict=True)):
-            if hit:
-                out[place] = landing[row]
+        self._take(landing, places, hits, out)
         return [place for place, hit in zip(places, hits, strict=True) if not hit]
+
+    def _landing(self, rows: int) -> torch.Tensor:
+        """Host memory into which rows are read, and from which the device copies them."""
+        return host_memory_for(self._context.device, (rows, *self._context.hidden_shape), self._context.dtype)
+
+    def _take(self, landing: torch.Tensor, places: list[int], hits: list[bool], out: torch.Tensor) -> None:
+        """The rows that were hit, from where they landed to their places."""
+        rows = [row for row, hit in enumerate(hits) if hit]
+        scatter(out, [places[row] for row in rows], gather(landing, rows) if rows else landing)
 
     def _advance(self, samples: Sequence[int], variants: Sequence[int], places: list[int], out: torch.Tensor) -> list[int]:
         """Read at the previous boundary, run the newly frozen units, write at the new one, drop the old value."""
         assert self._previous_boundary is not None
-        landing = torch.empty(len(places), *self._context.hidden_shape, dtype=self._context.dtype)
+        landing = self._landing(len(places))
         hits = self._cache.read_previous([samples[p] for p in places], [variants[p] for p in places], landing)
         found = [place for place, hit in zip(places, hits, strict=True) if hit]
-        for row, (place, hit) in enumerate(zip(places, hits, strict=True)):
-            if hit:
-                out[place] = landing[row]
+        self._take(landing, places, hits, out)
         if found:
             self._compute(samples, variants, found, out, first=self._previous_boundary)
             self._cache.drop_previous([samples[p] for p in found], [variants[p] for p in found])
@@ -95,7 +101,7 @@ class PrefixReader:
             tile = places[start : start + size]
             raw = self._run_tile(samples, variants, tile, out, first)
             self._cache.fill([samples[p] for p in tile], [variants[p] for p in tile], raw)
-            out[tile] = self._rounded(raw)
+            scatter(out, tile, self._rounded(raw))
 
     def _run_tile(
         self, samples: Sequence[int], variants: Sequence[int], tile: list[int], out: torch.Tensor, first: int
@@ -109,7 +115,7 @@ class PrefixReader:
             hidden = torch.zeros(
                 len(indices), *self._context.hidden_shape, dtype=self._context.dtype, device=self._context.device
             )
-            hidden[: len(tile)] = out[tile]
+            hidden[: len(tile)] = gather(out, tile)
         return self._stage.run_frozen(hidden, inputs, first, self._freeze_point, round_last=False)[: len(tile)]
 
     def _rounded(self, rows: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from frostline_contract.seeds import seed_of
 from frostline_trainer.engine.alignment import aligned
+from frostline_trainer.engine.compiling import Runner, compiled
 from frostline_trainer.model import set_frozen
 
 Inputs = dict[str, torch.Tensor]
@@ -20,7 +21,7 @@ class StageSettings:
     """The numerics of a forward that all stages share.
 
     seed: the job's. dropout: whether any unit draws random numbers. checkpointing: keep only each unit's input.
-    autocast: compute in bfloat16 over float32 weights. device: where the units are.
+    autocast: compute in bfloat16 over float32 weights. device: where the units are. compiled: whether units run compiled.
     one_sample_tiles: frozen units compute one sample at a time, for machines whose kernels give a row other bits at another place
     of its tile; otherwise whole micro-batches.
     codec_chain, round_trip: a lossy codec is part of the function: every activation that enters one of these units below the
@@ -35,6 +36,7 @@ class StageSettings:
     one_sample_tiles: bool = False
     codec_chain: tuple[int, ...] = ()
     round_trip: Callable[[torch.Tensor], torch.Tensor] | None = None
+    compiled: bool = False
 
 
 class Stage:
@@ -46,6 +48,7 @@ class Stage:
         self.settings = settings
         self.num_frozen = min(max(freeze_point - first_unit, 0), len(self.units))
         self.starts_learning = 0 < freeze_point == first_unit + self.num_frozen and not self.is_frozen
+        self._run = [compiled(unit) for unit in self.units] if settings.compiled else self.units
         for index, unit in enumerate(self.units):
             frozen = index < self.num_frozen
             set_frozen(unit, frozen)
@@ -83,7 +86,7 @@ class Stage:
         settings = self.settings
         with torch.no_grad(), self._precision():
             for index in range(first, end):
-                hidden = self.units[index](hidden, inputs)
+                hidden = self._run[index](hidden, inputs)
                 if settings.round_trip is None or self.first_unit + index + 1 not in settings.codec_chain:
                     continue
                 if round_last or index + 1 < end:
@@ -99,10 +102,10 @@ class Stage:
                 seed = self._seed(step, micro_batch, self.first_unit + index)
                 if self.settings.checkpointing and torch.is_grad_enabled():
                     hidden = checkpoint(
-                        _seeded, self.units[index], seed, device, hidden, inputs, use_reentrant=False, preserve_rng_state=False
+                        _seeded, self._run[index], seed, device, hidden, inputs, use_reentrant=False, preserve_rng_state=False
                     )
                 else:
-                    hidden = _seeded(self.units[index], seed, device, hidden, inputs)
+                    hidden = _seeded(self._run[index], seed, device, hidden, inputs)
         assert hidden is not None
         return hidden
 
@@ -126,7 +129,7 @@ class Stage:
                 unit.train(index >= self.num_frozen)
 
 
-def _seeded(unit: nn.Module, seed: int | None, device: torch.device, hidden: torch.Tensor | None, inputs: Inputs) -> torch.Tensor:
+def _seeded(unit: Runner, seed: int | None, device: torch.device, hidden: torch.Tensor | None, inputs: Inputs) -> torch.Tensor:
     # The seed is bound here, at forward, so that a recomputation in the backward draws the same mask.
     if seed is not None:
         seed_generators(seed, device)

@@ -1,5 +1,7 @@
 """Llama: causal language modeling with rotary positions and grouped key and value heads."""
 
+from copy import deepcopy
+
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
@@ -64,7 +66,8 @@ class Llama(HuggingFaceFamily):
     def cut(self, model: PreTrainedModel, task_kind: str) -> CutModel:
         self.check_task(task_kind)
         attention = model.config._attn_implementation
-        blocks = [Block(layer, model.model.rotary_emb, attention) for layer in model.model.layers]
+        # A table for each block: a unit that leaves the device takes what it shares with others along.
+        blocks = [Block(layer, deepcopy(model.model.rotary_emb), attention) for layer in model.model.layers]
         tied = ("embed_tokens.weight", "lm_head.weight") if model.config.tie_word_embeddings else None
         return assemble(model, Embedding(model), blocks, Head(model), tied)
 

@@ -178,16 +178,24 @@ class FaultPlan:
                 self._slow.remove(slow)
 
 
-class _NeverDone:
-    """A place that a device does not come to any more."""
+class _Stopped:
+    """The clock of a device that comes nowhere any more, and each of its marks."""
+
+    runs_behind = True
+
+    def mark(self) -> "_Stopped":
+        return self
 
     def query(self) -> bool:
         return False
 
+    def seconds(self, start: object, end: object) -> float:
+        return 0.0
+
 
 def hang_device(context: "RunContext") -> None:
     """From now on no work that the device is given is ever done, a CPU's neither."""
-    context.marks = _NeverDone
+    context.device_clock = _Stopped()
 
 
 class PlannedFaults(Plug):

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frostline_contract.plan import CONTINUE, FRESH, SURVIVORS, Plan
-from frostline_contract.statistics import LinkProfile
 from frostline_trainer.checkpoints.reading import read_manifest
 from frostline_trainer.checkpoints.restoring import restore_pieces
 from frostline_trainer.comm.collectives import Group, broadcast_bytes
+from frostline_trainer.device_facts import host_identity
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.digests import weights_digest
 from frostline_trainer.engine.generation import Generation
 from frostline_trainer.engine.groups import Groups
-from frostline_trainer.engine.link import measure_link
+from frostline_trainer.engine.link import Endpoint, Links, measure_links
 from frostline_trainer.engine.moves import move_pieces
 from frostline_trainer.engine.unit_state import export_unit, import_unit
 from frostline_trainer.life.recovering import Recovery
@@ -32,7 +32,7 @@ class Entered:
     plan: Plan
     index: int
     generation: Generation
-    link: LinkProfile | None
+    link: Links
 
     @property
     def is_sender(self) -> bool:
@@ -79,8 +79,13 @@ class Entrance:
             clock.moved,
         )
         caching.connect(generation, self._state)
-        link = measure_link(groups) if plan.start not in (CONTINUE, SURVIVORS) else None
-        return Entered(plan, groups.world.index, generation, link)
+        fresh = plan.start not in (CONTINUE, SURVIVORS)
+        return Entered(plan, groups.world.index, generation, self._links(plan, groups) if fresh else Links())
+
+    def _links(self, plan: Plan, groups: Groups) -> Links:
+        context = self._context
+        here = Endpoint(host_identity(), context.device, context.device_clock)
+        return measure_links(groups, plan.placement.shape.mesh, here)
 
     def extend_chain(self, freeze_point: int) -> None:
         """A boundary that values cross through the codec joins the chain (docs/protocols.md 1.6)."""

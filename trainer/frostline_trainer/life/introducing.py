@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from frostline_contract.job import job_digest
 from frostline_contract.plan import GenerationId
-from frostline_contract.statistics import CacheProfile, LinkProfile, WorkerProfile
+from frostline_contract.statistics import CacheProfile, WorkerProfile
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message
 from frostline_trainer.data.augment import cache_refusal
 from frostline_trainer.device_facts import device_facts
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.digests import weights_digest
+from frostline_trainer.engine.link import Links
 from frostline_trainer.identity import Identity
 from frostline_trainer.profile import worker_profile
 from frostline_trainer.training.phases import PhaseClock
@@ -55,7 +56,7 @@ def make_registration(
     )
 
 
-def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: GenerationId | None, link: LinkProfile | None,
+def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: GenerationId | None, links: Links,
               cache: CacheProfile | None, uncovered_pieces: Sequence[int] = ()) -> control_pb2.HeartbeatRequest:  # fmt: skip
     """Liveness and progress now; newest wins. uncovered_pieces: those that its last vote showed without a keeper."""
     now = clock.now()
@@ -71,10 +72,15 @@ def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: Generati
         busy_seconds=clock.busy_seconds(),
         uncovered_pieces=uncovered_pieces,
     )
+    place = clock.trail.place() if clock.trail is not None else None
+    if place is not None:
+        request.device_phase, request.device_seconds, request.device_waiting = place.phase, place.seconds, place.waiting
     if generation is not None:
         request.generation.CopyFrom(to_message(generation, plan_pb2.GenerationId))
-    if link is not None:
-        request.link.CopyFrom(to_message(link, plan_pb2.LinkProfile))
+    if links.far is not None:
+        request.link.CopyFrom(to_message(links.far, plan_pb2.LinkProfile))
+    if links.near is not None:
+        request.near_link.CopyFrom(to_message(links.near, plan_pb2.LinkProfile))
     if cache is not None:
         request.cache.CopyFrom(to_message(cache, plan_pb2.CacheProfile))
     return request

@@ -41,8 +41,8 @@ def answers(context: RunContext, seconds: float = ANSWER_SECONDS) -> str:
     A library on a broken device may raise any RuntimeError, and a device that is stuck raises nothing: so the device is asked. By
     a thread beside this one, since the call itself may not come back.
     """
-    marks = context.marks
-    if marks is None:
+    clock = context.device_clock
+    if not clock.runs_behind:
         return ""
     said: list[str] = []
     given_up = threading.Event()
@@ -51,7 +51,7 @@ def answers(context: RunContext, seconds: float = ANSWER_SECONDS) -> str:
         try:
             if context.device.type == "cuda":
                 torch.ones(1, device=context.device).add_(1)
-            end = marks()
+            end = clock.mark()
             while not end.query() and not given_up.wait(POLL_SECONDS):
                 pass
         except RuntimeError as error:

@@ -21,6 +21,7 @@ from frostline_proto.v1 import control_pb2
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.mailbox import Fenced, Mailbox
 from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.link import Links
 from frostline_trainer.identity import Identity
 from frostline_trainer.life.between_steps import BetweenSteps
 from frostline_trainer.life.entering import Entered, Entrance
@@ -62,6 +63,7 @@ class Worker:
     def run(self) -> int:
         self.context = self.build()
         self.context.plug = self.plug
+        self.clock.trail = self.context.trail
         self.plug.attach(Parts(self.identity, self.job, self.context, self.state, self.mailbox.plans, self.clock))
         self.store = OwnStore(self.identity.host)
         feed_steps = self.context.order(1).steps_per_epoch
@@ -266,7 +268,7 @@ class Worker:
             self.state.step,
             self.clock,
             entered.plan.generation if entered is not None else None,
-            entered.link if entered is not None else None,
+            entered.link if entered is not None else Links(),
             self.caching.profile(),
             loop.uncovered if loop is not None else (),
         )

@@ -53,6 +53,7 @@ class CacheUse:
                 self._context.hidden_shape,
                 self._context.dtype,
                 self._run_dir,
+                pin_memory=self._context.device.type != "cpu",
             )
             self.cache.before_fill = self._context.plug.rows_to_store
         previous = self._previous_boundary(state, boundary)

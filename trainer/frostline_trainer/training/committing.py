@@ -75,7 +75,7 @@ def record_step(generation: Generation, state: RunState, step: int, result: Vote
         cache_hits=result.cache_hits,
         cache_misses=result.cache_misses,
         time_seconds=time.time(),
-        numerics_hash=state.chain(step, refused),
+        numerics_hash=state.chain(step, refused, generation.context.numerics),
     )
     if refused and state.refused_steps > generation.context.job.training.refused_steps_max:
         state.failure = _refusal_text(generation, state, step, result)

@@ -4,6 +4,10 @@ The rolling 99th percentile is the exact one (nearest rank) of a phase's last WI
 that reshapes and freezes needs and a sketch of the whole past (P2, t-digest) does not; it is right from the first sample on;
 and its cost in the step is one append, because it is sorted only when a heartbeat asks. Few durations say little about a
 tail: below FEW of them it is taken as twice the longest.
+
+Where a device runs behind the thread, the thread's durations say how long it took to hand the work over, and where it stood
+still behind a fence. There a step's parts and a member's own work are the device's seconds (`engine.device_trail`); deadlines
+follow from both, the longer counting.
 """
 
 import threading
@@ -14,6 +18,7 @@ from dataclasses import dataclass
 
 from frostline_contract.phases import OWN_WORK, Phase
 from frostline_trainer.comm.waiting import waits_of
+from frostline_trainer.engine.device_trail import Trail
 
 WINDOW = 512
 """Durations kept of each phase: 4 KiB a phase. Above 100 samples a single outlier no longer moves the percentile."""
@@ -35,11 +40,13 @@ class Now:
 class PhaseClock:
     """Written by the training thread; read by the heartbeat thread.
 
-    hook: called with each phase right after it was entered, in the training thread (planned faults).
+    hook: called with each phase right after it was entered, in the training thread (planned faults). trail: of its device; None
+    before there is one.
     """
 
     def __init__(self) -> None:
         self.hook: Callable[[Phase], None] | None = None
+        self.trail: Trail | None = None
         self._lock = threading.Lock()
         self._name, self._entered = Phase.START, time.monotonic()
         self._moved = self._entered
@@ -60,6 +67,8 @@ class PhaseClock:
             if thread != self._thread:
                 self._thread, self._waits = thread, waits_of(thread)
             self._waited = self._waits.total
+        if self.trail is not None:
+            self.trail.enter(name)
         if self.hook is not None:
             self.hook(name)
 
@@ -71,15 +80,20 @@ class PhaseClock:
     def _end_phase(self, now: float) -> None:
         name, seconds = self._name, now - self._entered
         self._parts[name] = self._parts.get(name, 0.0) + seconds
-        window = self._windows.get(name)
-        if window is None:
-            window = self._windows[name] = deque(maxlen=WINDOW)
-        window.append(seconds)
+        self._window(name).append(seconds)
         if name in OWN_WORK:
             self._own += max(0.0, seconds - (self._waits.total - self._waited))
 
+    def _window(self, name: str) -> deque[float]:
+        window = self._windows.get(name)
+        if window is None:
+            window = self._windows[name] = deque(maxlen=WINDOW)
+        return window
+
     def new_generation(self) -> None:
         """Another shape takes other times: percentiles and means start anew."""
+        if self.trail is not None:
+            self.trail.take()
         with self._lock:
             self._windows.clear()
             self._means.clear()
@@ -93,6 +107,7 @@ class PhaseClock:
     def take_parts(self) -> dict[str, float]:
         """Seconds by phase since the last call: called once a step."""
         with self._lock:
+            self._take_the_devices_word()
             parts, self._parts = self._parts, {}
             for name, seconds in parts.items():
                 self._means[name] = 0.9 * self._means.get(name, seconds) + 0.1 * seconds
@@ -100,6 +115,18 @@ class PhaseClock:
                 self._busy = 0.9 * (self._busy or self._own) + 0.1 * self._own
                 self._own = 0.0
         return {name: round(seconds, 6) for name, seconds in parts.items()}
+
+    def _take_the_devices_word(self) -> None:
+        """Where a device has left a trail since the last call, its seconds are the step's parts and own work."""
+        spent = self.trail.take() if self.trail is not None else {}
+        if not spent:
+            return
+        self._own = 0.0
+        for name, one in spent.items():
+            self._parts[name] = one.seconds
+            self._window(name).append(one.seconds)
+            if name in OWN_WORK:
+                self._own += one.seconds - one.waiting
 
     def means(self) -> dict[str, float]:
         """Rolling mean seconds a step, by phase."""

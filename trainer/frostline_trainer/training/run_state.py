@@ -81,9 +81,9 @@ class RunState(BaseModel):
         """This state was restored or drawn afresh by the plan of `generation`."""
         self.vote_lineage, self.vote_generation, self.failure = self.lineage, generation, ""
 
-    def chain(self, step: int, refused: bool) -> str:
-        """Extend the numerics history by one step."""
-        text = f"{self.numerics_hash}|{step}|{self.freeze_point}|{refused}"
+    def chain(self, step: int, refused: bool, numerics: str = "") -> str:
+        """Extend the numerics history by one step. numerics: what beside the freeze point it is told (RunContext.numerics)."""
+        text = f"{self.numerics_hash}|{step}|{self.freeze_point}|{refused}" + (f"|{numerics}" if numerics else "")
         self.numerics_hash = hashlib.sha256(text.encode()).hexdigest()
         return self.numerics_hash
 

@@ -84,7 +84,7 @@ class RegisterResponse(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., checkpoint_root: _Optional[str] = ..., cache_address: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("worker_id", "generation", "step", "phase", "phase_seconds", "cache", "link", "resident_bytes", "step_parts", "phase_p99_seconds", "uncovered_pieces", "waiting_seconds", "busy_seconds")
+    __slots__ = ("worker_id", "generation", "step", "phase", "phase_seconds", "cache", "link", "resident_bytes", "step_parts", "phase_p99_seconds", "uncovered_pieces", "waiting_seconds", "busy_seconds", "device_phase", "device_seconds", "device_waiting", "near_link")
     class StepPartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +112,10 @@ class HeartbeatRequest(_message.Message):
     UNCOVERED_PIECES_FIELD_NUMBER: _ClassVar[int]
     WAITING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_PHASE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_WAITING_FIELD_NUMBER: _ClassVar[int]
+    NEAR_LINK_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     generation: _plan_pb2.GenerationId
     step: int
@@ -125,7 +129,11 @@ class HeartbeatRequest(_message.Message):
     uncovered_pieces: _containers.RepeatedScalarFieldContainer[int]
     waiting_seconds: float
     busy_seconds: float
-    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., phase_seconds: _Optional[float] = ..., cache: _Optional[_Union[_plan_pb2.CacheProfile, _Mapping]] = ..., link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., phase_p99_seconds: _Optional[_Mapping[str, float]] = ..., uncovered_pieces: _Optional[_Iterable[int]] = ..., waiting_seconds: _Optional[float] = ..., busy_seconds: _Optional[float] = ...) -> None: ...
+    device_phase: str
+    device_seconds: float
+    device_waiting: bool
+    near_link: _plan_pb2.LinkProfile
+    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., phase_seconds: _Optional[float] = ..., cache: _Optional[_Union[_plan_pb2.CacheProfile, _Mapping]] = ..., link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., phase_p99_seconds: _Optional[_Mapping[str, float]] = ..., uncovered_pieces: _Optional[_Iterable[int]] = ..., waiting_seconds: _Optional[float] = ..., busy_seconds: _Optional[float] = ..., device_phase: _Optional[str] = ..., device_seconds: _Optional[float] = ..., device_waiting: bool = ..., near_link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("durable_step", "durable_lineage", "durable_interval", "known")

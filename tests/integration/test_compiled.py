@@ -1,0 +1,84 @@
+"""Compiled units (`training.compile`): equal bits wherever a unit is computed, whatever is computed beside it."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from frostline_trainer.engine import compiling
+from frostline_trainer.engine.compiling import compiler_versions
+from frostline_trainer.training.run_state import RunState
+from tests.exact_cases import Case, build_case
+
+SECONDS = 600.0
+CUTS = {"one stage": (0, 8), "three stages": (0, 1, 5, 8)}
+
+
+def compute(family: str, cut: str, backend: str) -> None:
+    """A process of its own: the digest of a forward and backward through all units, in stages. Prints it."""
+    import hashlib
+
+    from frostline_trainer.engine.stage import Stage, StageSettings
+
+    compiling.BACKEND = backend
+    torch.set_num_threads(1)
+    context = build_case(Case(family))
+    settings = StageSettings(0, dropout=True, checkpointing=False, autocast=False, device=context.device, compiled=True)
+    bounds = CUTS[cut]
+    stages = [Stage(context.cut.units[low:high], low, 0, settings) for low, high in zip(bounds, bounds[1:], strict=False)]
+    digest = hashlib.sha256()
+    for micro_batch in range(2):
+        inputs = context.on_device(context.data.train.collate([2 * micro_batch, 2 * micro_batch + 1], [0, 0]))
+        entries, outputs, hidden = [], [], None
+        for stage in stages:
+            entries.append(hidden)
+            outputs.append(stage.run_trainable(hidden, inputs, 1, micro_batch))
+            hidden = outputs[-1].detach().requires_grad_()
+        gradient = torch.ones_like(outputs[-1])
+        for entry, output in zip(reversed(entries), reversed(outputs), strict=True):
+            output.backward(gradient)
+            gradient = entry.grad if entry is not None else None
+        digest.update(outputs[-1].detach().numpy().tobytes())
+    for unit in context.cut.units:
+        for parameter in unit.parameters():
+            digest.update(parameter.grad.numpy().tobytes())
+    print(digest.hexdigest())
+
+
+@pytest.mark.parametrize("family", ["vit", *(pytest.param(family, marks=pytest.mark.wide) for family in ("gpt2_tied", "llama"))])
+def test_a_unit_has_one_result_in_any_stage_and_process(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the compiler itself where this machine has a C++ compiler, else by the passes before it."""
+    backend = "inductor" if shutil.which("g++") else "aot_eager"
+    found = {}
+    for number, cut in enumerate(CUTS):
+        # Nothing is shared between the processes: each makes its own kernels.
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / str(number)))
+        script = f"from tests.integration.test_compiled import compute; compute({family!r}, {cut!r}, {backend!r})"
+        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert ended.returncode == 0, ended.stderr
+        found[cut] = ended.stdout.strip()
+    assert len(set(found.values())) == 1, found
+
+
+def test_what_cannot_be_compiled_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "BACKEND", "eager")
+
+    class Breaks(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if x.sum() > 0 else x - 1  # the branch depends on values
+
+    with pytest.raises(Exception, match=r"(?i)data-dependent|graph.break"):
+        compiling.compiled(Breaks())(torch.ones(3))
+
+
+def test_the_history_and_the_probe_name_it_only_where_it_is_on() -> None:
+    context = build_case(Case("vit"))
+    assert context.numerics == ""
+    training = context.job.training.model_copy(update={"compile": True})
+    context.job = context.job.model_copy(update={"training": training})
+    assert context.numerics == compiler_versions("cpu")
+    assert context.numerics.startswith("compiled for ")
+    assert RunState().chain(1, False) == RunState().chain(1, False, "") != RunState().chain(1, False, context.numerics)

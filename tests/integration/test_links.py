@@ -1,0 +1,52 @@
+"""Links are measured by kind: within a machine and between machines, along pipelines and between replicas."""
+
+import pytest
+import torch
+
+from frostline_trainer.engine.device_clock import HostClock
+from frostline_trainer.engine.groups import form_groups
+from frostline_trainer.engine.link import Endpoint, Links, measure_links
+from tests import engine_member
+from tests.hand_made_plans import Layout, Segment, make_plan
+from tests.simulated_members import in_threads
+
+CPU = torch.device("cpu")
+
+
+def links_of(layout: Layout, machines: str) -> list[Links]:
+    """What each member measures; machines: a letter each, by global rank."""
+    count, port = layout.pp_degree * layout.dp_degree, engine_member.store_port()
+    plan = make_plan(Segment(layout, 1), None, [port] * count)
+
+    def measure(index: int) -> Links:
+        groups = form_groups(plan, f"w{index}")
+        try:
+            return measure_links(groups, plan.placement.shape.mesh, Endpoint(machines[index], CPU, HostClock()))
+        finally:
+            groups.close()
+
+    return in_threads(measure, count)
+
+
+@pytest.mark.parametrize(
+    ("layout", "machines", "pipelines", "sums"),
+    [
+        (Layout(2, 2), "aabb", {"near"}, {"far"}),
+        (Layout(2, 2), "abab", {"far"}, {"near"}),
+        (Layout(2, 2), "aaaa", {"near"}, {"near"}),
+        (Layout(4, 1), "aabb", {"near", "far"}, {"far"}),
+        (Layout(1, 4), "aabb", {"near"}, {"far"}),
+    ],
+    ids=str,
+)
+def test_every_member_measures_its_own_links_by_kind(layout: Layout, machines: str, pipelines: set[str], sums: set[str]) -> None:
+    found = links_of(layout, machines)
+    kinds = [(kind, link) for links in found for kind, link in (("near", links.near), ("far", links.far)) if link is not None]
+    assert {kind for kind, link in kinds if link.bandwidth_bytes_per_second > 0} == pipelines
+    assert {kind for kind, link in kinds if link.reduce_bandwidth_bytes_per_second > 0} == sums
+    for _, link in kinds:
+        assert (link.latency_seconds > 0) == (link.bandwidth_bytes_per_second > 0), "measured together or not at all"
+
+
+def test_a_lone_worker_measures_nothing() -> None:
+    assert links_of(Layout(1, 1), "a") == [Links()]
