@@ -30,9 +30,10 @@ def as_before(values: Any) -> Any:
 
 def _named(values: dict[str, Any]) -> dict[str, Any]:
     """A plan with its sources and buddies by worker id; any other record as it is."""
-    if "placement" not in values:
+    placement = values.get("placement")
+    if not isinstance(placement, dict) or not isinstance(placement.get("workers"), list):
         return values
-    participants = [*values["placement"]["workers"], *values.get("leavers", ())]
+    participants = [*placement["workers"], *values.get("leavers", ())]
     indices = {"source_indices": "sources", "buddy_indices": "buddies"}
     named = {
         older: ["" if index < 0 else participants[index] for index in values[name]]

@@ -85,6 +85,10 @@ class Pieces:
         """The unit that a piece belongs to."""
         return number // self.per_unit
 
+    def place_of(self, number: int) -> int:
+        """A piece's place among its unit's, from 0."""
+        return number % self.per_unit
+
     def of_unit(self, unit: int) -> range:
         """The numbers of a unit's pieces."""
         return range(unit * self.per_unit, (unit + 1) * self.per_unit)

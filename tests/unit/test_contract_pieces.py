@@ -24,6 +24,7 @@ def test_numbers_are_dense_and_name_each_piece_once(table: Pieces) -> None:
     assert [table.unit_of(number) for number in range(table.count)] == [piece.unit for piece in pieces]
     for unit in range(table.num_units):
         assert list(table.of_unit(unit)) == [number for number, piece in enumerate(pieces) if piece.unit == unit]
+        assert [table.place_of(number) for number in table.of_unit(unit)] == list(range(table.per_unit))
     assert table.of_units(reversed(range(table.num_units)))[-1] == table.per_unit - 1
     assert table.units_of(range(table.count)) == list(range(table.num_units))
 

@@ -34,8 +34,8 @@ def failure_file(folder: Path, table: Pieces, piece: int) -> Path:
 
 
 def _stem(table: Pieces, piece: int) -> str:
-    unit, place = divmod(piece, table.per_unit)
-    return f"unit-{unit:03d}" if table.per_unit == 1 else f"unit-{unit:03d}.{place}"
+    unit = f"unit-{table.unit_of(piece):03d}"
+    return unit if table.per_unit == 1 else f"{unit}.{table.place_of(piece)}"
 
 
 def write_piece(
