@@ -9,6 +9,7 @@ inputs of the same kind: the first time it is done at once, for the whole proces
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,11 +33,13 @@ _known: dict[Any, Any] = {}
 
 
 class RunAhead:
-    """One member's device.
+    """One member's device, and its clock (engine/device_clock.py).
 
     wait: called by the device's thread with what `wait_for` was given; returns when it is done, or False where the device is to
     end. changed: called when the host begins or ends a wait.
     """
+
+    runs_behind = True
 
     def __init__(self, wait: Callable[[Any], bool], changed: Callable[[], None] = lambda: None) -> None:
         self._wait, self._changed = wait, changed
@@ -94,7 +97,12 @@ class RunAhead:
 
     def mark(self) -> "Mark":
         """A place in the device's work, as the trainer's fence asks for (engine/fence.py)."""
-        return Mark(self, self.give(lambda: None))
+        passed: list[float] = []
+        return Mark(self, self.give(lambda: passed.append(time.perf_counter())), passed)
+
+    def seconds(self, start: "Mark", end: "Mark") -> float:
+        """Between two marks that the device has come to."""
+        return end.passed[0] - start.passed[0]
 
     def end(self) -> None:
         """Nothing more is done: the process that the device belongs to is gone."""
@@ -134,10 +142,10 @@ class RunAhead:
 
 
 class Mark:
-    """A place that the device comes to."""
+    """A place that the device comes to. passed: when, once it has."""
 
-    def __init__(self, device: RunAhead, number: int) -> None:
-        self._device, self._number = device, number
+    def __init__(self, device: RunAhead, number: int, passed: list[float]) -> None:
+        self._device, self._number, self.passed = device, number, passed
 
     def query(self) -> bool:
         return self._device.has_done(self._number)

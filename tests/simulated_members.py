@@ -85,7 +85,7 @@ def _changes(network: Network) -> Iterator[tuple[Any, str, Any]]:
     def build(case: Case) -> Any:
         with _building, network.on_host():
             context = build_case(case)
-        context.marks = network.marks()
+        context.device_clock = network.clock()
         return context
 
     yield engine_member, "build_case", build

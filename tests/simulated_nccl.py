@@ -20,13 +20,14 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.run_ahead import Mark, OnDevice, RunAhead
+from frostline_trainer.engine.device_clock import DeviceClock, HostClock
+from tests.run_ahead import OnDevice, RunAhead
 from tests.simulated_communicator import SimulatedNccl
 from tests.simulated_operations import GARBAGE, Lane, Member, Operation, fill, is_idle, is_stuck, move, of_one_kind
 
@@ -108,10 +109,10 @@ class Network:
         if member is not None and member.ahead is not None and not member.ahead.suspended:
             member.ahead.device.drain()
 
-    def marks(self) -> Callable[[], Mark] | None:
-        """Marks of the calling member's device; None where the host plays it."""
+    def clock(self) -> DeviceClock:
+        """Of the calling member's device; the host's where that plays it."""
         member = self.current
-        return member.ahead.device.mark if member is not None and member.ahead is not None else None
+        return member.ahead.device if member is not None and member.ahead is not None else HostClock()
 
     def kill(self, index: int) -> None:
         """The member is gone; its peers hear nothing of it."""

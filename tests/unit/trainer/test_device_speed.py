@@ -23,7 +23,7 @@ from frostline_trainer.engine.programs import Carried, StepShape
 from frostline_trainer.engine.stage import Stage
 from frostline_trainer.engine.step_feed import Ahead
 from frostline_trainer.engine.unit_state import HOST, place_unit
-from frostline_trainer.setup import _deterministic_cuda
+from frostline_trainer.setup import deterministic_cuda
 from tests.counting_device import BLOCKING, COPY, DEVICE, READ, CountingDevice
 from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout
@@ -162,7 +162,7 @@ def state_of(context: RunContext, unit: int) -> None:
 def test_new_memory_is_not_filled_with_nan_on_a_device() -> None:
     before = deterministic.fill_uninitialized_memory, torch.backends.cuda.matmul.allow_tf32
     try:
-        _deterministic_cuda()
+        deterministic_cuda()
         assert torch.are_deterministic_algorithms_enabled() and not deterministic.fill_uninitialized_memory
     finally:
         torch.use_deterministic_algorithms(False)
