@@ -14,8 +14,10 @@ from torch import nn
 
 from frostline_contract.job import Job
 from frostline_trainer.data.augment import cache_refusal
+from frostline_trainer.engine.building import stage_settings
+from frostline_trainer.engine.chunks import Inputs
 from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.stage import Inputs, Stage, StageSettings
+from frostline_trainer.engine.stage import Stage
 from frostline_trainer.model import set_frozen
 
 TIMED_TURNS = 3
@@ -41,7 +43,7 @@ def find_place_dependence(context: RunContext) -> str:
             if not torch.equal(_bits(moved), _bits(whole[order])):
                 return (
                     f"{context.cut.unit_names[number]} gives a sample other bits in a tile of {size} x {context.hidden_shape[0]} "
-                    f"tokens that is {name} ({context.job.training.precision})"
+                    f"tokens that is {name} ({context.precision.name})"
                 )
     return ""
 
@@ -101,10 +103,7 @@ def _arrangements(size: int) -> list[tuple[str, list[int]]]:
 def _forward(context: RunContext, unit: nn.Module, hidden: torch.Tensor | None, inputs: Inputs,
              one_sample_tiles: bool = False) -> torch.Tensor:  # fmt: skip
     """One frozen unit as a run computes it; the unit's mode and what learns of it stay as they were."""
-    settings = StageSettings(
-        seed=0, dropout=False, checkpointing=False, autocast=context.job.training.precision == "mixed_bfloat16",
-        device=context.device, one_sample_tiles=one_sample_tiles,
-    )  # fmt: skip
+    settings = stage_settings(context, one_sample_tiles)
     training, learning = unit.training, [parameter.requires_grad for parameter in unit.parameters()]
     try:
         return Stage([unit], 0, 1, settings).run_frozen(hidden, inputs)
