@@ -4,8 +4,7 @@ One unit at a time is on the device: a model that needs a pipeline would not fit
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +17,7 @@ from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.stage import Stage
 from frostline_trainer.engine.unit_kinds import first_of_its_kind
-from frostline_trainer.engine.unit_state import place_unit
+from frostline_trainer.engine.unit_state import lent_to
 from frostline_trainer.memory import metered
 
 REPETITIONS_MIN, REPETITIONS_MAX, SECONDS_ENOUGH = 3, 30, 0.1
@@ -44,7 +43,7 @@ def profile_units(context: RunContext) -> WorkerProfile:
     measured: dict[int, UnitProfile] = {}
     for index, first in enumerate(first_of_its_kind(context.cut.units)):
         if index == first:
-            with on_device_alone(context, index):
+            with lent_to(context.device, index, context.cut.units[index], context.moments):
                 measured[index] = measuring.measure(index)
     return WorkerProfile(
         micro_batch_size=context.micro_batch_size,
@@ -52,18 +51,6 @@ def profile_units(context: RunContext) -> WorkerProfile:
         device=_device_name(context),
         memory_bytes=_memory(context),
     )
-
-
-@contextmanager
-def on_device_alone(context: RunContext, index: int) -> Iterator[None]:
-    """A unit is on the device inside, and afterwards where it was."""
-    unit = context.cut.units[index]
-    home = next(unit.parameters()).device
-    place_unit(index, unit, context.moments, context.device)
-    try:
-        yield
-    finally:
-        place_unit(index, unit, context.moments, home)
 
 
 @dataclass

@@ -7,7 +7,7 @@ units, samples, shapes and precision.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -18,6 +18,8 @@ from frostline_trainer.engine.building import stage_settings
 from frostline_trainer.engine.chunks import Inputs
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.stage import Stage
+from frostline_trainer.engine.unit_kinds import first_of_its_kind
+from frostline_trainer.engine.unit_state import lent_to
 from frostline_trainer.model import set_frozen
 
 TIMED_TURNS = 3
@@ -74,19 +76,21 @@ def measure_sample_tiles(context: RunContext) -> float:
     return max(1.0, single_seconds / whole_seconds) if whole_seconds else 1.0
 
 
-def _distinct_units(context: RunContext) -> Sequence[tuple[int, nn.Module, torch.Tensor | None, Inputs]]:
-    """(number, unit, its input, the micro-batch's inputs) of each unit before the last that differs in type or shapes."""
+def _distinct_units(context: RunContext) -> Iterator[tuple[int, nn.Module, torch.Tensor | None, Inputs]]:
+    """(number, unit, its input, the micro-batch's inputs) of each unit before the last that differs in type or shapes.
+
+    A unit is on the device until the next one is asked for.
+    """
     size = context.micro_batch_size
     samples = [number % len(context.data.train) for number in range(size)]
     inputs = context.on_device(context.data.train.collate(samples, [0] * size))
-    found, seen, hidden = [], set(), None
-    for number, unit in enumerate(context.cut.units[:-1]):
-        kind = (type(unit), number == 0, tuple(parameter.shape for parameter in unit.parameters()))
-        if kind not in seen:
-            seen.add(kind)
-            found.append((number, unit.to(context.device), hidden, inputs))
-            hidden = _forward(context, unit, hidden, inputs)
-    return found
+    hidden = None
+    for number, first in enumerate(first_of_its_kind(context.cut.units)[:-1]):
+        if number == first:
+            unit = context.cut.units[number]
+            with lent_to(context.device, number, unit, context.moments):
+                entry, hidden = hidden, _forward(context, unit, hidden, inputs)
+                yield number, unit, entry, inputs
 
 
 def _arrangements(size: int) -> list[tuple[str, list[int]]]:
