@@ -14,7 +14,12 @@ Quantity = QuantityText | Annotated[int, Field(ge=0)] | Annotated[float, Field(g
 REDIS_TAG = "7.2.16-alpine@sha256:29e8589c3f9ba699b5f7aa4b3c7733c58852a3626439e619aa0ee78de08c6ca0"
 """With its digest, so that whoever names another tag does not keep this one's."""
 GPU = "nvidia.com/gpu"
-NCCL_VARIABLES = {"socket_interface": "NCCL_SOCKET_IFNAME", "hca": "NCCL_IB_HCA", "gid_index": "NCCL_IB_GID_INDEX", "debug": "NCCL_DEBUG"}
+NCCL_VARIABLES = {
+    "socket_interface": "NCCL_SOCKET_IFNAME",
+    "hca": "NCCL_IB_HCA",
+    "gid_index": "NCCL_IB_GID_INDEX",
+    "debug": "NCCL_DEBUG",
+}
 """What `nccl` sets, by its field."""
 OUR_VARIABLES = "FROSTLINE_"
 SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$"
