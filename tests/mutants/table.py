@@ -313,7 +313,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "takes-before-it-gives",
         "units come to the device before others have left it",
-        (Edit(TRAINER + "engine/generation.py", "key=own.__contains__", "key=lambda unit: unit"),),
+        (Edit(TRAINER + "engine/generation.py", "key=here.__contains__", "key=lambda unit: unit"),),
         ("tests/unit/trainer/test_switch_memory.py",),
     ),
 )

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from frostline_trainer.engine import transfer
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.memory import LiveBytes, metered
@@ -65,6 +66,7 @@ def test_the_profile_holds_one_unit_on_the_device_and_puts_it_back(monkeypatch: 
     context = large_model(build_case(Case("gpt2_tied")), DEVICE)
     whole = sum(parameter.nbytes for unit in context.cut.units for parameter in unit.parameters())
     monkeypatch.setattr(nn.Module, "to", to_or_without_values)
+    monkeypatch.setattr(transfer, "page_locked", lambda tensor: tensor)  # which asks for a GPU
     with LiveBytes(DEVICE) as resident:
         profile = profile_units(context)
     assert all(parameter.device == CPU for unit in context.cut.units for parameter in unit.parameters())
