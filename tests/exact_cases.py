@@ -20,6 +20,7 @@ from tests.oracle.models import CLASSES, TOKENS, VOCABULARY, small_batch, small_
 from tests.oracle.plain_loop import IGNORED, Recipe, Trace, run_plain_loop
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "mixed_bfloat16": torch.float32}
+"""Of weights."""
 BLOCKS = 6
 NUM_UNITS = BLOCKS + 2
 LEAVES = 8
@@ -65,6 +66,7 @@ class Case:
     audit_every: int = 1
     state_ranges: int = 1
     device: str = "cpu"
+    loss_chunk_tokens: int = 0
 
     def freeze_point_at(self, step: int) -> int:
         """The freeze point in force in `step`."""
@@ -136,6 +138,7 @@ def job_of(case: Case) -> Job:
                 "schedule": {"warmup_fraction": 0.2},
                 "clip_norm": case.clip_norm,
                 "precision": case.dtype,
+                "loss_chunk_tokens": case.loss_chunk_tokens,
                 "activation_checkpointing": case.activation_checkpointing,
                 "numerics": case.numerics,
                 "batch": case.batch,
@@ -197,6 +200,7 @@ def oracle_trace(case: Case) -> Trace:
         clip_norm=case.clip_norm,
         freeze_points=dict(case.freezing),
         untie_on_freeze=case.untie_on_freeze,
+        mixed_bfloat16=case.dtype == "mixed_bfloat16",
     )
     model = small_model(case.family, dtype, case.dropout, BLOCKS).to(case.device)
     return run_plain_loop(model, batches, recipe)

@@ -14,7 +14,7 @@ from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import CacheProfile, LinkProfile
 from frostline_contract.worker_id import pod_uid_of
 from frostline_controller.kept_profile import KeptProfile
-from frostline_proto.v1 import plan_pb2
+from frostline_proto.v1 import control_pb2, plan_pb2
 
 ALIVE, LEAVING, GONE = "alive", "leaving", "gone"
 ENDED_KEPT = 1024
@@ -59,6 +59,7 @@ class Worker:
     slowness: float = 0.0
     lasting_slowness: float = 1.0
     resident_bytes: int = 0
+    memory: control_pb2.MemoryUse | None = None
     link: LinkProfile | plan_pb2.LinkProfile | None = None
     near_link: LinkProfile | plan_pb2.LinkProfile | None = None
     cache: CacheProfile | plan_pb2.CacheProfile | None = None

@@ -6,12 +6,14 @@ from statistics import median
 
 import numpy as np
 
+from frostline_contract.communicators import most_communicator_bytes
 from frostline_contract.job import Job
-from frostline_contract.plan import Placement
+from frostline_contract.plan import NCCL, Placement
 from frostline_contract.schedules import schedule_named
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile, WorkerProfile
 from frostline_controller.kept_profile import KeptProfile
 from frostline_controller.membership import Worker
+from frostline_controller.planner.backend import choose_backend
 from frostline_controller.planner.cost import placement_cost
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
 from frostline_controller.planner.search import make_plan
@@ -155,7 +157,14 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         boundary_bytes_per_sample=situation.boundary_bytes_per_sample,
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
+        base_bytes=_communicator_bytes(job, situation),
     )
+
+
+def _communicator_bytes(job: Job, situation: Situation) -> int:
+    """Memory that is set aside for communicators, where the workers would exchange tensors by NCCL."""
+    backend, _ = choose_backend(job.placement.backend, [worker.device for worker in situation.workers])
+    return most_communicator_bytes(len(situation.workers)) if backend == NCCL else 0
 
 
 def _as_computed(profile: WorkerProfile, situation: Situation) -> tuple[UnitProfile, ...]:

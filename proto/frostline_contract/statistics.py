@@ -38,7 +38,8 @@ class UnitProfile(Frozen):
     """Measured cost of one unit at the job's micro-batch size (docs/design.md 7).
 
     forward_seconds, backward_seconds: a micro-batch. parameter_bytes: weights. optimizer_bytes: moments.
-    activation_bytes: what one micro-batch keeps for its backward. output_bytes: what crosses to the next unit.
+    activation_bytes: what one micro-batch keeps for its backward. output_bytes: what crosses to the next unit. working_bytes: the
+    most that its forward or backward takes beyond that at any time; 0: not measured.
     """
 
     forward_seconds: float
@@ -47,6 +48,7 @@ class UnitProfile(Frozen):
     optimizer_bytes: int
     activation_bytes: int
     output_bytes: int
+    working_bytes: int = 0
 
 
 class WorkerProfile(Frozen):
@@ -56,6 +58,20 @@ class WorkerProfile(Frozen):
     units: tuple[UnitProfile, ...]
     device: str = "cpu"
     memory_bytes: int = 0
+
+
+class MemoryUse(Frozen):
+    """What a worker's device holds in one generation, in bytes.
+
+    peak_bytes: the most that tensors held; on a CPU the most that the process ever held, with interpreter, libraries and data.
+    limit_bytes: what the worker may use; 0: unknown. communicator_bytes: what the device had less after the generation's NCCL
+    communicators were connected. communicators: how many those are.
+    """
+
+    peak_bytes: int = 0
+    limit_bytes: int = 0
+    communicator_bytes: int = 0
+    communicators: int = 0
 
 
 class LinkProfile(Frozen):

@@ -123,7 +123,7 @@ class ScriptedWorker:
         self.run_dir, self.ordinal, self.probe = run_dir, ordinal, probe
         self.worker_id = f"{uid or f'uid-{ordinal}'}/{os.urandom(3).hex()}"
         self.token = token or Tokens.read(run_dir / "tokens.json").by_role[WORKER]
-        self.job_digest, self.weights = job_digest(load_job(run_dir / "job.yaml")), "weights"
+        self.job_digest, self.weights, self.boundary_bytes = job_digest(load_job(run_dir / "job.yaml")), "weights", 100
         self.messages: queue.Queue[pb.WatchPlanResponse] = queue.Queue()
         self.node, self.store_port = node or f"node-{ordinal}", 10000 + ordinal
         self.generation: plan_pb2.GenerationId | None = None
@@ -156,9 +156,9 @@ class ScriptedWorker:
                 worker_id=self.worker_id, pod_name=f"trainer-{self.ordinal}", failure_domain=self.node,
                 process_id=os.getpid(), store_host="127.0.0.1", store_port=self.store_port, probe_digest=self.probe,
                 probe_detail="scripted", job_digest=self.job_digest, num_units=NUM_UNITS, steps_per_epoch=16, train_samples=512,
-                dataset_digest="data", weights_digest=self.weights, generation=self.generation, boundary_bytes_per_sample=100,
+                dataset_digest="data", weights_digest=self.weights, generation=self.generation,
                 profile=plan_pb2.WorkerProfile(micro_batch_size=4, units=[unit] * NUM_UNITS, device="cpu"),
-                device=to_message(self.device, plan_pb2.DeviceFacts),
+                boundary_bytes_per_sample=self.boundary_bytes, device=to_message(self.device, plan_pb2.DeviceFacts),
             ),
             timeout=5,
         )  # fmt: skip

@@ -70,6 +70,7 @@ def test_a_ward_is_its_owners_unit_after_every_step(layout: Layout, domains: tup
 
 NUMERICS = [
     Case("vit", "bfloat16", freezing=FREEZING, steps=8),
+    Case("gpt2_tied", "mixed_bfloat16", freezing=FREEZING, steps=8),
     Case("bert_classification", "float64", freezing=((3, 3), (6, 0)), steps=8, optimizer="sgd", clip_norm=None),
     Case("llama_tied", "bfloat16", freezing=FREEZING, steps=8, activation_checkpointing=True),
     Case("gpt2_tied", freezing=((3, 2),), steps=6, untie_on_freeze=True),

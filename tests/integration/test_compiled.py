@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,13 @@ def compute(family: str, cut: str, backend: str) -> None:
     """A process of its own: the digest of a forward and backward through all units, in stages. Prints it."""
     import hashlib
 
-    from frostline_trainer.engine.stage import Stage, StageSettings
+    from frostline_trainer.engine.building import stage_settings
+    from frostline_trainer.engine.stage import Stage
 
     compiling.BACKEND = backend
     torch.set_num_threads(1)
     context = build_case(Case(family))
-    settings = StageSettings(0, dropout=True, checkpointing=False, autocast=False, device=context.device, compiled=True)
+    settings = replace(stage_settings(context), dropout=True, compiled=True)
     bounds = CUTS[cut]
     stages = [Stage(context.cut.units[low:high], low, 0, settings) for low, high in zip(bounds, bounds[1:], strict=False)]
     digest = hashlib.sha256()

@@ -92,6 +92,17 @@ def test_other_initial_weights_are_refused_with_both_digests_and_a_remedy(run) -
     other.channel.close()
 
 
+def test_another_precision_is_refused_whatever_the_numerics(run) -> None:
+    """auto means other types on a GPU than on a CPU: their boundaries have other bytes."""
+    folder, _ = run
+    other = ScriptedWorker(folder, 8)
+    other.boundary_bytes = 50
+    code, text = code_of(other.register)
+    assert code == grpc.StatusCode.FAILED_PRECONDITION
+    assert "a sample's boundary has 50 bytes, this run's have 100; training.precision auto means another type there" in text
+    other.channel.close()
+
+
 def test_calls_of_an_unregistered_worker(run) -> None:
     folder, _ = run
     unknown = ScriptedWorker(folder, 9)

@@ -27,6 +27,7 @@ VARIANTS = (
     Case("", "float32"),
     Case("", "float64", freezing=THAWING, optimizer="sgd", clip_norm=0.05),
     Case("", "bfloat16", clip_norm=None, dropout=0.0),
+    Case("", "mixed_bfloat16", freezing=THAWING),
 )
 """One numerics a type: both optimizers, clipping that bites and none, dropout and none, freezing and thawing."""
 
@@ -36,9 +37,9 @@ def covering() -> list[tuple[Case, Layout]]:
     chosen = []
     for row, family in enumerate(FAMILIES):
         for column, layout in enumerate(LAYOUTS):
-            chosen.append((replace(VARIANTS[(row + column) % 3], family=family), layout))
+            chosen.append((replace(VARIANTS[(row + column) % 4], family=family), layout))
     chosen += [(replace(VARIANTS[0], family=family), Layout(2, 2)) for family in FURTHER_FAMILIES]
-    chosen += [(replace(VARIANTS[index % 3], family="gpt2_tied"), layout) for index, layout in enumerate(FURTHER_LAYOUTS)]
+    chosen += [(replace(VARIANTS[index % 4], family="gpt2_tied"), layout) for index, layout in enumerate(FURTHER_LAYOUTS)]
     return chosen
 
 

@@ -94,9 +94,9 @@ def add(first: CacheCounts, second: CacheCounts) -> CacheCounts:
                              for name in ("hits", "misses", "previous_hits", "audited", "audit_failures")})  # fmt: skip
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_cached_missed_advanced_and_uncached_runs_have_equal_losses(codec: str, stack: CacheStack) -> None:
-    case = replace(CASE, codec=codec)
+@pytest.mark.parametrize(("codec", "dtype"), [*((codec, "float32") for codec in CODECS), ("none", "mixed_bfloat16")])
+def test_cached_missed_advanced_and_uncached_runs_have_equal_losses(codec: str, dtype: str, stack: CacheStack) -> None:
+    case = replace(CASE, codec=codec, dtype=dtype)
     plain = uncached(case)
     cold = train(case, stack)
     warm = train(replace(case, audit_fraction=1.0), stack)
@@ -137,7 +137,7 @@ def test_killing_redis_in_the_middle_changes_nothing(codec: str, stack: CacheSta
     assert killed.counts[4].hits == 0, "and is gone after"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "mixed_bfloat16"])
 @pytest.mark.parametrize("family", ["vit", "bert_classification", "llama"])
 def test_a_sample_has_one_boundary_activation_in_any_tile(family: str, dtype: str, stack: CacheStack) -> None:
     context = build_case(Case(family, dtype))

@@ -18,6 +18,7 @@ CASES = (
     Case("gpt2_tied", freezing=((4, 1), (8, 3), (11, 5)), steps=13),
     Case("bert_classification", "float64", freezing=((4, 1), (8, 3), (11, 5)), steps=13, optimizer="sgd"),
     Case("vit", "bfloat16", freezing=((4, 1), (8, 3), (11, 5)), steps=13),
+    Case("llama", "mixed_bfloat16", freezing=((4, 1), (8, 3), (11, 5)), steps=13),
 )
 
 JOURNEY = (

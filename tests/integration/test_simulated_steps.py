@@ -2,6 +2,7 @@
 bits (docs/protocols.md 1.17)."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -108,6 +109,14 @@ def test_every_death_in_a_step_changes_no_bit(family: str, victim: int, phase: s
 def test_every_combination_on_devices_that_are_behind(family: str, dtype: str, layout: Layout, behind: Network) -> None:
     case = case_of(family, dtype)
     assert differences(case, run_simulated(case, layout, behind)) == []
+
+
+@pytest.mark.parametrize("chunk", [0, 16])
+def test_bfloat16_boundaries_travel_over_nccls_rules(chunk: int, network: Network) -> None:
+    """With one chunk of all tokens too, whose head computes again in the backward."""
+    case = Case("gpt2_tied", "mixed_bfloat16", dropout=0.0, loss_chunk_tokens=chunk)
+    runs = run_simulated(case, Layout(2, 2), network)
+    assert differences(replace(case, loss_chunk_tokens=0), runs) == []
 
 
 def split(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:

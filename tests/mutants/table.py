@@ -298,4 +298,22 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         ("tests/unit/trainer/test_engine_programs.py",),
     ),
+    Mutant(
+        "rounded-where-cut",
+        "in mixed precision only what leaves a stage is rounded, so that the cut decides bits",
+        (
+            Edit(
+                TRAINER + "engine/stage.py",
+                "is_head = self.first_unit + index == self.settings.num_units - 1",
+                "is_head = index < len(self.units) - 1 or self.first_unit + index == self.settings.num_units - 1",
+            ),
+        ),
+        (*EXACT, "-k", "mixed"),
+    ),
+    Mutant(
+        "takes-before-it-gives",
+        "units come to the device before others have left it",
+        (Edit(TRAINER + "engine/generation.py", "key=here.__contains__", "key=lambda unit: unit"),),
+        ("tests/unit/trainer/test_switch_memory.py",),
+    ),
 )

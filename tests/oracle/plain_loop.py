@@ -26,6 +26,7 @@ class Recipe:
     """What is computed. freeze_points: first step under it -> index of the first trainable unit. total_steps: of the
     schedule; 0 takes the number of batches. reduction_leaves: a power of two, at most the number of micro-batches.
     untie_on_freeze: the head's matrix starts equal to the embedding's and learns on its own from the first step.
+    mixed_bfloat16: forwards under torch's autocast, and each unit's output but the head's rounded to bfloat16.
     """
 
     micro_batch_size: int
@@ -44,6 +45,7 @@ class Recipe:
     seed: int = 0
     freeze_points: dict[int, int] = field(default_factory=dict)
     untie_on_freeze: bool = False
+    mixed_bfloat16: bool = False
 
 
 @dataclass
@@ -73,6 +75,8 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
         anatomy.tied = None
     position = {"step": 0, "micro_batch": 0}
     hooks = seed_dropout(anatomy, recipe.seed, position)
+    if recipe.mixed_bfloat16:
+        hooks += round_outputs(anatomy)
     optimizer = make_optimizer(anatomy, recipe)
     total_steps = recipe.total_steps or len(batches)
     trace = Trace()
@@ -116,6 +120,17 @@ def seed_dropout(anatomy: Anatomy, seed: int, position: dict[str, int]) -> list[
         return before
 
     return [modules[0].register_forward_pre_hook(hook(unit)) for unit, modules in enumerate(anatomy.units)]
+
+
+def round_outputs(anatomy: Anatomy) -> list[RemovableHandle]:
+    """After each unit but the head, the last of its modules gives its hidden states in bfloat16. Returns the hooks' handles."""
+
+    def after(module: nn.Module, arguments: object, output: Tensor | tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+        if isinstance(output, tuple):
+            return (output[0].to(torch.bfloat16), *output[1:])
+        return output.to(torch.bfloat16)
+
+    return [modules[-1].register_forward_hook(after) for modules in anatomy.units[:-1]]
 
 
 def make_optimizer(anatomy: Anatomy, recipe: Recipe) -> torch.optim.Optimizer:
@@ -163,7 +178,7 @@ def accumulate(anatomy: Anatomy, batch: dict[str, Tensor], recipe: Recipe, posit
         for micro_batch in range(leaf * num_microbatches // leaves, (leaf + 1) * num_microbatches // leaves):
             position["micro_batch"] = micro_batch
             rows_of_it = {key: value[micro_batch * size : (micro_batch + 1) * size] for key, value in batch.items()}
-            loss = loss_of(anatomy, rows_of_it, counts)
+            loss = loss_of(anatomy, rows_of_it, counts, recipe.mixed_bfloat16)
             gradients = torch.autograd.grad(loss, trainable, allow_unused=True)
             gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(trainable, gradients, strict=True)]
             total = [a + b for a, b in zip(total, gradients, strict=True)]
@@ -201,10 +216,12 @@ def valid_counts(anatomy: Anatomy, batch: dict[str, Tensor]) -> tuple[float, ...
     return tuple(float((batch[key] != IGNORED).sum()) for key in anatomy.loss_keys)
 
 
-def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...]) -> Tensor:
+def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...], mixed_bfloat16: bool = False) -> Tensor:
     """Sum over valid items / global count, averaged over the terms. Half-precision logits are scored in float32."""
     terms = []
-    for logits, key, count in zip(anatomy.forward(rows), anatomy.loss_keys, counts, strict=True):
+    with torch.autocast("cpu", torch.bfloat16, enabled=mixed_bfloat16):
+        outputs = anatomy.forward(rows)
+    for logits, key, count in zip(outputs, anatomy.loss_keys, counts, strict=True):
         scores = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
         if anatomy.regression:
             weights, labels = rows["label_weights"].to(scores.dtype), rows[key].to(scores.dtype)

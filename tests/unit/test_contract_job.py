@@ -58,9 +58,9 @@ BAD_INPUT = [
         ["placement.dp_degree 9 exceeds training.reduction_leaves 8; raise reduction_leaves"],
     ),
     (
-        "mixed precision on a CPU",
-        ["training.precision=mixed_bfloat16", "training.device=cpu"],
-        ["mixed_bfloat16", "use bfloat16 or float32 on a CPU"],
+        "chunks of a loss that has no tokens",
+        ["training.loss_chunk_tokens=64"],
+        ["training.loss_chunk_tokens is 64 and task.kind is", "which has no loss a token; set it to 0"],
     ),
     ("short interval", ["freeze.interval_steps=1"], ["freeze.interval_steps is 1", "greater than or equal to 2"]),
     ("name", ["name=Big Run"], ["name is 'Big Run'", "pattern"]),

@@ -13,17 +13,13 @@ from frostline_contract.job import Job
 from frostline_contract.seeds import seed_of
 from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.engine.alignment import align_weights
+from frostline_trainer.engine.precision import precision_of
 from frostline_trainer.families.base import CutModel, Unit
 from frostline_trainer.families.checkpoints import quiet
 from frostline_trainer.families.registry import family_named
 
-WEIGHT_TYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "mixed_bfloat16": torch.float32,
-}
-"""Type of the weights by training.precision; mixed_bfloat16 computes in bfloat16 over float32 weights."""
+HOST = torch.device("cpu")
+"""Where models are built; auto's weights have one type on any device."""
 
 
 def build_cut_model(job: Job, sizes: DataSizes, *, pretrained: bool = True) -> CutModel:
@@ -40,7 +36,7 @@ def build_cut_model(job: Job, sizes: DataSizes, *, pretrained: bool = True) -> C
     section = job.model if pretrained else job.model.model_copy(update={"path": None, "hub": None})
     with seeded_cpu(seed_of("model", job.seed)):
         model = family.model(config, job.task.kind, section)
-    cast_weights(model, WEIGHT_TYPES[job.training.precision])
+    cast_weights(model, precision_of(job.training.precision, HOST).weights)
     align_weights(model)
     model.train()
     cut = family.cut(model, job.task.kind)
@@ -79,17 +75,34 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:
                 module._buffers[name] = buffer.to(dtype)
 
 
-def save_model(cut: CutModel, directory: str | Path, processor: Any = None) -> None:
+def save_model(cut: CutModel, directory: str | Path, processor: Any = None, dtype: torch.dtype | None = None) -> None:
     """Write what plain transformers loads: config, safetensors weights, and tokenizer or image processor where given.
 
     A tied head is written as tied, from unit 0; an untied one as its own matrix with tie_word_embeddings false. The
-    model is left as it was. Raises OSError where the directory cannot be written.
+    model is left as it was. dtype: of the written weights; None: of the model's. Raises OSError where the directory cannot be
+    written.
     """
     Path(directory).mkdir(parents=True, exist_ok=True)
-    with retied(cut), quiet():
+    with retied(cut), cast_meanwhile(cut.model, dtype), quiet():
         cut.model.save_pretrained(directory, safe_serialization=True)
     if processor is not None:
         processor.save_pretrained(directory)
+
+
+@contextmanager
+def cast_meanwhile(model: PreTrainedModel, dtype: torch.dtype | None) -> Iterator[None]:
+    """Weights and persistent buffers are of another type inside, and the very ones that they were afterwards."""
+    weights = {parameter: parameter.data for parameter in model.parameters()}
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]
+    if dtype is not None:
+        cast_weights(model, dtype)
+    try:
+        yield
+    finally:
+        for parameter, tensor in weights.items():
+            parameter.data = tensor
+        for module, own in buffers:
+            module._buffers.update(own)
 
 
 @contextmanager

@@ -1,12 +1,24 @@
-"""Measured cost of each unit at the job's micro-batch size, for the planner (docs/design.md 7)."""
+"""Measured cost of each unit at the job's micro-batch size, for the planner (docs/design.md 7).
+
+One unit at a time is on the device: a model that needs a pipeline would not fit there as a whole.
+"""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from frostline_contract.statistics import UnitProfile, WorkerProfile
+from frostline_trainer.data.split import first_samples
+from frostline_trainer.engine.building import stage_settings
+from frostline_trainer.engine.chunks import Inputs
 from frostline_trainer.engine.context import RunContext
+from frostline_trainer.engine.gradients import GradientBuffers
+from frostline_trainer.engine.stage import Stage
+from frostline_trainer.engine.unit_kinds import first_of_its_kind
+from frostline_trainer.engine.unit_state import lent_to
+from frostline_trainer.memory import metered
 
 REPETITIONS_MIN, REPETITIONS_MAX, SECONDS_ENOUGH = 3, 30, 0.1
 """A unit is timed until either limit is reached: small ones take many turns, of which the fastest counts."""
@@ -26,60 +38,96 @@ def worker_profile(context: RunContext, known: Sequence[WorkerProfile]) -> Worke
 
 
 def profile_units(context: RunContext) -> WorkerProfile:
-    """Time forward and backward of each distinct unit (blocks of one shape are measured once) on the first samples."""
-    size = context.micro_batch_size
-    samples = list(range(min(size, len(context.data.train))))
-    samples += [-1] * (size - len(samples))
-    inputs = context.on_device(context.data.train.collate(samples, [0] * size))
-    counts = context.task.loss_counts(context.data.train, samples)
-    measured: dict[tuple, UnitProfile] = {}
-    profiles, hidden = [], None
-    for index, unit in enumerate(context.cut.units):
-        unit.train().requires_grad_(True)
-        last = index == context.num_units - 1
-        kind = (type(unit), index == 0, last, tuple(p.shape for p in unit.parameters()))
-        if kind not in measured:
-            finish: Callable = (lambda out: context.task.loss(out, inputs, counts)) if last else torch.sum
-            measured[kind], hidden = _measure(context, unit, hidden, inputs, finish)
-        profiles.append(measured[kind])
+    """Time and weigh each distinct unit (blocks of one shape are measured once) on the first samples."""
+    measuring = _Measuring(context)
+    measured: dict[int, UnitProfile] = {}
+    for index, first in enumerate(first_of_its_kind(context.cut.units)):
+        if index == first:
+            with lent_to(context.device, index, context.cut.units[index], context.moments):
+                measured[index] = measuring.measure(index)
     return WorkerProfile(
-        micro_batch_size=size, units=tuple(profiles), device=_device_name(context), memory_bytes=_memory(context)
+        micro_batch_size=context.micro_batch_size,
+        units=tuple(measured[first] for first in first_of_its_kind(context.cut.units)),
+        device=_device_name(context),
+        memory_bytes=_memory(context),
     )
 
 
-def _measure(context: RunContext, unit: torch.nn.Module, hidden: torch.Tensor | None, inputs: dict, finish: Callable) -> tuple:
-    forward, backward, output = [], [], hidden
-    autocast = context.job.training.precision == "mixed_bfloat16"
-    while len(forward) < REPETITIONS_MIN or (len(forward) < REPETITIONS_MAX and sum(forward) + sum(backward) < SECONDS_ENOUGH):
-        entry = hidden.detach().requires_grad_() if hidden is not None else None
-        started = _now(context)
-        with torch.autocast(context.device.type, torch.bfloat16, enabled=autocast):
-            output = unit(entry, inputs)
-        middle = _now(context)
-        finish(output).backward()
-        ended = _now(context)
-        forward.append(middle - started)
-        backward.append(ended - middle)
-    unit.zero_grad(set_to_none=True)
-    parameters = sum(p.numel() * p.element_size() for p in unit.parameters())
-    moments = 2 if context.job.training.optimizer.name == "adamw" else 1
-    width = output.numel() * output.element_size()
-    profile = UnitProfile(
-        forward_seconds=min(forward),
-        backward_seconds=min(backward),
-        parameter_bytes=parameters,
-        optimizer_bytes=moments * parameters,
-        # A transformer block keeps about a dozen tensors of its output's size (two norms, qkv, attention, four MLP widths).
-        activation_bytes=width * (16 if hidden is not None else 2),
-        output_bytes=width,
-    )
-    return profile, output.detach()
+@dataclass
+class _Turn:
+    """One forward and backward. Seconds, and bytes: kept between the two; the most beyond that at any time."""
+
+    forward: float
+    backward: float
+    kept_bytes: int = 0
+    working_bytes: int = 0
+    output: torch.Tensor | None = None
 
 
-def _now(context: RunContext) -> float:
-    if context.device.type == "cuda":
-        torch.cuda.synchronize(context.device)
-    return time.perf_counter()
+class _Measuring:
+    """Runs units on one micro-batch of real samples, as a stage runs them."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        samples = first_samples(context.data.train, context.micro_batch_size)
+        self._inputs: Inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))
+        self._counts = context.task.loss_counts(context.data.train, samples)
+        self._hidden: torch.Tensor | None = None
+
+    def measure(self, index: int) -> UnitProfile:
+        """Measure the unit, which is on the device, and keep its output for the next one."""
+        context, unit = self._context, self._context.cut.units[index]
+        stage = Stage([unit], index, 0, stage_settings(context))
+        buffers = GradientBuffers([(index, list(unit.parameters()))], num_microbatches=1, num_leaves=1)
+        gradient = buffers.begin_apart()
+        turns, is_head = list[_Turn](), index == context.num_units - 1
+        while len(turns) < REPETITIONS_MIN or (
+            len(turns) < REPETITIONS_MAX and sum(turn.forward + turn.backward for turn in turns) < SECONDS_ENOUGH
+        ):
+            turns.append(self._turn(stage, is_head, weighed=False))
+        weighed = self._turn(stage, is_head, weighed=True)
+        buffers.release(gradient)
+        buffers.give_back()
+        if not is_head:
+            self._hidden = weighed.output
+        parameters = sum(p.numel() * p.element_size() for p in unit.parameters())
+        boundary = context.hidden_like()
+        return UnitProfile(
+            forward_seconds=min(turn.forward for turn in turns),
+            backward_seconds=min(turn.backward for turn in turns),
+            parameter_bytes=parameters,
+            optimizer_bytes=(2 if context.job.training.optimizer.name == "adamw" else 1) * parameters,
+            activation_bytes=weighed.kept_bytes,
+            output_bytes=boundary.numel() * boundary.element_size(),
+            working_bytes=weighed.working_bytes,
+        )
+
+    def _turn(self, stage: Stage, is_head: bool, weighed: bool) -> _Turn:
+        entry = self._hidden.detach().requires_grad_() if self._hidden is not None else None
+        if not weighed:
+            started = self._now()
+            root = self._forward(stage, entry, is_head)
+            middle = self._now()
+            root.backward(None if is_head else torch.ones_like(root))
+            return _Turn(middle - started, self._now() - middle)
+        with metered(self._context.device) as meter:
+            root = self._forward(stage, entry, is_head)
+            kept = meter.now
+            root.backward(None if is_head else torch.ones_like(root))
+            return _Turn(0.0, 0.0, kept, meter.peak - kept, root.detach())
+
+    def _forward(self, stage: Stage, entry: torch.Tensor | None, is_head: bool) -> torch.Tensor:
+        """Where the backward begins: the output, or the loss."""
+        score = self._loss if is_head else None
+        return stage.run_trainable(entry, self._inputs, 0, 0, score)
+
+    def _loss(self, logits: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+        return self._context.task.loss(logits, inputs, self._counts)
+
+    def _now(self) -> float:
+        if self._context.device.type == "cuda" and torch.cuda.is_available():
+            torch.cuda.synchronize(self._context.device)
+        return time.perf_counter()
 
 
 def _device_name(context: RunContext) -> str:
@@ -87,8 +135,10 @@ def _device_name(context: RunContext) -> str:
 
 
 def _memory(context: RunContext) -> int:
+    """Bytes that this worker may use: as the job says, or what the device has for it, without the context and other processes."""
     if context.job.placement.worker_memory_bytes:
         return context.job.placement.worker_memory_bytes
     if context.device.type == "cuda":
-        return torch.cuda.get_device_properties(context.device).total_memory
+        free, _ = torch.cuda.mem_get_info(context.device)
+        return free + torch.cuda.memory_reserved(context.device)
     return 0

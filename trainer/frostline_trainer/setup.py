@@ -3,14 +3,13 @@
 import hashlib
 import logging
 import os
-from functools import partial
 
 import torch
 
 from frostline_contract.job import Job
 from frostline_contract.schedules import schedule_named
 from frostline_trainer.data.load import load_data
-from frostline_trainer.engine.context import COMPUTE_TYPES, RunContext, has_dropout
+from frostline_trainer.engine.context import RunContext, has_dropout
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
 from frostline_trainer.probe import run_probe
@@ -30,9 +29,7 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
         deterministic_cuda()
     data = load_data(job)
     family = family_named(job.model.family)
-    cut = build_cut_model(job, data.sizes)
-    for unit in cut.units:
-        unit.to(device)
+    cut = build_cut_model(job, data.sizes)  # in host memory: a plan says which units go to the device
     hidden_shape = family.hidden_shape(cut.model.config, data.sizes)
     context = RunContext(
         job=job,
@@ -45,14 +42,10 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
         unit_flops=family.forward_flops(cut.model.config, data.sizes, job.task.kind),
     )
     _check_batch(context)
-    tokens, width = hidden_shape
-    probe = partial(run_probe, width, tokens, job.training.micro_batch_size, COMPUTE_TYPES[job.training.precision], device)
-    context.probe_digest, context.probe_detail = probe()
+    _check_head(context)
+    context.probe_digest, context.probe_detail = run_probe(context)
     if device.type == "cuda":
-        examine_gpu(device, lambda: probe()[0], context.probe_digest)
-    if context.numerics:
-        context.probe_digest = hashlib.sha256(f"{context.probe_digest}|{context.numerics}".encode()).hexdigest()
-        context.probe_detail += f"; {context.numerics}"
+        examine_gpu(device, lambda: run_probe(context)[0], context.probe_digest)
     check_tiles(context)
     return context
 
@@ -81,8 +74,6 @@ def choose_device(job: Job) -> torch.device:
     if wanted == "cuda" and not available:
         raise ValueError("training.device is cuda and no CUDA device is visible; use device: cpu or auto")
     if wanted == "cpu" or not available:
-        if job.training.precision == "mixed_bfloat16":
-            raise ValueError("training.precision mixed_bfloat16 needs a CUDA device; use float32 or bfloat16 on a CPU")
         return torch.device("cpu")
     return torch.device("cuda", 0)
 
@@ -103,6 +94,15 @@ def _check_schedules(job: Job) -> None:
     for name in wanted:
         if name != "auto":
             schedule_named(name)
+
+
+def _check_head(context: RunContext) -> None:
+    chunk, head = context.job.training.loss_chunk_tokens, context.cut.units[-1]
+    if chunk and not getattr(head, "position_wise", False):
+        raise ValueError(
+            f"training.loss_chunk_tokens is {chunk} and the head of model.family {context.job.model.family} does not say that "
+            "it computes each token by itself (Unit.position_wise); set it to 0"
+        )
 
 
 def _check_batch(context: RunContext) -> None:

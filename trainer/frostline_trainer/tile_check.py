@@ -7,15 +7,19 @@ units, samples, shapes and precision.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
 
 from frostline_contract.job import Job
 from frostline_trainer.data.augment import cache_refusal
+from frostline_trainer.engine.building import stage_settings
+from frostline_trainer.engine.chunks import Inputs
 from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.stage import Inputs, Stage, StageSettings
+from frostline_trainer.engine.stage import Stage
+from frostline_trainer.engine.unit_kinds import first_of_its_kind
+from frostline_trainer.engine.unit_state import lent_to
 from frostline_trainer.model import set_frozen
 
 TIMED_TURNS = 3
@@ -41,7 +45,7 @@ def find_place_dependence(context: RunContext) -> str:
             if not torch.equal(_bits(moved), _bits(whole[order])):
                 return (
                     f"{context.cut.unit_names[number]} gives a sample other bits in a tile of {size} x {context.hidden_shape[0]} "
-                    f"tokens that is {name} ({context.job.training.precision})"
+                    f"tokens that is {name} ({context.precision.name})"
                 )
     return ""
 
@@ -72,19 +76,21 @@ def measure_sample_tiles(context: RunContext) -> float:
     return max(1.0, single_seconds / whole_seconds) if whole_seconds else 1.0
 
 
-def _distinct_units(context: RunContext) -> Sequence[tuple[int, nn.Module, torch.Tensor | None, Inputs]]:
-    """(number, unit, its input, the micro-batch's inputs) of each unit before the last that differs in type or shapes."""
+def _distinct_units(context: RunContext) -> Iterator[tuple[int, nn.Module, torch.Tensor | None, Inputs]]:
+    """(number, unit, its input, the micro-batch's inputs) of each unit before the last that differs in type or shapes.
+
+    A unit is on the device until the next one is asked for.
+    """
     size = context.micro_batch_size
     samples = [number % len(context.data.train) for number in range(size)]
     inputs = context.on_device(context.data.train.collate(samples, [0] * size))
-    found, seen, hidden = [], set(), None
-    for number, unit in enumerate(context.cut.units[:-1]):
-        kind = (type(unit), number == 0, tuple(parameter.shape for parameter in unit.parameters()))
-        if kind not in seen:
-            seen.add(kind)
-            found.append((number, unit.to(context.device), hidden, inputs))
-            hidden = _forward(context, unit, hidden, inputs)
-    return found
+    hidden = None
+    for number, first in enumerate(first_of_its_kind(context.cut.units)[:-1]):
+        if number == first:
+            unit = context.cut.units[number]
+            with lent_to(context.device, number, unit, context.moments):
+                entry, hidden = hidden, _forward(context, unit, hidden, inputs)
+                yield number, unit, entry, inputs
 
 
 def _arrangements(size: int) -> list[tuple[str, list[int]]]:
@@ -101,10 +107,7 @@ def _arrangements(size: int) -> list[tuple[str, list[int]]]:
 def _forward(context: RunContext, unit: nn.Module, hidden: torch.Tensor | None, inputs: Inputs,
              one_sample_tiles: bool = False) -> torch.Tensor:  # fmt: skip
     """One frozen unit as a run computes it; the unit's mode and what learns of it stay as they were."""
-    settings = StageSettings(
-        seed=0, dropout=False, checkpointing=False, autocast=context.job.training.precision == "mixed_bfloat16",
-        device=context.device, one_sample_tiles=one_sample_tiles,
-    )  # fmt: skip
+    settings = stage_settings(context, one_sample_tiles)
     training, learning = unit.training, [parameter.requires_grad for parameter in unit.parameters()]
     try:
         return Stage([unit], 0, 1, settings).run_frozen(hidden, inputs)

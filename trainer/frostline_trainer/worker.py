@@ -26,6 +26,7 @@ from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.identity import Identity
 from frostline_trainer.life.sick_device import end_if_sick
 from frostline_trainer.life.worker import Worker
+from frostline_trainer.memory import settle_allocator
 from frostline_trainer.process.plug import plug_of
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ JOB_PATIENCE_SECONDS = 60.0
 def main() -> int:
     """Entry point of a worker process (forked by the preload process, or started by itself)."""
     nccl.quiet()
+    settle_allocator()
     identity = Identity.from_environment()
     enter_from(os.environ, identity.worker_id.replace("/", "-"))
     logging.basicConfig(

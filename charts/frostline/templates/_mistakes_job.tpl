@@ -23,8 +23,8 @@
 {{- else if lt $count $leaves }}
 - training.reduction_leaves is {{ $leaves }}: batch_size {{ $batch }} / micro_batch_size {{ $micro }} are {{ $count }} micro-batches, fewer than leaves; lower reduction_leaves to a power of two <= {{ $count }}
 {{- end }}
-{{- if and (eq $training.precision "mixed_bfloat16") (eq $training.device "cpu") }}
-- training.precision is mixed_bfloat16 and training.device is cpu: use bfloat16 or float32 on a CPU
+{{- if and (int64 $training.loss_chunk_tokens) (ne .Values.task.kind "language_modeling") }}
+- training.loss_chunk_tokens is {{ int64 $training.loss_chunk_tokens }} and task.kind is {{ .Values.task.kind }}, which has no loss a token: set it to 0
 {{- end }}
 {{- if and .Values.model.path .Values.model.hub }}
 - model.path is {{ .Values.model.path | quote }} and model.hub is {{ .Values.model.hub | quote }}: give one of them

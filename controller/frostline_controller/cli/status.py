@@ -11,7 +11,7 @@ from frostline_controller.cli.errors import NoRun
 from frostline_controller.report.data import RunData, read_run
 from frostline_controller.report.metrics import main_first, main_metric
 from frostline_controller.report.tables import duration
-from frostline_proto.v1.control_pb2 import StatusResponse
+from frostline_proto.v1.control_pb2 import MemoryUse, StatusResponse, WorkerStatus
 
 SHOWN_SLOW = 1.3
 """Less than this is noise."""
@@ -40,6 +40,7 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
         "prefix_tile": response.prefix_tile,
         "prefix_tile_reason": response.prefix_tile_reason,
         "backend": response.backend,
+        "planned_memory_bytes": placement.predicted_peak_bytes,
         "quarantined": [{"node": one.node, "uuid": one.uuid, "failures": one.failures} for one in response.quarantined],
         "generation": f"{response.generation.incarnation}.{response.generation.counter}",
         "freeze_point": response.freeze_point,
@@ -71,10 +72,17 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
                 "step_parts": dict(worker.step_parts),
                 "slowness": worker.slowness or None,
                 "device": {"name": worker.device.name, "uuid": worker.device.uuid, "host": worker.device.host},
+                "memory": _memory_of(worker),
             }
             for worker in response.workers
         ],
     }
+
+
+def _memory_of(worker: WorkerStatus) -> dict[str, int] | None:
+    """What the worker measured, by name; None where it has not told."""
+    names = [field.name for field in MemoryUse.DESCRIPTOR.fields]
+    return {name: getattr(worker.memory, name) for name in names} if worker.HasField("memory") else None
 
 
 def from_files(folder: Path, why: str) -> dict[str, Any]:
@@ -128,6 +136,7 @@ def status_text(status: dict[str, Any]) -> str:
         lines.append(f"frozen layers compute one {status['prefix_tile'].replace('_', '-')} at a time: {reason}")
     if status.get("backend") == "nccl":
         lines.append("activations and gradients travel over NCCL")
+    lines += _memory_lines(status)
     for gone in status.get("quarantined") or []:
         lines.append(f"not used any more: GPU {gone['uuid']} of node {gone['node']}, which failed {gone['failures']} times")
     if status["workers"]:
@@ -147,6 +156,18 @@ def status_text(status: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _memory_lines(status: dict[str, Any]) -> list[str]:
+    """The fullest worker's measured memory beside the plan's."""
+    told = [(worker["memory"]["peak_bytes"] + worker["memory"]["communicator_bytes"], worker)
+            for worker in status["workers"] if worker.get("memory") and worker["state"] == "member"]  # fmt: skip
+    planned = status.get("planned_memory_bytes") or 0
+    if not told or not planned:
+        return []
+    taken, fullest = max(told, key=lambda one: one[0])
+    whose = "" if fullest["device"]["uuid"] else ", which is a CPU's whole process with interpreter, libraries and data"
+    return [f"memory: planned at most {planned:,} bytes a worker, measured {taken:,} at {fullest['worker_id']}{whose}"]
+
+
 def _slow(worker: dict[str, Any]) -> str:
     slowness = worker.get("slowness") or 1.0
     return f", {slowness:.1f} times as slow as its peers" if slowness > SHOWN_SLOW else ""
@@ -164,10 +185,12 @@ def _empty(run: RunData) -> dict[str, Any]:
             "pp_rank": pp_rank, "dp_rank": shape.dp_rank(global_rank), "stages": shape.stages_of(pp_rank),
             "units": placement.units_of(worker_id), "keeps": [], "heartbeat_age_seconds": None, "step": 0, "phase": "",
             "resident_bytes": 0, "step_parts": {}, "slowness": None, "device": {"name": "", "uuid": "", "host": ""},
+            "memory": None,
         })  # fmt: skip
     return {
         "name": run.name, "state": "", "step": 0, "total_steps": training.get("steps") or 0, "epoch": 0.0, "lineage": 0,
         "run_epoch": 0, "uncovered_units": [], "prefix_tile": "", "prefix_tile_reason": "", "backend": "", "quarantined": [],
+        "planned_memory_bytes": placement.predicted_peak_bytes if placement else 0,
         "generation": "", "freeze_point": 0, "num_units": run.num_units, "shape": _shape(placement), "loss": None, "metrics": {},
         "samples_per_second": 0.0, "cache_hit_fraction": 0.0, "seconds_left": None, "message": "",
         "controller": {"incarnation": 0, "resident_bytes": 0}, "workers": workers,

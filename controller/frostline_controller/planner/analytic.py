@@ -13,6 +13,7 @@ def analytic_profiles(
     head_positions: int | None = None,
     embedding_parameters: int | None = None,
     bytes_per_value: int = 4,
+    bytes_per_weight: int | None = None,
     moments: int = 2,
     fixed_seconds: float = 0.0,
 ) -> tuple[UnitProfile, ...]:
@@ -23,7 +24,8 @@ def analytic_profiles(
     number of classes. head_positions: positions that the head scores, default all (1 for a classifier).
     embedding_parameters: default (vocabulary + sequence) * hidden. A block keeps about 17 h values a token for its backward
     (arXiv 2205.05198, section 4, without the attention matrix, which fused kernels do not keep). moments: values of
-    optimizer state a parameter. fixed_seconds: overhead of each unit's call.
+    optimizer state a parameter. bytes_per_value: of activations, and of weights where bytes_per_weight says nothing else.
+    fixed_seconds: overhead of each unit's call.
     """
     tokens = micro_batch * sequence
     scored = micro_batch * (sequence if head_positions is None else head_positions)
@@ -31,7 +33,7 @@ def analytic_profiles(
 
     def unit(flops: float, parameters: int, kept_values: float) -> UnitProfile:
         forward = flops / flops_per_second
-        weights = parameters * bytes_per_value
+        weights = parameters * (bytes_per_weight or bytes_per_value)
         return UnitProfile(
             forward_seconds=forward + fixed_seconds,
             backward_seconds=2 * forward + fixed_seconds,

@@ -74,6 +74,7 @@ class CostModel:
         if not np.isfinite(self.least_send_seconds):
             self.least_send_seconds = 0.0
         self.longest_stages: dict[float, int] = {}  # by memory cap; filled by partition.longest_stage
+        self.working_bytes = _greatest(np.where(frozen, 0.0, column["working_bytes"]))
         self.transient_bytes = 2 * float(max(column["output_bytes"][frozen], default=0.0))
 
     def of_depth(self, pp_degree: int) -> "CostModel":
@@ -129,7 +130,8 @@ class CostModel:
         return link.reduce_latency_seconds * (world_size - 1).bit_length() + 8 * slots / link.reduce_bandwidth_bytes_per_second
 
     def stage_bytes(self, low, high, in_flight, most_leaves: int, dp_degree: int):
-        """Memory of the stages [low, high): weights and moments (frozen ones too), gradient buffers, activations in flight.
+        """Memory of the stages [low, high): weights and moments (frozen ones too), gradient buffers, activations in flight, and
+        what the unit that needs most takes while it computes.
 
         in_flight: micro-batches whose activations a stage holds at once. Works on numbers and on arrays.
         """
@@ -137,6 +139,7 @@ class CostModel:
         total = self.state_bytes[high] - self.state_bytes[low]
         total = total + buffers * (self.gradient_bytes[high] - self.gradient_bytes[low])
         total = total + in_flight * (self.activation_bytes[high] - self.activation_bytes[low])
+        total = total + self.working_bytes[low, high]
         total = total + np.where(low < self.inputs.freeze_point, self.transient_bytes, 0.0)
         if self.inputs.tied:  # the last stage holds a copy of unit 0's matrix, and its gradient while it learns
             copy = self.inputs.units[0].parameter_bytes * (1 if self.inputs.freeze_point else 1 + buffers)
@@ -168,6 +171,14 @@ def _sends_over(link: LinkProfile, output_bytes: np.ndarray) -> np.ndarray:
     seconds = np.zeros(len(output_bytes) + 1)
     seconds[1:-1] = link.latency_seconds + output_bytes[:-1] / link.bandwidth_bytes_per_second
     return seconds
+
+
+def _greatest(values: np.ndarray) -> np.ndarray:
+    """[low, high] -> the greatest of values[low:high], 0 where there is none."""
+    table = np.zeros((len(values) + 1, len(values) + 1))
+    for low in range(len(values)):
+        table[low, low + 1 :] = np.maximum.accumulate(values[low:])
+    return table
 
 
 def _sums(values: np.ndarray) -> np.ndarray:

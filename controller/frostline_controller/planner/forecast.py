@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from frostline_contract.communicators import most_communicator_bytes
 from frostline_contract.job import Job
+from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
 from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.cli.model_size import ModelSize, model_size
 from frostline_controller.measured import MeasuredProfile
@@ -15,7 +17,6 @@ from frostline_controller.planner.describe import as_json
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots
 from frostline_controller.planner.search import PlannedPlacement, make_plan
 
-BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "mixed_bfloat16": 4}
 DEFAULT_STEPS = 1000
 """Steps of a run whose data set is not here to be counted; it only weighs what a reshape costs."""
 
@@ -173,15 +174,23 @@ def plan_inputs(
         steps_left=job.training.steps or DEFAULT_STEPS,
         parallel_slots=parallel_slots(job, os.cpu_count() or 1) if local else None,
         samples_per_step=job.training.batch_size,
-        boundary_bytes_per_sample=size.sequence * size.hidden * BYTES[job.training.precision],
+        boundary_bytes_per_sample=size.sequence * size.hidden * value_bytes(job, hardware)[1],
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
         optimizer_seconds_per_byte=hardware.optimizer_seconds_per_byte,
+        base_bytes=most_communicator_bytes(devices) if hardware.name == "gpu" and job.placement.backend != "gloo" else 0,
     )
+
+
+def value_bytes(job: Job, hardware: Hardware) -> tuple[int, int]:
+    """Bytes of a weight, and of a value that crosses a cut."""
+    types = VALUE_TYPES[resolve_precision(job.training.precision, hardware.name == "gpu")]
+    return BYTES[types.weights], BYTES[types.boundary]
 
 
 def unit_profiles(job: Job, size: ModelSize, hardware: Hardware, micro_batch_size: int) -> tuple[UnitProfile, ...]:
     """Analytic unit costs at a micro-batch size."""
+    weight_bytes, boundary_bytes = value_bytes(job, hardware)
     return analytic_profiles(
         num_blocks=size.num_blocks,
         hidden=size.hidden,
@@ -191,7 +200,8 @@ def unit_profiles(job: Job, size: ModelSize, hardware: Hardware, micro_batch_siz
         vocabulary=size.outputs,
         head_positions=size.head_positions,
         embedding_parameters=size.embedding_parameters,
-        bytes_per_value=BYTES[job.training.precision],
+        bytes_per_value=boundary_bytes,
+        bytes_per_weight=weight_bytes,
         moments=2 if job.training.optimizer.name == "adamw" else 1,
         fixed_seconds=hardware.fixed_seconds,
     )

@@ -46,7 +46,7 @@ class PlanInputs:
     samples_per_step: the global batch at one replica's width. train_samples: size of the training split, 0 where unknown.
     boundary_bytes_per_sample: one sample's hidden activation. exact_numerics: gradients are summed over the fixed tree.
     optimizer_seconds_per_byte: an optimizer step's time for a byte of trainable weights. base_bytes: memory of a worker
-    that holds no unit (interpreter, libraries). cache_use: the job's cache.use. uncacheable: why nothing may be cached, or empty.
+    that holds no unit: communicators. cache_use: the job's cache.use. uncacheable: why nothing may be cached, or empty.
     """
 
     units: tuple[UnitProfile, ...]

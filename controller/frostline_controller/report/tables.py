@@ -86,6 +86,19 @@ def generations(run: RunData) -> Table:
     return Table(("generation", "lineage", "steps", "shape", "stages' units", "schedule", "cache", "state from", "reason"), rows)
 
 
+def memory(run: RunData) -> Table | None:
+    """Each generation's fullest worker: the planner's figure, and what was measured. None where nobody has told."""
+    rows = []
+    for row in run.result.get("memory") or []:
+        planned, peak = int(row["planned_bytes"]), int(row["peak_bytes"])
+        share = f"{100 * peak / planned:.0f} %" if planned else ""
+        what = "" if row["device"] != "cpu" else "the whole process"
+        taken = f"{row['communicators']} ({int(row['communicator_bytes']):,} bytes)" if row["communicators"] else ""
+        rows.append([row["generation"], f"{planned:,}", f"{peak:,}", share, row["worker"], row["device"], taken, what])
+    head = ("generation", "planned bytes", "measured bytes", "share", "fullest worker", "device", "NCCL communicators", "note")
+    return Table(head, rows) if rows else None
+
+
 def decisions(run: RunData) -> Table:
     """The verdicts, one an interval."""
     rows = [[d.number, d.effective_step, "void" if d.void else d.kind, d.freeze_point, d.policy, d.reason] for d in run.decisions]

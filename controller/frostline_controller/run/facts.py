@@ -12,6 +12,7 @@ from frostline_contract.run_status import ENDED
 from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.history import in_force, surviving_decisions
 from frostline_controller.membership import GONE, Membership, Worker
+from frostline_controller.run.memory_account import MemoryAccount
 from frostline_controller.run.store import RunStore
 from frostline_controller.state.durable import DurableState, FailedDevice, RunIdentity
 
@@ -33,6 +34,7 @@ class RunFacts:
         started: when this controller began to lead, by `clock`.
         message: what the run waits for, for the status; empty: nothing.
         trouble: what somebody has to see to while the run goes on, for the status; empty: nothing.
+        memory: what each generation's fullest worker holds, beside its plan's figure.
         accept_numerics: workers of another probe digest are taken in (resume --accept-numerics).
         wake: set where the reconciler has something to do.
         hurry: set where its next round is not to wait for company, since a decision is due.
@@ -64,6 +66,7 @@ class RunFacts:
         self.entered: dict[str, tuple[int, float]] = {}
         self.reshape_seconds = 1.0
         self.message, self.trouble = store.state.message, ""
+        self.memory = MemoryAccount()
         self.accept_numerics = False
         self._follow_identity()
         self._surviving: tuple[object, object, object, list[Decision]] | None = None

@@ -101,7 +101,7 @@ class Admission:
         """The user has said that bits may change here (resume --accept-numerics): the newcomer's probe and initial weights are
         the run's now."""
         facts, outbox = self._controller.run.facts, self._controller.run.outbox
-        names = ("probe_digest", "probe_detail", "place_dependence", "weights_digest")
+        names = ("probe_digest", "probe_detail", "place_dependence", "weights_digest", "boundary_bytes_per_sample")
         now = was.model_copy(update={name: getattr(request, name) for name in names})
         facts.adopt_identity(now)
         facts.accept_numerics = False
@@ -132,6 +132,12 @@ def other_bits(job: Job, request: pb.RegisterRequest, known: RunIdentity) -> Ite
         else:
             remedy = "it draws others from the same seed: install the same versions of torch and transformers on every node"
         yield f"initial weights are {request.weights_digest[:12]!r}, this run's are {known.weights_digest[:12]!r}; {remedy}"
+    bytes_there, bytes_here = request.boundary_bytes_per_sample, known.boundary_bytes_per_sample
+    if bytes_here and bytes_there != bytes_here:
+        yield (
+            f"a sample's boundary has {bytes_there} bytes, this run's have {bytes_here}; training.precision "
+            f"{job.training.precision} means another type there: set one that is not auto, or use a like machine"
+        )
     if job.training.numerics == "exact" and request.probe_digest != known.probe_digest:
         yield (
             f"probe digest is {request.probe_digest[:12]} ({request.probe_detail}), this run's is {known.probe_digest[:12]} "

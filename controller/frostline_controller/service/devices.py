@@ -15,7 +15,10 @@ from frostline_proto.v1 import control_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-REMEDY = "lower training.micro_batch_size, set training.activation_checkpointing, or use more workers or GPUs with more memory"
+REMEDY = (
+    "lower training.micro_batch_size, set training.activation_checkpointing (and training.loss_chunk_tokens with a large "
+    "vocabulary), or use more workers or GPUs with more memory"
+)
 
 
 class Devices:

@@ -111,6 +111,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         worker.uncovered_pieces = tuple(request.uncovered_pieces)
         if request.phase == Phase.RECOVERY:
             facts.wake.set()
+        if request.HasField("memory"):
+            worker.memory = request.memory
+            facts.memory.note(facts.current, worker)
         if request.HasField("cache"):
             worker.cache = request.cache
         if request.HasField("link"):

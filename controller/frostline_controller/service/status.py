@@ -101,6 +101,7 @@ def _worker_status(facts: RunFacts, worker: Worker, now: float) -> pb.WorkerStat
         step_parts=worker.step_parts,
         slowness=worker.slowness,
         device=to_message(worker.device, plan_pb2.DeviceFacts) if worker.device is not None else None,
+        memory=worker.memory,
     )
     if member and placement is not None:
         global_rank = placement.global_ranks[worker.worker_id]

@@ -48,8 +48,11 @@ class Job(Section):
                 f"placement.dp_degree {pinned} exceeds training.reduction_leaves {self.training.reduction_leaves}; "
                 "raise reduction_leaves (and, where needed, lower micro_batch_size)"
             )
-        if self.training.precision == "mixed_bfloat16" and self.training.device == "cpu":
-            raise ValueError("training.precision is mixed_bfloat16 and training.device is cpu; use bfloat16 or float32 on a CPU")
+        if self.training.loss_chunk_tokens and self.task.kind != "language_modeling":
+            raise ValueError(
+                f"training.loss_chunk_tokens is {self.training.loss_chunk_tokens} and task.kind is {self.task.kind}, which has no loss "
+                "a token; set it to 0"
+            )
         if self.placement.backend == "nccl" and self.training.device == "cpu":
             raise ValueError("placement.backend is nccl and training.device is cpu; NCCL needs GPUs: use auto or gloo")
         pods = self.placement.pods

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import field_validator, model_validator
 
 from frostline_contract.job.section import Section, fixed, live
+from frostline_contract.precision import PrecisionName
 
 
 class OptimizerSection(Section):
@@ -50,13 +51,22 @@ class TrainingSection(Section):
     optimizer: OptimizerSection = fixed(OptimizerSection(), doc="Optimizer.")
     schedule: ScheduleSection = fixed(ScheduleSection(), doc="Learning-rate schedule, by accepted steps.")
     clip_norm: float | None = fixed(1.0, gt=0.0, doc="Largest total gradient norm; null never clips.")
-    precision: Literal["float32", "float64", "bfloat16", "mixed_bfloat16"] = fixed(
-        "float32", doc="Type of weights and arithmetic; mixed_bfloat16 keeps float32 weights and computes in bfloat16 (CUDA)."
+    precision: PrecisionName = fixed(
+        "auto",
+        doc="Type of weights and arithmetic. mixed_bfloat16 computes in bfloat16 over float32 weights, sums of gradients and moments, "
+        "and sends boundaries in bfloat16; auto: mixed_bfloat16 on GPUs, float32 on CPUs.",
     )
     activation_checkpointing: bool = fixed(False, doc="Keep only each unit's input and compute it again in the backward.")
     compile: bool = fixed(
         False,
         doc="Run each unit as torch's compiler makes it; part of the numerics, with the compiler's versions. Needs a C++ compiler.",
+    )
+    loss_chunk_tokens: int = fixed(
+        0,
+        ge=0,
+        le=2**31,
+        doc="Tokens of each sample for which the head and the loss are computed at once, for large vocabularies; part of the "
+        "numerics; 0: all. Language modeling only.",
     )
     numerics: Literal["exact", "fast"] = fixed(
         "exact", doc="exact: placement changes no bit (docs/protocols.md 1). fast: the library's all-reduce, equal to rounding."
@@ -102,6 +112,9 @@ class CheckpointSection(Section):
     every_steps: int = live(0, ge=0, doc="Steps between checkpoints; 0: only at the end, on drain and where the guard needs one.")
     keep_last: int = live(
         2, ge=1, doc="Complete checkpoints kept (2 at least), beside the best one and those the guard may roll back to."
+    )
+    saved_precision: Literal["float32", "float64", "bfloat16", "float16"] | None = live(
+        None, doc="Type of the weights in the saved model; null: that of the run's weights. Checkpoints keep the run's own."
     )
     uri: str | None = fixed(None, doc="Path of the folder for checkpoints, relative to the run's folder; null: checkpoints.")
 

@@ -55,8 +55,9 @@ def test_every_part_counts() -> None:
 def test_a_seed_counts_where_it_draws_how_samples_look() -> None:
     values = {"model": {"family": "vit"}, "task": {"kind": "image_classification"}, "data": {"source": "digits"},
               "training": {"steps": 8}}  # fmt: skip
-    plain = [preprocessing_of(parse_job({**values, "seed": seed})) for seed in (1, 2)]
+    plain = [preprocessing_of(parse_job({**values, "seed": seed}), "float32") for seed in (1, 2)]
     assert plain[0] == plain[1]
     varied = {"source": "digits", "augmentation": {"mode": "k-variants", "variants": 2, "shift_pixels": 1}}
-    drawn = [preprocessing_of(parse_job({**values, "data": varied, "seed": seed})) for seed in (1, 2)]
+    drawn = [preprocessing_of(parse_job({**values, "data": varied, "seed": seed}), "float32") for seed in (1, 2)]
     assert drawn[0] != drawn[1]
+    assert preprocessing_of(parse_job(values), "mixed_bfloat16") != plain[0], "and so does the precision"

@@ -152,6 +152,19 @@ def test_a_tied_matrix_is_saved_once_and_stays_two_parameters(case, key, tmp_pat
     assert plain.lm_head.weight is plain.get_input_embeddings().weight
 
 
+@pytest.mark.parametrize("wanted", ["bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("case", ["gpt2", "vit"])
+def test_the_saved_model_has_the_type_that_is_asked_for_and_the_trained_one_keeps_its_own(case, wanted, tmp_path):
+    cut = built(case, precision="mixed_bfloat16")
+    before = {name: tensor.clone() for name, tensor in all_state(cut).items()}
+    save_model(cut, tmp_path, dtype=getattr(torch, wanted))
+    assert equal_state(all_state(cut), before)
+    plain = AUTO[cases.CASES[case][1]].from_pretrained(tmp_path, dtype="auto")
+    assert plain.dtype == getattr(torch, wanted)
+    named = dict(cut.model.named_parameters())
+    assert all(torch.equal(p, named[name].to(p.dtype)) for name, p in plain.named_parameters() if name in named)
+
+
 def test_parted_uses_of_a_tied_matrix_are_never_saved(tmp_path):
     cut = built("gpt2")
     with torch.no_grad():

@@ -7,6 +7,7 @@ from frostline_trainer import self_test
 from frostline_trainer.life.sick_device import is_device_error
 from frostline_trainer.probe import run_probe
 from frostline_trainer.self_test import PATTERNS, SickDevice, check_memory, compare_probes, count_wrong, write_pattern
+from tests.exact_cases import Case, build_case
 
 CPU = torch.device("cpu")
 
@@ -14,7 +15,8 @@ CPU = torch.device("cpu")
 def test_a_sound_device_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test, "PIECE_BYTES", 1 << 16)
     check_memory(CPU, 5 << 15)
-    digests = [run_probe(8, 4, 2, torch.float32, CPU)[0] for _ in range(2)]
+    context = build_case(Case("vit"))
+    digests = [run_probe(context)[0] for _ in range(2)]
     compare_probes(*digests)
     assert digests[0] == digests[1]
 

@@ -25,13 +25,14 @@ def test_a_kernel_that_depends_on_a_rows_place_is_found_and_named(family: str) -
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "mixed_bfloat16"])
 def test_where_nothing_is_found_a_sample_has_one_set_of_bits_in_any_tile(family: str, dtype: str) -> None:
     """Whatever kernels this machine has: the check may find a dependence, but it must not miss one."""
     context = build_case(Case(family, dtype))
     if find_place_dependence(context):
         return  # seen: MKL's float64 on AVX2, and float32 in its COMPATIBLE mode
-    settings = StageSettings(seed=0, dropout=False, checkpointing=False, autocast=False, device=torch.device("cpu"))
+    settings = StageSettings(seed=0, dropout=False, checkpointing=False, precision=context.precision,
+                             num_units=context.num_units, device=torch.device("cpu"))  # fmt: skip
     stage = Stage(context.cut.units[:4], 0, 4, settings)
     draw = torch.Generator().manual_seed(1)
     seen: dict[int, torch.Tensor] = {}
@@ -44,7 +45,7 @@ def test_where_nothing_is_found_a_sample_has_one_set_of_bits_in_any_tile(family:
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch was built without MKL")
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "mixed_bfloat16"])
 def test_in_the_mode_that_is_set_addresses_do_not_matter(family: str, dtype: str) -> None:
     assert find_address_dependence(build_case(Case(family, dtype))) == ""
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from frostline_contract.communicators import GROUP_CTAS
 from frostline_trainer.comm import gloo, nccl
 from frostline_trainer.comm.waiting import blocked
 
@@ -69,7 +70,7 @@ class Group:
             assert store is not None
             prefixed = dist.PrefixStore(name, store)
             if backend == "nccl":
-                self._group = nccl.make_communicator(store, name, index, size)
+                self._group = nccl.make_communicator(store, name, index, size, GROUP_CTAS)
             else:
                 device, self._address = _gloo_device(host)
                 prefixed.set(f"address{index}", f"{self._address[0]} {self._address[1]}")

@@ -39,8 +39,6 @@ ABORT_SECONDS = 10.0
 """The longest that an abort may take; a process whose communicator does not end is of no use any more."""
 NOT_ENDED = 70
 """Exit status then: the worker is started again, and its units are where their buddies have them."""
-PAIR_CTAS = 4
-"""Thread blocks of a channel's kernels at most: they wait beside computations, and each communicator's buffers grow with them."""
 POLL_SECONDS = 0.005
 OWN_DEVICE = torch.device("cuda", 0)
 """A worker sees its own GPU alone."""

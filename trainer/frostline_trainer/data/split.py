@@ -53,6 +53,12 @@ def inputs_of(split: Split, indices: Sequence[int], variants: Sequence[int], sam
     return split.collate(indices, variants) if lean is None else lean(indices)
 
 
+def first_samples(split: Split, count: int) -> list[int]:
+    """The split's first samples, padded to `count`: for what is measured or probed."""
+    real = min(count, len(split))
+    return [*range(real), *[-1] * (count - real)]
+
+
 class Processor(Protocol):
     """A tokenizer or image processor, as far as a run needs it: it is saved beside the model."""
 

@@ -19,6 +19,22 @@ from frostline_trainer.engine.stage import Stage, StageSettings
 from frostline_trainer.engine.tied import learning, stop_frozen_tie, tie_learns
 
 
+def stage_settings(context: RunContext, one_sample_tiles: bool = False) -> StageSettings:
+    """The numerics that all stages of a run share; a lossy codec's part of them comes with the freeze point."""
+    training = context.job.training
+    return StageSettings(
+        seed=context.job.seed,
+        dropout=context.dropout,
+        checkpointing=training.activation_checkpointing,
+        precision=context.precision,
+        num_units=context.num_units,
+        device=context.device,
+        one_sample_tiles=one_sample_tiles,
+        chunk_tokens=training.loss_chunk_tokens,
+        compiled=training.compile,
+    )
+
+
 class Builder:
     """transport: carries the messages of the replica's members."""
 

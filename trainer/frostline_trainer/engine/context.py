@@ -17,15 +17,9 @@ from frostline_trainer.engine.device_clock import DeviceClock, clock_of
 from frostline_trainer.engine.device_trail import Trail
 from frostline_trainer.engine.holdings import Holdings
 from frostline_trainer.engine.optimizer import Moments
+from frostline_trainer.engine.precision import Precision, precision_of
 from frostline_trainer.model import CutModel
 from frostline_trainer.process.plug import Plug
-
-COMPUTE_TYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "mixed_bfloat16": torch.float32,
-}
 
 
 @dataclass
@@ -74,13 +68,21 @@ class RunContext:
         return Pieces(self.num_units, self.job.training.state_ranges)
 
     @property
+    def precision(self) -> Precision:
+        return precision_of(self.job.training.precision, self.device)
+
+    @property
     def dtype(self) -> torch.dtype:
-        return COMPUTE_TYPES[self.job.training.precision]
+        """Of boundary activations, whether they are sent, cached or handed on."""
+        return self.precision.boundary
 
     @property
     def numerics(self) -> str:
         """What the numerics' history names beside freeze points; "" for what every run had when that history was made."""
-        return compiler_versions(self.device.type) if self.job.training.compile else ""
+        training = self.job.training
+        chunk = f"loss in chunks of {training.loss_chunk_tokens} tokens" if training.loss_chunk_tokens else ""
+        compiled = compiler_versions(self.device.type) if training.compile else ""
+        return ", ".join(filter(None, (self.precision.numerics, chunk, compiled)))
 
     @property
     def micro_batch_size(self) -> int:
@@ -110,7 +112,7 @@ class RunContext:
         return torch.empty(self.micro_batch_size, *self.hidden_shape, dtype=self.dtype, device=self.device)
 
     def for_device(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Collated inputs in the compute type, in host memory as the device takes them; integers and labels keep their type.
+        """Collated inputs in the weights' type, in host memory as the device takes them; integers and labels keep their type.
 
         On a device the mask of a task that predicts each token by those before it is left out, where all padding comes behind
         what it pads: it would hide what no counted token sees, and keep the attention from its fastest kernels. On a CPU its
@@ -118,8 +120,9 @@ class RunContext:
         """
         causal = self.job.task.kind == "language_modeling" and getattr(self.data.train, "padding_comes_last", False)
         unmasked = causal and self.device.type != "cpu"
+        weights = self.precision.weights
         cast = {
-            name: tensor.to(self.dtype if tensor.is_floating_point() and "label" not in name else tensor.dtype)
+            name: tensor.to(weights if tensor.is_floating_point() and "label" not in name else tensor.dtype)
             for name, tensor in inputs.items()
             if not (unmasked and name == "attention_mask")
         }

@@ -23,9 +23,9 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
         samples = list(range(tile * size, min((tile + 1) * size, len(split))))
         samples += [-1] * (size - len(samples))
         inputs = context.on_device(inputs_of(split, samples, [0] * size, samples=0 in generation.stages))
-        logits = generation.pipeline.evaluate(generation.evaluation, MicroBatch(tile, inputs))
-        if logits is not None:
-            scored[tile] = context.task.evaluate(logits, inputs)
+        scores = generation.pipeline.evaluate(generation.evaluation, MicroBatch(tile, inputs), context.task.evaluate)
+        if scores is not None:
+            scored[tile] = scores
     rows = torch.zeros(num_tiles * size, context.task.num_columns, dtype=torch.float64)
     if scored:  # what lies on a device is read once, when all of it has been given to it
         for tile, scores in zip(scored, torch.stack(list(scored.values())).cpu(), strict=True):

@@ -15,7 +15,7 @@ from frostline_contract.plan import SAMPLE, Plan, StateTag
 from frostline_contract.shape import leaf_micro_batches
 from frostline_trainer.engine.auditing import Auditing
 from frostline_trainer.engine.audits import Audit, audit_is_due, audits_of
-from frostline_trainer.engine.building import Builder
+from frostline_trainer.engine.building import Builder, stage_settings
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.exchange import reduce_gradients
 from frostline_trainer.engine.feed import BatchFeed
@@ -30,6 +30,7 @@ from frostline_trainer.engine.stage import Stage, StageSettings
 from frostline_trainer.engine.step_feed import StepFeed
 from frostline_trainer.engine.tied import learning, stop_frozen_tie, sum_uses, tie_learns
 from frostline_trainer.engine.unit_state import HOST, place_unit
+from frostline_trainer.memory import forget_peak
 
 
 @dataclass
@@ -68,21 +69,15 @@ class Generation:
         self.phase, self.moved = phase, moved
         self.num_microbatches = context.num_microbatches(self.shape.dp_degree)
         self.num_leaves = context.job.training.reduction_leaves
-        self._settings = StageSettings(
-            seed=context.job.seed,
-            dropout=context.dropout,
-            checkpointing=context.job.training.activation_checkpointing,
-            autocast=context.job.training.precision == "mixed_bfloat16",
-            device=context.device,
-            one_sample_tiles=plan.prefix_tile == SAMPLE,
-            compiled=context.job.training.compile,
-        )
+        self._settings = stage_settings(context, plan.prefix_tile == SAMPLE)
         self._index = index
         self._needed, self._speaks_for = plan.needs(self.worker_id), self._covers()
         here, wards = plan.placement.units_of(self.worker_id), plan.pieces.units_of(plan.wards_of(self.worker_id))
         here = [*here, *(wards if wards_stay_on_device(context, plan, wards) else ())]
-        for unit, module in enumerate(context.cut.units):
-            place_unit(unit, module, context.moments, context.device if unit in here else HOST)
+        for unit in sorted(range(context.num_units), key=here.__contains__):  # what leaves makes room first
+            place_unit(unit, context.cut.units[unit], context.moments, context.device if unit in here else HOST)
+        forget_peak(context.device)
+        self.buffers: dict[int, GradientBuffers] = {}
         self.prefix: PrefixReader | None = None
         self.freeze_to(freeze_point, codec_chain, round_trip)
         self.rewind(origin)
@@ -92,13 +87,14 @@ class Generation:
     def freeze_to(self, freeze_point: int, codec_chain: tuple[int, ...] = (), round_trip: Any = None) -> None:
         """Rebuild stages, gradient memory and optimizer for another freeze point; weights and moments stay where they are."""
         context = self.context
+        self.give_back()
         self.freeze_point = freeze_point
         settings = StageSettings(**{**vars(self._settings), "codec_chain": codec_chain, "round_trip": round_trip})
         self._builder = Builder(context, self.placement, self.transport, freeze_point, settings)
         self._program = self._builder.programs(len(self.own_micro_batches()), self._leaf_sizes())[self.pp_rank]
         self.evaluation = self._builder.evaluation()[self.pp_rank].compute
         self.stages: dict[int, Stage] = {}
-        self.buffers: dict[int, GradientBuffers] = {}
+        self.buffers = {}
         for number in self.shape.stages_of(self.pp_rank):
             stage = self.stages[number] = self._builder.stage(number)
             if not stage.is_frozen:
@@ -109,6 +105,11 @@ class Generation:
         self.optimizer = UnitOptimizer(context.job.training.optimizer, trainable, context.moments)
         self.pipeline = self._builder.pipeline(self.stages, self.buffers)
         self.prefix = None
+
+    def give_back(self) -> None:
+        """Between steps: the gradient memory goes back, before whatever comes next takes its own."""
+        for buffers in self.buffers.values():
+            buffers.give_back()
 
     def rewind(self, origin: tuple[int, int, int]) -> None:
         """The data starts at (step, epoch, offset); again, after a rollback."""
@@ -245,8 +246,7 @@ class Generation:
         self.context.trail.forget()
         self.keeper.abandon(keep_prepared)
         if not keep_prepared:
-            for buffers in self.buffers.values():
-                buffers.abandon()
+            self.give_back()
         self.groups.close()
 
     @property

@@ -48,7 +48,7 @@ class GradientBuffers:
         self._rooms: dict[str, torch.Tensor] = {}
         self._open: torch.Tensor | None = None
         self._open_node = (0, 1)
-        self._tree = TreeSum(num_leaves, self.recycle)
+        self._tree = TreeSum(num_leaves, self._free.append)
         self._leaf_of = [leaf for leaf in range(num_leaves) for _ in leaf_micro_batches(leaf, num_microbatches, num_leaves)]
 
     def before_backward(self, micro_batch: int) -> None:
@@ -127,6 +127,13 @@ class GradientBuffers:
         self.unbind()
         self._open = None
         self._tree.nodes = {}
+
+    def give_back(self) -> None:
+        """Between steps, for the last time: all memory goes back at once, whoever still refers to this object."""
+        self.abandon()
+        self._free.clear()
+        self._rooms.clear()
+        self._views.clear()
 
     def views(self, buffer: torch.Tensor) -> list[torch.Tensor]:
         """The parameters' gradients inside `buffer`, in order."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from frostline_contract.communicators import PAIR_CTAS
 from frostline_contract.mesh import Mesh
 from frostline_contract.plan import CONTINUE, NCCL, Plan
 from frostline_contract.shape import ParallelShape
@@ -23,6 +24,7 @@ from frostline_trainer.comm import nccl
 from frostline_trainer.comm.collectives import DEFAULT_TIMEOUT, Group, connect_store, open_store
 from frostline_trainer.comm.store_ping import answers
 from frostline_trainer.comm.transport import GlooTransport, Transport
+from frostline_trainer.memory import free_bytes
 
 ATTEMPT = timedelta(seconds=2)
 """One attempt to reach the store of another worker, which may be gone."""
@@ -49,6 +51,8 @@ class Groups:
         transport: carries the messages along the pipeline; None for a leaver.
         interrupted: set before any of them is.
         unconnected: what `connect` still has to connect.
+        communicators, communicator_bytes: NCCL's, and what the device had less when they were connected; what the generation
+            before allocated meanwhile counts too.
     """
 
     store: Any
@@ -58,6 +62,8 @@ class Groups:
     transport: Transport | None
     interrupted: threading.Event = field(default_factory=threading.Event)
     unconnected: list[nccl.Connection] = field(default_factory=list)
+    communicators: int = 0
+    communicator_bytes: int = 0
 
     def connect(self, continued: "Groups | None" = None) -> None:
         """Connect NCCL's communicators; gloo's groups need nothing. All members call it while no step runs on their devices.
@@ -75,7 +81,9 @@ class Groups:
             continued.leave_device()
         connections, self.unconnected = self.unconnected, []
         if connections:
+            free = free_bytes(nccl.OWN_DEVICE)
             nccl.connect(connections, time.monotonic() + CONNECTING.total_seconds(), self._wanted)
+            self.communicators, self.communicator_bytes = len(connections), max(0, free - free_bytes(nccl.OWN_DEVICE))
 
     def leave_device(self) -> None:
         """Give NCCL's communicators back: their last step is over on this member's device. gloo's groups stay."""
@@ -234,7 +242,7 @@ class Formation:
 
         def make(channel: nccl.Channel) -> Any:
             name = f"{self._name}/pp{first} {channel[0]} to {channel[1]}"
-            return nccl.make_communicator(self._own_store, name, channel.index(pp_rank), 2, nccl.PAIR_CTAS)
+            return nccl.make_communicator(self._own_store, name, channel.index(pp_rank), 2, PAIR_CTAS)
 
         transport = nccl.NcclTransport(pp_rank, shape.pp_degree, make)
         self._formed.append(transport)

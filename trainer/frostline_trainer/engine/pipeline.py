@@ -12,15 +12,16 @@ import torch
 
 from frostline_contract.operations import LEADING_UP, Kind
 from frostline_trainer.comm.transport import Transfer, Transport
+from frostline_trainer.engine.chunks import Inputs, Score
 from frostline_trainer.engine.evidence import Digest, Evidence, digest_of
 from frostline_trainer.engine.gradients import GradientBuffers
 from frostline_trainer.engine.programs import Carried, Instruction, Message
-from frostline_trainer.engine.stage import Inputs, Stage
+from frostline_trainer.engine.stage import Stage
 from frostline_trainer.process.plug import Plug
 
 EnterBoundary = Callable[[torch.Tensor, list[int], int], torch.Tensor]
 """(boundary activations, samples, step) -> what the first unit that learns is given."""
-Loss = Callable[[torch.Tensor, Inputs], torch.Tensor]
+Loss = Score
 """(the last stage's output, inputs) -> the micro-batch's share of the step's loss."""
 
 
@@ -162,8 +163,8 @@ class Pipeline:
         self._arriving.clear()
         self._leaving.clear()
 
-    def evaluate(self, program: Sequence[Instruction], micro_batch: MicroBatch) -> torch.Tensor | None:
-        """Forward only, in eval mode, of one tile. Returns the last stage's output on the rank that runs it."""
+    def evaluate(self, program: Sequence[Instruction], micro_batch: MicroBatch, score: Score) -> torch.Tensor | None:
+        """Forward only, in eval mode, of one tile. Returns what `score` makes of the logits, on the rank that has them."""
         output = None
         with torch.no_grad():
             for instruction in program:
@@ -172,7 +173,7 @@ class Pipeline:
                 number = instruction.stage
                 stage, entry = self._stages[number], self._entry(instruction, micro_batch)
                 with stage.evaluating():
-                    output = self._forward(stage, entry, micro_batch, step=0)
+                    output = self._forward(stage, entry, micro_batch, 0, score if number == self._last_stage else None)
                 if number < self._last_stage:
                     self._leaving[Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)] = output
                     output = None
@@ -215,11 +216,15 @@ class Pipeline:
 
     def _pass(self, stage_number: int, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int, loss: Loss,
               keep_output: bool) -> _Passed:  # fmt: skip
-        output = self._plug.activation(self._forward(self._stages[stage_number], entry, micro_batch, step))
+        stage = self._stages[stage_number]
+        if stage_number == self._last_stage and stage.settings.chunk_tokens:
+            return _Passed(entry, self._plug.activation(self._forward(stage, entry, micro_batch, step, loss)))
+        output = self._plug.activation(self._forward(stage, entry, micro_batch, step))
         root = loss(output, micro_batch.inputs) if stage_number == self._last_stage else output
         return _Passed(entry, root, output if keep_output else None)
 
-    def _forward(self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int) -> torch.Tensor:
+    def _forward(self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int,
+                 score: Score | None = None) -> torch.Tensor:  # fmt: skip
         hidden = entry
         if stage.num_frozen and micro_batch.boundary is None:
             hidden = stage.run_frozen(hidden, micro_batch.inputs)
@@ -229,7 +234,7 @@ class Pipeline:
         if stage.starts_learning and self._enter_boundary is not None and step > 0:
             assert hidden is not None
             hidden = self._enter_boundary(hidden, micro_batch.samples, step)
-        return stage.run_trainable(hidden, micro_batch.inputs, step, micro_batch.number)
+        return stage.run_trainable(hidden, micro_batch.inputs, step, micro_batch.number, score)
 
     def _lead_up(self, passed: _Passed, upstream_learns: bool) -> None:
         """The gradient of a stage's input alone; the graph stays for the weights' gradients."""

@@ -10,10 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from frostline_contract.seeds import seed_of
 from frostline_trainer.engine.alignment import aligned
+from frostline_trainer.engine.chunks import Inputs, Score, sum_over_chunks
 from frostline_trainer.engine.compiling import Runner, compiled
+from frostline_trainer.engine.precision import Precision
 from frostline_trainer.model import set_frozen
-
-Inputs = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,9 @@ class StageSettings:
     """The numerics of a forward that all stages share.
 
     seed: the job's. dropout: whether any unit draws random numbers. checkpointing: keep only each unit's input.
-    autocast: compute in bfloat16 over float32 weights. device: where the units are. compiled: whether units run compiled.
+    precision: types of numbers; every unit's output is rounded to its boundary type, but the logits, those of unit num_units - 1.
+    device: where the units are. chunk_tokens: of each sample, for which the head and the loss are computed at once; 0: for all.
+    compiled: whether units run compiled.
     one_sample_tiles: frozen units compute one sample at a time, for machines whose kernels give a row other bits at another place
     of its tile; otherwise whole micro-batches.
     codec_chain, round_trip: a lossy codec is part of the function: every activation that enters one of these units below the
@@ -31,12 +33,14 @@ class StageSettings:
     seed: int
     dropout: bool
     checkpointing: bool
-    autocast: bool
+    precision: Precision
+    num_units: int
     device: torch.device
     one_sample_tiles: bool = False
     codec_chain: tuple[int, ...] = ()
     round_trip: Callable[[torch.Tensor], torch.Tensor] | None = None
     compiled: bool = False
+    chunk_tokens: int = 0
 
 
 class Stage:
@@ -84,9 +88,9 @@ class Stage:
                          round_last: bool) -> torch.Tensor:  # fmt: skip
         end = self.num_frozen if last is None else last
         settings = self.settings
-        with torch.no_grad(), self._precision():
+        with torch.no_grad(), settings.precision.computing(settings.device):
             for index in range(first, end):
-                hidden = self._run[index](hidden, inputs)
+                hidden = self._rounded(index, self._run[index](hidden, inputs))
                 if settings.round_trip is None or self.first_unit + index + 1 not in settings.codec_chain:
                     continue
                 if round_last or index + 1 < end:
@@ -94,11 +98,16 @@ class Stage:
         assert hidden is not None
         return hidden
 
-    def run_trainable(self, hidden: torch.Tensor | None, inputs: Inputs, step: int, micro_batch: int) -> torch.Tensor:
-        """The units that learn, on one micro-batch. Random numbers depend on (seed, step, micro-batch, unit) alone."""
-        device = self.settings.device
-        with self._precision():
-            for index in range(self.num_frozen, len(self.units)):
+    def run_trainable(
+        self, hidden: torch.Tensor | None, inputs: Inputs, step: int, micro_batch: int, score: Score | None = None
+    ) -> torch.Tensor:
+        """The units that learn, on one micro-batch. Random numbers depend on (seed, step, micro-batch, unit) alone.
+
+        score: in the stage with the head, what is made of the logits; returned in their place.
+        """
+        device, in_chunks = self.settings.device, score is not None and self.settings.chunk_tokens > 0
+        with self.settings.precision.computing(device):
+            for index in range(self.num_frozen, len(self.units) - in_chunks):
                 seed = self._seed(step, micro_batch, self.first_unit + index)
                 if self.settings.checkpointing and torch.is_grad_enabled():
                     hidden = checkpoint(
@@ -106,16 +115,28 @@ class Stage:
                     )
                 else:
                     hidden = _seeded(self._run[index], seed, device, hidden, inputs)
+                hidden = self._rounded(index, hidden)
         assert hidden is not None
-        return hidden
+        if score is None:
+            return hidden
+        if not in_chunks:
+            return score(hidden, inputs)
 
-    def _seed(self, step: int, micro_batch: int, unit: int) -> int | None:
-        return seed_of("dropout", self.settings.seed, step, micro_batch, unit) if self.settings.dropout else None
+        def head(piece: torch.Tensor, cut: Inputs, chunk: int) -> torch.Tensor:
+            seed = self._seed(step, micro_batch, self.first_unit + len(self.units) - 1, chunk)
+            with self.settings.precision.computing(device):
+                return _seeded(self._run[-1], seed, device, piece, cut)
 
-    def _precision(self) -> contextlib.AbstractContextManager[object]:
-        if self.settings.autocast:
-            return torch.autocast(self.settings.device.type, dtype=torch.bfloat16)
-        return contextlib.nullcontext()
+        return sum_over_chunks(head, score, hidden, inputs, self.settings.chunk_tokens)
+
+    def _seed(self, *place: int) -> int | None:
+        """place: step, micro-batch, unit; and the chunk where the head computes in chunks."""
+        return seed_of("dropout", self.settings.seed, *place) if self.settings.dropout else None
+
+    def _rounded(self, index: int, output: torch.Tensor) -> torch.Tensor:
+        """A unit's output in the boundary's type, wherever the model is cut; the logits as the head gives them."""
+        is_head = self.first_unit + index == self.settings.num_units - 1
+        return output if is_head else output.to(self.settings.precision.boundary)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -9,7 +9,8 @@ part of the unit's.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -61,6 +62,17 @@ def place_unit(index: int, unit: nn.Module, moments: Moments, device: torch.devi
         for moment, tensor in state.items():
             if isinstance(tensor, torch.Tensor):
                 state[moment] = tensor.to(_home_of(moment, device))
+
+
+@contextmanager
+def lent_to(device: torch.device, index: int, unit: nn.Module, moments: Moments) -> Iterator[None]:
+    """A unit is on `device` inside, and afterwards where it was."""
+    home = next(unit.parameters()).device
+    place_unit(index, unit, moments, device)
+    try:
+        yield
+    finally:
+        place_unit(index, unit, moments, home)
 
 
 def _home_of(moment: str, device: torch.device) -> torch.device:

@@ -23,6 +23,8 @@ class Unit(nn.Module):
     """
 
     frozen = False
+    position_wise = False
+    """Whether what it gives for a token depends on that token alone: such a head can compute a sample's tokens in chunks."""
 
     def train(self, mode: bool = True) -> "Unit":
         return super().train(mode and not self.frozen)

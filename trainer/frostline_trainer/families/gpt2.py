@@ -42,6 +42,8 @@ class Block(Unit):
 class Head(Unit):
     """The final norm and the projection to the vocabulary: logits (samples, tokens, vocabulary)."""
 
+    position_wise = True
+
     def __init__(self, model: GPT2LMHeadModel) -> None:
         super().__init__()
         self.ln_f = model.transformer.ln_f

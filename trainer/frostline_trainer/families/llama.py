@@ -46,6 +46,8 @@ class Block(Unit):
 class Head(Unit):
     """The final norm and the projection to the vocabulary: logits (samples, tokens, vocabulary)."""
 
+    position_wise = True
+
     def __init__(self, model: LlamaForCausalLM) -> None:
         super().__init__()
         self.norm = model.model.norm

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 
 from frostline_contract.job import job_digest
 from frostline_contract.plan import GenerationId
-from frostline_contract.statistics import CacheProfile, WorkerProfile
+from frostline_contract.statistics import CacheProfile, MemoryUse, WorkerProfile
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message
 from frostline_trainer.data.augment import cache_refusal
 from frostline_trainer.device_facts import device_facts
 from frostline_trainer.engine.context import RunContext
 from frostline_trainer.engine.digests import weights_digest
+from frostline_trainer.engine.groups import Groups
 from frostline_trainer.engine.link import Links
 from frostline_trainer.identity import Identity
+from frostline_trainer.memory import peak_of
 from frostline_trainer.profile import worker_profile
 from frostline_trainer.training.phases import PhaseClock
 
@@ -57,7 +59,8 @@ def make_registration(
 
 
 def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: GenerationId | None, links: Links,
-              cache: CacheProfile | None, uncovered_pieces: Sequence[int] = ()) -> control_pb2.HeartbeatRequest:  # fmt: skip
+              cache: CacheProfile | None, uncovered_pieces: Sequence[int] = (), memory: MemoryUse | None = None,
+              ) -> control_pb2.HeartbeatRequest:  # fmt: skip
     """Liveness and progress now; newest wins. uncovered_pieces: those that its last vote showed without a keeper."""
     now = clock.now()
     request = control_pb2.HeartbeatRequest(
@@ -83,7 +86,20 @@ def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: Generati
         request.near_link.CopyFrom(to_message(links.near, plan_pb2.LinkProfile))
     if cache is not None:
         request.cache.CopyFrom(to_message(cache, plan_pb2.CacheProfile))
+    if memory is not None:
+        request.memory.CopyFrom(to_message(memory, control_pb2.MemoryUse))
     return request
+
+
+def memory_use(context: RunContext, groups: Groups) -> MemoryUse:
+    """What this worker's device holds in the generation of `groups`."""
+    peak, size = peak_of(context.device)
+    return MemoryUse(
+        peak_bytes=peak,
+        limit_bytes=context.job.placement.worker_memory_bytes or size,
+        communicator_bytes=groups.communicator_bytes,
+        communicators=groups.communicators,
+    )
 
 
 def _resident_bytes() -> int:

@@ -155,13 +155,15 @@ def _save_whole(context: RunContext, directory: Path, moved: Callable[[], None])
     for left in beside:
         shutil.rmtree(left, ignore_errors=True)
     partial, before = beside
-    needed = sum(parameter.numel() * parameter.element_size() for parameter in context.cut.model.parameters())
+    wanted = context.job.checkpoint.saved_precision
+    dtype = getattr(torch, wanted) if wanted is not None else context.precision.weights
+    needed = sum(parameter.numel() * dtype.itemsize for parameter in context.cut.model.parameters())
     directory.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(directory.parent).free
     if free < needed:
         raise OSError(f"{directory} needs {needed} bytes, {free} are free")
     with _watching_growth(partial, moved):
-        save_model(context.cut, partial, context.data.processor)
+        save_model(context.cut, partial, context.data.processor, dtype)
     for path in partial.iterdir():
         moved()
         sync_file(path)

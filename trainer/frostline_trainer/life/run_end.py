@@ -113,7 +113,7 @@ def make_outcome(status: RunStatus, context: RunContext, state: RunState, digest
         "micro_batch_size": str(job.training.micro_batch_size),
         "reduction_leaves": str(job.training.reduction_leaves),
         "threads": str(job.training.threads),
-        "precision": job.training.precision,
+        "precision": context.precision.name,
         "seed": str(job.seed),
         "main_metric": context.task.main_metric,
         "lineage": str(state.lineage),

@@ -7,7 +7,6 @@ and its units count as lost. Too little memory is no such error: the process goe
 
 import logging
 import os
-import resource
 import sys
 import threading
 from typing import NoReturn
@@ -17,6 +16,7 @@ import torch
 from frostline_contract.exit_codes import DEVICE
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.engine.context import RunContext
+from frostline_trainer.memory import forget_peak, peak_of
 from frostline_trainer.self_test import SickDevice
 
 log = logging.getLogger(__name__)
@@ -90,10 +90,7 @@ def end_if_silent(context: RunContext) -> None:
 
 def memory_shortage(context: RunContext) -> control_pb2.MemoryShortage:
     """What was measured when memory ran out, in bytes; and give back what the allocator holds without need."""
-    if context.device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(context.device)
-        limit = torch.cuda.get_device_properties(context.device).total_memory
-        torch.cuda.empty_cache()
-        return control_pb2.MemoryShortage(peak_bytes=peak, limit_bytes=limit)
-    limit = context.job.placement.worker_memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return control_pb2.MemoryShortage(peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, limit_bytes=limit)
+    peak, limit = peak_of(context.device)
+    forget_peak(context.device)
+    limit = limit or context.job.placement.worker_memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return control_pb2.MemoryShortage(peak_bytes=peak, limit_bytes=limit)

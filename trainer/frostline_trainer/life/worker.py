@@ -25,7 +25,7 @@ from frostline_trainer.engine.link import Links
 from frostline_trainer.identity import Identity
 from frostline_trainer.life.between_steps import BetweenSteps
 from frostline_trainer.life.entering import Entered, Entrance
-from frostline_trainer.life.introducing import heartbeat, make_registration
+from frostline_trainer.life.introducing import heartbeat, make_registration, memory_use
 from frostline_trainer.life.own_store import OwnStore
 from frostline_trainer.life.preparing import NotFormed, Preparation
 from frostline_trainer.life.recovering import Recovery, let_go_of
@@ -149,6 +149,8 @@ class Worker:
         self._follow(self.preparation.job_of(plan))
         if was_member:
             self.preparation.tell_switched(plan, self.state.step)
+        if self.entered is not None:  # it has switched: every step of the generation before is committed
+            self.entered.generation.give_back()
         groups.connect(self.entered.generation.groups if self.entered is not None else None)
         entered = self.entrance.enter(plan, groups, self.recovery, self.clock, self.caching)
         self.entered, self.loop = entered, None
@@ -271,4 +273,5 @@ class Worker:
             entered.link if entered is not None else Links(),
             self.caching.profile(),
             loop.uncovered if loop is not None else (),
+            memory_use(self.context, entered.generation.groups) if entered is not None else None,
         )

@@ -101,7 +101,7 @@ class CacheUse:
             [unit.state_dict() for unit in context.cut.units[:boundary]],
             (tile, *context.hidden_shape),
             points,
-            preprocessing_of(context.job),
+            preprocessing_of(context.job, context.precision.name),
             context.probe_digest,
         )
         return CacheIdentity(revision, context.data.train.digest, "train", boundary)
@@ -113,10 +113,10 @@ class CacheUse:
         return earlier[-1] if earlier else None
 
 
-def preprocessing_of(job: Job) -> str:
+def preprocessing_of(job: Job, precision: str) -> str:
     """What a boundary activation depends on beside weights, tile and numerics, as text.
 
     The same sample and variant look different under another seed, where samples vary at all; elsewhere seeds share their values.
     """
     drawn_by = f"seed {job.seed}|" if augmentation_of(job) is not None else ""
-    return f"{job.data.augmentation.model_dump_json()}|{drawn_by}{job.training.precision}|{job.model.attention}"
+    return f"{job.data.augmentation.model_dump_json()}|{drawn_by}{precision}|{job.model.attention}"

@@ -34,7 +34,8 @@ class RunState(BaseModel):
     data_epoch, data_offset: where the batch after `step` begins.
     cache_step: the first step that has asked the cache, 0 for none. agreed_step: the last one after which copies were compared.
     audited_step: the last one in which members have computed each other's work again, to the same bits.
-    numerics_hash: chains every accepted and refused step with the freeze point it ran under.
+    numerics_hash: chains every accepted and refused step with the freeze point it ran under and what else
+    RunContext.numerics names.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -84,7 +84,7 @@ class RegisterResponse(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., checkpoint_root: _Optional[str] = ..., cache_address: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("worker_id", "generation", "step", "phase", "phase_seconds", "cache", "link", "resident_bytes", "step_parts", "phase_p99_seconds", "uncovered_pieces", "waiting_seconds", "busy_seconds", "device_phase", "device_seconds", "device_waiting", "near_link")
+    __slots__ = ("worker_id", "generation", "step", "phase", "phase_seconds", "cache", "link", "resident_bytes", "step_parts", "phase_p99_seconds", "uncovered_pieces", "waiting_seconds", "busy_seconds", "device_phase", "device_seconds", "device_waiting", "near_link", "memory")
     class StepPartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class HeartbeatRequest(_message.Message):
     DEVICE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_WAITING_FIELD_NUMBER: _ClassVar[int]
     NEAR_LINK_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     generation: _plan_pb2.GenerationId
     step: int
@@ -133,7 +134,20 @@ class HeartbeatRequest(_message.Message):
     device_seconds: float
     device_waiting: bool
     near_link: _plan_pb2.LinkProfile
-    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., phase_seconds: _Optional[float] = ..., cache: _Optional[_Union[_plan_pb2.CacheProfile, _Mapping]] = ..., link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., phase_p99_seconds: _Optional[_Mapping[str, float]] = ..., uncovered_pieces: _Optional[_Iterable[int]] = ..., waiting_seconds: _Optional[float] = ..., busy_seconds: _Optional[float] = ..., device_phase: _Optional[str] = ..., device_seconds: _Optional[float] = ..., device_waiting: bool = ..., near_link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ...) -> None: ...
+    memory: MemoryUse
+    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., phase_seconds: _Optional[float] = ..., cache: _Optional[_Union[_plan_pb2.CacheProfile, _Mapping]] = ..., link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., phase_p99_seconds: _Optional[_Mapping[str, float]] = ..., uncovered_pieces: _Optional[_Iterable[int]] = ..., waiting_seconds: _Optional[float] = ..., busy_seconds: _Optional[float] = ..., device_phase: _Optional[str] = ..., device_seconds: _Optional[float] = ..., device_waiting: bool = ..., near_link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., memory: _Optional[_Union[MemoryUse, _Mapping]] = ...) -> None: ...
+
+class MemoryUse(_message.Message):
+    __slots__ = ("peak_bytes", "limit_bytes", "communicator_bytes", "communicators")
+    PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATOR_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
+    peak_bytes: int
+    limit_bytes: int
+    communicator_bytes: int
+    communicators: int
+    def __init__(self, peak_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., communicator_bytes: _Optional[int] = ..., communicators: _Optional[int] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("durable_step", "durable_lineage", "durable_interval", "known")
@@ -479,7 +493,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "pod_name", "process_id", "state", "pp_rank", "dp_rank", "stages", "heartbeat_age_seconds", "step", "phase", "global_rank", "units", "resident_bytes", "step_parts", "slowness", "keeps", "device")
+    __slots__ = ("worker_id", "pod_name", "process_id", "state", "pp_rank", "dp_rank", "stages", "heartbeat_age_seconds", "step", "phase", "global_rank", "units", "resident_bytes", "step_parts", "slowness", "keeps", "device", "memory")
     class StepPartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -504,6 +518,7 @@ class WorkerStatus(_message.Message):
     SLOWNESS_FIELD_NUMBER: _ClassVar[int]
     KEEPS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     pod_name: str
     process_id: int
@@ -521,7 +536,8 @@ class WorkerStatus(_message.Message):
     slowness: float
     keeps: _containers.RepeatedScalarFieldContainer[int]
     device: _plan_pb2.DeviceFacts
-    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., process_id: _Optional[int] = ..., state: _Optional[str] = ..., pp_rank: _Optional[int] = ..., dp_rank: _Optional[int] = ..., stages: _Optional[_Iterable[int]] = ..., heartbeat_age_seconds: _Optional[float] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., global_rank: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., slowness: _Optional[float] = ..., keeps: _Optional[_Iterable[int]] = ..., device: _Optional[_Union[_plan_pb2.DeviceFacts, _Mapping]] = ...) -> None: ...
+    memory: MemoryUse
+    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., process_id: _Optional[int] = ..., state: _Optional[str] = ..., pp_rank: _Optional[int] = ..., dp_rank: _Optional[int] = ..., stages: _Optional[_Iterable[int]] = ..., heartbeat_age_seconds: _Optional[float] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., global_rank: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., slowness: _Optional[float] = ..., keeps: _Optional[_Iterable[int]] = ..., device: _Optional[_Union[_plan_pb2.DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[MemoryUse, _Mapping]] = ...) -> None: ...
 
 class QuarantinedDevice(_message.Message):
     __slots__ = ("node", "uuid", "failures")

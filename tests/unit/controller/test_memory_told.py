@@ -1,0 +1,94 @@
+"""Planned and measured memory, told side by side: the account of generations, the status, the report; and what units take while
+they compute is planned for."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from frostline_contract.plan import GenerationId, Placement, Plan
+from frostline_contract.shape import ParallelShape
+from frostline_controller.cli.status import from_response, status_text
+from frostline_controller.membership import Worker
+from frostline_controller.planner.cost import CostModel, step_cost
+from frostline_controller.report import tables
+from frostline_controller.report.data import RunData
+from frostline_controller.run.memory_account import MemoryAccount
+from frostline_proto.v1 import control_pb2 as pb
+from tests.unit.controller.planner_cases import inputs, unit
+
+GIGABYTE = 10**9
+
+
+def plan(counter: int, planned: int) -> Plan:
+    placement = Placement(
+        degrees={"pp": 2, "dp": 1}, stage_bounds=(0, 1, 2), leaf_bounds=(0, 8), workers=("a", "b"), predicted_peak_bytes=planned
+    )
+    generation = GenerationId(incarnation=1, counter=counter)
+    return Plan(generation=generation, lineage=0, start="fresh", freeze_point=0, placement=placement)
+
+
+def told(account: MemoryAccount, current: Plan, name: str, peak: int, communicators: int = 0, of: Plan | None = None) -> None:
+    """A heartbeat's part, by a worker of which nothing else counts here."""
+    blank = dict.fromkeys((one.name for one in dataclasses.fields(Worker) if one.default is dataclasses.MISSING
+                           and one.default_factory is dataclasses.MISSING), "")  # fmt: skip
+    worker = Worker(**(blank | {"worker_id": name}))
+    worker.generation = (of or current).generation
+    worker.memory = pb.MemoryUse(peak_bytes=peak, communicator_bytes=communicators, communicators=int(communicators > 0))
+    account.note(current, worker)
+
+
+def test_the_fullest_worker_of_each_generation_is_kept() -> None:
+    account, first, second = MemoryAccount(), plan(1, 4 * GIGABYTE), plan(2, 3 * GIGABYTE)
+    told(account, first, "a", 2 * GIGABYTE, communicators=GIGABYTE)
+    told(account, first, "b", 2 * GIGABYTE)
+    told(account, first, "a", GIGABYTE)
+    told(account, second, "b", GIGABYTE)
+    told(account, second, "a", 9 * GIGABYTE, of=first)
+    rows = account.rows()
+    assert [(row["generation"], row["worker"], row["peak_bytes"], row["planned_bytes"]) for row in rows] == [
+        ("1.1", "a", 3 * GIGABYTE, 4 * GIGABYTE), ("1.2", "b", GIGABYTE, 3 * GIGABYTE)]  # fmt: skip
+    assert rows[0]["communicator_bytes"] == GIGABYTE
+
+
+def status(device: str) -> pb.StatusResponse:
+    response = pb.StatusResponse(name="run", state="running")
+    response.placement.predicted_peak_bytes = 4 * GIGABYTE
+    for name, peak in (("pod/a", 1), ("pod/b", 3)):
+        worker = response.workers.add(worker_id=name, state="member")
+        worker.memory.peak_bytes, worker.memory.communicator_bytes = peak * GIGABYTE, GIGABYTE // 2
+        worker.device.uuid = device
+    response.workers.add(worker_id="pod/c", state="spare")
+    return response
+
+
+@pytest.mark.parametrize(("device", "whose"), [("GPU-1", ""), ("", ", which is a CPU's whole process")])
+def test_the_status_puts_the_fullest_member_beside_the_plan(device: str, whose: str) -> None:
+    shown = from_response(status(device))
+    assert [worker["memory"] and worker["memory"]["peak_bytes"] for worker in shown["workers"]] == [GIGABYTE, 3 * GIGABYTE, None]
+    assert shown["planned_memory_bytes"] == 4 * GIGABYTE
+    assert f"memory: planned at most 4,000,000,000 bytes a worker, measured 3,500,000,000 at pod/b{whose}" in status_text(shown)
+
+
+def test_the_report_has_a_line_a_generation() -> None:
+    account = MemoryAccount()
+    told(account, plan(1, 4 * GIGABYTE), "a", 3 * GIGABYTE)
+    shown = tables.memory(RunData(Path(), {}, *[()] * 7, result={"memory": account.rows()}))
+    assert shown is not None and shown.rows[0][:5] == ["1.1", "4,000,000,000", "3,000,000,000", "75 %", "a"]
+    assert tables.memory(RunData(Path(), {}, *[()] * 7, result={})) is None, "of a run before memory was told"
+
+
+def test_the_unit_that_takes_most_while_it_computes_is_planned_for() -> None:
+    """The last of four units takes two megabytes while it computes. One unit computes at a time: the most counts, not the sum."""
+    plain = [unit() for _ in range(4)]
+    hungry = [
+        one.model_copy(update={"working_bytes": size}) for one, size in zip(plain, (1000, 500, 300, 2_000_000), strict=True)
+    ]
+
+    def peak(units: list, bounds: tuple[int, ...]) -> float:
+        shape = ParallelShape(len(bounds) - 1, 1)
+        return step_cost(CostModel(inputs(units)), bounds, (0, 8), shape, "gpipe", [1.0]).peak_bytes
+
+    assert peak(hungry, (0, 4)) - peak(plain, (0, 4)) == 2_000_000
+    assert peak(hungry, (0, 3, 4)) - peak(plain, (0, 3, 4)) == 1000, "the first three are the fuller ones"
+    assert peak(hungry, (0, 1, 4)) - peak(plain, (0, 1, 4)) == 2_000_000

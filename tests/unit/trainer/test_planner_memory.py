@@ -1,0 +1,55 @@
+"""The planner's memory of a worker, from measured units, beside what a step of that worker takes, counted storage by storage."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from frostline_contract.plan import StateTag
+from frostline_contract.shape import ParallelShape
+from frostline_controller.planner.cost import CostModel, step_cost
+from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_trainer.engine.generation import Generation
+from frostline_trainer.engine.groups import lone_groups
+from frostline_trainer.memory import LiveBytes
+from frostline_trainer.profile import profile_units
+from tests.engine_member import Run, train_step
+from tests.exact_cases import BATCH, LEAVES, MICRO_BATCH, NEVER, NUM_UNITS, Case, build_case
+from tests.hand_made_plans import Layout, lone_plan
+
+CASES = [
+    Case("gpt2_untied", freezing=NEVER, steps=2),
+    Case("llama", "mixed_bfloat16", freezing=NEVER, steps=2),
+    Case("vit", freezing=NEVER, steps=2, activation_checkpointing=True),
+    Case("bert_classification", freezing=((1, 4),), steps=2),
+]
+
+
+def predicted_bytes(case: Case, freeze_point: int) -> float:
+    profile = profile_units(build_case(case))
+    inputs = PlanInputs(
+        units=profile.units, micro_batch_size=MICRO_BATCH, num_microbatches=-(-BATCH // MICRO_BATCH), reduction_leaves=LEAVES,
+        freeze_point=freeze_point, members=(MemberInfo("alone"),),
+    )  # fmt: skip
+    shape = ParallelShape(1, 1)
+    return step_cost(CostModel(inputs), (0, NUM_UNITS), (0, LEAVES), shape, "1f1b", [1.0]).peak_bytes
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_step_takes_what_is_planned(case: Case) -> None:
+    """Not more than planned, but for inputs and statistics, a few kilobytes here; and not less than two thirds of it: moments of
+    frozen units are planned, which a run has that froze them after they had learnt, and each part's worst moment at once.
+    """
+    freeze_point = case.freeze_point_at(1)
+    planned = predicted_bytes(case, freeze_point)
+    context = build_case(case)
+    weights = sum(parameter.nbytes for unit in context.cut.units for parameter in unit.parameters())
+    plan = lone_plan(Layout(1, 1).placement(0))
+    context.holdings.settle(range(NUM_UNITS), StateTag(lineage=0, step=0, generation=plan.generation))
+    with LiveBytes(torch.device("cpu")) as meter:
+        generation = Generation(context, plan, 0, lone_groups(), freeze_point, lambda name: None)
+        for step in (1, 2):
+            train_step(generation, replace(case, freezing=((1, freeze_point),)), step, Run())
+    measured = weights + meter.peak
+    inputs = 64 << 10
+    assert 2 / 3 * planned <= measured <= planned + inputs

@@ -1,0 +1,115 @@
+"""How many bytes tensors take: counted by the device's allocator on a GPU, storage by storage elsewhere."""
+
+import os
+import resource
+import weakref
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+"""torch's variable for its allocator of GPU memory."""
+
+
+def settle_allocator(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let segments of GPU memory grow where the user has said nothing: a reshape asks for other sizes than the plan before it."""
+    environment.setdefault(ALLOCATOR, "expandable_segments:True")
+
+
+def forget_peak(device: torch.device) -> None:
+    """The peak counts anew from here, and what the allocator holds without need goes back to the device."""
+    if on_gpu(device):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_of(device: torch.device) -> tuple[int, int]:
+    """(most bytes that tensors held since `forget_peak`, bytes of the device). On a CPU: the process's own peak, and 0."""
+    if on_gpu(device):
+        return torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, 0
+
+
+def free_bytes(device: torch.device) -> int:
+    """Of the device, whoever uses the rest; 0 for a CPU."""
+    return torch.cuda.mem_get_info(device)[0] if on_gpu(device) else 0
+
+
+def on_gpu(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_available()
+
+
+class Meter:
+    """Bytes on a device beyond those that were there when counting began. now, peak: so many are alive, and were at most."""
+
+    now: int
+    peak: int
+
+
+class LiveBytes(TorchDispatchMode, Meter):
+    """Counts the storages that operations make on a device inside, until each is freed; it costs a call for each operation.
+
+    What a kernel takes for itself while it runs is not seen.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self._known: dict[int, int] = {}
+        self.now = self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for tensor in _tensors((args, kwargs)):
+            self._know(tensor, 0)  # it was there before
+        result = func(*args, **(kwargs or {}))
+        for tensor in _tensors(result):
+            self._know(tensor, tensor.untyped_storage().nbytes())
+        return result
+
+    def _know(self, tensor: torch.Tensor, size: int) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if tensor.device.type != self._device.type or key in self._known:
+            return
+        self._known[key] = size
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._forget, key).atexit = False
+
+    def _forget(self, key: int) -> None:
+        self.now -= self._known.pop(key)
+
+
+class AllocatorBytes(Meter):
+    """The same by CUDA's caching allocator, which sees everything and costs nothing."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        torch.cuda.reset_peak_memory_stats(device)
+        self._before = torch.cuda.memory_allocated(device)
+
+    @property
+    def now(self) -> int:
+        return torch.cuda.memory_allocated(self._device) - self._before
+
+    @property
+    def peak(self) -> int:
+        return torch.cuda.max_memory_allocated(self._device) - self._before
+
+
+@contextmanager
+def metered(device: torch.device) -> Iterator[Meter]:
+    """Count the bytes that tensors take on a device inside."""
+    if on_gpu(device):
+        yield AllocatorBytes(device)
+        return
+    with LiveBytes(device) as meter:
+        yield meter
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided)
