@@ -16,7 +16,7 @@ import torch
 from frostline_contract.cache_identity import CacheIdentity
 from frostline_contract.job.cluster import CacheSection
 from frostline_contract.run_directory import RunDirectory
-from frostline_controller.local.redis_process import RedisProcess, start_redis
+from frostline_controller.cluster.local.redis_process import RedisProcess, start_redis
 from frostline_rpc.auth import WORKER, Tokens
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 

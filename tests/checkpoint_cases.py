@@ -9,7 +9,7 @@ from frostline_contract.plan import GenerationId
 from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece
 from frostline_trainer.checkpoints.retention import Retention
 from frostline_trainer.checkpoints.writing import CheckpointWriter, Snapshot, WriterNotices
-from frostline_trainer.engine.unit_state import UnitState
+from frostline_trainer.step.unit_state import UnitState
 
 NUM_UNITS = 2
 TABLE = Pieces(NUM_UNITS)

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from frostline_contract.phases import Phase
-from frostline_trainer.engine import transfer
+from frostline_trainer.step import transfer
 
 DEVICE, HOST = torch.device("meta"), torch.device("cpu")
 READ, BLOCKING, COPY = "read", "blocking copy", "copy"

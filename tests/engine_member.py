@@ -13,18 +13,18 @@ from frostline_contract.learning_rate import learning_rate
 from frostline_contract.plan import Plan, StateTag
 from frostline_trainer.checkpoints.reading import read_manifest
 from frostline_trainer.checkpoints.restoring import restore_pieces
-from frostline_trainer.comm.collectives import open_store
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.digests import world_digest
-from frostline_trainer.engine.evaluation import evaluate
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import Groups, form_groups
-from frostline_trainer.engine.moves import give_up, move_pieces
-from frostline_trainer.engine.unit_state import export_unit, unit_digest
-from frostline_trainer.engine.vote import Ballot, hold_vote
-from frostline_trainer.life.entering import Entered
-from frostline_trainer.life.saving import Saving
-from frostline_trainer.training.run_state import RunState
+from frostline_trainer.checkpoints.saving import Saving
+from frostline_trainer.generations.entering import Entered
+from frostline_trainer.generations.groups import Groups, form_groups
+from frostline_trainer.generations.moves import give_up, move_pieces
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.digests import world_digest
+from frostline_trainer.step.evaluation import evaluate
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.run_state import RunState
+from frostline_trainer.step.unit_state import export_unit, unit_digest
+from frostline_trainer.step.vote import Ballot, hold_vote
+from frostline_trainer.transport.collectives import open_store
 from tests.exact_cases import Case, build_case
 
 GROUP_SECONDS = timedelta(seconds=240)

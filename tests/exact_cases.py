@@ -12,9 +12,9 @@ from frostline_contract.job import Job, parse_job
 from frostline_trainer.data.order import BatchOrder
 from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.data.split import TaskData
-from frostline_trainer.engine.context import RunContext, has_dropout
 from frostline_trainer.families.registry import family_named
-from frostline_trainer.setup import deterministic_cuda
+from frostline_trainer.process.setup import deterministic_cuda
+from frostline_trainer.step.context import RunContext, has_dropout
 from frostline_trainer.tasks import task_for
 from tests.oracle.models import CLASSES, TOKENS, VOCABULARY, small_batch, small_model
 from tests.oracle.plain_loop import IGNORED, Recipe, Trace, run_plain_loop

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from frostline_contract.plan import Plan
-from frostline_trainer.comm.collectives import Group
-from frostline_trainer.engine.groups import Formation, Groups, form_groups
+from frostline_trainer.generations.groups import Formation, Groups, form_groups
+from frostline_trainer.transport.collectives import Group
 
 FORMING = timedelta(seconds=60)
 COLLECTIVES = ("all_reduce", "receive", "send", "all_to_all", "broadcast")

@@ -15,13 +15,13 @@ import grpc
 
 from frostline_contract.plan import GLOO, Backend, Decision, GenerationId, Placement, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
-from frostline_controller.checkpoints import newest_checkpoint
-from frostline_controller.membership import Worker
-from frostline_controller.plan_building import entry_plan, survivors_plan, switching_plan
+from frostline_controller.members.membership import Worker
 from frostline_controller.planner.draft import PlanDraft
+from frostline_controller.planner.plans import entry_plan, survivors_plan, switching_plan
 from frostline_controller.recovery.answer import answer
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, SurvivorReport, Wait
-from frostline_controller.service.recovery import survivor_report
+from frostline_controller.recovery.reports import survivor_report
+from frostline_controller.run.checkpoints import newest_checkpoint
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc, plan_pb2
 from frostline_rpc.convert import to_message, to_record

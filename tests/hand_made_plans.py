@@ -6,7 +6,7 @@ from typing import Any
 
 from frostline_contract.plan import GLOO, NOBODY, Backend, GenerationId, PieceHolders, Placement, Plan
 from frostline_contract.shape import ParallelShape, deal_leaves
-from frostline_controller.plan_building import pieces_in
+from frostline_controller.planner.plans import pieces_in
 from tests.engine_member import Run
 from tests.even_bounds import even_bounds
 from tests.exact_cases import LEAVES, NUM_UNITS, Case

@@ -10,13 +10,13 @@ import torch
 
 from frostline_contract.job import Job
 from frostline_contract.job.cluster import Fault
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.unit_state import export_unit, unit_digest
-from frostline_trainer.identity import Identity
-from frostline_trainer.life.entering import Entered
-from frostline_trainer.life.worker import Worker
-from frostline_trainer.training.due import Due, VotePassed
-from frostline_trainer.training.run_state import RunState
+from frostline_trainer.generations.entering import Entered
+from frostline_trainer.generations.worker import Worker
+from frostline_trainer.process.identity import Identity
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.due import Due, VotePassed
+from frostline_trainer.step.run_state import RunState
+from frostline_trainer.step.unit_state import export_unit, unit_digest
 from tests.exact_cases import Case, build_case, job_of
 
 CHECKPOINT_STEPS = 4

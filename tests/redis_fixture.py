@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from frostline_controller.local.redis_process import RedisProcess, start_redis
+from frostline_controller.cluster.local.redis_process import RedisProcess, start_redis
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import replace
 
-from frostline_controller.local.redis_process import RedisProcess
+from frostline_controller.cluster.local.redis_process import RedisProcess
 
 CHUNK_BYTES = 16384
 

@@ -33,7 +33,7 @@ _known: dict[Any, Any] = {}
 
 
 class RunAhead:
-    """One member's device, and its clock (engine/device_clock.py).
+    """One member's device, and its clock (step/device_clock.py).
 
     wait: called by the device's thread with what `wait_for` was given; returns when it is done, or False where the device is to
     end. changed: called when the host begins or ends a wait.
@@ -96,7 +96,7 @@ class RunAhead:
             return self._done, self._given
 
     def mark(self) -> "Mark":
-        """A place in the device's work, as the trainer's fence asks for (engine/fence.py)."""
+        """A place in the device's work, as the trainer's fence asks for (step/fence.py)."""
         passed: list[float] = []
         return Mark(self, self.give(lambda: passed.append(time.perf_counter())), passed)
 

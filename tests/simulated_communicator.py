@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from frostline_trainer.comm import nccl
+from frostline_trainer.transport import nccl
 from tests.simulated_operations import Member, Operation
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A device that is behind the thread that gives it work, as far as the marks of its work tell (engine/device_clock.py)."""
+"""A device that is behind the thread that gives it work, as far as the marks of its work tell (step/device_clock.py)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

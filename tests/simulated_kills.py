@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from frostline_contract.plan import NCCL, Plan
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import Groups
+from frostline_trainer.generations.groups import Groups
+from frostline_trainer.step.generation import Generation
 from tests import engine_member
 from tests.engine_member import Run
 from tests.exact_cases import Case

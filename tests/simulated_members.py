@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from frostline_contract.plan import NCCL, Plan
-from frostline_trainer.comm import nccl
-from frostline_trainer.comm.collectives import Group
-from frostline_trainer.engine import moves, vote
+from frostline_trainer.generations import moves
+from frostline_trainer.step import vote
+from frostline_trainer.transport import nccl
+from frostline_trainer.transport.collectives import Group
 from tests import engine_member
 from tests.engine_member import Run
 from tests.exact_cases import Case, build_case

@@ -26,7 +26,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from frostline_trainer.engine.device_clock import DeviceClock, HostClock
+from frostline_trainer.step.device_clock import DeviceClock, HostClock
 from tests.run_ahead import OnDevice, RunAhead
 from tests.simulated_communicator import SimulatedNccl
 from tests.simulated_operations import GARBAGE, Lane, Member, Operation, fill, is_idle, is_stuck, move, of_one_kind

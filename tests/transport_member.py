@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from frostline_trainer.comm import nccl
-from frostline_trainer.comm.collectives import Group, connect_store
-from frostline_trainer.comm.transport import GlooTransport, Transport
-from frostline_trainer.engine.groups import COLLECTIVES, CONNECTING
+from frostline_trainer.generations.groups import COLLECTIVES, CONNECTING
+from frostline_trainer.transport import nccl
+from frostline_trainer.transport.collectives import Group, connect_store
+from frostline_trainer.transport.transport import GlooTransport, Transport
 
 LARGE = 2_000_000
 """Elements: 8 MB, more than any transport buffers."""

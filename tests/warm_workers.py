@@ -19,8 +19,8 @@ PRELOADED = [
     "torch.distributed",
     "transformers",
     "safetensors.torch",
-    "frostline_trainer.setup",
-    "frostline_trainer.life.saving",
+    "frostline_trainer.process.setup",
+    "frostline_trainer.checkpoints.saving",
 ]
 CALL_SECONDS = 300.0
 """Only a hang lasts this long, on however busy a machine."""

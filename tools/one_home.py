@@ -20,7 +20,7 @@ PLAN_LINES = frozenset({"plan", "plan_end"})
 """Kinds of lines of plans.jsonl that tell of a generation."""
 PLUGGED_IN = "frostline_trainer/faults/"
 """Planned faults: production code knows the plug's interface alone."""
-NOT_OF_A_RUN = {"local_backend.py": "events.jsonl", "job_source.py": "job.yaml"}
+NOT_OF_A_RUN = {"local/backend.py": "events.jsonl", "kubernetes/job_source.py": "job.yaml"}
 """Files with a name of the run directory that lie elsewhere: in the stand-in for the API server; in a ConfigMap."""
 
 
@@ -66,7 +66,7 @@ def _run_states(file: Path, tree: ast.AST) -> Iterator[Fault]:
 def _run_directory(file: Path, tree: ast.AST) -> Iterator[Fault]:
     names = run_directory_names()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and node.value in names and NOT_OF_A_RUN.get(file.name) != node.value:
+        if isinstance(node, ast.Constant) and node.value in names and NOT_OF_A_RUN.get("/".join(file.parts[-2:])) != node.value:
             yield node.lineno, f"{node.value!r} is a name of the run directory; ask frostline_contract.run_directory.RunDirectory"
 
 
@@ -114,7 +114,7 @@ def _plan_lines(file: Path, tree: ast.AST) -> Iterator[Fault]:
         for key, value in zip(node.keys, node.values, strict=True):
             kinds = key is not None and _constants(key, frozenset({"kind"})) and _constants(value, PLAN_LINES)
             if kinds:
-                yield node.lineno, f"a line {kinds[0]!r} of plans.jsonl by hand; frostline_controller.service.plan_log makes it"
+                yield node.lineno, f"a line {kinds[0]!r} of plans.jsonl by hand; frostline_controller.run.plan_log makes it"
 
 
 def _plugged_in(file: Path, tree: ast.AST) -> Iterator[Fault]:

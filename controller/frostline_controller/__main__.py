@@ -12,13 +12,13 @@ from frostline_contract.durable_files import replace_durably
 from frostline_contract.job import load_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RESUMABLE, RunStatus
-from frostline_controller.cluster.local_backend import LocalBackend
-from frostline_controller.deciding import replayed_decisions
+from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.decisions.next_decision import replayed_decisions
 from frostline_controller.planner.inputs import parallel_slots
-from frostline_controller.service.controller import Controller
-from frostline_controller.service.leading import lead, stamp_logs
-from frostline_controller.service.run import Run
-from frostline_controller.state.durable import DurableStore, check_same_job
+from frostline_controller.run.controller import Controller
+from frostline_controller.run.durable import DurableStore, check_same_job
+from frostline_controller.run.run import Run
+from frostline_controller.serving.leading import lead, stamp_logs
 from frostline_rpc.auth import Tokens
 from frostline_rpc.event_loop import run_serving
 

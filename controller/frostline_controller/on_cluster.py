@@ -21,18 +21,18 @@ from pathlib import Path
 from frostline_contract.durable_files import PRIVATE, create_durably
 from frostline_contract.job import Job, JobError
 from frostline_contract.run_directory import RunDirectory
-from frostline_controller.cluster.job_source import JobSource
-from frostline_controller.cluster.kubernetes_api import Api, ApiError
-from frostline_controller.cluster.kubernetes_backend import KubernetesBackend
-from frostline_controller.cluster.leader_label import LeaderLabel
-from frostline_controller.cluster.lease import LeaderLease, LeaseTimes
-from frostline_controller.cluster.patience import patiently
-from frostline_controller.deciding import replayed_decisions
-from frostline_controller.service.controller import Controller
-from frostline_controller.service.leading import lead, stamp_logs
-from frostline_controller.service.run import Run
-from frostline_controller.service.web import WebServer
-from frostline_controller.state.durable import DurableStore, check_same_job
+from frostline_controller.cluster.kubernetes.api import Api, ApiError
+from frostline_controller.cluster.kubernetes.backend import KubernetesBackend
+from frostline_controller.cluster.kubernetes.job_source import JobSource
+from frostline_controller.cluster.kubernetes.leader_label import LeaderLabel
+from frostline_controller.cluster.kubernetes.lease import LeaderLease, LeaseTimes
+from frostline_controller.cluster.kubernetes.patience import patiently
+from frostline_controller.decisions.next_decision import replayed_decisions
+from frostline_controller.run.controller import Controller
+from frostline_controller.run.durable import DurableStore, check_same_job
+from frostline_controller.run.run import Run
+from frostline_controller.serving.leading import lead, stamp_logs
+from frostline_controller.serving.web import WebServer
 from frostline_rpc.api_server import fetch_keys, token_review
 from frostline_rpc.auth import CONTROLLER, OPERATOR, WORKER, Caller, Callers
 from frostline_rpc.errors import NotLeading

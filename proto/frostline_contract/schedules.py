@@ -1,7 +1,7 @@
 """Pipeline schedules as data, in one registry: the order of each pipeline rank's compute operations, and what the order costs.
 
 A schedule moves no data and changes no bit: gradients are summed in the tree's order whatever the order of computation. The
-trainer lowers a schedule to programs and checks them (`frostline_trainer.engine.programs`); the planner asks a schedule for its
+trainer lowers a schedule to programs and checks them (`frostline_trainer.step.programs`); the planner asks a schedule for its
 figures. A new schedule is one `Schedule` in BUILT_IN, or an entry point of the group `frostline.schedules`.
 """
 

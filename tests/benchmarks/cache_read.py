@@ -13,7 +13,7 @@ import torch
 
 from frostline_contract.cache_identity import HEADER, CacheIdentity
 from frostline_contract.cache_tag import tags_of
-from frostline_controller.local.redis_process import RedisProcess, start_redis
+from frostline_controller.cluster.local.redis_process import RedisProcess, start_redis
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.resp import Connection, Outcome
 from frostline_trainer.cache.values import ValueLayout

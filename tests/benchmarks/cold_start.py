@@ -17,12 +17,12 @@ IMPORT_WAIT_SECONDS = 120.0
 def main() -> None:
     """Import, build, load, meet, ready; then wait for the end of standard input."""
     subject, worker_id, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-    import frostline_trainer.worker  # noqa: F401 (what a worker's process imports)
+    import frostline_trainer.process.worker  # noqa: F401 (what a worker's process imports)
     from frostline_contract.plan import Plan
     from frostline_trainer.checkpoints.reading import read_manifest
     from frostline_trainer.checkpoints.restoring import restore_pieces
-    from frostline_trainer.comm.collectives import open_store
-    from frostline_trainer.engine.groups import form_groups
+    from frostline_trainer.generations.groups import form_groups
+    from frostline_trainer.transport.collectives import open_store
     from tests.benchmarks.stepper import Stepper
     from tests.benchmarks.subjects import new_context
 

@@ -9,8 +9,8 @@ import torch
 from frostline_contract.cache_identity import CacheIdentity
 from frostline_contract.statistics import WorkerProfile
 from frostline_trainer.cache.boundary_cache import BoundaryCache
-from frostline_trainer.engine.context import RunContext
 from frostline_trainer.profile import profile_units
+from frostline_trainer.step.context import RunContext
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave, milliseconds, ratios
 from tests.benchmarks.stepper import Stepper
 from tests.benchmarks.subjects import SUBJECTS, new_context

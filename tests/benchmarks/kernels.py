@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from frostline_trainer.kernels import settle_kernels
+from frostline_trainer.process.kernels import settle_kernels
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds, ratios
 from tests.benchmarks.subjects import SUBJECTS
 

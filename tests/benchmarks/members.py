@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from frostline_contract.plan import GenerationId, Placement, Plan, StateTag
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.groups import Groups, form_groups
-from frostline_trainer.engine.moves import give_up, move_pieces
+from frostline_trainer.generations.groups import Groups, form_groups
+from frostline_trainer.generations.moves import give_up, move_pieces
+from frostline_trainer.step.context import RunContext
 from tests import engine_member
 from tests.benchmarks.stepper import Stepper
 from tests.benchmarks.subjects import new_context, with_training

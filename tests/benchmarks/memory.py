@@ -16,7 +16,7 @@ from tests.benchmarks.subjects import SUBJECTS
 
 ROOT = Path(__file__).parents[2]
 SERVICES = {"controller": "frostline_controller --run-dir", "cache server": "frostline_cache_server --run-dir"}
-WORKER = "frostline_trainer.preload"
+WORKER = "frostline_trainer.process.preload"
 SERVICE_GOAL_MEGABYTES = 120.0
 GROWTH_GOAL_PERCENT = 2.0
 STEPS, QUICK_STEPS = 1000, 60

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from frostline_trainer.engine.context import RunContext
+from frostline_trainer.step.context import RunContext
 from tests.benchmarks.subjects import unsplit_model
 
 IGNORED = -100

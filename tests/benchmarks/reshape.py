@@ -13,7 +13,7 @@ from typing import Any
 from frostline_contract.plan import GenerationId, Plan
 from frostline_trainer.checkpoints.retention import Retention
 from frostline_trainer.checkpoints.writing import CheckpointWriter, Snapshot, WriterNotices
-from frostline_trainer.engine.unit_state import export_unit
+from frostline_trainer.step.unit_state import export_unit
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, milliseconds, ratios
 from tests.benchmarks.members import call_all, make_plan, store_ports
 from tests.benchmarks.stepper import Stepper

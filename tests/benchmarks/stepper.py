@@ -3,11 +3,11 @@
 import time
 
 from frostline_contract.plan import GenerationId, Plan, StateTag
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import Groups, lone_groups
-from frostline_trainer.engine.vote import Ballot, hold_vote
-from frostline_trainer.training.phases import PhaseClock
+from frostline_trainer.generations.groups import Groups, lone_groups
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.phases import PhaseClock
+from frostline_trainer.step.vote import Ballot, hold_vote
 from tests.benchmarks.subjects import placement_of
 
 LEARNING_RATE = 1e-5

@@ -15,10 +15,10 @@ from frostline_contract.plan import Placement
 from frostline_contract.shape import deal_leaves
 from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.data.split import IGNORED, TaskData
-from frostline_trainer.engine.context import RunContext, has_dropout
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
-from frostline_trainer.setup import build_context
+from frostline_trainer.process.setup import build_context
+from frostline_trainer.step.context import RunContext, has_dropout
 from frostline_trainer.tasks import task_for
 from tests.even_bounds import even_bounds
 

@@ -9,7 +9,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional
 
 from frostline_contract.plan import Placement
-from frostline_trainer.engine.context import RunContext
+from frostline_trainer.step.context import RunContext
 
 IGNORED = -100
 RAW_INPUTS = ("pixel_values", "input_ids")

@@ -13,7 +13,7 @@ import psutil
 
 from frostline_contract.annotations import COMMAND
 from frostline_contract.durable_files import replace_durably
-from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_controller.cluster.local.backend import LocalBackend
 from tests.chaos.acts import COMMANDS, OTHER_DATA, OTHER_WEIGHTS, STOPS, WRITES, Act
 from tests.chaos.leftovers import processes_of
 from tests.e2e.runs import Running, json_lines
@@ -28,9 +28,9 @@ MODULES = {
     "hold_controller": "frostline_controller",
     "hold_cache_server": "frostline_cache_server",
     "hold_redis": "redis-server",
-    "hold_agent": "frostline_trainer.agent",
-    "kill_agent": "frostline_trainer.agent",
-    "kill_preload": "frostline_trainer.preload",
+    "hold_agent": "frostline_trainer.process.agent",
+    "kill_agent": "frostline_trainer.process.agent",
+    "kill_preload": "frostline_trainer.process.preload",
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from frostline_contract.annotations import PLAN
-from frostline_controller.state.durable import decode_state
+from frostline_controller.run.durable import decode_state
 from frostline_trainer.data.order import PADDING, BatchOrder
 from tests.chaos.jobs import STEPS
 from tests.e2e.runs import Ended

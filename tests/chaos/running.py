@@ -224,7 +224,7 @@ def laboratory(root: Path) -> Iterator[Laboratory]:
         socket = Path(folder) / "preload.sock"
         said = root / "preload.log"
         with open(said, "wb") as log:
-            words = [sys.executable, "-m", "frostline_trainer.preload", str(socket)]
+            words = [sys.executable, "-m", "frostline_trainer.process.preload", str(socket)]
             # Workers are its children: writes can be planted in them where a run asks for it.
             process = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(PLUG)})
         try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from frostline_controller.local.redis_process import find_redis_server
+from frostline_controller.cluster.local.redis_process import find_redis_server
 from tests.chart.rendering import EVERYTHING, Release, environment, render
 from tests.integration.scripted_worker import wait_for
 

@@ -108,7 +108,7 @@ def test_the_trainers_are_what_facts_say() -> None:
         ("node.kubernetes.io/unreachable", 10),
     }
     (container,) = spec["containers"]
-    assert container["command"] == ["python", "-m", "frostline_trainer.agent"]
+    assert container["command"] == ["python", "-m", "frostline_trainer.process.agent"]
     paths = {probe: container[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")}
     assert paths == {"startupProbe": "/started", "readinessProbe": "/ready", "livenessProbe": "/live"}
     startup = container["startupProbe"]

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from frostline_controller.local.redis_process import RedisUnavailable, find_redis_server
+from frostline_controller.cluster.local.redis_process import RedisUnavailable, find_redis_server
 from tests.cluster.addresses import Addresses
 from tests.cluster.api import Json
 from tests.cluster.binaries import folder, need

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from frostline_controller.cluster.kubernetes_api import Api
+from frostline_controller.cluster.kubernetes.api import Api
 from frostline_rpc.api_server import ACCOUNT_FOLDER_VARIABLE
 from tests.chart.rendering import render
 from tests.cluster.api import Json

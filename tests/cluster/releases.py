@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from frostline_contract.annotations import PLAN, PROGRESS, STATE
-from frostline_controller.state.durable import decode_state
+from frostline_controller.run.durable import decode_state
 from tests.cluster.addresses import real
 from tests.cluster.api import Rest
 from tests.cluster.cluster import ROOT, Cluster

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from frostline_controller.cluster.backend import Conflict
-from frostline_controller.cluster.kubernetes_api import Api, ApiError, Changed, NotFound
-from frostline_controller.cluster.kubernetes_backend import FIELD_MANAGER, KubernetesBackend
+from frostline_controller.cluster.kubernetes.api import Api, ApiError, Changed, NotFound
+from frostline_controller.cluster.kubernetes.backend import FIELD_MANAGER, KubernetesBackend
 from tests.cluster.api import Json
 from tests.cluster.cluster import Cluster
 from tests.cluster.controller_account import TRAINER, grant, in_cluster_api
@@ -202,7 +202,7 @@ def test_answers_become_the_kinds_of_errors_that_callers_handle(api: Api, api_se
 def test_a_frozen_api_server_costs_a_deadline_not_for_ever(
     start: Callable[..., KubernetesBackend], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frostline_controller.cluster.kubernetes_api.READ_SECONDS", 1.0)
+    monkeypatch.setattr("frostline_controller.cluster.kubernetes.api.READ_SECONDS", 1.0)
     backend = start(annotations={PLAN: "1"})
     cluster.plane.freeze_api_server(True)
     try:

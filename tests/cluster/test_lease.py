@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from frostline_controller.cluster.kubernetes_api import Api
-from frostline_controller.cluster.lease import LeaderLease, LeaseTimes
+from frostline_controller.cluster.kubernetes.api import Api
+from frostline_controller.cluster.kubernetes.lease import LeaderLease, LeaseTimes
 from tests.cluster.cluster import ROOT, Cluster
 from tests.cluster.controller_account import CONTROLLER, grant, in_cluster_api, lease
 from tests.cluster.namespaces import WithNamespaces
@@ -25,8 +25,8 @@ LATE_SECONDS = 5.0
 
 HOLDER = """
 import sys, time
-from frostline_controller.cluster.kubernetes_api import Api
-from frostline_controller.cluster.lease import LeaderLease, LeaseTimes
+from frostline_controller.cluster.kubernetes.api import Api
+from frostline_controller.cluster.kubernetes.lease import LeaderLease, LeaseTimes
 lease = LeaderLease(Api.in_cluster(), sys.argv[1], sys.argv[2], "process", LeaseTimes(4.0, 2.5, 0.5), lambda: None)
 lease.acquire()
 print("leads", flush=True)

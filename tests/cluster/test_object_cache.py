@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from frostline_controller.cluster.kubernetes_api import Api, ApiError
-from frostline_controller.cluster.object_cache import ObjectCache
+from frostline_controller.cluster.kubernetes.api import Api, ApiError
+from frostline_controller.cluster.kubernetes.object_cache import ObjectCache
 from tests.cluster.api import Json
 from tests.cluster.cluster import Cluster
 from tests.cluster.controller_account import grant, in_cluster_api
@@ -104,7 +104,7 @@ def test_a_watch_from_a_forgotten_version_lists_again(
     follow: Callable[[], ObjectCache], api: CountedApi, cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch breaks, etcd forgets the past and the server restarts meanwhile: 410, and a list."""
-    monkeypatch.setattr("frostline_controller.cluster.kubernetes_api.WATCH_SECONDS", 1)
+    monkeypatch.setattr("frostline_controller.cluster.kubernetes.api.WATCH_SECONDS", 1)
     cache = follow()
     cache.objects(START_SECONDS)
     _make(cluster, namespace, "one")
@@ -137,8 +137,8 @@ def test_a_token_file_is_read_again_and_may_be_away_for_a_moment(
     follow: Callable[[], ObjectCache], api_server: WithNamespaces, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kubelet replaces it now and then; here it is read for every call."""
-    monkeypatch.setattr("frostline_controller.cluster.kubernetes_api.WATCH_SECONDS", 1)
-    monkeypatch.setattr("frostline_controller.cluster.kubernetes_api.TOKEN_SECONDS", 0.0)
+    monkeypatch.setattr("frostline_controller.cluster.kubernetes.api.WATCH_SECONDS", 1)
+    monkeypatch.setattr("frostline_controller.cluster.kubernetes.api.TOKEN_SECONDS", 0.0)
     cache = follow()
     cache.objects(START_SECONDS)
     token = tmp_path / "account" / "token"

@@ -49,7 +49,7 @@ class WarmNodes:
     def _start(self, name: str) -> None:
         socket = self._socket(name)
         socket.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "frostline_trainer.preload", str(socket)]
+        command = [sys.executable, "-m", "frostline_trainer.process.preload", str(socket)]
         self._processes[name] = subprocess.Popen(command, cwd=ROOT, env=self._environment)
         if name in self._cluster.nodes:
             options = self._cluster.nodes[name].options

@@ -212,7 +212,7 @@ def warm_preload(inside: Sequence[str] = (), **more_env: str) -> Iterator[str]:
     """A preload process that several runs share; gives its socket. inside: a command that runs the rest of its words."""
     with tempfile.TemporaryDirectory(prefix="frostline-e2e-") as folder:
         socket = Path(folder) / "preload.sock"
-        words = [*inside, sys.executable, "-m", "frostline_trainer.preload", str(socket)]
+        words = [*inside, sys.executable, "-m", "frostline_trainer.process.preload", str(socket)]
         process = subprocess.Popen(words, env={**os.environ, **more_env})
         deadline = time.monotonic() + WARM_SECONDS
         while not socket.exists():

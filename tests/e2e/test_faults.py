@@ -151,7 +151,7 @@ def test_a_spare_worker_takes_a_lost_pods_place_at_once(one_worker: Ended, works
     running.wait_until(lambda: log.read_text().count("worker joined") == 3, "three workers")
     plans = [line for line in json_lines(running.folder / "plans.jsonl") if line["kind"] == "plan"]
     pod = plans[-1]["placement"]["workers"][1].partition("/")[0]
-    (agent,) = [one for one in running.children("frostline_trainer.agent") if one.environ()["FROSTLINE_POD_UID"] == pod]
+    (agent,) = [one for one in running.children("frostline_trainer.process.agent") if one.environ()["FROSTLINE_POD_UID"] == pod]
     agent.kill()  # its worker goes with its connection to the preload process
     ended = running.end()
     assert ended.digest == one_worker.digest, ended.story()

@@ -115,7 +115,7 @@ def test_a_full_disk_is_waited_out(shop_on_disk: Workshop, disk: SmallDisk, one_
     running.wait_for_step(10)
     disk.fill()
     try:
-        running.children("frostline_trainer.agent")[-1].kill()
+        running.children("frostline_trainer.process.agent")[-1].kill()
         time.sleep(3)
         assert running.process.poll() is None, running.end().output
     finally:
@@ -159,7 +159,7 @@ def test_a_stop_on_a_full_disk_stops(shop_on_disk: Workshop, disk: SmallDisk) ->
     try:
         running.interrupt()
         time.sleep(1)
-        children = running.children("frostline_controller") + running.children("frostline_trainer.agent")
+        children = running.children("frostline_controller") + running.children("frostline_trainer.process.agent")
         running.interrupt()
         asked = time.monotonic()
         ended = running.end()
@@ -174,7 +174,9 @@ def test_a_stop_on_a_full_disk_stops(shop_on_disk: Workshop, disk: SmallDisk) ->
 
 
 def test_a_service_that_cannot_start_is_named_and_given_up(workshop: Workshop, tmp_path: Path) -> None:
-    quick = patched("import frostline_controller.cluster.service_process as services", "services.RESTART_SECONDS_MAX = 0.05")
+    quick = patched(
+        "import frostline_controller.cluster.local.service_process as services", "services.RESTART_SECONDS_MAX = 0.05"
+    )
     changes = {"elastic": {"cache": False}}
     env = {"FROSTLINE_PRELOAD": "", "FROSTLINE_WORKER_MODULE": "no_such_module"}
     ended = workshop.start(tmp_path / "run", changes, frostline=quick, **env).end()

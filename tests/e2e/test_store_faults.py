@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 from frostline_contract.pieces import Pieces
-from frostline_controller.epochs import current_epoch
+from frostline_controller.run.epochs import current_epoch
 from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece
 from tests.e2e.runs import Ended, Running, Workshop
 

@@ -18,12 +18,12 @@ from frostline_contract.epochs import MANIFEST_NAME, parse_epochs
 from frostline_contract.job import JobError, load_job
 from frostline_contract.jsonl import read_jsonl
 from frostline_contract.pieces import Pieces
-from frostline_controller.checkpoints import found_checkpoints
-from frostline_controller.state.durable import DurableState, decode_state, encode_state
-from frostline_controller.state.journal import Journal
+from frostline_controller.run.checkpoints import found_checkpoints
+from frostline_controller.run.durable import DurableState, decode_state, encode_state
+from frostline_controller.run.journal import Journal
 from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece, read_manifest
-from frostline_trainer.engine.unit_state import unit_digest
-from frostline_trainer.training.run_state import RunState
+from frostline_trainer.step.run_state import RunState
+from frostline_trainer.step.unit_state import unit_digest
 from tests.fuzz.mutating import mutated, with_another_value
 from tests.fuzz.subject import Subject, synthetic_run
 from tests.unit.controller.synthetic_run import job_values

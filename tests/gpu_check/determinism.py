@@ -9,9 +9,9 @@ import torch
 
 from frostline_contract.job import JobError
 from frostline_contract.plan import GenerationId, Plan
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.digests import world_digest
-from frostline_trainer.engine.holdings import Holdings
+from frostline_trainer.replication.inventory import Holdings
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.digests import world_digest
 from tests.benchmarks.stepper import Stepper
 from tests.benchmarks.subjects import new_context
 from tests.engine_member import run_member

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from frostline_contract.plan import GLOO, NCCL, Backend
-from frostline_trainer.comm import nccl
+from frostline_trainer.transport import nccl
 from tests.engine_member import Run
 from tests.exact_cases import Case
 from tests.gpu_check.determinism import accepted

@@ -46,7 +46,7 @@ def describe() -> Machine:
     import torch
     import transformers
 
-    from frostline_trainer.device_facts import device_facts, library_versions
+    from frostline_trainer.process.device_facts import device_facts, library_versions
 
     facts: dict[str, Any] = {"torch": torch.__version__, "transformers": transformers.__version__, **library_versions()}
     facts |= {"python": platform.python_version(), "processor": processor()}

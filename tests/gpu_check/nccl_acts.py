@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from frostline_trainer.comm import nccl
+from frostline_trainer.transport import nccl
 
 KIB = 256
 """Elements of float32."""
@@ -37,7 +37,7 @@ class Seat(Protocol):
         ...
 
     def join(self, *communicators: Any, seconds: float = 60.0) -> None:
-        """Connect by the trainer's own code. Raises RuntimeError as `frostline_trainer.comm.nccl.connect`."""
+        """Connect by the trainer's own code. Raises RuntimeError as `frostline_trainer.transport.nccl.connect`."""
         ...
 
     def finished(self, seconds: float) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from frostline_trainer.comm import nccl
-from frostline_trainer.comm.collectives import open_store
+from frostline_trainer.transport import nccl
+from frostline_trainer.transport.collectives import open_store
 from tests.gpu_check import nccl_acts
 from tests.gpu_check.findings import Verdict
 from tests.gpu_check.nccl_seats import ANSWER, ThreadSeat

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from frostline_trainer.comm import nccl
-from frostline_trainer.comm.collectives import connect_store
+from frostline_trainer.transport import nccl
+from frostline_trainer.transport.collectives import connect_store
 from tests.gpu_check import nccl_acts
 from tests.simulated_nccl import Network
 

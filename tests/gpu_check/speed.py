@@ -4,8 +4,8 @@ import statistics
 from pathlib import Path
 
 from frostline_contract.cache_identity import CacheIdentity
-from frostline_trainer.engine.context import RunContext
 from frostline_trainer.profile import profile_units
+from frostline_trainer.step.context import RunContext
 from tests.benchmarks.measuring import interleave, ratios
 from tests.benchmarks.plain_loop import PlainLoop
 from tests.benchmarks.stepper import Stepper

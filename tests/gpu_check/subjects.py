@@ -9,10 +9,10 @@ from torch import Tensor
 from frostline_contract.job import parse_job
 from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.data.split import TaskData
-from frostline_trainer.engine.context import RunContext, has_dropout
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
-from frostline_trainer.setup import deterministic_cuda
+from frostline_trainer.process.setup import deterministic_cuda
+from frostline_trainer.step.context import RunContext, has_dropout
 from frostline_trainer.tasks import task_for
 from tests.exact_cases import RowSplit
 

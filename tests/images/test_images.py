@@ -16,7 +16,7 @@ SERVICES = ("controller", "cache_server", "trainer")
 IMPORTED = {
     "controller": "frostline_controller.cli.kubectl, frostline_controller.check_release",
     "cache_server": "frostline_cache_server.__main__",
-    "trainer": "frostline_trainer.worker, frostline_trainer.preload",
+    "trainer": "frostline_trainer.process.worker, frostline_trainer.process.preload",
 }
 """Beside what the image starts by itself: what the chart and people start in it."""
 HEAVY = ("torch", "transformers")

@@ -4,9 +4,9 @@ from typing import Any
 
 from frostline_contract.learning_rate import learning_rate
 from frostline_contract.plan import Plan, StateTag
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.unit_state import export_unit, unit_digest
-from frostline_trainer.engine.vote import Ballot, hold_vote, read_vote
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.unit_state import export_unit, unit_digest
+from frostline_trainer.step.vote import Ballot, hold_vote, read_vote
 from tests.engine_member import Run, enter, store_port, train_step, units_needed
 from tests.exact_cases import Case, build_case
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from frostline_contract.annotations import FENCE
 from frostline_controller import __main__ as program
-from frostline_controller import epochs
-from frostline_controller.cluster.local_backend import LocalBackend
-from frostline_controller.service import ending, starting
-from frostline_controller.state.journal import Journal
+from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.recovery import plans as starting
+from frostline_controller.run import ending, epochs
+from frostline_controller.run.journal import Journal
 
 PLANTED = "planted.json"
 _one_at_a_time = threading.Lock()

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Mapping
 
 from frostline_controller import __main__ as program
-from frostline_controller import epochs
-from frostline_controller.run import result
-from frostline_controller.state.durable import DurableState, DurableStore
+from frostline_controller.run import epochs, result
+from frostline_controller.run.durable import DurableState, DurableStore
 
 
 class KilledAfterWriting(DurableStore):

@@ -10,16 +10,16 @@ import torch
 from frostline_contract.job import Job, parse_job
 from frostline_contract.plan import SAMPLE, Decision
 from frostline_rpc.auth import WORKER
-from frostline_trainer.engine.alignment import is_aligned
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.evaluation import evaluate
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import lone_groups
-from frostline_trainer.engine.unit_state import export_unit, import_unit, pack, unpack
+from frostline_trainer.generations.groups import lone_groups
 from frostline_trainer.model import save_model
-from frostline_trainer.setup import build_context
-from frostline_trainer.training.caching import CacheUse
-from frostline_trainer.training.run_state import RunState
+from frostline_trainer.prefix.cache_use import CacheUse
+from frostline_trainer.process.setup import build_context
+from frostline_trainer.step.alignment import is_aligned
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.evaluation import evaluate
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.run_state import RunState
+from frostline_trainer.step.unit_state import export_unit, import_unit, pack, unpack
 from tests.cache_stack import CacheStack, cache_stack, wait_until
 from tests.engine_member import Run, train_step
 from tests.exact_cases import LEAVES, Case

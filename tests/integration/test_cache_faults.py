@@ -9,7 +9,7 @@ import torch
 from cache_stack import cache_stack, identity, start_cache_server, wait_until
 
 from frostline_contract.cache_identity import shard_of
-from frostline_controller.local.redis_process import start_redis
+from frostline_controller.cluster.local.redis_process import start_redis
 from frostline_trainer.cache.lane import SILENCE_SECONDS
 
 READ_BOUND_SECONDS = 2.5

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from frostline_controller.checkpoints import newest_checkpoint
+from frostline_controller.run.checkpoints import newest_checkpoint
 from frostline_trainer.checkpoints.writing import WriterNotices
 from tests.checkpoint_cases import new_writer, snapshot, steps_found, write_all
 

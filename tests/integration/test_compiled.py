@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from frostline_trainer.engine import compiling
-from frostline_trainer.engine.compiling import compiler_versions
-from frostline_trainer.training.run_state import RunState
+from frostline_trainer.step import compiling
+from frostline_trainer.step.compiling import compiler_versions
+from frostline_trainer.step.run_state import RunState
 from tests.exact_cases import Case, build_case
 
 SECONDS = 600.0
@@ -22,8 +22,8 @@ def compute(family: str, cut: str, backend: str) -> None:
     """A process of its own: the digest of a forward and backward through all units, in stages. Prints it."""
     import hashlib
 
-    from frostline_trainer.engine.building import stage_settings
-    from frostline_trainer.engine.stage import Stage
+    from frostline_trainer.step.building import stage_settings
+    from frostline_trainer.step.stage import Stage
 
     compiling.BACKEND = backend
     torch.set_num_threads(1)

@@ -11,7 +11,7 @@ import pytest
 
 from frostline_contract.durable_files import create_durably
 from frostline_controller.cluster.backend import RUNNING, PodInfo
-from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_controller.cluster.local.backend import LocalBackend
 from tests.integration.scripted_worker import wait_for
 from tests.integration.scripted_world import World, world
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.plan import Plan
-from frostline_controller.cluster.local_backend import LocalBackend
-from frostline_controller.epochs import current_epoch
-from frostline_controller.state.durable import DurableState, read_state
+from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.run.durable import DurableState, read_state
+from frostline_controller.run.epochs import current_epoch
 from frostline_proto.v1 import control_pb2 as pb
 from tests.integration.recovery_world import QUICK, started
 from tests.integration.scripted_worker import (

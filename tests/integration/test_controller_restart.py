@@ -11,8 +11,8 @@ import pytest
 
 from frostline_contract.annotations import COMMAND
 from frostline_contract.plan import Decision
-from frostline_controller.cluster.local_backend import LocalBackend
-from frostline_controller.state.durable import DurableStore
+from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.run.durable import DurableStore
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.convert import to_record
 from tests.integration.scripted_worker import (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from frostline_controller.service.start_failures import TRIES
+from frostline_controller.members.start_failures import TRIES
 from frostline_proto.v1 import control_pb2 as pb
 from tests.integration.recovery_world import QUICK, UNITS, answer_to, started
 from tests.integration.scripted_worker import ScriptedWorker, wait_for

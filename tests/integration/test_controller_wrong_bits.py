@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 from frostline_contract.plan import Plan
-from frostline_controller.checkpoints import newest_checkpoint
+from frostline_controller.run.checkpoints import newest_checkpoint
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message

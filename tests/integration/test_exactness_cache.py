@@ -11,12 +11,12 @@ import torch
 from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, PrefixTile
 from frostline_rpc.auth import WORKER
 from frostline_trainer.cache.counts import CacheCounts
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import lone_groups
-from frostline_trainer.engine.prefix import PrefixReader
-from frostline_trainer.tile_check import find_place_dependence
-from frostline_trainer.training.caching import CacheUse
-from frostline_trainer.training.run_state import RunState
+from frostline_trainer.generations.groups import lone_groups
+from frostline_trainer.prefix.cache_use import CacheUse
+from frostline_trainer.prefix.prefix import PrefixReader
+from frostline_trainer.prefix.tile_check import find_place_dependence
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.run_state import RunState
 from tests.cache_stack import CacheStack, cache_stack, identity, wait_until
 from tests.engine_member import Run, train_step
 from tests.exact_cases import TRAIN_ROWS, Case, build_case

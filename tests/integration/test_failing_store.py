@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from frostline_contract.annotations import COMMAND
-from frostline_controller.cluster.local_backend import LocalBackend
-from frostline_controller.state.durable import read_state
+from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.run.durable import read_state
 from frostline_proto.v1 import control_pb2 as pb
 from tests.integration.scripted_worker import record, statistics, wait_for
 from tests.integration.scripted_world import World, world

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from frostline_controller import hangs
-from frostline_controller.hangs import Progress, judge
-from frostline_trainer.training.phases import WINDOW, tail
+from frostline_controller.members import hangs
+from frostline_controller.members.hangs import Progress, judge
+from frostline_trainer.step.phases import WINDOW, tail
 
 MEMBERS = 3
 HEARTBEAT, SILENT = 0.5, 2.0

@@ -14,11 +14,12 @@ import pytest
 
 from frostline_contract.durable_files import replace_durably
 from frostline_contract.job import load_job
-from frostline_controller.cluster import local_backend, service_process
-from frostline_controller.cluster.child import python_module
-from frostline_controller.cluster.local_backend import LocalBackend
-from frostline_controller.cluster.local_cluster import LocalCluster
-from frostline_controller.cluster.service_process import Service, controller_service
+from frostline_controller.cluster.local import backend as local_backend
+from frostline_controller.cluster.local import service_process
+from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.cluster.local.child import python_module
+from frostline_controller.cluster.local.cluster import LocalCluster
+from frostline_controller.cluster.local.service_process import Service, controller_service
 from tests.integration.scripted_worker import make_run, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,7 +124,7 @@ def test_users_mistake_and_a_second_refusal_are_final(
 
 def test_crash_loop_has_a_budget_and_ends_with_the_workers_words(tmp_path: Path) -> None:
     env = {**os.environ, **ENV, "FROSTLINE_SCRIPT": "raise", "FROSTLINE_LOG": str(tmp_path / "log"), "FROSTLINE_POD_NAME": "p"}
-    code = "import frostline_trainer.agent as agent, sys; agent.RESPAWN_SECONDS_MAX = 0.05; agent.CRASHES_MAX = 3\n"
+    code = "import frostline_trainer.process.agent as agent, sys; agent.RESPAWN_SECONDS_MAX = 0.05; agent.CRASHES_MAX = 3\n"
     code += "sys.exit(agent.main())"
     agent = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30, check=False)
     assert agent.returncode == 1
@@ -134,7 +135,7 @@ def test_crash_loop_has_a_budget_and_ends_with_the_workers_words(tmp_path: Path)
 def test_agent_kills_what_outlives_its_grace(tmp_path: Path) -> None:
     log = tmp_path / "log"
     env = {**os.environ, **ENV, "FROSTLINE_SCRIPT": "stubborn", "FROSTLINE_LOG": str(log), "FROSTLINE_GRACE_SECONDS": "0.3"}
-    agent = subprocess.Popen([sys.executable, "-m", "frostline_trainer.agent"], env=env, stderr=subprocess.DEVNULL)
+    agent = subprocess.Popen([sys.executable, "-m", "frostline_trainer.process.agent"], env=env, stderr=subprocess.DEVNULL)
     wait_for(lambda: log.exists() and "worker pod" in log.read_text(), "the worker")
     process = int(log.read_text().split("process=")[1].split()[0])
     agent.terminate()
@@ -147,13 +148,13 @@ def test_forked_worker_can_use_grpc_and_gloo(tmp_path: Path) -> None:
     env = {**os.environ, **ENV, "FROSTLINE_SCRIPT": "gloo", "FROSTLINE_LOG": str(log), "OMP_NUM_THREADS": "1"}
     preload = tmp_path / "warm.py"
     preload.write_text(
-        "import sys, grpc, torch\nimport frostline_trainer.preload as preload\n"
+        "import sys, grpc, torch\nimport frostline_trainer.process.preload as preload\n"
         "torch.set_num_threads(1)\nsys.exit(preload.main())\n"
     )
     path = f"/tmp/frostline-test-{os.getpid()}.sock"
     warm = subprocess.Popen([sys.executable, str(preload), path], env=env)
     try:
-        agent = subprocess.run([sys.executable, "-m", "frostline_trainer.agent"], env={**env, "FROSTLINE_PRELOAD": path},
+        agent = subprocess.run([sys.executable, "-m", "frostline_trainer.process.agent"], env={**env, "FROSTLINE_PRELOAD": path},
                                capture_output=True, timeout=60, check=False)  # fmt: skip
         assert agent.returncode == 0
         assert "grpc answered UNAVAILABLE" in log.read_text()
@@ -164,7 +165,7 @@ def test_forked_worker_can_use_grpc_and_gloo(tmp_path: Path) -> None:
 
 
 def test_agent_imports_no_torch() -> None:
-    code = "import sys, frostline_trainer.agent; sys.exit('torch' in sys.modules)"
+    code = "import sys, frostline_trainer.process.agent; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0
 
 
@@ -293,7 +294,7 @@ def test_nothing_survives_a_killed_cluster(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom frostline_contract.job import load_job\n"
-        "from frostline_controller.cluster.local_cluster import LocalCluster\n"
+        "from frostline_controller.cluster.local.cluster import LocalCluster\n"
         "folder = Path(sys.argv[1])\ncluster = LocalCluster(folder, load_job(folder / 'job.yaml'))\n"
         "cluster.backend.scale(1)\ncluster.start()\ntime.sleep(60)\n"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from frostline_controller.cluster.local_cluster import LocalCluster
+from frostline_controller.cluster.local.cluster import LocalCluster
 from tests.integration.scripted_worker import wait_for
 from tests.integration.test_local_cluster import cluster, workers
 from tests.simulated_gpus import EIGHT_GPUS, put_machine_on_path

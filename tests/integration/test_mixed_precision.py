@@ -8,11 +8,11 @@ import torch
 
 from frostline_contract.job import parse_job
 from frostline_contract.plan import StateTag
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.evaluation import evaluate
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import lone_groups
-from frostline_trainer.setup import build_context
+from frostline_trainer.generations.groups import lone_groups
+from frostline_trainer.process.setup import build_context
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.evaluation import evaluate
+from frostline_trainer.step.generation import Generation
 from tests.engine_member import Run, train_step
 from tests.exact_cases import NEVER, Case
 from tests.hand_made_plans import Layout, lone_plan

@@ -16,12 +16,12 @@ import pytest
 
 from frostline_contract.job import load_job
 from frostline_controller.cluster.backend import PodInfo
-from frostline_controller.cluster.local_backend import LocalBackend
-from frostline_controller.cluster.local_cluster import LocalCluster
-from frostline_controller.cluster.service_process import Service
+from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.cluster.local.cluster import LocalCluster
+from frostline_controller.cluster.local.service_process import Service
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc
-from frostline_trainer.life.departure import Teller, line_of
+from frostline_trainer.process.exit_reporter import Teller, line_of
 from frostline_trainer.process.plug import PLANNED_FAULTS
 from tests.integration.scripted_worker import make_run, wait_for
 from tests.integration.test_local_cluster import ENV, workers
@@ -232,6 +232,6 @@ def test_a_worker_that_ends_by_itself_is_not_told_of(tmp_path: Path, listen: Any
     listener = listen(tmp_path)
     env = {**os.environ, **ENV, "FROSTLINE_SCRIPT": "exit 2", "FROSTLINE_LOG": str(tmp_path / "log"), "FROSTLINE_POD_UID": "u",
            "FROSTLINE_TOKEN": "t", "FROSTLINE_CONTROLLER": str(tmp_path / "controller.address")}  # fmt: skip
-    code = subprocess.run([sys.executable, "-m", "frostline_trainer.agent"], env=env, timeout=30, check=False).returncode
+    code = subprocess.run([sys.executable, "-m", "frostline_trainer.process.agent"], env=env, timeout=30, check=False).returncode
     assert code == 2
     assert listener.heard == []

@@ -9,9 +9,9 @@ import grpc
 import pytest
 
 from frostline_contract.plan import GenerationId
-from frostline_controller.cluster.local_backend import LocalBackend
-from frostline_controller.epochs import current_epoch, raise_epoch
-from frostline_controller.state.durable import DurableStore
+from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.run.durable import DurableStore
+from frostline_controller.run.epochs import current_epoch, raise_epoch
 from frostline_proto.v1 import control_pb2 as pb
 from tests.integration.scripted_worker import Operator, ScriptedWorker, make_run, start_controller, stop, wait_for
 from tests.integration.scripted_world import World, world

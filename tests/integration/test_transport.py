@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from frostline_trainer.comm import nccl
-from frostline_trainer.comm.collectives import open_store
+from frostline_trainer.transport import nccl
+from frostline_trainer.transport.collectives import open_store
 from tests.simulated_members import in_threads
 from tests.simulated_nccl import Network
 from tests.transport_member import CLAUSES, Place

@@ -4,6 +4,6 @@
 
 The search visits every state that a small run can come to: three or four workers, crashes, a partition that heals, torn updates,
 plans heard late or never, a planned switch, another controller. What decides is not modelled: the answer to a failure
-(frostline_controller.recovery.answer), the plans (frostline_controller.plan_building, frostline_contract.plan) and what a worker
+(frostline_controller.recovery.answer), the plans (frostline_controller.planner.plans, frostline_contract.plan) and what a worker
 accepts (frostline_trainer.generations.plan_table) are called as they are. docs/adr/0007 says what is shown, and what is not.
 """

@@ -3,9 +3,9 @@
 from frostline_contract.plan import Placement, Plan
 from frostline_contract.shape import deal_leaves
 from frostline_contract.statistics import WorkerProfile
-from frostline_controller.membership import Worker
-from frostline_controller.plan_building import entry_plan, survivors_plan, switching_plan
+from frostline_controller.members.membership import Worker
 from frostline_controller.planner.draft import PlanDraft
+from frostline_controller.planner.plans import entry_plan, survivors_plan, switching_plan
 from frostline_controller.recovery.facts import Answer, GoOn
 from tests.even_bounds import even_bounds
 from tests.model.configurations import Configuration, Shape

@@ -14,7 +14,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the last micro-batch of a leaf is never added",
         (
             Edit(
-                TRAINER + "engine/generation.py",
+                TRAINER + "step/generation.py",
                 "for leaf in leaves for m in leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)]",
                 "for leaf in leaves for m in leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)][:-1]",
             ),
@@ -26,7 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a step's update is applied twice",
         (
             Edit(
-                TRAINER + "engine/generation.py",
+                TRAINER + "step/generation.py",
                 "        self.optimizer.step(learning_rate)\n",
                 "        self.optimizer.step(learning_rate)\n        self.optimizer.step(learning_rate)\n",
             ),
@@ -62,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "dropout is seeded by the place of a unit within its stage, so by who computes it",
         (
             Edit(
-                TRAINER + "engine/stage.py",
+                TRAINER + "step/stage.py",
                 "self._seed(step, micro_batch, self.first_unit + index)",
                 "self._seed(step, micro_batch, index)",
             ),
@@ -86,7 +86,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the head is initialised anew when its state arrives",
         (
             Edit(
-                TRAINER + "engine/moves.py",
+                TRAINER + "generations/moves.py",
                 "            import_piece(table, piece, module, context.moments, unpack(payload))\n",
                 "            if table.unit_of(piece) + 1 < context.num_units:\n"
                 "                import_piece(table, piece, module, context.moments, unpack(payload))\n",
@@ -99,7 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a unit moves without its optimizer state",
         (
             Edit(
-                TRAINER + "engine/moves.py",
+                TRAINER + "generations/moves.py",
                 "pack(export_piece(table, piece, module, context.moments))",
                 "pack(export_piece(table, piece, module, {}))",
             ),
@@ -111,7 +111,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a piece's moments are written at the beginning of the parameter, wherever the piece lies",
         (
             Edit(
-                TRAINER + "engine/unit_state.py",
+                TRAINER + "step/unit_state.py",
                 "whole.view(-1)[part.low : part.high].copy_(tensor)",
                 "whole.view(-1)[: part.high - part.low].copy_(tensor)",
             ),
@@ -123,7 +123,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a micro-batch's loss is divided by its own count of valid items: a mean of means",
         (
             Edit(
-                TRAINER + "engine/building.py",
+                TRAINER + "step/building.py",
                 "task.loss(logits, inputs, batch.counts)",
                 'task.loss(logits, inputs, (max(1, int((inputs["labels"] != -100).sum())) * len(batch.indices) '
                 "// self._context.micro_batch_size,))",
@@ -136,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a freeze takes one block more than the argmin names",
         (
             Edit(
-                "controller/frostline_controller/freezing/policies/gradient_argmin.py",
+                "controller/frostline_controller/decisions/policies/gradient_argmin.py",
                 "key=lambda block: scores[block]) + 1",
                 "key=lambda block: scores[block]) + 2",
             ),
@@ -148,7 +148,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a value of the old boundary is used at the new one as it is",
         (
             Edit(
-                TRAINER + "engine/prefix.py",
+                TRAINER + "prefix/prefix.py",
                 "            self._compute(samples, variants, found, out, first=self._previous_boundary)\n",
                 "            self._compute(samples, variants, found, out, first=self._freeze_point)\n",
             ),
@@ -160,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "replicas' pieces are added one after another instead of over the tree, so that the order follows the shape",
         (
             Edit(
-                TRAINER + "engine/exchange.py",
+                TRAINER + "step/exchange.py",
                 "        tree.push(low, size, value)\n",
                 "        whole = tree.nodes.get((0, num_leaves))\n"
                 "        tree.nodes[0, num_leaves] = value if whole is None else whole + value\n",
@@ -173,7 +173,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a slice goes into a kernel wherever it lies",
         (
             Edit(
-                TRAINER + "engine/alignment.py",
+                TRAINER + "step/alignment.py",
                 "return tensor if is_aligned(tensor) else tensor.clone(memory_format=torch.contiguous_format)",
                 "return tensor",
             ),
@@ -229,7 +229,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a member votes when it has given its device the step's work, not when that is done",
         (
             Edit(
-                TRAINER + "engine/generation.py",
+                TRAINER + "step/generation.py",
                 "        self._fence()\n        self.keeper.post()\n",
                 "        self.keeper.post()\n",
             ),
@@ -241,7 +241,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "work that an abort has ended is taken for work that is done",
         (
             Edit(
-                TRAINER + "engine/fence.py",
+                TRAINER + "step/fence.py",
                 "        groups.check()  # an abort",
                 "        pass  # an abort",
             ),
@@ -253,7 +253,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a worker whose device has failed reports what it holds as intact",
         (
             Edit(
-                TRAINER + "life/worker.py",
+                TRAINER + "generations/worker.py",
                 "        end_if_sick(failure)\n        try:\n",
                 "        try:\n",
             ),
@@ -264,10 +264,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "one-communicator-a-pair",
         "two pipeline ranks send to each other over one NCCL communicator",
         (
-            Edit(TRAINER + "comm/nccl.py", ".send([payload], 1, 0)", ".send([payload], int(to > self.index), 0)"),
-            Edit(TRAINER + "comm/nccl.py", ".recv([tensor], 0, 0)", ".recv([tensor], int(source > self.index), 0)"),
+            Edit(TRAINER + "transport/nccl.py", ".send([payload], 1, 0)", ".send([payload], int(to > self.index), 0)"),
+            Edit(TRAINER + "transport/nccl.py", ".recv([tensor], 0, 0)", ".recv([tensor], int(source > self.index), 0)"),
             Edit(
-                TRAINER + "comm/nccl.py",
+                TRAINER + "transport/nccl.py",
                 "return self._communicators[sender, receiver]",
                 "return self._communicators[min(sender, receiver), max(sender, receiver)]",
             ),
@@ -279,7 +279,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "receives are posted in the order of need, which is not the order in which their sender sends",
         (
             Edit(
-                TRAINER + "engine/programs.py",
+                TRAINER + "step/programs.py",
                 "message = next(left.get((sender, pp_rank), iter(())), wanted)",
                 "message = wanted",
             ),
@@ -303,7 +303,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "in mixed precision only what leaves a stage is rounded, so that the cut decides bits",
         (
             Edit(
-                TRAINER + "engine/stage.py",
+                TRAINER + "step/stage.py",
                 "is_head = self.first_unit + index == self.settings.num_units - 1",
                 "is_head = index < len(self.units) - 1 or self.first_unit + index == self.settings.num_units - 1",
             ),
@@ -313,7 +313,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "takes-before-it-gives",
         "units come to the device before others have left it",
-        (Edit(TRAINER + "engine/generation.py", "key=here.__contains__", "key=lambda unit: unit"),),
+        (Edit(TRAINER + "step/generation.py", "key=here.__contains__", "key=lambda unit: unit"),),
         ("tests/unit/trainer/test_switch_memory.py",),
     ),
 )

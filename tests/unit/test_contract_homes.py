@@ -11,7 +11,7 @@ from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import ENDED, RESUMABLE, RunStatus
 from frostline_contract.worker_id import make_worker_id, pod_uid_of
 from frostline_controller.api import RunResult
-from frostline_controller.membership import Membership
+from frostline_controller.members.membership import Membership
 
 
 def test_phases_have_one_order_and_an_unknown_word_counts_as_a_steps_beginning() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from frostline_contract.cpu_groups import CpuGroups, NoCpuGroups, enter_from
 from frostline_contract.job import Job, load_job
-from frostline_controller.cluster.local_cluster import LocalCluster
+from frostline_controller.cluster.local.cluster import LocalCluster
 from frostline_controller.planner.inputs import parallel_slots
 
 DIGITS_JOB = Path(__file__).parents[2] / "examples" / "image_classification" / "digits.yaml"

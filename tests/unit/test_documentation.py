@@ -12,7 +12,7 @@ from frostline_contract.exit_codes import CRASH_LOOP, DEVICE, DONE, FAULT, FINAL
 from frostline_contract.job import Job, load_job
 from frostline_controller.cli import exit_codes, kubectl
 from frostline_controller.cli.arguments import build_parser
-from frostline_controller.service.events import KINDS
+from frostline_controller.run.events import KINDS
 from frostline_proto.v1 import cache_pb2, control_pb2
 from frostline_rpc.auth import ALLOWED
 from frostline_rpc.channel import IDEMPOTENT
@@ -81,7 +81,7 @@ def test_every_exit_code_of_a_process_is_explained_and_no_other() -> None:
         "agent (the pod)": FINAL | {CRASH_LOOP},
         "controller": controller,
         "cache server": exits_of("cache_server/frostline_cache_server/__main__.py"),
-        "preload process": exits_of("trainer/frostline_trainer/preload.py"),
+        "preload process": exits_of("trainer/frostline_trainer/process/preload.py"),
         "`helm test`": exits_of("controller/frostline_controller/check_release.py"),
         "`frostline verify`": {verify.EXIT_EQUAL, verify.EXIT_DIFFERENT, verify.EXIT_USER},
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.durable_files import create_durably, make_folder_durably, move_durably, replace_durably
-from frostline_controller.state.journal import Journal
+from frostline_controller.run.journal import Journal
 from frostline_rpc.auth import OPERATOR, Tokens
 
 

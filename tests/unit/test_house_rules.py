@@ -80,10 +80,10 @@ def test_a_second_home_of_a_rule_is_seen_in_production_code(line: str, words: st
     [
         ("proto/frostline_contract/durable_files.py", "os.replace(draft, file)"),
         ("proto/frostline_contract/lineage.py", "kept = step <= start.starts_at_step"),
-        ("controller/frostline_controller/cluster/local_backend.py", 'file = folder / "events.jsonl"'),
+        ("controller/frostline_controller/cluster/local/backend.py", 'file = folder / "events.jsonl"'),
         (OURS, 'text = "a-b".replace("-", "_")'),
         (OURS, 'line = {"kind": "decision", "void": True}'),
-        ("controller/frostline_controller/service/plan_log.py", 'line = {"kind": "plan_end"}'),
+        ("controller/frostline_controller/run/plan_log.py", 'line = {"kind": "plan_end"}'),
         (OURS, 'event = Event(kind="checkpoint")'),
         (OURS, "needed = 2 * calendar.interval_steps"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from frostline_trainer.comm import nccl
+from frostline_trainer.transport import nccl
 from tests.simulated_members import in_threads
 from tests.simulated_nccl import GARBAGE, Deadlock, Network, ProcessEnded, SimulatedNccl
 

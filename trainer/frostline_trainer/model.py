@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 from frostline_contract.job import Job
 from frostline_contract.seeds import seed_of
 from frostline_trainer.data.sizes import DataSizes
-from frostline_trainer.engine.alignment import align_weights
-from frostline_trainer.engine.precision import precision_of
 from frostline_trainer.families.base import CutModel, Unit
 from frostline_trainer.families.checkpoints import quiet
 from frostline_trainer.families.registry import family_named
+from frostline_trainer.step.alignment import align_weights
+from frostline_trainer.step.precision import precision_of
 
 HOST = torch.device("cpu")
 """Where models are built; auto's weights have one type on any device."""

@@ -11,14 +11,14 @@ import torch
 
 from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_trainer.data.split import first_samples
-from frostline_trainer.engine.building import stage_settings
-from frostline_trainer.engine.chunks import Inputs
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.gradients import GradientBuffers
-from frostline_trainer.engine.stage import Stage
-from frostline_trainer.engine.unit_kinds import first_of_its_kind
-from frostline_trainer.engine.unit_state import lent_to
 from frostline_trainer.memory import metered
+from frostline_trainer.step.building import stage_settings
+from frostline_trainer.step.chunks import Inputs
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.stage import Stage
+from frostline_trainer.step.unit_kinds import first_of_its_kind
+from frostline_trainer.step.unit_state import lent_to
 
 REPETITIONS_MIN, REPETITIONS_MAX, SECONDS_ENOUGH = 3, 30, 0.1
 """A unit is timed until either limit is reached: small ones take many turns, of which the fastest counts."""

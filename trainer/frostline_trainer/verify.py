@@ -20,14 +20,14 @@ from frostline_contract.statistics import StepRecord
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.checkpoints.reading import complete_checkpoints
 from frostline_trainer.checkpoints.restoring import restore_pieces
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.digests import world_digest
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import lone_groups
-from frostline_trainer.engine.vote import Ballot, hold_vote
-from frostline_trainer.setup import build_context
-from frostline_trainer.training.committing import commit_step, record_step
-from frostline_trainer.training.run_state import RunState
+from frostline_trainer.generations.groups import lone_groups
+from frostline_trainer.process.setup import build_context
+from frostline_trainer.step.committing import commit_step, record_step
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.digests import world_digest
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.run_state import RunState
+from frostline_trainer.step.vote import Ballot, hold_vote
 
 EXIT_EQUAL, EXIT_DIFFERENT, EXIT_USER = 0, 1, 2
 VERIFYING = GenerationId(incarnation=0, counter=1)

@@ -5,7 +5,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from frostline_controller.freezing.student_t import t_quantile
+from frostline_controller.decisions.student_t import t_quantile
 
 CONFIDENCE = 0.95
 FLIPS_MAX = 8192

@@ -10,9 +10,9 @@ from frostline_contract.job import JobError, load_job
 from frostline_contract.mesh import in_words
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import UserMistake
-from frostline_controller.measured import MeasuredProfile
 from frostline_controller.planner.describe import describe
 from frostline_controller.planner.forecast import Forecast, forecast, hardware_for
+from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.search import PlannedPlacement
 
 

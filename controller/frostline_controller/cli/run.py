@@ -20,11 +20,11 @@ from frostline_controller.cli.run_folder import (
 )
 from frostline_controller.cli.starting_checks import how_to_go_on
 from frostline_controller.cli.terminal import Terminal, open_terminal
-from frostline_controller.local.prepared_run import PreparedRun, new_run, resumed_run
+from frostline_controller.cluster.local.prepared_run import PreparedRun, new_run, resumed_run
 
 if TYPE_CHECKING:
     from frostline_controller.cli.services import LocalServices
-    from frostline_controller.cluster.local_cluster import ClusterFailure
+    from frostline_controller.cluster.local.cluster import ClusterFailure
 
 POLL_SECONDS = 0.5
 LEAVE_SECONDS = 10.0

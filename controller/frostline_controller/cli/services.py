@@ -9,9 +9,9 @@ from frostline_contract.durable_files import make_folder_durably
 from frostline_contract.job import Job
 from frostline_contract.run_directory import RunDirectory
 from frostline_controller.cli.errors import CommandError
-from frostline_controller.cluster.local_cluster import ClusterFailure, LocalCluster
-from frostline_controller.cluster.service_process import Service, cache_service, controller_service
-from frostline_controller.local.redis_process import RedisProcess, RedisUnavailable, start_redis
+from frostline_controller.cluster.local.cluster import ClusterFailure, LocalCluster
+from frostline_controller.cluster.local.redis_process import RedisProcess, RedisUnavailable, start_redis
+from frostline_controller.cluster.local.service_process import Service, cache_service, controller_service
 from frostline_rpc.auth import Tokens
 
 log = logging.getLogger(__name__)

@@ -1,1 +1,1 @@
-"""The cluster as the controller sees it (`backend`), and the laptop's own (`local_backend`, `local_cluster`)."""
+"""The cluster as the controller sees it: `backend` says what is asked of one, `local` and `kubernetes` answer."""

@@ -1,1 +1,1 @@
-"""Workers of a run: who enters, who leaves, whose pod is taken away."""
+"""Members: who is in the run, who may come in, who leaves, who hangs, who is slow, whose device is sick."""

@@ -2,12 +2,12 @@
 
 import logging
 
-from frostline_controller.membership import GONE, LEAVING, Worker
+from frostline_controller.members.membership import GONE, LEAVING, Worker
 from frostline_controller.recovery.driver import Failures
+from frostline_controller.reshape.triggers import Adapting
 from frostline_controller.run.drain import Drain
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
-from frostline_controller.service.adapting import Adapting
 from frostline_proto.v1 import control_pb2 as pb
 
 log = logging.getLogger(__name__)

@@ -1,1 +1,4 @@
-"""Planning: who computes what, and what a step will cost. Pure: no clock, no I/O, no torch (docs/design.md 7)."""
+"""Planning: who computes what, and what a step will cost (docs/design.md 7).
+
+Pure, without clock, I/O and torch, but for `choice` and `profiles`, which ask it and keep what workers measured.
+"""

@@ -6,7 +6,7 @@ from typing import Any
 
 from frostline_contract.pieces import Pieces
 from frostline_contract.plan import GenerationId, Placement
-from frostline_controller.membership import Worker
+from frostline_controller.members.membership import Worker
 
 
 @dataclass(frozen=True, kw_only=True)

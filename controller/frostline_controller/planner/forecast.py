@@ -10,11 +10,11 @@ from frostline_contract.job import Job
 from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
 from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.cli.model_size import ModelSize, model_size
-from frostline_controller.measured import MeasuredProfile
 from frostline_controller.planner.advice import Advice, advise
 from frostline_controller.planner.analytic import analytic_profiles
 from frostline_controller.planner.describe import as_json
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots
+from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.search import PlannedPlacement, make_plan
 
 DEFAULT_STEPS = 1000

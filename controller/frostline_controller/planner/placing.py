@@ -7,9 +7,9 @@ from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.assignment import assign_workers
 from frostline_controller.planner.cost import CostModel, StepCost, step_cost
+from frostline_controller.planner.cuts import StageCosts, refined_bounds
 from frostline_controller.planner.inputs import replica_speeds
 from frostline_controller.planner.leaves import deal_by_speed
-from frostline_controller.planner.partition import StageCosts, refined_bounds
 
 
 @dataclass(frozen=True)

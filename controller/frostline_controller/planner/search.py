@@ -17,10 +17,10 @@ from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.caching import cache_verdict
 from frostline_controller.planner.cost import CostModel, replica_micro_batches, step_cost
+from frostline_controller.planner.cuts import PartitionTable, StageCosts
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.paper_plan import paper_greedy_plan
-from frostline_controller.planner.partition import PartitionTable, StageCosts
 from frostline_controller.planner.placing import Alternative, PlannedPlacement, finish
 from frostline_controller.planner.shapes import (
     ALL_DEGREES_UP_TO,

@@ -3,11 +3,11 @@
 from collections.abc import Collection
 
 from frostline_contract.plan import Plan
-from frostline_controller.membership import Membership
+from frostline_controller.members.membership import Membership
 from frostline_controller.recovery.facts import Failure
+from frostline_controller.recovery.reports import Recovery, last_line
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
-from frostline_controller.service.recovery import Recovery, last_line
 
 CAUSES_TOLD = 3
 MARKS_OF_A_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "interrupted")

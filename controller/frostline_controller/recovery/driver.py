@@ -10,20 +10,20 @@ import logging
 from frostline_contract.lineage import ROLLBACK
 from frostline_contract.phases import ControllerPhase, Phase
 from frostline_contract.plan import Plan
+from frostline_controller.faults import PlannedFaults
+from frostline_controller.members.devices import no_placement
 from frostline_controller.members.entry import Entry, EntryWatch
+from frostline_controller.members.membership import LEAVING, Worker
 from frostline_controller.members.removal import Removals
-from frostline_controller.membership import LEAVING, Worker
+from frostline_controller.planner.choice import Choosing
 from frostline_controller.recovery.cause import cause_of, of_its_own, tell_wrong_bits
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
+from frostline_controller.recovery.plans import Starting
+from frostline_controller.recovery.reports import Recovery, distrusts_anew, facts_line, fence_message, generation_of, last_line
+from frostline_controller.reshape.two_phase import Reshaping
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.store import RunStore
-from frostline_controller.service.choosing import Choosing
-from frostline_controller.service.devices import no_placement
-from frostline_controller.service.faults import PlannedFaults
-from frostline_controller.service.recovery import Recovery, distrusts_anew, facts_line, fence_message, generation_of, last_line
-from frostline_controller.service.reshaping import Reshaping
-from frostline_controller.service.starting import Starting
 from frostline_proto.v1 import control_pb2 as pb
 
 log = logging.getLogger(__name__)

@@ -1,1 +1,1 @@
-"""The switch to another placement while training goes on: when it may be, and what is known of the prepared plan."""
+"""Reshapes: what asks for another placement, and the two phases in which training members switch to it."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from frostline_contract.plan import Plan
-from frostline_controller.membership import Membership
+from frostline_controller.members.membership import Membership
 from frostline_proto.v1 import control_pb2 as pb
 
 ENTERED_WAIT_SECONDS = 2.0

@@ -1,1 +1,1 @@
-"""One run as the controller holds it: what is known of it, what is on disk, what is to be sent."""
+"""The run: what is known of it, what is on disk, what is to be sent, what is done each round and why in this order."""

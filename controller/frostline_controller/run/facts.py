@@ -10,11 +10,11 @@ from frostline_contract.phases import OUTSIDE
 from frostline_contract.plan import Decision, Plan
 from frostline_contract.run_status import ENDED
 from frostline_controller.cluster.backend import ClusterState
-from frostline_controller.history import in_force, surviving_decisions
-from frostline_controller.membership import GONE, Membership, Worker
+from frostline_controller.decisions.surviving import in_force, surviving_decisions
+from frostline_controller.members.membership import GONE, Membership, Worker
+from frostline_controller.run.durable import DurableState, FailedDevice, RunIdentity
 from frostline_controller.run.memory_account import MemoryAccount
 from frostline_controller.run.store import RunStore
-from frostline_controller.state.durable import DurableState, FailedDevice, RunIdentity
 
 DEVICE_FAILURES_MAX = 2
 """A GPU that failed so often in a run is not used in it any more: one error is often the only one."""

@@ -1,9 +1,9 @@
 """The first plan of a run, and the first after a resume or a pause: made when the workers for it are there."""
 
 from frostline_controller.members.entry import Entry, EntryWatch
+from frostline_controller.members.start_wait import StartWait
+from frostline_controller.recovery.plans import Starting
 from frostline_controller.run.facts import RunFacts
-from frostline_controller.service.start_wait import StartWait
-from frostline_controller.service.starting import Starting
 
 
 class FirstPlan:

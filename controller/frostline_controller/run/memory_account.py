@@ -1,7 +1,7 @@
 """What each generation's plan said of memory, beside what its members measured: for the status, the result and the report."""
 
 from frostline_contract.plan import Plan
-from frostline_controller.membership import Worker
+from frostline_controller.members.membership import Worker
 from frostline_proto.v1 import control_pb2 as pb
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from frostline_contract.plan import Decision, GenerationId, Plan
 from frostline_controller.cluster.backend import ClusterBackend
-from frostline_controller.history import due_in
+from frostline_controller.decisions.surviving import due_in
+from frostline_controller.run.durable import with_decisions
+from frostline_controller.run.events import KINDS, event_line
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore
-from frostline_controller.service.events import KINDS, event_line
-from frostline_controller.service.streams import Streams
-from frostline_controller.state.durable import with_decisions
+from frostline_controller.serving.streams import Streams
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message

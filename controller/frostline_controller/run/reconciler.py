@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from frostline_controller.checkpoints import CheckpointsGone
+from frostline_controller.recovery.plans import tell_gone
+from frostline_controller.run.checkpoints import CheckpointsGone
+from frostline_controller.run.controller import Controller
 from frostline_controller.run.run_phase import (
     ENDED,
     EVERY,
@@ -26,8 +28,6 @@ from frostline_controller.run.run_phase import (
     WAITING,
     RunPhase,
 )
-from frostline_controller.service.controller import Controller
-from frostline_controller.service.starting import tell_gone
 
 log = logging.getLogger(__name__)
 

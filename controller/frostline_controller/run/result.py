@@ -9,7 +9,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 
 from frostline_contract.plan import Plan
 from frostline_contract.run_status import RunStatus
-from frostline_controller.epochs import claim_result, current_epoch
+from frostline_controller.run.epochs import claim_result, current_epoch
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore
 from frostline_proto.v1 import control_pb2 as pb

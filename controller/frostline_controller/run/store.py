@@ -10,10 +10,10 @@ from typing import Any
 from frostline_contract.job import Job, section_digests
 from frostline_contract.run_directory import RunDirectory
 from frostline_controller.recovery.budget import RetryBudget
-from frostline_controller.service.events import EventLog
-from frostline_controller.service.plan_log import PlanLog
-from frostline_controller.service.records import RecordLog, StatisticsLog
-from frostline_controller.state.durable import DurableState, DurableStore, FailedDevice, RunIdentity
+from frostline_controller.run.durable import DurableState, DurableStore, FailedDevice, RunIdentity
+from frostline_controller.run.events import EventLog
+from frostline_controller.run.plan_log import PlanLog
+from frostline_controller.run.records import RecordLog, StatisticsLog
 
 
 @dataclass

@@ -4,7 +4,7 @@ A policy is a pure function: it reads statistics and returns a wish with its rea
 same run freezes the same way everywhere; rails, guard, numbering and durability are not its business.
 """
 
-from frostline_controller.freezing.inputs import FreezeInputs, Proposal, blocks_frozen, freeze_point_of
+from frostline_controller.decisions.inputs import FreezeInputs, Proposal, blocks_frozen, freeze_point_of
 
 SLOW = 0.1
 """A loss that falls by less than this share from one interval to the next has slowed down."""

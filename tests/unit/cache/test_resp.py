@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from frostline_controller.local.redis_process import RedisProcess
+from frostline_controller.cluster.local.redis_process import RedisProcess
 from frostline_trainer.cache.resp import Connection, ConnectionFault, Outcome, ProtocolSurprise
 
 

@@ -4,7 +4,7 @@ import torch
 
 from frostline_contract.job import parse_job
 from frostline_trainer.cache.revision import prefix_revision
-from frostline_trainer.training.caching import preprocessing_of
+from frostline_trainer.prefix.cache_use import preprocessing_of
 
 
 def states() -> list[dict[str, torch.Tensor]]:

@@ -12,7 +12,7 @@ from frostline_cache_server.admission import admit, allocated_bytes, stored_byte
 from frostline_cache_server.boundaries import FIRST_LEASE_SECONDS, FORGET_SECONDS, Boundaries
 from frostline_cache_server.shards import parse_addresses
 from frostline_contract.cache_identity import CHUNK_BYTES, HEADER, CacheIdentity
-from frostline_controller.local.redis_process import RedisProcess
+from frostline_controller.cluster.local.redis_process import RedisProcess
 
 VALUE = 100_000
 MIB = 1 << 20

@@ -12,7 +12,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from frostline_controller.local.redis_process import RedisProcess, RedisUnavailable, find_redis_server, start_redis
+from frostline_controller.cluster.local.redis_process import RedisProcess, RedisUnavailable, find_redis_server, start_redis
 
 
 def test_it_is_bounded_evicts_nothing_and_keeps_nothing_on_disk(redis_server: RedisProcess) -> None:
@@ -55,7 +55,7 @@ def test_it_stops_and_leaves_no_password_behind(start_shard: Callable[..., Redis
 def test_it_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
     code = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from frostline_controller.local.redis_process import start_redis\n"
+        "from frostline_controller.cluster.local.redis_process import start_redis\n"
         "shard = start_redis(Path(sys.argv[1]), 16 << 20)\nprint(shard.process.pid, flush=True)\ntime.sleep(60)\n"
     )
     owner = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)

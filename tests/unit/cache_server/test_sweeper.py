@@ -9,7 +9,7 @@ from frostline_cache_server.boundaries import Boundaries
 from frostline_cache_server.shards import ShardMap
 from frostline_cache_server.sweeper import Sweeper
 from frostline_contract.cache_identity import CacheIdentity
-from frostline_controller.local.redis_process import RedisProcess
+from frostline_controller.cluster.local.redis_process import RedisProcess
 
 USABLE = 32 << 20
 

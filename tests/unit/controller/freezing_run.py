@@ -9,9 +9,9 @@ from frostline_contract.job.training import EvaluationSection
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.plan import Decision
 from frostline_contract.statistics import GuardReading, IntervalStatistics
-from frostline_controller.freezing.decide import decide
-from frostline_controller.freezing.inputs import FreezeInputs
-from frostline_controller.freezing.rails import RAIL_NAMES
+from frostline_controller.decisions.decide import decide
+from frostline_controller.decisions.inputs import FreezeInputs
+from frostline_controller.decisions.rails import RAIL_NAMES
 
 INTERVAL, LAG = 10, 3
 

@@ -9,11 +9,11 @@ import yaml
 
 from frostline_contract.job import parse_job
 from frostline_contract.plan import GenerationId, Plan
-from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.planner.caching import verdict_in
-from frostline_controller.service.cache_news import CacheNews
-from frostline_controller.service.run import Run
-from frostline_controller.state.durable import DurableStore
+from frostline_controller.run.cache_news import CacheNews
+from frostline_controller.run.durable import DurableStore
+from frostline_controller.run.run import Run
 from tests.hand_made_plans import Layout
 from tests.integration.scripted_worker import job_values
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import psutil
 
-from frostline_controller.cluster.child import start_child
+from frostline_controller.cluster.local.child import start_child
 
 WAIT_SECONDS = 30.0
 STARTS_ONE = """
 import os, sys, time
 from pathlib import Path
-from frostline_controller.cluster.child import start_child
+from frostline_controller.cluster.local.child import start_child
 if sys.argv[2:] == ["stuck"]:  # what a copy of a process with gRPC's threads may do
     os.register_at_fork(after_in_child=lambda: time.sleep(3600))
 folder = Path(sys.argv[1])

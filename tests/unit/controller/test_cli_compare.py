@@ -12,7 +12,7 @@ from frostline_controller.cli.compare import accuracy_trials, share_equal_numeri
 from frostline_controller.cli.compare_report import Comparison, write_comparison
 from frostline_controller.cli.compare_statistics import paired_difference, sign_flip_lower_bound
 from frostline_controller.cli.trials import Outcome, Trial, read_outcome, static_overrides
-from frostline_controller.freezing.student_t import t_quantile, upper_tail
+from frostline_controller.decisions.student_t import t_quantile, upper_tail
 from tests.unit.controller.synthetic_run import job_values, write_run
 
 # Tables of Student's distribution: 95 % quantiles by degrees of freedom.

@@ -7,7 +7,7 @@ import pytest
 
 from frostline_contract.durable_files import create_durably
 from frostline_controller.cluster.backend import Conflict
-from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_controller.cluster.local.backend import LocalBackend
 
 
 def test_empty_cluster_reads_as_nothing(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from frostline_contract.epochs import FoundCheckpoint, RunEpoch, checkpoint_path, newest, parse_epochs, surviving
 from frostline_contract.plan import GenerationId, Placement, Plan
-from frostline_controller.checkpoints import newest_checkpoint, surviving_checkpoints
 from frostline_controller.cluster.backend import Conflict
-from frostline_controller.epochs import claim_result, current_epoch, raise_epoch, reopen
+from frostline_controller.run.checkpoints import newest_checkpoint, surviving_checkpoints
+from frostline_controller.run.epochs import claim_result, current_epoch, raise_epoch, reopen
 
 PLACEMENT = Placement(pp_degree=1, dp_degree=1, stage_bounds=(0, 2), leaf_bounds=(0, 1), workers=("a",))
 

@@ -4,15 +4,15 @@ import pytest
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import parse_job
-from frostline_controller.freezing.decide import decide
-from frostline_controller.freezing.inputs import FreezeInputs
-from frostline_controller.freezing.registry import policy_names
+from frostline_controller.decisions.decide import decide
+from frostline_controller.decisions.inputs import FreezeInputs
+from frostline_controller.decisions.registry import policy_names
 from tests.unit.controller.freezing_run import decision, entry, inputs_of, simulate
 
 FALLING = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
 BARE = {"only": ()}
 TWO_BLOCKS = """
-from frostline_controller.freezing.inputs import Proposal
+from frostline_controller.decisions.inputs import Proposal
 
 def propose(inputs):
     return Proposal(3, "two blocks, says the plug-in")

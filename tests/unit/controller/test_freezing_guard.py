@@ -12,10 +12,10 @@ from scipy import stats
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.statistics import GuardReading
-from frostline_controller.freezing.decide import decide
-from frostline_controller.freezing.guard import compare
-from frostline_controller.freezing.history import Change, changes, position, surviving_decisions
-from frostline_controller.freezing.student_t import t_quantile, upper_tail
+from frostline_controller.decisions.decide import decide
+from frostline_controller.decisions.guard import compare
+from frostline_controller.decisions.lineages import Change, changes, position, surviving_decisions
+from frostline_controller.decisions.student_t import t_quantile, upper_tail
 from tests.unit.controller.freezing_run import INTERVAL, LAG, decision, entry, inputs_of, simulate
 
 FALLING = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frostline_controller.freezing.inputs import blocks_frozen, freeze_point_of, whole_blocks
-from frostline_controller.freezing.policies import gradient_change, information_per_flop, schedule
-from frostline_controller.freezing.policies.gradient_argmin import equation_one, propose, scores_of
-from frostline_controller.freezing.registry import BUILT_IN, find_policy
+from frostline_controller.decisions.inputs import blocks_frozen, freeze_point_of, whole_blocks
+from frostline_controller.decisions.policies import gradient_change, information_per_flop, schedule
+from frostline_controller.decisions.policies.gradient_argmin import equation_one, propose, scores_of
+from frostline_controller.decisions.registry import BUILT_IN, find_policy
 from tests.unit.controller.freezing_run import INTERVAL, decision, entry, inputs_of, simulate
 
 RISING = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]

@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frostline_controller.freezing.decide import decide
-from frostline_controller.freezing.inputs import blocks_frozen
+from frostline_controller.decisions.decide import decide
+from frostline_controller.decisions.inputs import blocks_frozen
 from tests.unit.controller.freezing_run import entry, inputs_of, simulate
 
 norms = st.one_of(st.floats(0.0, 100.0), st.sampled_from([math.nan, math.inf, 0.0]))

@@ -6,10 +6,10 @@ import pytest
 
 from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.job.training import EvaluationSection
-from frostline_controller.freezing.decide import check_freezing, decide
-from frostline_controller.freezing.inputs import FreezeInputs, Proposal
-from frostline_controller.freezing.rails import RAIL_NAMES, apply_rails
-from frostline_controller.freezing.registry import Policy
+from frostline_controller.decisions.decide import check_freezing, decide
+from frostline_controller.decisions.inputs import FreezeInputs, Proposal
+from frostline_controller.decisions.rails import RAIL_NAMES, apply_rails
+from frostline_controller.decisions.registry import Policy
 from tests.unit.controller.freezing_run import INTERVAL, decision, entry, inputs_of
 
 FALLING = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]

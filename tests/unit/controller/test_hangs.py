@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frostline_contract.phases import Phase
-from frostline_controller.hangs import DEADLINE_FACTOR, EQUAL_FACTOR, FIRST_FACTOR, DevicePlace, Progress, judge
+from frostline_controller.members.hangs import DEADLINE_FACTOR, EQUAL_FACTOR, FIRST_FACTOR, DevicePlace, Progress, judge
 
 FLOOR, SILENT = 60.0, 2.0
 USUAL = {"schedule": 0.02, "exchange": 0.003, "vote": 0.002, "commit": 0.001, "load": 0.001}

@@ -5,7 +5,7 @@ import pytest
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.lineage import LineageStart
 from frostline_contract.plan import Decision
-from frostline_controller.history import in_force, next_number, surviving_decisions, without_pending_rollbacks
+from frostline_controller.decisions.surviving import in_force, next_number, surviving_decisions, without_pending_rollbacks
 
 CALENDAR = DecisionCalendar(interval_steps=8, lag_steps=3, total_steps=64)
 FREEZE = Decision(number=1, interval=1, effective_step=11, freeze_point=2, kind="freeze")

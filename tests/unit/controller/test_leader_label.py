@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from frostline_controller.cluster.kubernetes_api import ApiError
-from frostline_controller.cluster.leader_label import LEADER, ROLE, LeaderLabel
+from frostline_controller.cluster.kubernetes.api import ApiError
+from frostline_controller.cluster.kubernetes.leader_label import LEADER, ROLE, LeaderLabel
 
 
 class Pods:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from frostline_controller.cluster.lease import LeaderLease, LeaseTimes
+from frostline_controller.cluster.kubernetes.lease import LeaderLease, LeaseTimes
 
 
 class OneLease:

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frostline_contract.plan import Decision
-from frostline_controller.deciding import decision_line
-from frostline_controller.service.events import EventLog, event_line
-from frostline_controller.service.plan_log import PlanLog, plan_end_line
-from frostline_controller.service.records import RecordLog, StatisticsLog
-from frostline_controller.state.decisions import pack_decisions, unpack_decisions
-from frostline_controller.state.durable import DurableState, decode_state, encode_state
-from frostline_controller.state.journal import Journal, all_written
+from frostline_controller.decisions.kept import pack_decisions, unpack_decisions
+from frostline_controller.decisions.next_decision import decision_line
+from frostline_controller.run.durable import DurableState, decode_state, encode_state
+from frostline_controller.run.events import EventLog, event_line
+from frostline_controller.run.journal import Journal, all_written
+from frostline_controller.run.plan_log import PlanLog, plan_end_line
+from frostline_controller.run.records import RecordLog, StatisticsLog
 from frostline_rpc.errors import NotLeading
 from tests.unit.controller.test_service_state import CALENDAR, decision, interval, record
 

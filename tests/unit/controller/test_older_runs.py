@@ -9,10 +9,10 @@ from pathlib import Path
 from frostline_contract.annotations import PLAN
 from frostline_controller import api
 from frostline_controller.cli.status import from_files
-from frostline_controller.cluster.local_backend import LocalBackend
+from frostline_controller.cluster.local.backend import LocalBackend
 from frostline_controller.report.data import read_run
 from frostline_controller.report.occupancy import occupancy
-from frostline_controller.state.durable import DurableState, PinnedShape, decode_state, encode_state
+from frostline_controller.run.durable import DurableState, PinnedShape, decode_state, encode_state
 from tests.older_runs import rewrite_as_before
 from tests.unit.controller.synthetic_run import write_run
 

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from frostline_contract.plan import GenerationId, PieceHolders, Placement, Plan, StateTag
 from frostline_contract.statistics import UnitProfile, WorkerProfile
-from frostline_controller.kept_profile import KeptProfile
-from frostline_controller.membership import Worker
-from frostline_controller.plan_building import buddies_of, entry_plan, survivors_plan, switching_plan, uncovered_of
+from frostline_controller.members.membership import Worker
+from frostline_controller.members.stragglers import slowness
 from frostline_controller.planner.draft import PlanDraft
+from frostline_controller.planner.kept_profile import KeptProfile
+from frostline_controller.planner.plans import buddies_of, entry_plan, survivors_plan, switching_plan, uncovered_of
 from frostline_controller.recovery.answer import answer
 from frostline_controller.recovery.facts import Failure, GoOn, HeldPiece, SurvivorReport
-from frostline_controller.state.durable import STATE_BYTES_MAX, DurableState, decode_state, encode_state
-from frostline_controller.stragglers import slowness
+from frostline_controller.run.durable import STATE_BYTES_MAX, DurableState, decode_state, encode_state
 
 UNIT = UnitProfile(
     forward_seconds=0.1, backward_seconds=0.2, parameter_bytes=1, optimizer_bytes=2, activation_bytes=3, output_bytes=4

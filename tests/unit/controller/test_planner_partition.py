@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.cost import CostModel, step_cost
+from frostline_controller.planner.cuts import PartitionTable, StageCosts, refined_bounds
 from frostline_controller.planner.leaves import deal_by_speed
-from frostline_controller.planner.partition import PartitionTable, StageCosts, refined_bounds
 from tests.unit.controller.planner_cases import all_bounds, inputs, unit
 
 

@@ -6,8 +6,8 @@ from frostline_contract.job import parse_job
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.schedule_figures import Figures
 from frostline_contract.schedules import BUILT_IN, Schedule, gpipe
+from frostline_controller.planner.adapter import check_shapes
 from frostline_controller.planner.search import make_plan
-from frostline_controller.planning import check_shapes
 from tests.unit.controller.planner_cases import inputs
 from tests.unit.controller.synthetic_run import job_values
 

@@ -11,10 +11,10 @@ from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.plan import Placement
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
-from frostline_controller.plan_building import buddies_of, uncovered_of
 from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.planner.inputs import MemberInfo
 from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.plans import buddies_of, uncovered_of
 from frostline_controller.planner.search import COST_TOLERANCE, make_plan
 from frostline_controller.planner.shapes import schedules_for
 from tests.unit.controller.planner_cases import all_bounds, inputs, members, unit

@@ -5,11 +5,11 @@ import pytest
 from frostline_contract.job import Job, parse_job
 from frostline_contract.plan import MICRO_BATCH, SAMPLE
 from frostline_contract.statistics import UnitProfile, WorkerProfile
-from frostline_controller.kept_profile import KeptProfile
-from frostline_controller.membership import Worker
+from frostline_controller.members.membership import Worker
+from frostline_controller.planner.adapter import Situation, choose_placement
+from frostline_controller.planner.kept_profile import KeptProfile
 from frostline_controller.planner.tiles import choose_prefix_tile
-from frostline_controller.planning import Situation, choose_placement
-from frostline_controller.state.durable import RunIdentity
+from frostline_controller.run.durable import RunIdentity
 
 FOUND = "block 0 gives a sample other bits in a tile of 8 x 17 tokens that is reversed (float64)"
 UNIT = UnitProfile(forward_seconds=8e-3, backward_seconds=16e-3, parameter_bytes=1000, optimizer_bytes=2000,

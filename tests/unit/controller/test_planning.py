@@ -1,9 +1,9 @@
 """From workers' measurements to the planner's inputs."""
 
 from frostline_contract.statistics import UnitProfile, WorkerProfile
-from frostline_controller.kept_profile import KeptProfile
-from frostline_controller.membership import Worker
-from frostline_controller.planning import reference_profile
+from frostline_controller.members.membership import Worker
+from frostline_controller.planner.adapter import reference_profile
+from frostline_controller.planner.kept_profile import KeptProfile
 
 
 def worker(name: str, *seconds: float) -> Worker:

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frostline_contract.plan import Placement, Plan
-from frostline_controller.membership import Worker
-from frostline_controller.plan_building import (
+from frostline_controller.members.membership import Worker
+from frostline_controller.planner.draft import PlanDraft
+from frostline_controller.planner.plans import (
     buddies_of,
     entry_plan,
     pieces_in,
@@ -14,7 +15,6 @@ from frostline_controller.plan_building import (
     switching_plan,
     uncovered_of,
 )
-from frostline_controller.planner.draft import PlanDraft
 from frostline_controller.recovery.budget import ERROR_CHARACTERS, RetryBudget
 from frostline_controller.recovery.facts import GoOn
 from tests.unit.controller.failures import NUM_UNITS, generation, placement, plan, tag, vote

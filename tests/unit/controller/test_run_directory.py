@@ -15,17 +15,17 @@ import pytest
 
 from frostline_contract.annotations import FENCE, PLAN
 from frostline_contract.job import load_job, parse_job, section_digests
-from frostline_controller.checkpoints import newest_checkpoint
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import UserMistake
 from frostline_controller.cli.run_folder import new_run_folder, write_run_folder
 from frostline_controller.cli.run_lock import owned, owner
 from frostline_controller.cli.starting_checks import check_resumable, how_to_go_on
-from frostline_controller.cluster.local_backend import LocalBackend
-from frostline_controller.epochs import current_epoch, raise_epoch, reopen
-from frostline_controller.planning import check_shapes
+from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.planner.adapter import check_shapes
 from frostline_controller.report.data import read_run
-from frostline_controller.state.durable import DurableState, DurableStore, check_same_job, decode_state, encode_state
+from frostline_controller.run.checkpoints import newest_checkpoint
+from frostline_controller.run.durable import DurableState, DurableStore, check_same_job, decode_state, encode_state
+from frostline_controller.run.epochs import current_epoch, raise_epoch, reopen
 from frostline_rpc.auth import Tokens
 from tests.unit.controller.synthetic_run import job_values, write_run
 from tests.unit.controller.test_cli import end_of

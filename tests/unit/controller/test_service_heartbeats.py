@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from frostline_controller.service import servicer
-from frostline_controller.service.servicer import ControlServicer
+from frostline_controller.serving import servicer
+from frostline_controller.serving.servicer import ControlServicer
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
 from tests.unit.controller.test_service_sizing import Stage, first_plan, leading

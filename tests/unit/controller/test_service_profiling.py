@@ -9,7 +9,7 @@ import pytest
 from frostline_contract.job import dump_job, parse_job
 from frostline_contract.statistics import LinkProfile, WorkerProfile
 from frostline_controller.cli.main import main
-from frostline_controller.kept_profile import KeptProfile
+from frostline_controller.planner.kept_profile import KeptProfile
 from tests.integration.scripted_worker import NUM_UNITS, job_values
 from tests.unit.controller.test_service_sizing import UNIT, first_plan, leading
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.annotations import PROGRESS
-from frostline_controller.service.publishing import CHANGED_SECONDS, EVERY_SECONDS, Publishing
+from frostline_controller.serving.progress import CHANGED_SECONDS, EVERY_SECONDS, Publishing
 from tests.unit.controller.test_service_sizing import Stage
 
 

@@ -14,14 +14,14 @@ from frostline_contract.annotations import REQUESTED_WORKERS
 from frostline_contract.job import parse_job
 from frostline_contract.plan import Plan
 from frostline_contract.statistics import IntervalStatistics, UnitProfile, WorkerProfile
-from frostline_controller.cluster.local_backend import LocalBackend
-from frostline_controller.freezing.rails import RAIL_NAMES
-from frostline_controller.kept_profile import KeptProfile
-from frostline_controller.membership import Worker
+from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.decisions.rails import RAIL_NAMES
+from frostline_controller.members.membership import Worker
+from frostline_controller.planner.kept_profile import KeptProfile
+from frostline_controller.run.controller import Controller
+from frostline_controller.run.durable import DurableStore, RunIdentity
 from frostline_controller.run.reconciler import Reconciler
-from frostline_controller.service.controller import Controller
-from frostline_controller.service.run import Run
-from frostline_controller.state.durable import DurableStore, RunIdentity
+from frostline_controller.run.run import Run
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.convert import to_record
 from tests.integration.scripted_worker import NUM_UNITS, job_values, statistics

@@ -11,14 +11,13 @@ from frostline_contract.annotations import COMMAND, FENCE, PLAN, REQUESTED_WORKE
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision, GenerationId, Placement, Plan
 from frostline_contract.statistics import IntervalStatistics, StepRecord
-from frostline_controller.checkpoints import newest_checkpoint
 from frostline_controller.cluster.backend import Conflict
-from frostline_controller.cluster.local_backend import LocalBackend
-from frostline_controller.deciding import decision_line, read_replay
-from frostline_controller.history import in_force, next_number, surviving_decisions, surviving_statistics
-from frostline_controller.plan_building import sources_of
-from frostline_controller.service.records import RecordLog, ResultsDiffer, StatisticsLog
-from frostline_controller.state.durable import (
+from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.decisions.next_decision import decision_line, read_replay
+from frostline_controller.decisions.surviving import in_force, next_number, surviving_decisions, surviving_statistics
+from frostline_controller.planner.plans import sources_of
+from frostline_controller.run.checkpoints import newest_checkpoint
+from frostline_controller.run.durable import (
     DurableState,
     DurableStore,
     LineageStart,
@@ -26,7 +25,8 @@ from frostline_controller.state.durable import (
     encode_state,
     next_generation,
 )
-from frostline_controller.state.journal import Journal
+from frostline_controller.run.journal import Journal
+from frostline_controller.run.records import RecordLog, ResultsDiffer, StatisticsLog
 
 CALENDAR = DecisionCalendar(interval_steps=8, lag_steps=3, total_steps=200)
 

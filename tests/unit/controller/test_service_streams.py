@@ -2,7 +2,7 @@
 
 import asyncio
 
-from frostline_controller.service.streams import WOKEN_A_TURN, Streams
+from frostline_controller.serving.streams import WOKEN_A_TURN, Streams
 
 
 def test_a_broadcast_wakes_a_few_streams_a_turn() -> None:

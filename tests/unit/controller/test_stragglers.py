@@ -6,10 +6,10 @@ from frostline_contract.job import parse_job
 from frostline_contract.plan import Placement
 from frostline_contract.statistics import LinkProfile, UnitProfile, WorkerProfile
 from frostline_controller.cli.status import from_response, status_text
-from frostline_controller.kept_profile import KeptProfile
-from frostline_controller.membership import Worker
-from frostline_controller.planning import Choice, Situation, choose_placement
-from frostline_controller.stragglers import FORGET_SECONDS, LASTING_SECONDS, Belief, follow, slowness, work_of
+from frostline_controller.members.membership import Worker
+from frostline_controller.members.stragglers import FORGET_SECONDS, LASTING_SECONDS, Belief, follow, slowness, work_of
+from frostline_controller.planner.adapter import Choice, Situation, choose_placement
+from frostline_controller.planner.kept_profile import KeptProfile
 from frostline_proto.v1 import control_pb2 as pb
 
 UNITS = tuple(

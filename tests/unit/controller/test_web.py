@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
-from frostline_controller.service import drawing, web
-from frostline_controller.service.drawing import NotDrawn, Reports
-from frostline_controller.service.web import WebServer
+from frostline_controller.serving import drawing, web
+from frostline_controller.serving.drawing import NotDrawn, Reports
+from frostline_controller.serving.web import WebServer
 from tests.unit.controller.synthetic_run import write_run
 from tests.unit.controller.test_service_sizing import Stage
 

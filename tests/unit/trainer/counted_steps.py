@@ -1,9 +1,9 @@
 """A lone worker's steps on a device that counts what is waited for and carried (tests/counting_device.py)."""
 
 from frostline_contract.plan import StateTag
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import lone_groups
+from frostline_trainer.generations.groups import lone_groups
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.generation import Generation
 from tests.counting_device import DEVICE, CountingDevice
 from tests.exact_cases import NUM_UNITS, build_case
 from tests.unit.trainer.test_engine_loop import SMALL, Bench, decision, plan

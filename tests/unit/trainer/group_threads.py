@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TypeVar
 
-from frostline_trainer.comm.collectives import Group, connect_store, open_store
+from frostline_trainer.transport.collectives import Group, connect_store, open_store
 
 T = TypeVar("T")
 SECONDS = timedelta(seconds=60)

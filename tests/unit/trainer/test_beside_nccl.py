@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from frostline_contract.plan import NCCL, Plan
-from frostline_trainer.comm import collectives, nccl
-from frostline_trainer.comm.collectives import Group, open_store
-from frostline_trainer.engine.groups import Formation, Groups, Interrupted
+from frostline_trainer.generations.groups import Formation, Groups, Interrupted
+from frostline_trainer.transport import collectives, nccl
+from frostline_trainer.transport.collectives import Group, open_store
 from tests.hand_made_plans import Layout, Segment, make_plan
 from tests.simulated_members import in_threads, over
 from tests.simulated_nccl import Network

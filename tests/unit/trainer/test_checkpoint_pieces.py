@@ -11,7 +11,7 @@ from frostline_contract.pieces import Pieces
 from frostline_contract.plan import GenerationId
 from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece, read_manifest
 from frostline_trainer.checkpoints.writing import Snapshot
-from frostline_trainer.engine.unit_state import digest_of_pieces, unit_digest
+from frostline_trainer.step.unit_state import digest_of_pieces, unit_digest
 from tests.checkpoint_cases import TABLE, content, snapshot, write_all
 
 CUT = Pieces(2, 2)

@@ -14,7 +14,7 @@ from frostline_contract.epochs import MANIFEST_NAME, RunEpoch
 from frostline_trainer.checkpoints import writing as checkpoint_writing
 from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete, load_piece, read_manifest
 from frostline_trainer.checkpoints.writing import WriterNotices
-from frostline_trainer.engine.unit_state import run_digest, unit_digest
+from frostline_trainer.step.unit_state import run_digest, unit_digest
 from frostline_trainer.verify import Replayer
 from tests.checkpoint_cases import TABLE, content, new_writer, snapshot, steps_found, write_all
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from frostline_contract.communicators import CTA_BYTES, GENERATIONS, GROUP_CTAS, PAIR_CTAS, channels_of, most_communicator_bytes
-from frostline_trainer.comm import nccl
+from frostline_trainer.transport import nccl
 from tests.exact_cases import NEVER, Case
 from tests.hand_made_plans import Layout
 from tests.simulated_members import run_simulated

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from frostline_trainer.device_facts import (
+from frostline_trainer.process.device_facts import (
     cublas_version,
     device_facts,
     device_uuid,

@@ -13,17 +13,17 @@ from torch.utils import deterministic
 from frostline_contract.operations import Kind
 from frostline_contract.plan import Plan
 from frostline_contract.schedules import BUILT_IN
-from frostline_trainer.comm.collectives import Group
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.keeping import Keeper, wards_stay_on_device
-from frostline_trainer.engine.optimizer import Moments, UnitOptimizer, fused_on_device
-from frostline_trainer.engine.prefix import PrefixReader
-from frostline_trainer.engine.program_check import checked_programs
-from frostline_trainer.engine.programs import Carried, StepShape
-from frostline_trainer.engine.stage import Stage
-from frostline_trainer.engine.step_feed import Ahead
-from frostline_trainer.engine.unit_state import HOST, place_unit
-from frostline_trainer.setup import deterministic_cuda
+from frostline_trainer.prefix.prefix import PrefixReader
+from frostline_trainer.process.setup import deterministic_cuda
+from frostline_trainer.replication.buddies import Keeper, wards_stay_on_device
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.optimizer import Moments, UnitOptimizer, fused_on_device
+from frostline_trainer.step.program_check import checked_programs
+from frostline_trainer.step.programs import Carried, StepShape
+from frostline_trainer.step.stage import Stage
+from frostline_trainer.step.step_feed import Ahead
+from frostline_trainer.step.unit_state import HOST, place_unit
+from frostline_trainer.transport.collectives import Group
 from tests.counting_device import BLOCKING, COPY, DEVICE, READ, CountingDevice
 from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout

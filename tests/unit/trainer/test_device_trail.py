@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from frostline_contract.phases import Phase
-from frostline_controller.stragglers import slowness
-from frostline_trainer.comm.waiting import blocked, thread_blocked, waits_of
-from frostline_trainer.engine.device_clock import clock_of
-from frostline_trainer.engine.device_trail import MARKS_MAX, Spent, Trail
-from frostline_trainer.engine.link import Links
-from frostline_trainer.life.introducing import heartbeat
-from frostline_trainer.training.phases import PhaseClock
+from frostline_controller.members.stragglers import slowness
+from frostline_trainer.generations.messages import heartbeat
+from frostline_trainer.step.device_clock import clock_of
+from frostline_trainer.step.device_trail import MARKS_MAX, Spent, Trail
+from frostline_trainer.step.link import Links
+from frostline_trainer.step.phases import PhaseClock
+from frostline_trainer.transport.waiting import blocked, thread_blocked, waits_of
 from tests.simulated_device import SimulatedDevice, TimedDevice, device_error
 
 

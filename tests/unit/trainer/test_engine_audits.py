@@ -4,7 +4,7 @@ import pytest
 
 from frostline_contract.job.training import TrainingSection
 from frostline_contract.plan import Plan
-from frostline_trainer.engine.audits import all_culprits, audit_is_due, audits_of, judge
+from frostline_trainer.replication.audits import all_culprits, audit_is_due, audits_of, judge
 from tests.hand_made_plans import Layout, buddies_in, lone_plan, with_buddies
 
 RIGHT, WRONG, OTHER = b"right", b"wrong", b"other"

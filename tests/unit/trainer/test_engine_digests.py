@@ -2,7 +2,7 @@
 
 import torch
 
-from frostline_trainer.engine.digests import weights_digest
+from frostline_trainer.step.digests import weights_digest
 from tests.exact_cases import Case, build_case
 
 

@@ -11,13 +11,13 @@ import torch
 from torch._C._distributed_c10d import ErrorType
 
 from frostline_contract.plan import SeenVote, StateTag
-from frostline_trainer.comm.collectives import Group
-from frostline_trainer.comm.waiting import waits_of
-from frostline_trainer.engine.device_clock import clock_of
-from frostline_trainer.engine.device_trail import Trail
-from frostline_trainer.engine.fence import wait_for_device
-from frostline_trainer.engine.groups import Groups, Interrupted, lone_groups
-from frostline_trainer.training.loop import TrainingLoop
+from frostline_trainer.generations.groups import Groups, Interrupted, lone_groups
+from frostline_trainer.step.device_clock import clock_of
+from frostline_trainer.step.device_trail import Trail
+from frostline_trainer.step.fence import wait_for_device
+from frostline_trainer.step.loop import TrainingLoop
+from frostline_trainer.transport.collectives import Group
+from frostline_trainer.transport.waiting import waits_of
 from tests.exact_cases import NUM_UNITS
 from tests.simulated_device import SimulatedDevice, device_error
 from tests.unit.trainer.test_engine_loop import Bench, decision

@@ -7,13 +7,13 @@ import torch
 
 from frostline_contract.job.training import OptimizerSection
 from frostline_contract.plan import Placement, Plan
-from frostline_trainer.comm.collectives import Group
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.gradients import UNIT_ALIGNMENT, GradientBuffers
-from frostline_trainer.engine.groups import lone_groups
-from frostline_trainer.engine.keeping import Home, Keeper, Parcel, parcels_of
-from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
-from frostline_trainer.engine.unit_state import export_unit
+from frostline_trainer.generations.groups import lone_groups
+from frostline_trainer.replication.buddies import Home, Keeper, Parcel, parcels_of
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.gradients import UNIT_ALIGNMENT, GradientBuffers
+from frostline_trainer.step.optimizer import Moments, UnitOptimizer
+from frostline_trainer.step.unit_state import export_unit
+from frostline_trainer.transport.collectives import Group
 from tests.exact_cases import NUM_UNITS, Case, build_case
 from tests.hand_made_plans import Layout, Segment, make_plan, with_buddies
 

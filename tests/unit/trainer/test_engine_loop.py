@@ -12,13 +12,13 @@ import torch
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.plan import Decision, GenerationId, Plan, SeenVote
 from frostline_trainer.control.mailbox import Mailbox
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import lone_groups
-from frostline_trainer.training.committing import close_interval
-from frostline_trainer.training.due import CheckpointDue, Due, Ended, FreezeDue, IntervalDue, LoopEnd, RollbackDue, VotePassed
-from frostline_trainer.training.loop import BETWEEN_STEPS, TrainingLoop
-from frostline_trainer.training.phases import PhaseClock
-from frostline_trainer.training.run_state import RunState
+from frostline_trainer.generations.groups import lone_groups
+from frostline_trainer.step.committing import close_interval
+from frostline_trainer.step.due import CheckpointDue, Due, Ended, FreezeDue, IntervalDue, LoopEnd, RollbackDue, VotePassed
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.loop import BETWEEN_STEPS, TrainingLoop
+from frostline_trainer.step.phases import PhaseClock
+from frostline_trainer.step.run_state import RunState
 from tests.exact_cases import NUM_UNITS, Case, build_case
 from tests.hand_made_plans import Layout
 

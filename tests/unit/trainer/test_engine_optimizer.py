@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from frostline_contract.job.training import OptimizerSection
-from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
 from frostline_trainer.model import no_decay
+from frostline_trainer.step.optimizer import Moments, UnitOptimizer
 
 SECTIONS = {
     "adamw": OptimizerSection(),

@@ -7,8 +7,8 @@ import pytest
 
 from frostline_contract.operations import Kind, Operation
 from frostline_contract.schedules import BUILT_IN, Schedule
-from frostline_trainer.engine.program_check import check_programs, check_schedule, checked_programs
-from frostline_trainer.engine.programs import Carried, Instruction, Program, StepShape, lower
+from frostline_trainer.step.program_check import check_programs, check_schedule, checked_programs
+from frostline_trainer.step.programs import Carried, Instruction, Program, StepShape, lower
 
 SHAPES = [(pp, v) for pp in (1, 2, 3, 4, 6) for v in (1, 2, 3) if pp > 1 or v == 1]
 

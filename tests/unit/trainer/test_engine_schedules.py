@@ -15,8 +15,8 @@ from frostline_contract.schedules import (
     one_forward_one_backward,
     schedule_named,
 )
-from frostline_trainer.engine.gradients import GradientBuffers
-from frostline_trainer.engine.schedules import Action, check_schedule
+from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.schedules import Action, check_schedule
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

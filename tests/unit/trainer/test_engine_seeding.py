@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from frostline_trainer.engine.stage import seed_generators
+from frostline_trainer.step.stage import seed_generators
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 + 5, 2**63 - 1])

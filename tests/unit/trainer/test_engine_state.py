@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from frostline_contract.job.training import OptimizerSection
-from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
-from frostline_trainer.engine.unit_state import UnitState, export_unit, import_unit, pack, run_digest, unit_digest, unpack
 from frostline_trainer.model import no_decay
+from frostline_trainer.step.optimizer import Moments, UnitOptimizer
+from frostline_trainer.step.unit_state import UnitState, export_unit, import_unit, pack, run_digest, unit_digest, unpack
 
 SECTIONS = [OptimizerSection(), OptimizerSection(name="sgd")]
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frostline_contract.shape import deal_leaves, leaf_micro_batches
-from frostline_trainer.engine.alignment import is_aligned
-from frostline_trainer.engine.gradients import UNIT_ALIGNMENT, GradientBuffers
-from frostline_trainer.engine.tree import TreeSum, aligned_pieces
+from frostline_trainer.step.alignment import is_aligned
+from frostline_trainer.step.gradients import UNIT_ALIGNMENT, GradientBuffers
+from frostline_trainer.step.tree import TreeSum, aligned_pieces
 
 powers = st.integers(0, 6).map(lambda exponent: 2**exponent)
 

@@ -16,13 +16,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from frostline_trainer.engine.unit_state import export_unit, import_unit
 from frostline_trainer.model import (
     build_cut_model,
     no_decay,
     save_model,
     set_frozen,
 )
+from frostline_trainer.step.unit_state import export_unit, import_unit
 from tests.unit.trainer import families_cases as cases
 
 AUTO = {

@@ -17,8 +17,8 @@ from frostline_contract.durable_files import create_durably
 from frostline_contract.job import parse_job
 from frostline_trainer.faults.of_worker import FaultPlan, Progress
 from frostline_trainer.faults.partition import is_cut_off
-from frostline_trainer.identity import Identity, worker_id_of
-from frostline_trainer.training.phases import PhaseClock
+from frostline_trainer.process.identity import Identity, worker_id_of
+from frostline_trainer.step.phases import PhaseClock
 from tests.integration.scripted_worker import job_values, wait_for
 
 STEP_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "tally", "seen", "commit", "update")

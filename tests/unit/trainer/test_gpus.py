@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from frostline_trainer import worker
-from frostline_trainer.agent import Agent
-from frostline_trainer.gpus import NoDevice, assign_gpus, list_gpus, parse_listing, visible
-from frostline_trainer.preload import check_untouched
+from frostline_trainer.process import worker
+from frostline_trainer.process.agent import Agent
+from frostline_trainer.process.gpus import NoDevice, assign_gpus, list_gpus, parse_listing, visible
+from frostline_trainer.process.preload import check_untouched
 from tests.simulated_gpus import EIGHT_GPUS, put_machine_on_path
 
 A100 = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import torch
 
-from frostline_trainer.comm.collectives import Group, connect_store, open_store
+from frostline_trainer.transport.collectives import Group, connect_store, open_store
 
 CONNECTING = timedelta(seconds=6)
 SLOW_SECONDS = 7.0

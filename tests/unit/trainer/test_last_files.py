@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from frostline_trainer.checkpoints import last_files as last_files_module
+from frostline_trainer.checkpoints import saving as saving_module
+from frostline_trainer.checkpoints.last_files import LastFiles, Patience
 from frostline_trainer.checkpoints.reading import is_complete
 from frostline_trainer.control.mailbox import Mailbox
-from frostline_trainer.life import last_files as last_files_module
-from frostline_trainer.life import saving as saving_module
-from frostline_trainer.life.last_files import LastFiles, Patience
-from frostline_trainer.training.run_state import RunState
+from frostline_trainer.step.run_state import RunState
 from tests.unit.trainer.test_saving import Member
 
 STATE = RunState(step=7)

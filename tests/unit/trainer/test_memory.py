@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from frostline_trainer.engine import transfer
-from frostline_trainer.engine.context import RunContext
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.memory import LiveBytes, metered
 from frostline_trainer.profile import profile_units
+from frostline_trainer.step import transfer
+from frostline_trainer.step.context import RunContext
 from tests.exact_cases import Case, build_case
 
 CPU, DEVICE = torch.device("cpu"), torch.device("meta")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from frostline_trainer import worker
-from frostline_trainer.comm import nccl
-from frostline_trainer.comm.collectives import open_store
-from frostline_trainer.engine.groups import Formation
+from frostline_trainer.generations.groups import Formation
+from frostline_trainer.process import worker
+from frostline_trainer.transport import nccl
+from frostline_trainer.transport.collectives import open_store
 from tests.hand_made_plans import Layout, lone_plan
 
 ROOT = Path(__file__).parents[3]

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from frostline_proto.v1 import control_pb2
-from frostline_trainer.comm import gloo
-from frostline_trainer.comm.collectives import connect_store, open_store
-from frostline_trainer.comm.store_ping import answers
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.mailbox import Mailbox
-from frostline_trainer.identity import Identity
-from frostline_trainer.life.own_store import OwnStore
-from frostline_trainer.life.preparing import Preparation
+from frostline_trainer.generations.forming import Preparation
+from frostline_trainer.generations.own_store import OwnStore
+from frostline_trainer.process.identity import Identity
+from frostline_trainer.transport import gloo
+from frostline_trainer.transport.collectives import connect_store, open_store
+from frostline_trainer.transport.store_ping import answers
 from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout, Segment, make_plan
 

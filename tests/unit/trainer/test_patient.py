@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from frostline_trainer.comm.gloo import wait_for
+from frostline_trainer.transport.gloo import wait_for
 
 
 class Work:

@@ -8,8 +8,8 @@ from torch import nn
 
 from frostline_contract.job.training import OptimizerSection
 from frostline_contract.pieces import RANGE_ALIGNMENT, Pieces
-from frostline_trainer.engine.optimizer import Moments, UnitOptimizer
-from frostline_trainer.engine.unit_state import (
+from frostline_trainer.step.optimizer import Moments, UnitOptimizer
+from frostline_trainer.step.unit_state import (
     digest_of_pieces,
     export_piece,
     export_unit,

@@ -9,10 +9,10 @@ from frostline_contract.plan import StateTag
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import lone_groups
+from frostline_trainer.generations.groups import lone_groups
 from frostline_trainer.memory import LiveBytes
 from frostline_trainer.profile import profile_units
+from frostline_trainer.step.generation import Generation
 from tests.engine_member import Run, train_step
 from tests.exact_cases import BATCH, LEAVES, MICRO_BATCH, NEVER, NUM_UNITS, Case, build_case
 from tests.hand_made_plans import Layout, lone_plan

@@ -11,10 +11,10 @@ from frostline_contract.job import parse_job
 from frostline_contract.plan import GenerationId, Plan
 from frostline_trainer.faults.of_worker import PlannedFaults
 from frostline_trainer.generations.plan_table import PlanTable
-from frostline_trainer.identity import Identity
+from frostline_trainer.process.identity import Identity
 from frostline_trainer.process.plug import PLUG, Parts, Plug, plug_of
-from frostline_trainer.training.phases import PhaseClock
-from frostline_trainer.training.run_state import RunState
+from frostline_trainer.step.phases import PhaseClock
+from frostline_trainer.step.run_state import RunState
 from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout
 from tests.integration.scripted_worker import job_values
@@ -46,7 +46,7 @@ def test_a_module_that_is_not_there_is_named_with_a_remedy() -> None:
 
 
 def test_a_process_of_production_does_not_import_faults() -> None:
-    started = "frostline_trainer.agent, frostline_trainer.preload, frostline_trainer.worker, frostline_trainer.life.departure"
+    started = ", ".join(f"frostline_trainer.process.{name}" for name in ("agent", "preload", "worker", "exit_reporter"))
     code = f"import sys, {started}; print([name for name in sys.modules if name.startswith('frostline_trainer.faults')])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from frostline_trainer.pod_health import serve_pod_health
+from frostline_trainer.process.pod_health import serve_pod_health
 
 
 class Probed:

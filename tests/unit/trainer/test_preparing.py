@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from frostline_proto.v1 import control_pb2
-from frostline_trainer.comm.collectives import Group, open_store
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.mailbox import Mailbox
-from frostline_trainer.identity import Identity
-from frostline_trainer.life.preparing import NotFormed, Preparation
+from frostline_trainer.generations.forming import NotFormed, Preparation
+from frostline_trainer.process.identity import Identity
+from frostline_trainer.transport.collectives import Group, open_store
 from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout, Segment, make_plan
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.unit_kinds import first_of_its_kind
-from frostline_trainer.engine.unit_state import export_unit, unit_digest
-from frostline_trainer.probe import run_probe
+from frostline_trainer.process.probe import run_probe
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.unit_kinds import first_of_its_kind
+from frostline_trainer.step.unit_state import export_unit, unit_digest
 from tests.exact_cases import TASK_OF, Case, build_case
 from tests.uneven_kernel import planted
 

@@ -5,8 +5,8 @@ import pytest
 from frostline_contract.job import load_job
 from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_trainer import profile
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.setup import build_context
+from frostline_trainer.process.setup import build_context
+from frostline_trainer.step.context import RunContext
 from tests.benchmarks.subjects import DIGITS_JOB
 
 UNIT = UnitProfile(

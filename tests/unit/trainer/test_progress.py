@@ -7,11 +7,11 @@ import time
 import pytest
 
 from frostline_contract.plan import GenerationId
-from frostline_trainer.comm.waiting import blocked, waits_of
-from frostline_trainer.engine.link import Links
-from frostline_trainer.life.introducing import heartbeat
-from frostline_trainer.life.stacks import STACK_BYTES_MAX, record, stack_event
-from frostline_trainer.training.phases import WINDOW, PhaseClock, percentile
+from frostline_trainer.generations.messages import heartbeat
+from frostline_trainer.process.stacks import STACK_BYTES_MAX, record, stack_event
+from frostline_trainer.step.link import Links
+from frostline_trainer.step.phases import WINDOW, PhaseClock, percentile
+from frostline_trainer.transport.waiting import blocked, waits_of
 from tests.unit.trainer.group_threads import in_group
 
 

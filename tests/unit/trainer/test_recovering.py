@@ -8,12 +8,12 @@ from frostline_contract.plan import GenerationId, Plan
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.mailbox import Fenced, Mailbox
-from frostline_trainer.engine.wrong_bits import CacheDiffers
 from frostline_trainer.generations.plan_table import DueReport
-from frostline_trainer.identity import Identity
-from frostline_trainer.life.recovering import Recovery
-from frostline_trainer.life.worker import Worker
-from frostline_trainer.training.run_state import RunState
+from frostline_trainer.generations.recovering import Recovery
+from frostline_trainer.generations.worker import Worker
+from frostline_trainer.process.identity import Identity
+from frostline_trainer.replication.wrong_bits import CacheDiffers
+from frostline_trainer.step.run_state import RunState
 from tests.exact_cases import Case, build_case, job_of
 from tests.hand_made_plans import Layout
 

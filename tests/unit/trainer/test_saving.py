@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 from frostline_contract.plan import Decision, GenerationId, Plan
+from frostline_trainer.checkpoints import saving as saving_module
+from frostline_trainer.checkpoints.last_files import agree_written, save_final_model
 from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete
+from frostline_trainer.checkpoints.saving import Saving
 from frostline_trainer.checkpoints.writing import POLL_SECONDS
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import lone_groups
-from frostline_trainer.life import saving as saving_module
-from frostline_trainer.life.entering import Entered
-from frostline_trainer.life.last_files import agree_written, save_final_model
-from frostline_trainer.life.saving import Saving
-from frostline_trainer.training.run_state import RunState
+from frostline_trainer.generations.entering import Entered
+from frostline_trainer.generations.groups import lone_groups
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.run_state import RunState
 from tests.engine_member import EventList, Run, train_step
 from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from frostline_trainer import self_test
-from frostline_trainer.life.sick_device import is_device_error
-from frostline_trainer.probe import run_probe
-from frostline_trainer.self_test import PATTERNS, SickDevice, check_memory, compare_probes, count_wrong, write_pattern
+from frostline_trainer.process import self_test
+from frostline_trainer.process.probe import run_probe
+from frostline_trainer.process.self_test import PATTERNS, SickDevice, check_memory, compare_probes, count_wrong, write_pattern
+from frostline_trainer.process.sick_device import is_device_error
 from tests.exact_cases import Case, build_case
 
 CPU = torch.device("cpu")

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from frostline_contract.exit_codes import DEVICE
-from frostline_trainer.engine.context import RunContext
 from frostline_trainer.faults.of_worker import hang_device
-from frostline_trainer.life.departure import line_of
-from frostline_trainer.life.sick_device import answers, end_if_sick, end_if_silent, is_device_error, memory_shortage
+from frostline_trainer.process.exit_reporter import line_of
+from frostline_trainer.process.sick_device import answers, end_if_sick, end_if_silent, is_device_error, memory_shortage
+from frostline_trainer.step.context import RunContext
 from tests.exact_cases import Case, build_case
 from tests.simulated_device import SimulatedDevice, device_error
 
@@ -61,7 +61,7 @@ def test_a_device_is_asked_and_a_cpu_is_not(context: RunContext) -> None:
 def test_the_process_ends_at_once_with_a_code_of_its_own(end: Callable[..., None]) -> None:
     script = f"""
 import atexit, threading, torch
-from frostline_trainer.life import sick_device
+from frostline_trainer.process import sick_device
 from tests.exact_cases import Case, build_case
 from tests.simulated_device import SimulatedDevice, device_error
 atexit.register(print, "cleaned up")

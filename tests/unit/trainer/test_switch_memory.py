@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from frostline_contract.plan import StateTag
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.generation import Generation
-from frostline_trainer.engine.groups import lone_groups
-from frostline_trainer.engine.unit_state import place_unit
+from frostline_trainer.generations.groups import lone_groups
 from frostline_trainer.memory import LiveBytes
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.unit_state import place_unit
 from tests.engine_member import Run, train_step
 from tests.exact_cases import NUM_UNITS, Case, build_case
 from tests.hand_made_plans import Layout, lone_plan

@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 
-from frostline_trainer.engine.alignment import align_weights, aligned, is_aligned
-from frostline_trainer.engine.stage import Stage, StageSettings
-from frostline_trainer.kernels import kernel_settings, settle_kernels
-from frostline_trainer.setup import check_tiles
-from frostline_trainer.tile_check import find_address_dependence, find_place_dependence, measure_sample_tiles
+from frostline_trainer.prefix.tile_check import find_address_dependence, find_place_dependence, measure_sample_tiles
+from frostline_trainer.process.kernels import kernel_settings, settle_kernels
+from frostline_trainer.process.setup import check_tiles
+from frostline_trainer.step.alignment import align_weights, aligned, is_aligned
+from frostline_trainer.step.stage import Stage, StageSettings
 from tests.exact_cases import Case, build_case
 from tests.uneven_kernel import planted
 
@@ -130,7 +130,7 @@ def test_a_process_that_computes_has_it_before_torch_is_there() -> None:
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'torch': seen.append(os.environ.get('MKL_CBWR'))\n"
         "sys.meta_path.insert(0, Watch())\n"
-        "importlib.import_module('frostline_trainer.worker'); import torch\n"
+        "importlib.import_module('frostline_trainer.process.worker'); import torch\n"
         "print(seen[0])\n"
     )
     done = subprocess.run(

@@ -18,8 +18,8 @@ UNWANTED = (
 )  # fmt: skip
 """Packages that a worker of the digits job must not import: each costs a replacement a part of the time that it has."""
 BUILT = (
-    "import sys, gc; from frostline_trainer.preload import warm_up; warm_up(); before = set(sys.modules)\n"
-    "from frostline_contract.job import load_job; from frostline_trainer.setup import build_context\n"
+    "import sys, gc; from frostline_trainer.process.preload import warm_up; warm_up(); before = set(sys.modules)\n"
+    "from frostline_contract.job import load_job; from frostline_trainer.process.setup import build_context\n"
     "from frostline_trainer.profile import worker_profile\n"
     "worker_profile(build_context(load_job(sys.argv[1], ['training.device=cpu'])), [])\n"
     "found = sorted(set(sys.modules) - before)\n"
@@ -53,7 +53,7 @@ def test_a_fork_finds_everything_imported_and_the_collector_running(imported: tu
 
 
 LEFT_OUT = (
-    "import sys; from frostline_trainer.preload import warm_up; warm_up(); from pathlib import Path\n"
+    "import sys; from frostline_trainer.process.preload import warm_up; warm_up(); from pathlib import Path\n"
     "import torch; from transformers import GPT2Config, GPT2LMHeadModel\n"
     "model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=32, n_positions=16)).eval()\n"
     "tokens, mask = torch.tensor([[0, 1, 2], [3, 4, 5]]), torch.tensor([[0, 1, 1], [1, 1, 1]])\n"
@@ -81,7 +81,7 @@ def test_what_is_left_out_is_there_for_who_uses_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "model: {family: nobody}\ndata: {source: digits}\n", "model: [", "model: {family: vit}\n"])
 def test_a_job_file_that_cannot_be_used_is_the_workers_matter(text: str, tmp_path: Path) -> None:
-    from frostline_trainer.warming import import_for
+    from frostline_trainer.process.warming import import_for
 
     if text:
         (tmp_path / "job.yaml").write_text(text)

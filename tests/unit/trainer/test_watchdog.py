@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 
-from frostline_trainer.life.watchdog import Watchdog
+from frostline_trainer.generations.watchdog import Watchdog
 
 
 class Line:

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from frostline_contract.durable_files import Before, create_through, replace_through
 from frostline_contract.epochs import MANIFEST_NAME
 from frostline_contract.pieces import Pieces
-from frostline_trainer.engine.unit_state import UnitState, unit_digest
+from frostline_trainer.step.unit_state import UnitState, unit_digest
 
 PARTIAL = ".partial"
 

@@ -24,7 +24,7 @@ from frostline_contract.epochs import (
     surviving,
 )
 from frostline_contract.pieces import Pieces
-from frostline_trainer.engine.unit_state import UnitState, unit_digest
+from frostline_trainer.step.unit_state import UnitState, unit_digest
 
 log = logging.getLogger(__name__)
 VERSION_OF_UNITS, VERSION_OF_PIECES = 1, 2

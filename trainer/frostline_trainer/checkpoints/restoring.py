@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from frostline_trainer.checkpoints.reading import load_piece
-from frostline_trainer.engine.context import RunContext
-from frostline_trainer.engine.optimizer import Moments
-from frostline_trainer.engine.unit_state import import_piece
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.optimizer import Moments
+from frostline_trainer.step.unit_state import import_piece
 
 
 def restore_pieces(context: RunContext, moments: Moments, folder: Path, manifest: dict[str, Any], pieces: Iterable[int]) -> None:

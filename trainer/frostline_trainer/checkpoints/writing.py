@@ -27,7 +27,7 @@ from frostline_trainer.checkpoints.files import (
 )
 from frostline_trainer.checkpoints.reading import VERSION_OF_PIECES, VERSION_OF_UNITS, is_complete, read_epochs
 from frostline_trainer.checkpoints.retention import Retention, prune, sweep
-from frostline_trainer.engine.unit_state import UnitState, digest_of_pieces
+from frostline_trainer.step.unit_state import UnitState, digest_of_pieces
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.02

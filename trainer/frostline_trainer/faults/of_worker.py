@@ -2,7 +2,7 @@
 
 `raise`, `tear` and `late_commit` raise RuntimeError in the training thread, as a failed collective does: the process goes on
 as a survivor. `oom` and `device_error` raise what torch raises where a GPU has no memory, or has failed; with `device_hang` the
-device's work is never done, as far as the fence can see (engine/fence.py). The other kinds end, stop, block, slow or cut it off.
+device's work is never done, as far as the fence can see (step/fence.py). The other kinds end, stop, block, slow or cut it off.
 A fault is carried out by whoever first creates `<run>/cluster/faults/<index>`, so it happens once, also where its step is
 computed again by another process.
 """
@@ -28,12 +28,12 @@ from frostline_contract.phases import IN_STEP, Phase
 from frostline_contract.run_directory import RunDirectory
 from frostline_trainer.faults.flaw import Flaw, flip_first, flipped
 from frostline_trainer.faults.partition import cut_off, is_cut_off, through_partition
-from frostline_trainer.identity import Identity
+from frostline_trainer.process.identity import Identity
 from frostline_trainer.process.plug import Parts, Plug
-from frostline_trainer.training.phases import PhaseClock
+from frostline_trainer.step.phases import PhaseClock
 
 if TYPE_CHECKING:
-    from frostline_trainer.engine.context import RunContext
+    from frostline_trainer.step.context import RunContext
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""The generations of one worker: which plans it knows, and what has become of each."""
+"""Generations: how a worker joins, forms groups, takes over state, trains, recovers from a failure, and ends."""

@@ -1,1 +1,1 @@
-"""The worker's process: what surrounds training in it."""
+"""Processes of a pod: agent, preload process, worker, and what each finds out about the machine before it joins."""

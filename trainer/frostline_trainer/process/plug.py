@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import grpc
     from torch import Tensor, nn
 
-    from frostline_trainer.engine.context import RunContext
     from frostline_trainer.generations.plan_table import PlanTable
-    from frostline_trainer.identity import Identity
-    from frostline_trainer.training.phases import PhaseClock
-    from frostline_trainer.training.run_state import RunState
+    from frostline_trainer.process.identity import Identity
+    from frostline_trainer.step.context import RunContext
+    from frostline_trainer.step.phases import PhaseClock
+    from frostline_trainer.step.run_state import RunState
 
 PLUG = "FROSTLINE_PLUG"
 PLANNED_FAULTS = "frostline_trainer.faults"

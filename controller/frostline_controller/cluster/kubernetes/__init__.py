@@ -1,0 +1,1 @@
+"""A Kubernetes cluster: API server, watches, Lease and the trainer StatefulSet."""

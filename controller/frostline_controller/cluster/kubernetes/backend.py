@@ -1,0 +1,188 @@
+"""The trainer StatefulSet of one run on a Kubernetes cluster, as the controller sees and changes it (docs/protocols.md 5, 10)."""
+
+import datetime
+import logging
+import random
+import threading
+import time
+import uuid
+
+from frostline_controller.cluster.backend import ClusterState, Conflict, PodInfo
+from frostline_controller.cluster.kubernetes.api import Api, ApiError, Changed, Json, NotFound
+from frostline_controller.cluster.kubernetes.object_cache import ObjectCache
+
+log = logging.getLogger(__name__)
+
+FIELD_MANAGER = "frostline-controller"
+"""Owner of spec.replicas, whatever installs the chart."""
+ANNOTATIONS = "/metadata/annotations"
+FIRST_LIST_SECONDS = 20.0
+PATCH_TRIES, PATCH_WAIT_SECONDS = 5, 0.2
+NO_BREAKAGE = "a cluster breaks by itself; planned faults of nodes and services are for the local cluster (frostline run)"
+
+
+class KubernetesBackend:
+    """ClusterBackend over one StatefulSet.
+
+    namespace, name: the StatefulSet's. selector: labels of its pods, as "a=b,c=d". What is read comes from watches, so that
+    reading costs the API server nothing; what this process has written is read at once.
+    """
+
+    def __init__(self, api: Api, namespace: str, name: str, selector: str) -> None:
+        self._api, self._namespace, self._name = api, namespace, name
+        self._path = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
+        self._pods_path = f"/api/v1/namespaces/{namespace}/pods"
+        self._changed = threading.Event()
+        self._sets = ObjectCache(api, self._path, {"fieldSelector": f"metadata.name={name}"}, self._changed.set)
+        self._pods = ObjectCache(api, self._pods_path, {"labelSelector": selector}, self._changed.set)
+        for cache in (self._sets, self._pods):
+            cache.start()
+
+    def read(self) -> ClusterState:
+        """As last heard of. Raises NotFound where there is no such StatefulSet, ApiError before the first word of the cluster."""
+        self._changed.clear()
+        found = self._stateful_set()
+        pods = self._pods.objects(FIRST_LIST_SECONDS).values()
+        return ClusterState(
+            annotations=dict(found["metadata"].get("annotations") or {}),
+            spec_replicas=int(found["spec"].get("replicas", 1)),
+            resource_version=int(found["metadata"]["resourceVersion"]),
+            pods=sorted((_pod_info(pod) for pod in pods if _owner(pod) == self._name), key=lambda pod: pod.ordinal),
+        )
+
+    def has_pod(self, name: str, uid: str) -> bool:
+        """Whether this run has that very pod. One that no watch has told of yet is asked for. Raises ApiError."""
+        known = self._pods.objects(FIRST_LIST_SECONDS).get(name)
+        if known is not None and known["metadata"]["uid"] == uid:
+            return True
+        listed = self._api.get(self._pods_path, fieldSelector=f"metadata.name={name}")["items"]
+        if not listed or _owner(listed[0]) != self._name:
+            return False
+        self._pods.put(listed[0])
+        return bool(listed[0]["metadata"]["uid"] == uid)
+
+    def patch_annotations(self, changes: dict[str, str | None], test: dict[str, str | None]) -> None:
+        """A patch that was refused while all that it tests is so (others write all the time) is tried again."""
+        path = f"{self._path}/{self._name}"
+        for tries_left in reversed(range(PATCH_TRIES)):
+            held = self._stateful_set()["metadata"].get("annotations") or {}
+            try:
+                self._sets.put(self._api.patch(path, _patch(held, changes, test), fieldManager=FIELD_MANAGER))
+                return
+            except Changed as error:
+                found = self._api.get(path)
+                self._sets.put(found)  # whoever reads again reads what stood against the patch
+                now = found["metadata"].get("annotations") or {}
+                if any(now.get(key) != value for key, value in test.items()):
+                    raise Conflict(str(error)) from error
+                if not tries_left:
+                    raise
+            time.sleep(random.uniform(0.5, 1.0) * PATCH_WAIT_SECONDS)
+
+    def scale(self, replicas: int) -> None:
+        if replicas < 0:
+            raise ValueError(f"replicas is {replicas}; it must be at least 0")
+        path = f"{self._path}/{self._name}"
+        self._api.patch(f"{path}/scale", {"spec": {"replicas": replicas}}, fieldManager=FIELD_MANAGER)
+        self._sets.put(self._api.get(path))
+
+    def delete_pod(self, name: str, grace_seconds: float) -> None:
+        pod = self._pods.objects(FIRST_LIST_SECONDS).get(name)
+        if pod is None:
+            return
+        options: Json = {"gracePeriodSeconds": round(grace_seconds), "preconditions": {"uid": pod["metadata"]["uid"]}}
+        try:
+            self._api.delete(f"{self._pods_path}/{name}", options)
+        except (NotFound, Changed) as error:  # it is gone, or another has its name
+            log.info("pod not deleted pod=%s reason=%s", name, error)
+
+    def break_machine(self, kind: str, pod: str, seconds: float) -> None:
+        raise ValueError(f"{kind}: {NO_BREAKAGE}")
+
+    def changed(self) -> bool:
+        return self._changed.is_set()
+
+    def emit_event(self, kind: str, reason: str, message: str) -> None:
+        """About the StatefulSet. One that cannot be written is logged: an Event is no state."""
+        try:
+            self._api.create(f"/api/v1/namespaces/{self._namespace}/events", self._event(kind, reason, message))
+        except ApiError as error:
+            log.warning("event not written reason=%s error=%s", reason, error)
+
+    def _event(self, kind: str, reason: str, message: str) -> Json:
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        found = self._stateful_set()
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{self._name}.{uuid.uuid4().hex[:16]}", "namespace": self._namespace},
+            "involvedObject": {
+                "apiVersion": "apps/v1",
+                "kind": "StatefulSet",
+                "namespace": self._namespace,
+                "name": self._name,
+                "uid": found["metadata"]["uid"],
+            },
+            "type": kind,
+            "reason": reason,
+            "message": message[:1024],
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+            "source": {"component": FIELD_MANAGER},
+            "reportingComponent": FIELD_MANAGER,
+            "reportingInstance": "",
+        }
+
+    def close(self) -> None:
+        for cache in (self._sets, self._pods):
+            cache.stop()
+        self._api.close()
+
+    def _stateful_set(self) -> Json:
+        found = self._sets.objects(FIRST_LIST_SECONDS).get(self._name)
+        if found is None:
+            raise NotFound(404, f"there is no StatefulSet {self._name} in namespace {self._namespace}")
+        return found
+
+
+def _patch(held: dict[str, str], changes: dict[str, str | None], test: dict[str, str | None]) -> list[Json]:
+    """held: the annotations that there are, as far as is known."""
+    patch: list[Json] = []
+    if not held:  # nothing below it can be tested; that it is empty is tested, so that nobody else's are wiped out
+        patch.append({"op": "test", "path": ANNOTATIONS, "value": None})
+        patch.append({"op": "add", "path": ANNOTATIONS, "value": {}})
+    patch += [{"op": "test", "path": _annotation(key), "value": value} for key, value in test.items()]
+    for key, value in changes.items():
+        if value is not None:
+            patch.append({"op": "add", "path": _annotation(key), "value": value})
+        elif key in held:
+            patch.append({"op": "remove", "path": _annotation(key)})
+    return patch
+
+
+def _annotation(key: str) -> str:
+    """Where it is, as a JSON pointer."""
+    return f"{ANNOTATIONS}/" + key.replace("~", "~0").replace("/", "~1")
+
+
+def _owner(pod: Json) -> str:
+    owners = pod["metadata"].get("ownerReferences") or []
+    return next((owner["name"] for owner in owners if owner.get("controller")), "")
+
+
+def _pod_info(pod: Json) -> PodInfo:
+    status = pod.get("status", {})
+    conditions = {one["type"]: one["status"] for one in status.get("conditions") or []}
+    return PodInfo(
+        name=pod["metadata"]["name"],
+        uid=pod["metadata"]["uid"],
+        node=pod["spec"].get("nodeName", ""),
+        phase=status.get("phase", "Pending"),
+        started_at=_unix_seconds(status.get("startTime")),
+        ready=conditions.get("Ready") == "True" and not pod["metadata"].get("deletionTimestamp"),
+    )
+
+
+def _unix_seconds(text: str | None) -> float:
+    return datetime.datetime.fromisoformat(text).timestamp() if text else 0.0

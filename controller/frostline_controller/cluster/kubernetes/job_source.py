@@ -1,0 +1,73 @@
+"""The job of a release: what the chart's ConfigMap offers, and what the run has taken of it (docs/protocols.md 8.6, 9).
+
+The run's folder keeps the job that the run follows. A release that is upgraded offers another: of that, live fields are taken and
+fixed ones are refused by name, and the run goes on either way.
+"""
+
+import threading
+from pathlib import Path
+
+from frostline_contract.durable_files import replace_durably
+from frostline_contract.job import Job, JobError, dump_job, load_job, parse_job, read_yaml
+from frostline_contract.job.change import take_changes
+from frostline_controller.cluster.kubernetes.api import Api
+from frostline_controller.cluster.kubernetes.object_cache import ObjectCache
+
+JOB_KEY = "job.yaml"
+
+
+class JobSource:
+    """namespace, name: the ConfigMap's. release: the run's name, whatever the job file calls it. `close` ends its watch."""
+
+    def __init__(self, api: Api, namespace: str, name: str, release: str) -> None:
+        self._api, self._release = api, release
+        folder = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._path = f"{folder}/{name}"
+        self._changed = threading.Event()
+        self._watch = ObjectCache(api, folder, {"fieldSelector": f"metadata.name={name}"}, self._changed.set)
+        self._watch.start()
+
+    def changed(self) -> bool:
+        return self._changed.is_set()
+
+    def close(self) -> None:
+        self._watch.stop()
+
+    def offered(self) -> Job:
+        """As the release has it now. Raises JobError for a job that cannot be, ApiError where nobody answers."""
+        held = self._api.get(self._path).get("data") or {}
+        if JOB_KEY not in held:
+            raise JobError(f"ConfigMap {self._path.rsplit('/', 1)[-1]} has no {JOB_KEY}; install the chart again")
+        raw = read_yaml(held[JOB_KEY])
+        if not isinstance(raw, dict):
+            raise JobError(f"{JOB_KEY} holds {type(raw).__name__}, expected a mapping with model, task, data and training")
+        return parse_job({**raw, "name": self._release}, JOB_KEY)
+
+    def accept(self, run_dir: Path) -> tuple[Job, list[str]]:
+        """The job that the run follows from now on, written to its folder, and what is to be told of changes.
+
+        Blocking. Raises JobError for a first job that cannot be (a later one is refused, and the run goes on), OSError.
+        """
+        self._changed.clear()
+        try:
+            return self._accept(run_dir)
+        except (OSError, ValueError):
+            self._changed.set()
+            raise
+
+    def _accept(self, run_dir: Path) -> tuple[Job, list[str]]:
+        file = run_dir / JOB_KEY
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            job = self.offered()
+            replace_durably(file, dump_job(job))
+            return job, []
+        followed = load_job(file)
+        try:
+            offered = self.offered()
+        except JobError as error:
+            return followed, [f"refused: the release's new job: {error}"]
+        job, said = take_changes(followed, offered)
+        if job != followed:
+            replace_durably(file, dump_job(job))
+        return job, said

@@ -1,0 +1,50 @@
+"""Which pod the controller's Service leads to: the one that carries the leader's label. The leader gives it to itself."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from frostline_controller.cluster.kubernetes.api import Api, ApiError, Json, NotFound
+
+log = logging.getLogger(__name__)
+
+ROLE, LEADER = "frostline.io/role", "leader"
+LOOK_SECONDS = 15.0
+"""How long a label that somebody has removed, or a former leader's late write has given it too, may lead calls astray."""
+
+
+class LeaderLabel:
+    """pod_name: our own. Blocking; raises ApiError."""
+
+    def __init__(self, api: Api, namespace: str, release: str, pod_name: str) -> None:
+        self._api, self._path, self._pod_name = api, f"/api/v1/namespaces/{namespace}/pods", pod_name
+        self._selector = f"app.kubernetes.io/instance={release},app.kubernetes.io/component=controller,{ROLE}={LEADER}"
+
+    def take(self) -> None:
+        """From others first: two bearers would share the calls. Writes only what is not so already."""
+        bearers = [pod["metadata"]["name"] for pod in self._bearers()]
+        for name in bearers:
+            if name != self._pod_name:
+                try:
+                    self._write(name, None)
+                except NotFound as error:
+                    log.info("the old leader's pod is gone reason=%s", error)
+        if self._pod_name not in bearers:
+            self._write(self._pod_name, LEADER)
+
+    async def keep(self, leads: Callable[[], bool], look_seconds: float = LOOK_SECONDS) -> None:
+        """Take it again whenever it is not here alone, until cancelled; never while another leads."""
+        while True:
+            await asyncio.sleep(look_seconds)
+            if leads():
+                try:
+                    await asyncio.to_thread(self.take)
+                except (ApiError, OSError) as error:
+                    log.warning("the leader's label is not looked at error=%s", error)
+
+    def _bearers(self) -> list[Json]:
+        found: list[Json] = self._api.get(self._path, labelSelector=self._selector)["items"]
+        return found
+
+    def _write(self, pod_name: str, value: str | None) -> None:
+        self._api.patch(f"{self._path}/{pod_name}", {"metadata": {"labels": {ROLE: value}}})

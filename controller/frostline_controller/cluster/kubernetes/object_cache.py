@@ -1,0 +1,112 @@
+"""The objects of one list, kept true by list and watch in a thread of its own.
+
+Reconcile from state: events only say that something changed. A watch that breaks off, falls silent or is told that it is too old
+begins again with a list; after failures it waits longer each time, with jitter, so that a thousand runs do not come back at once
+when an API server does.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from frostline_contract.backoff import Backoff
+from frostline_controller.cluster.kubernetes.api import Api, ApiError, Expired, Json
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS_FIRST, WAIT_SECONDS_MAX = 0.5, 15.0
+
+
+class ObjectCache:
+    """path, query: of the list. on_change: called, from the cache's thread, after every change."""
+
+    def __init__(self, api: Api, path: str, query: dict[str, str], on_change: Callable[[], None]) -> None:
+        self._api, self._path, self._query, self._on_change = api, path, query, on_change
+        self._lock = threading.Lock()
+        self._objects: dict[str, Json] = {}
+        self._heard = 0
+        self._put: dict[str, Json] = {}
+        self._listed = threading.Event()
+        self._stopped = threading.Event()
+        self._error: ApiError | None = None
+        self._thread = threading.Thread(target=self._run, name=f"watch {path.rsplit('/', 1)[-1]}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The thread ends with the watch that is under way."""
+        self._stopped.set()
+
+    def objects(self, seconds: float) -> dict[str, Json]:
+        """By name, as last heard. Raises ApiError where there was no list yet within `seconds`."""
+        if not self._listed.wait(seconds):
+            raise self._error or ApiError(0, f"{self._path}: no answer within {seconds:g} s")
+        with self._lock:
+            return dict(self._objects)
+
+    def put(self, changed: Json) -> None:
+        """The answer to a write of our own, so that whoever writes reads it; older than what is known: nothing."""
+        name, version = changed["metadata"]["name"], _version(changed)
+        with self._lock:
+            known = self._objects.get(name)
+            if version > (_version(known) if known is not None else self._heard):
+                self._objects[name] = self._put[name] = changed
+
+    def _run(self) -> None:
+        backoff = Backoff(WAIT_SECONDS_FIRST, WAIT_SECONDS_MAX, spread=0.5, healthy_seconds=WAIT_SECONDS_MAX)
+        while not self._stopped.is_set():
+            started = time.monotonic()
+            try:
+                self._follow(self._list())
+            except Expired as error:
+                log.info("list again path=%s reason=%s", self._path, error)
+            except ApiError as error:
+                self._error = error
+                log.warning("watch failed path=%s error=%s", self._path, error)
+            except Exception:  # an answer that nobody foresaw: without this thread the controller would be blind for ever
+                log.exception("watch failed path=%s", self._path)
+            self._stopped.wait(backoff.failed(time.monotonic() - started))
+
+    def _list(self) -> str:
+        """Take the whole list. Returns the version that a watch goes on from."""
+        with self._lock:
+            self._put.clear()
+        found = self._api.get(self._path, **self._query)
+        with self._lock:
+            self._heard = _version(found)
+            newer = {name: one for name, one in self._put.items() if _version(one) > self._heard}
+            self._objects = {one["metadata"]["name"]: one for one in found["items"]} | newer
+        self._listed.set()
+        self._on_change()
+        return found["metadata"]["resourceVersion"]
+
+    def _follow(self, version: str) -> None:
+        """Watch, and watch again from where it ended, until it fails."""
+        while not self._stopped.is_set():
+            for event in self._api.watch(self._path, resourceVersion=version, **self._query):
+                version = event["object"]["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    self._take(event)
+                if self._stopped.is_set():
+                    return
+
+    def _take(self, event: Json) -> None:
+        changed = event["object"]
+        name = changed["metadata"]["name"]
+        with self._lock:
+            self._heard = max(self._heard, _version(changed))
+            known = self._objects.get(name)
+            if known is not None and _version(known) > _version(changed):
+                return
+            if event["type"] == "DELETED":
+                self._objects.pop(name, None)
+            else:
+                self._objects[name] = changed
+        self._on_change()
+
+
+def _version(found: Json) -> int:
+    """Resource versions of one kind can be compared (Kubernetes promises it since 1.35, and etcd's revisions always could)."""
+    return int(found["metadata"]["resourceVersion"])

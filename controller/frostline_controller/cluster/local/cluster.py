@@ -1,0 +1,310 @@
+"""The laptop's cluster: what kubelet, StatefulSet controller and Deployment do, for child processes.
+
+It makes the pods that `<run>/cluster/statefulset.json` asks for, one agent process a pod, replaces what is deleted or dies,
+and keeps the controller, the cache server and the preload process running. One thread does it all; `stop` ends everything.
+
+`placement.pods_per_node` pods share a node, `node-<k>`. A node that was killed or cut off does not come back: its pods are
+replaced on `node-<k>-<n>`. The processes of a node that was cut off live on, as they would: nobody looks after them any more.
+"""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from frostline_contract.annotations import STATE
+from frostline_contract.cpu_groups import CpuGroups
+from frostline_contract.exit_codes import USER_MISTAKE
+from frostline_contract.job import Job
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import TRAINING, RunStatus
+from frostline_contract.scratch_folder import ScratchFolder
+from frostline_controller.cluster.backend import SUCCEEDED
+from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.cluster.local.child import child_environment, last_lines, python_module
+from frostline_controller.cluster.local.pod import Pod
+from frostline_controller.cluster.local.service_process import QUICK_ENDS_MAX, Service, ServiceProcess
+from frostline_rpc.auth import WORKER, Tokens
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.05
+POD_PREFIX = "trainer"
+PRELOAD_IN_PODS = "pods"
+GRACE_SECONDS = 15.0
+"""What a scale-down gives a pod (some clouds give no more)."""
+
+
+@dataclass(frozen=True)
+class ClusterFailure:
+    """Why the cluster cannot do what is asked: a service or pod that does not stay up. code: its exit code.
+
+    leaves_no_result: nobody is left who would write how the run ended.
+    """
+
+    message: str
+    code: int
+    leaves_no_result: bool = False
+
+    @property
+    def user_mistake(self) -> bool:
+        return self.code == USER_MISTAKE
+
+
+class LocalCluster:
+    """Runs the pods and services of one run directory. `start` returns at once; `failure` says what does not stay up.
+
+    env: added to every child's environment (tests set FROSTLINE_WORKER_MODULE). services: kept running beside the pods.
+    breakable: what else planned faults can break, by their kind; called in the cluster's thread.
+    All pods share one preload process. Where FROSTLINE_PRELOAD names the socket of one that is there already, none is started:
+    many short runs can share it. FROSTLINE_PRELOAD=pods: each pod has its own, as on a cluster, so that a new pod starts cold.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        job: Job,
+        services: Sequence[Service] = (),
+        env: dict[str, str] | None = None,
+        breakable: Mapping[str, Callable[[], None]] | None = None,
+    ) -> None:
+        self.run_dir = Path(run_dir).absolute()
+        self._places = RunDirectory(self.run_dir)
+        self._job = job
+        self.backend = LocalBackend(self._places.cluster)
+        self._logs = self._places.logs
+        threads = str(job.training.threads)
+        self._env = child_environment({
+            **os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **(env or {}),
+        })  # fmt: skip
+        self._groups = _cpu_groups(job)
+        if self._groups is not None:
+            self._env |= self._groups.environment(job.placement.worker_cpus or 0.0)
+        self._sockets = ScratchFolder()
+        shared = self._env.get("FROSTLINE_PRELOAD", "")
+        if shared == PRELOAD_IN_PODS:
+            self._preload = ""
+        else:
+            self._preload = os.path.abspath(shared) if shared else str(self._sockets.path / "preload.sock")
+        preload = Service("preload", (*python_module("frostline_trainer.process.preload"), self._preload),
+                          env={"FROSTLINE_RUN_DIR": str(self.run_dir)})  # fmt: skip
+        wanted = (*services, *(() if shared else (preload,)))
+        self._notes: SimpleQueue[str] = SimpleQueue()
+        self._services = [ServiceProcess(one, self._env, self._logs, self.run_dir, self._notes.put) for one in wanted]
+        self._breakable = {"kill_cache_server": self._kill_cache_server, **(breakable or {})}
+        self._pods: dict[str, Pod] = {}
+        self._orphans: list[Pod] = []
+        self._lost_nodes: Counter[int] = Counter()
+        self._written: list[dict[str, object]] | None = None
+        self._has_trained = False
+        self._stopping = threading.Event()
+        self._grace_seconds = 5.0
+        self._thread = threading.Thread(target=self._run, name="local-cluster")
+        self.failure: ClusterFailure | None = None
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, grace_seconds: float = 5.0) -> None:
+        """End every process: workers first, then the services; what has not ended after the grace is killed. Idempotent."""
+        self._grace_seconds = grace_seconds
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._sockets.close()
+        if self._groups is not None:
+            self._groups.remove()
+
+    def process_id(self, name: str) -> int | None:
+        """Of a service or of a pod's agent; None while it is not running."""
+        for service in self._services:
+            if service.service.name == name:
+                return service.process_id
+        pod = self._pods.get(name)
+        return pod.process_id if pod else None
+
+    def notes(self) -> list[str]:
+        """What a user should know and has not been told yet."""
+        return [self._notes.get_nowait() for _ in range(self._notes.qsize())]
+
+    def pods_running(self) -> int:
+        return sum(pod.process_id is not None for pod in list(self._pods.values()))
+
+    def _run(self) -> None:
+        try:
+            trouble = ""
+            while not self._stopping.is_set():
+                try:
+                    self._round()
+                    trouble = ""
+                except OSError as error:
+                    # A full disk, say: whatever it was doing is done in a later round. Without its directory there is no run.
+                    if not self.run_dir.exists():
+                        raise
+                    if trouble != str(error):
+                        trouble = str(error)
+                        log.warning("the local cluster tries again error=%s", error)
+                        self._notes.put(f"trying again until this works: {error}")
+                self._stopping.wait(POLL_SECONDS)
+        except BaseException as error:
+            self.error = error
+            log.exception("the local cluster failed")
+        finally:
+            self._end_all()
+
+    def _round(self) -> None:
+        for service in self._services:
+            service.advance()
+            if service.service.needed and service.final_code not in (None, 0) and self.failure is None:
+                often = f" {QUICK_ENDS_MAX} times in a row and is given up" if service.given_up else ""
+                text = f"{service.service.name} ended with code {service.final_code}{often}:\n{last_lines(service.log)}"
+                code = 1 if service.given_up else service.final_code or 0
+                self.failure = ClusterFailure(text, code, leaves_no_result=True)
+        found = self.backend.read_object()
+        self._take_deletions(found["spec"]["deletions"])
+        self._take_breakages(found["spec"].get("breakages", []))
+        self._match(found["spec"]["replicas"])
+        # A run that waits after that has paused: its pods are tried again as those of one that trains.
+        state = found["metadata"]["annotations"].get(STATE)
+        self._has_trained |= state in TRAINING
+        trains = state in TRAINING or (state == RunStatus.WAITING and self._has_trained)
+        for pod in list(self._pods.values()):
+            pod.advance(keep_trying=trains)
+            if pod.gone:
+                del self._pods[pod.name]
+        self._judge_pods(trains)
+        self._orphans = [pod for pod in self._orphans if pod.outlives()]
+        self._write_status()
+
+    def _judge_pods(self, trains: bool) -> None:
+        """Whether the run cannot go on for its pods. One that fails is the run's failure before it trains, as a mistake in the
+        job is; afterwards it is tried again, and the run fails where too few others are left."""
+        lost = [pod for pod in self._pods.values() if (pod.crash_looping if trains else pod.failed)]
+        placement = self._job.placement
+        needed = -(-placement.min_workers // placement.workers_per_pod) if trains else len(self._pods)
+        if lost and len(self._pods) - len(lost) < needed and self.failure is None:
+            text = f"{lost[0].name} ended with code {lost[0].exit_code}:\n{last_lines(lost[0].log)}"
+            self.failure = ClusterFailure(text, lost[0].exit_code or 1)
+
+    def _take_deletions(self, deletions: list[dict[str, object]]) -> None:
+        if not deletions:
+            return
+        for deletion in deletions:
+            pod = self._pods.get(str(deletion["name"]))
+            if pod is not None and deletion["uid"] in ("", pod.uid):
+                log.info("pod deleted pod=%s uid=%s", pod.name, pod.uid)
+                pod.delete(float(deletion["grace_seconds"]))  # type: ignore[arg-type]
+        self.backend.change(lambda found: found["spec"].update(deletions=found["spec"]["deletions"][len(deletions) :]))
+
+    def _take_breakages(self, breakages: list[dict[str, object]]) -> None:
+        """Planned faults of nodes and services."""
+        if not breakages:
+            return
+        # First forgotten, then done: a fault happens once, also where this round fails half-way.
+        self.backend.change(lambda found: found["spec"].update(breakages=found["spec"]["breakages"][len(breakages) :]))
+        for breakage in breakages:
+            kind, pod = str(breakage["kind"]), self._pods.get(str(breakage["pod"]))
+            log.warning("breakage kind=%s pod=%s", kind, breakage["pod"])
+            if kind in self._breakable:
+                self._breakable[kind]()
+            elif pod is not None:
+                self._lose_node(pod.ordinal // self._job.placement.pods_per_node, kind, float(breakage["seconds"]))  # type: ignore[arg-type]
+
+    def _lose_node(self, number: int, kind: str, seconds: float) -> None:
+        """All its pods die at once; or they are replaced while their processes live on, cut off for so long."""
+        self._lost_nodes[number] += 1
+        lost = [pod for pod in self._pods.values() if pod.ordinal // self._job.placement.pods_per_node == number]
+        if kind == "cut_node":
+            for pod in lost:
+                pod.cut_off(seconds)
+                self._orphans.append(self._pods.pop(pod.name))
+            return
+        for pod in lost:
+            pod.strike()
+        for pod in lost:
+            pod.delete(0.0)
+
+    def _kill_cache_server(self) -> None:
+        for service in self._services:
+            if service.service.name == "cache-server":
+                service.kill()
+
+    def _node_of(self, ordinal: int) -> str:
+        number = ordinal // self._job.placement.pods_per_node
+        lost = self._lost_nodes[number]
+        return f"node-{number}-{lost}" if lost else f"node-{number}"
+
+    def _match(self, replicas: int) -> None:
+        """Ordinals 0 .. replicas - 1, made together; what is above goes, highest first."""
+        for pod in sorted(self._pods.values(), key=lambda pod: pod.ordinal, reverse=True):
+            if pod.ordinal >= replicas:
+                pod.delete(0.0 if pod.phase == SUCCEEDED else GRACE_SECONDS)
+        cuts = self._places.cuts
+        for ordinal in range(replicas):
+            name = f"{POD_PREFIX}-{ordinal}"
+            if name not in self._pods:
+                self._pods[name] = Pod(name, self._node_of(ordinal), self._pod_env(), self._logs, cuts, self.run_dir)
+
+    def _pod_env(self) -> dict[str, str]:
+        return {
+            **self._env,
+            "FROSTLINE_RUN_DIR": str(self.run_dir),
+            "FROSTLINE_CONTROLLER": str(self._places.controller_address),
+            "FROSTLINE_TOKEN": Tokens.read(self._places.tokens).by_role[WORKER],
+            "FROSTLINE_PRELOAD": self._preload,
+            "FROSTLINE_WORKERS_PER_POD": str(self._job.placement.workers_per_pod),
+            "FROSTLINE_DEVICE": self._job.training.device,
+            "FROSTLINE_GRACE_SECONDS": str(GRACE_SECONDS - 1.0),
+            **({"FROSTLINE_PLUG": "frostline_trainer.faults"} if self._job.faults else {}),
+        }
+
+    def _write_status(self) -> None:
+        pods = [pod.info() for pod in sorted(self._pods.values(), key=lambda pod: pod.ordinal)]
+        if pods != self._written:
+            self.backend.change(lambda found: found["status"].update(pods=pods))
+            self._written = pods
+
+    def _end_all(self) -> None:
+        """Pods with grace, together; then controller and cache server; then the preload process and whatever is left."""
+        for pod in self._orphans:
+            pod.delete(0.0)
+        for pod in self._pods.values():
+            pod.delete(self._grace_seconds)
+        deadline = time.monotonic() + self._grace_seconds + 1.0
+        while self._pods and time.monotonic() < deadline:
+            for pod in list(self._pods.values()):
+                pod.advance()
+                if pod.gone:
+                    del self._pods[pod.name]
+            time.sleep(0.02)
+        for pod in self._pods.values():
+            pod.delete(0.0)
+        for service in self._services:
+            service.terminate(signal.SIGTERM)
+        for service in self._services:
+            service.wait(self._grace_seconds)
+        self._pods.clear()
+        try:
+            self._write_status()
+        except OSError as error:
+            log.warning("the pods' end was not written error=%s", error)
+
+
+def _cpu_groups(job: Job) -> CpuGroups | None:
+    """Control groups for workers of one speed, where the job asks for them. Raises ValueError where there can be none."""
+    share, cores = job.placement.worker_cpus, len(os.sched_getaffinity(0))
+    if share is None:
+        return None
+    if (workers := job.placement.workers + job.placement.spare_workers) * share > cores:
+        raise ValueError(
+            f"placement.worker_cpus is {share:g} and {workers} workers would need {workers * share:g} of {cores} processors; "
+            f"lower it to {cores / workers:.2g}, or start fewer workers"
+        )
+    return CpuGroups.create()

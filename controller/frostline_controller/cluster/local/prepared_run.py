@@ -1,0 +1,136 @@
+"""A run directory that is ready to be run on this machine: all is checked, the directory is owned, and nothing is started yet.
+
+`frostline run` and `frostline resume` start what is prepared here.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from frostline_contract.cache_sharing import unsigned_refusal
+from frostline_contract.job import Job
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import RunStatus
+from frostline_controller.cli.control import ControlClient
+from frostline_controller.cli.errors import CommandError, UserMistake
+from frostline_controller.cli.resuming import resumed_job
+from frostline_controller.cli.run_folder import give_back, new_run_folder, read_job, write_run_folder
+from frostline_controller.cli.run_lock import owned
+from frostline_controller.cli.starting_checks import check_can_write_checkpoints, check_resumable
+from frostline_controller.decisions.next_decision import replayed_decisions, with_recorded_tile
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """What the services of a run are started with.
+
+    Attributes:
+        folder: the run directory, which holds the job.
+        job: resolved.
+        replay: a run directory whose decisions are followed; None: the run decides itself.
+        resume: what the controller is told once: nothing for a new run, else "--resume" and perhaps "--accept-numerics".
+    """
+
+    folder: Path
+    job: Job
+    replay: Path | None = None
+    resume: tuple[str, ...] = ()
+
+
+@contextmanager
+def new_run(
+    job: Job, *, out: str | None = None, replay: Path | None = None, job_file: Path | None = None
+) -> Iterator[PreparedRun]:
+    """Make the directory of a new run, and own it until the end of the context.
+
+    Args:
+        job: what to train.
+        out: the run directory, new or empty; None: runs/<name>, runs/<name>-2, ...
+        replay: a run directory whose decisions are followed.
+        job_file: where the job comes from, for run.json.
+
+    Raises:
+        UserMistake: the job, the directory or what is replayed cannot be used.
+    """
+    if replay is not None and not RunDirectory(replay).plans.exists():
+        raise UserMistake(f"--replay {replay}: holds no plans.jsonl; give the directory of a run that has trained")
+    replayed_decisions(job, replay)
+    if replay is not None:
+        job = with_recorded_tile(job, replay)
+    _check_cache(job, None)
+    folder = new_run_folder(job.name, out)
+    with owned(folder):
+        if RunDirectory(folder).holds_run():  # by somebody who was here in the same moment
+            raise UserMistake(f"{folder} holds another run; give another --out")
+        try:
+            check_can_write_checkpoints(job.checkpoint_root(folder))
+        except UserMistake:
+            give_back(folder)
+            raise
+        facts = {"job_file": str(job_file or ""), "started_at": time.time(), "replay": str(replay or "")}
+        write_run_folder(folder, job, facts)
+        yield PreparedRun(folder, job, replay)
+
+
+@contextmanager
+def resumed_run(
+    folder: Path, *, overrides: Sequence[str] = (), workers: int | None = None, accept_numerics: bool = False,
+    from_scratch: bool = False,
+) -> Iterator[PreparedRun]:  # fmt: skip
+    """Own a run directory until the end of the context, to go on from its newest checkpoint.
+
+    Args:
+        folder: the run directory.
+        overrides: live fields, as `field=value`.
+        workers: worker processes; None: as before.
+        accept_numerics: workers of another probe digest are taken in, and the record says so.
+        from_scratch: train again from step 0 where no checkpoint is left.
+
+    Raises:
+        UserMistake: the run has completed, is running, has lost its checkpoints, or a fixed field was to change.
+    """
+    if RunDirectory(folder).ended_as() == RunStatus.COMPLETED:
+        raise UserMistake(f"{folder} has completed; there is nothing to go on with")
+    with owned(folder):
+        # An owner of another machine or version may hold no lock that we see.
+        with closing(ControlClient(folder)) as client:
+            if _answers(client):
+                raise UserMistake(f"{folder} is running; see it with `frostline status {folder} --watch`")
+        said = ("--resume", *(["--accept-numerics"] if accept_numerics else []))
+        kept = read_job(folder)
+        check_resumable(folder, kept, from_scratch)
+        job = resumed_job(kept, list(overrides), workers)
+        _check_cache(job, folder)
+        replay, facts = _replay_of(folder), RunDirectory(folder).read_facts()
+        check_can_write_checkpoints(job.checkpoint_root(folder))
+        write_run_folder(folder, job, {**facts, "resumed_at": time.time()})
+        # The earlier ending is over; what it said is in events.jsonl.
+        RunDirectory(folder).result.unlink(missing_ok=True)
+        yield PreparedRun(folder, job, replay, said)
+
+
+def _check_cache(job: Job, folder: Path | None) -> None:
+    """Raises UserMistake where the job names servers of others and nothing signs what is stored there."""
+    if not job.elastic.cache or job.cache.use == "never":
+        return
+    try:
+        refusal = unsigned_refusal(job.cache, folder)
+    except ValueError as error:
+        raise UserMistake(str(error)) from None
+    if refusal is not None:
+        raise UserMistake(refusal)
+
+
+def _answers(client: ControlClient) -> bool:
+    try:
+        client.status(deadline_seconds=1.0)
+    except CommandError:
+        return False
+    return True
+
+
+def _replay_of(folder: Path) -> Path | None:
+    replay = str(RunDirectory(folder).read_facts().get("replay", ""))
+    return Path(replay) if replay else None

@@ -1,0 +1,105 @@
+"""The local cluster's other processes (controller, cache server, preload): kept alive like pods of a Deployment."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from frostline_contract.backoff import Backoff
+from frostline_controller.cluster.local.child import python_module
+from frostline_controller.cluster.local.supervised import SupervisedChild
+
+log = logging.getLogger(__name__)
+
+RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX = 0.1, 10.0
+QUICK_ENDS_MAX = 8
+"""So often in a row a service may end soon after its start; then it is given up: within half a minute."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """A program to keep running. first_arguments: of its first start only. final_codes: exit codes after which it stays down.
+
+    needed: the run cannot go on without it, so it is given up where it ends again and again; another is tried for ever.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    first_arguments: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    final_codes: frozenset[int] = frozenset({0, 2})
+    needed: bool = True
+
+
+def controller_service(run_dir: Path, replay: Path | None = None, said_once: tuple[str, ...] = ()) -> Service:
+    """The controller; a successor of a killed one has a new incarnation. said_once: arguments of the first, e.g. --resume."""
+    argv = [*python_module("frostline_controller"), "--run-dir", str(run_dir)]
+    if replay is not None:
+        argv += ["--replay", str(replay)]
+    return Service("controller", tuple(argv), said_once, final_codes=frozenset({0, 2, 4}))
+
+
+def cache_service(run_dir: Path, shards: list[str], memory_bytes: int | None = None, password: str = "") -> Service:
+    """The cache server for Redis servers at host:port. The run goes on without it: every failure of it reads as no cache."""
+    argv = [*python_module("frostline_cache_server"), "--run-dir", str(run_dir), "--shards", ",".join(shards)]
+    if memory_bytes is not None:
+        argv += ["--memory-bytes", str(memory_bytes)]
+    env = {"FROSTLINE_REDIS_PASSWORD": password} if password else {}
+    return Service("cache-server", tuple(argv), env=env, needed=False)
+
+
+class ServiceProcess:
+    """Starts a service, and again whenever it dies, later each time it does so soon. `say` is told what a user should know."""
+
+    def __init__(self, service: Service, env: dict[str, str], logs: Path, folder: Path, say: Callable[[str], None]) -> None:
+        self.service = service
+        self._say = say
+        self.log = logs / f"{service.name}.log"
+        backoff = Backoff(RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX)
+        self._child = SupervisedChild({**env, **service.env}, self.log, folder, backoff)
+        self._starts = 0
+        self.final_code: int | None = None
+        self.given_up = False
+
+    @property
+    def process_id(self) -> int | None:
+        return self._child.process_id
+
+    @property
+    def starts(self) -> int:
+        return self._starts
+
+    def advance(self, restart: bool = True) -> None:
+        code = self._child.take_end()
+        if code is not None:
+            if code in self.service.final_codes:
+                self.final_code = code
+                log.info("service ended service=%s code=%s", self.service.name, code)
+                if code != 0 and not self.service.needed:
+                    self._say(f"{self.service.name} ended with code {code}; the run goes on without it, see {self.log}")
+            else:
+                self._note_death(code)
+        if self.final_code is None and restart:
+            first = self.service.first_arguments if self._starts == 0 else ()
+            self._starts += self._child.start_if_due([*self.service.argv, *first])
+
+    def _note_death(self, code: int) -> None:
+        wait = self._child.wait_after_failure()
+        quick_ends = self._child.backoff.failures
+        log.warning("service died service=%s code=%s restart_in=%.1f", self.service.name, code, wait)
+        if self.service.needed and quick_ends >= QUICK_ENDS_MAX:
+            self.final_code, self.given_up = code, True
+        elif quick_ends > 1:
+            times = f"{quick_ends} times in a row, the last time after {self._child.lived_seconds:.1f} s"
+            self._say(f"{self.service.name} ended with code {code}, {times}; it is started again, see {self.log}")
+
+    def terminate(self, number: int) -> None:
+        self._child.signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL to all of it; `advance` starts it again."""
+        self._child.kill()
+
+    def wait(self, seconds: float, still_waiting: Callable[[], bool] = lambda: True) -> None:
+        """Wait for its end, at most so long, then kill what is left."""
+        self._child.end_within(seconds, still_waiting)

@@ -1,0 +1,107 @@
+"""The decision on the newest interval: guard, then policy, then rails (docs/design.md 6: score -> decision -> actuation).
+
+`decide` is a pure function; the state that a policy seems to have is a fold over the statistics of the surviving lineage.
+So a controller that restarts, or a successor, comes to the same decision from the same records.
+"""
+
+from dataclasses import replace
+
+from frostline_contract.plan import Decision
+from frostline_controller.decisions.guard import breach
+from frostline_controller.decisions.inputs import FreezeInputs, known_at
+from frostline_controller.decisions.lineages import Change
+from frostline_controller.decisions.rails import apply_rails, rails_off
+from frostline_controller.decisions.registry import OPERATOR, find_policy
+
+
+def decide(inputs: FreezeInputs) -> Decision:
+    """The decision on the newest interval of `inputs.statistics`.
+
+    It has the interval's number; a rollback carries the lineage that it opens, in which intervals and their numbers come again.
+    Decisions that were made later than this one, or are this one, are not looked at. A rollback goes before everything else, an
+    operator's request included: the caller keeps a request until a decision of another kind has taken it.
+    Raises ValueError for a policy or rail that does not exist, points outside the model, guard readings that do not pair,
+    and an interval that ends too late for its decision to take effect.
+    """
+    check_freezing(inputs)
+    inputs = replace(inputs, decisions=known_at(inputs.deciding_lineage, inputs.newest.number, inputs.decisions))
+    number = inputs.newest.number
+    if inputs.effective_step > inputs.calendar.total_steps:
+        raise ValueError(
+            f"decision {number} would take effect at step {inputs.effective_step}; the run ends at {inputs.calendar.total_steps}"
+        )
+    if not inputs.elastic.freeze:
+        return _decision(inputs, 0, "elastic.freeze is false: nothing freezes", inputs.freeze.policy.name)
+    policy = find_policy(inputs.freeze.policy.name)
+    condemned, finding = None, ""
+    if "guard" not in rails_off(inputs.freeze.rails) | policy.exempt:
+        condemned, finding = breach(inputs)
+    if condemned:
+        return _rollback(inputs, condemned, finding, policy.name)
+    if inputs.requested is not None:
+        policy = OPERATOR
+    proposal = policy.propose(inputs)
+    clip = apply_rails(inputs, proposal.freeze_point, policy)
+    notes = [proposal.reason, clip.note, f"guard: {finding}" if finding else "", _about_the_tie(inputs, clip.freeze_point)]
+    return _decision(inputs, clip.freeze_point, "; ".join(filter(None, notes)), policy.name)
+
+
+def check_freezing(inputs: FreezeInputs) -> None:
+    """Raise ValueError for mistakes in the job's freeze section; worth calling before the run starts."""
+    rails_off(inputs.freeze.rails)
+    policy = inputs.freeze.policy
+    find_policy(policy.name)
+    deepest = inputs.num_units - 1
+    asked = policy.points.items() if policy.name == "manual" else ()
+    for number, point in asked:
+        if number < 1 or not 0 <= point <= deepest:
+            raise ValueError(
+                f"freeze.policy.points has {point} at decision {number}; decisions count from 1, and a model of "
+                f"{inputs.num_units} units allows freeze points 0 to {deepest} (the head never freezes)"
+            )
+
+
+def _decision(inputs: FreezeInputs, freeze_point: int, reason: str, policy: str) -> Decision:
+    """A keep, freeze or unfreeze in the lineage that the run is in."""
+    kind = "keep"
+    if freeze_point != inputs.current:
+        kind = "freeze" if freeze_point > inputs.current else "unfreeze"
+    return Decision(
+        number=inputs.newest.number,
+        interval=inputs.newest.number,
+        effective_step=inputs.effective_step,
+        freeze_point=freeze_point,
+        lineage=inputs.deciding_lineage,
+        decided_in=inputs.deciding_lineage,
+        kind=kind,
+        reason=reason,
+        policy=policy,
+    )
+
+
+def _rollback(inputs: FreezeInputs, condemned: Change, finding: str, policy: str) -> Decision:
+    """Back to the checkpoint that every freeze writes at the last step before it takes effect, in a lineage of its own."""
+    lineages = [inputs.highest_lineage, inputs.deciding_lineage, *(decision.lineage for decision in inputs.decisions)]
+    step = condemned.effective_step - 1
+    taken_back = f"freeze {condemned.number} ({condemned.before} -> {condemned.after}) is taken back to step {step}"
+    return Decision(
+        number=inputs.newest.number,
+        interval=inputs.newest.number,
+        effective_step=inputs.effective_step,
+        freeze_point=condemned.before,
+        lineage=1 + max(lineages),
+        decided_in=inputs.deciding_lineage,
+        kind="rollback",
+        reason=f"guard: {finding}; {taken_back}, freeze point {condemned.after} and deeper are quarantined",
+        policy=policy,
+        rollback_to_step=step,
+    )
+
+
+def _about_the_tie(inputs: FreezeInputs, freeze_point: int) -> str:
+    """What the embedding's first freeze means for a head that shares its matrix (docs/protocols.md 1.7)."""
+    if not inputs.tied or inputs.current > 0 or freeze_point == 0:
+        return ""
+    if inputs.untie_on_freeze:
+        return "tied embeddings: untie_on_freeze lets the head's own matrix go on learning"
+    return "tied embeddings: freezing unit 0 stops the head's matrix too"

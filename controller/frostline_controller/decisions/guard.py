@@ -1,0 +1,133 @@
+"""The held-out guard: is the model worse on samples that it never trained on than it was before a freeze?
+
+The guard split's losses are one a sample and in one order, so a reading after a freeze pairs with the last one before it.
+With d_i the rise of sample i's loss over n samples, the freeze is rolled back where the one-sided lower confidence bound
+of the mean rise, mean(d) - t(confidence, n - 1) * sd(d) / sqrt(n), exceeds margin * (mean loss before): an unlucky reading
+does not suffice, a rise that the margin tolerates does not either. A freeze is watched for `guard_intervals` readings and
+confirmed after that; a rollback takes weights, optimizer, cursor and freeze point back together and quarantines the boundary.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frostline_contract.plan import Decision
+from frostline_contract.statistics import GuardReading, IntervalStatistics
+from frostline_controller.decisions.inputs import FreezeInputs, blocks_frozen, freeze_point_of
+from frostline_controller.decisions.lineages import Change, changes, surviving_decisions
+from frostline_controller.decisions.student_t import t_quantile
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two paired readings. rise: mean rise of the loss; bound: its lower confidence bound; tolerated: margin * loss before."""
+
+    breached: bool
+    rise: float
+    bound: float
+    tolerated: float
+    samples: int
+
+    @property
+    def text(self) -> str:
+        verdict = "exceeds" if self.breached else "is within"
+        return (
+            f"guard loss {self.rise:+.4g} over {self.samples} samples, lower bound {self.bound:+.4g} "
+            f"{verdict} the tolerated {self.tolerated:.4g}"
+        )
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A freeze that the guard watches, and the last finite reading before it, where there is one."""
+
+    change: Change
+    before: GuardReading | None
+
+
+def compare(before: GuardReading, after: GuardReading, margin: float, confidence: float) -> Comparison:
+    """The paired one-sided t test. `before` is finite; a non-finite `after` breaches by itself.
+
+    One sample alone has no bound and never breaches. Raises ValueError where the readings do not pair.
+    """
+    count = len(before.losses)
+    if len(after.losses) != count:
+        raise ValueError(f"guard readings hold {count} and {len(after.losses)} samples; the guard split must not change in a run")
+    tolerated = margin * abs(math.fsum(before.losses) / count)
+    if not all(map(math.isfinite, after.losses)):
+        return Comparison(True, math.nan, math.inf, tolerated, count)
+    rises = [later - earlier for earlier, later in zip(before.losses, after.losses, strict=True)]
+    mean = math.fsum(rises) / count
+    if count < 2:
+        return Comparison(False, mean, -math.inf, tolerated, count)
+    deviation = math.sqrt(math.fsum((rise - mean) ** 2 for rise in rises) / (count - 1))
+    bound = mean - t_quantile(confidence, count - 1) * deviation / math.sqrt(count)
+    return Comparison(bound > tolerated, mean, bound, tolerated, count)
+
+
+def finite_reading(entry: IntervalStatistics) -> GuardReading | None:
+    """An interval's guard reading where it can serve as a baseline: not empty, all losses finite."""
+    reading = entry.guard
+    return reading if reading and reading.losses and all(map(math.isfinite, reading.losses)) else None
+
+
+def watched_freezes(inputs: FreezeInputs) -> tuple[Watched, ...]:
+    """The freezes in force that earlier readings have not confirmed, newest first: the newest interval's reading tests them."""
+    window = inputs.freeze.rails.guard_intervals
+    # A void rollback changed nothing, so the reading that called for it does not use up the window.
+    unanswered = {
+        number
+        for number, decision in surviving_decisions(inputs.decisions, inputs.calendar).items()
+        if decision.void and decision.kind == "rollback"
+    }
+    watched = []
+    for change in changes(inputs.statistics, inputs.calendar):
+        if not change.before < change.after <= inputs.current:
+            continue
+        earlier = [finite_reading(entry) for entry in inputs.statistics if entry.number <= change.number]
+        before = next((reading for reading in reversed(earlier) if reading), None)
+        read = [entry for entry in inputs.statistics if change.number < entry.number < inputs.newest.number and entry.guard]
+        if sum(1 for entry in read if entry.number not in unanswered) < window:
+            watched.append(Watched(change, before))
+    return tuple(reversed(watched))
+
+
+def breach(inputs: FreezeInputs) -> tuple[Change | None, str]:
+    """The freeze that the newest reading condemns, or None, and what was found ('' where nothing was to be tested).
+
+    Where several freezes are watched, each is held against its own baseline and the newest that breaches goes: it is the
+    least that has to be taken back, and what is redone is tested again.
+    """
+    newest, rails = inputs.newest, inputs.freeze.rails
+    if newest.guard is None:
+        return None, ""
+    findings = []
+    for freeze in watched_freezes(inputs):
+        if freeze.before is None:
+            findings.append(f"freeze {freeze.change.number} has no reading before it to be held against")
+            continue
+        result = compare(freeze.before, newest.guard, rails.guard_margin, rails.guard_confidence)
+        if result.breached:
+            return freeze.change, result.text
+        findings.append(f"freeze {freeze.change.number} holds: {result.text}")
+    return None, "; ".join(findings)
+
+
+def quarantined_from(decisions: Sequence[Decision]) -> int | None:
+    """The shallowest freeze point that a rollback took back, or None: read from all decisions, whatever their lineage.
+
+    The freeze that was rolled back took effect right after the step that was gone back to. Where it is no longer among
+    the decisions, one block more than what the rollback left frozen is taken for it.
+    """
+    boundaries = []
+    for index, rollback in enumerate(decisions):
+        if rollback.kind != "rollback" or rollback.void:
+            continue
+        undone = [
+            earlier.freeze_point
+            for earlier in decisions[:index]
+            if earlier.kind == "freeze" and not earlier.void and earlier.effective_step == rollback.rollback_to_step + 1
+        ]
+        deeper = freeze_point_of(blocks_frozen(rollback.freeze_point) + 1)
+        boundaries.append(undone[-1] if undone else deeper)
+    return min(boundaries, default=None)

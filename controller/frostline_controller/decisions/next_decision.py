@@ -1,0 +1,102 @@
+"""The freeze policy's adapter: from what the controller knows to the next numbered decision. Pure but for reading a replay."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.job import Job
+from frostline_contract.plan import Decision
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.statistics import IntervalStatistics
+from frostline_controller.decisions.decide import check_freezing, decide
+from frostline_controller.decisions.inputs import FreezeInputs
+from frostline_controller.decisions.surviving import next_number, remembered_decisions, surviving_decisions, surviving_statistics
+from frostline_controller.run.durable import DurableState, RunIdentity
+
+
+def due_statistics(
+    statistics: list[IntervalStatistics], state: DurableState, calendar: DecisionCalendar
+) -> list[IntervalStatistics] | None:
+    """The surviving statistics up to the interval whose decision comes next; None where that one is not there yet."""
+    number = next_number(surviving_decisions(state.decisions, state.lineages, calendar))
+    kept = [one for one in surviving_statistics(statistics, state.lineages) if one.number <= number]
+    return kept if kept and kept[-1].number == number else None
+
+
+def next_decision(
+    job: Job,
+    identity: RunIdentity,
+    statistics: list[IntervalStatistics],
+    state: DurableState,
+    calendar: DecisionCalendar,
+    replayed: tuple[Decision, ...] | None,
+) -> Decision:
+    """The verdict on the last of `statistics` (of `due_statistics`). Raises ValueError for mistakes in the freeze section."""
+    remembered = remembered_decisions(state.decisions, state.lineages, calendar)
+    requested = state.forced_freeze_point if state.forced_freeze_point >= 0 else None
+    inputs = _inputs(job, identity, calendar, statistics, remembered, replayed)
+    return decide(dataclasses.replace(inputs, requested=requested, highest_lineage=state.max_lineage, lineage=state.lineage))
+
+
+def check_job(job: Job, identity: RunIdentity, calendar: DecisionCalendar, replayed: tuple[Decision, ...] | None) -> None:
+    """Raise ValueError for mistakes in the job's freeze section, as soon as the model's units are known."""
+    check_freezing(_inputs(job, identity, calendar, [], [], replayed))
+
+
+def _inputs(
+    job: Job,
+    identity: RunIdentity,
+    calendar: DecisionCalendar,
+    statistics: list[IntervalStatistics],
+    decisions: list[Decision],
+    replayed: tuple[Decision, ...] | None,
+) -> FreezeInputs:
+    """The job's own policy, or the one that follows another run's decisions."""
+    inputs = FreezeInputs.of_job(job, identity.num_units, calendar, statistics, decisions, tied=identity.tied)
+    if replayed is None:
+        return inputs
+    policy = job.freeze.policy.model_copy(update={"name": "replay"})
+    return dataclasses.replace(inputs, freeze=job.freeze.model_copy(update={"policy": policy}), replayed=replayed)
+
+
+def replayed_decisions(job: Job, given: Path | None) -> tuple[Decision, ...] | None:
+    """What the run follows instead of a policy: the run of --replay, else of policy `replay`; None: it decides by itself.
+
+    Raises ValueError where the policy is `replay` and no run is named, or its decisions cannot be read.
+    """
+    policy = job.freeze.policy
+    if given is None and policy.name == "replay" and job.elastic.freeze:
+        if policy.replay_of is None:
+            raise ValueError("freeze.policy.name is replay and freeze.policy.replay_of is null; name the run directory to follow")
+        given = Path(policy.replay_of)
+    return read_replay(given) if given is not None else None
+
+
+def read_replay(run_dir: Path) -> tuple[Decision, ...]:
+    """The decisions of another run's plans.jsonl, oldest first. Raises ValueError where it holds none that can be read."""
+    path = RunDirectory(run_dir).plans
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        found = [decision_of_line(line) for line in lines if "decision_kind" in line]
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--replay {run_dir}: {path} cannot be read ({error}); give the folder of a run") from error
+    newest = {(one.decided_in, one.number): one for one in found}  # a void one was written again
+    return tuple(newest.values())
+
+
+def with_recorded_tile(job: Job, run_dir: Path) -> Job:
+    """The job, with the prefix tile that another run chose: it is a part of the numerics that a replay follows."""
+    tile = RunDirectory(run_dir).recorded_prefix_tile() or job.cache.prefix_tile
+    return job.model_copy(update={"cache": job.cache.model_copy(update={"prefix_tile": tile})})
+
+
+def decision_line(decision: Decision) -> dict[str, object]:
+    """A decision as a line of plans.jsonl; its own kind is `decision_kind`, since `kind` says what the line is."""
+    values = decision.model_dump(mode="json")
+    return {"kind": "decision", "decision_kind": values.pop("kind"), **values}
+
+
+def decision_of_line(line: dict[str, object]) -> Decision:
+    values = {key: value for key, value in line.items() if key != "decision_kind"}
+    return Decision.model_validate({**values, "kind": line["decision_kind"]})

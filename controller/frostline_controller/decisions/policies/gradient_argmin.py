@@ -1,0 +1,89 @@
+"""Eq. (1) of PipeTransformer (ICML 2021): freeze up to the active block with the smallest gradient norm, capped by alpha.
+
+    frozen(T) = min( frozen(T-1) + alpha * (L - frozen(T-1)),  argmin over l in [frozen(T-1), L) of ||g_l(T)|| )
+
+Settled here where the paper leaves it open: L counts transformer blocks; the block that the argmin names is frozen too
+(else a smallest norm at the front would freeze nothing for ever); the cap stays a real number between intervals and is
+rounded up only to be acted on; the embedding freezes with the first block. The score of a block is the root mean square
+over the interval of its gradient's L2 norm, with `normalise_by_parameters` divided by the root of its parameter count.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frostline_contract.statistics import IntervalStatistics
+from frostline_controller.decisions.inputs import FreezeInputs, Proposal, blocks_frozen, freeze_point_of, not_finite, whole_blocks
+
+
+@dataclass(frozen=True)
+class Nomination:
+    """One evaluation of Eq. (1), in blocks. frozen: the result, real. cap, argmin: its two operands, argmin inclusive."""
+
+    frozen: float
+    cap: float
+    argmin: int
+
+
+def equation_one(frozen: float, scores: Sequence[float], alpha: float) -> Nomination:
+    """Eq. (1). frozen: blocks frozen so far, real. scores: one a block, those of frozen blocks are not looked at.
+
+    Among equal scores the foremost block counts. With no active block left nothing changes.
+    """
+    cap = frozen + alpha * (len(scores) - frozen)
+    active = range(whole_blocks(frozen), len(scores))
+    if not active:
+        return Nomination(frozen, cap, len(scores))
+    argmin = min(active, key=lambda block: scores[block]) + 1
+    return Nomination(min(cap, float(argmin)), cap, argmin)
+
+
+def propose(inputs: FreezeInputs) -> Proposal:
+    """Eq. (1), folded over all intervals, so that the real-valued cap needs no memory but the statistics."""
+    policy = inputs.freeze.policy
+    unusable = not_finite(inputs.newest)
+    if unusable:
+        return Proposal(inputs.current, f"Eq. (1) cannot be evaluated: {unusable}")
+    frozen = 0.0
+    before = 0.0
+    nomination = Nomination(0.0, 0.0, 0)
+    for entry in inputs.statistics:
+        frozen = _in_force(frozen, blocks_frozen(entry.freeze_point))
+        if not_finite(entry):
+            continue
+        before = frozen
+        nomination = equation_one(frozen, scores_of(entry, policy.normalise_by_parameters), policy.alpha)
+        frozen = nomination.frozen
+    blocks = whole_blocks(nomination.frozen)
+    wanted = max(inputs.current, freeze_point_of(blocks))
+    return Proposal(wanted, _reason(inputs, before, nomination, blocks))
+
+
+def scores_of(entry: IntervalStatistics, normalise: bool) -> tuple[float, ...]:
+    """The score of each block, embedding and head left out."""
+    norms = entry.unit_gradient_norms[1:-1]
+    if not normalise:
+        return norms
+    return tuple(norm / math.sqrt(max(1, count)) for norm, count in zip(norms, entry.unit_parameters[1:-1], strict=True))
+
+
+def _in_force(frozen: float, blocks: int) -> float:
+    """The real-valued state where it agrees with what is frozen; else (clipped, voided, commanded) what is frozen."""
+    return frozen if whole_blocks(frozen) == blocks else float(blocks)
+
+
+def _reason(inputs: FreezeInputs, before: float, nomination: Nomination, blocks: int) -> str:
+    first, last = whole_blocks(before) + 1, inputs.num_blocks
+    if first > last:
+        return f"Eq. (1): all {last} blocks are frozen"
+    scores = scores_of(inputs.newest, inputs.freeze.policy.normalise_by_parameters)
+    text = (
+        f"Eq. (1): of the active blocks {first} to {last}, block {nomination.argmin} has the smallest gradient norm "
+        f"({scores[nomination.argmin - 1]:.4g}); cap {before:.4g} + {inputs.freeze.policy.alpha:.4g} x "
+        f"{last - before:.4g} = {nomination.cap:.4g}: {blocks} blocks"
+    )
+    if nomination.argmin < whole_blocks(nomination.cap):
+        return f"{text}; the gradient decided"
+    if nomination.argmin == last:
+        return f"{text}; the argmin names the last block, so the cap alone decided"
+    return f"{text}; the cap alone decided"

@@ -1,0 +1,223 @@
+"""The rails around every policy: each a small function with a name, applied in one order, each clipping part of the reason.
+
+A rail gets the inputs and the freeze point that is still wanted and returns what it allows, with a note where it clips.
+It may only move the wish towards the freeze point in force, never past it, so no rail ever unfreezes by itself, and a cap
+that is already exceeded (by command, say) holds what there is. Accuracy comes first (facts of the papers: freezing is not
+free by default), so all rails are on unless `freeze.rails.off` names them.
+"""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+from frostline_contract.job.freezing import RailsSection
+from frostline_controller.decisions.guard import finite_reading, quarantined_from
+from frostline_controller.decisions.inputs import ROUNDING, FreezeInputs, blocks_frozen, freeze_point_of, not_finite
+from frostline_controller.decisions.lineages import changes, last_rollback
+from frostline_controller.decisions.registry import Policy
+
+
+class Clip(NamedTuple):
+    """What a rail allows, and why it is less than what was wanted ('' where it is not)."""
+
+    freeze_point: int
+    note: str = ""
+
+
+def nan(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """Nothing changes on an interval that was not finite or had no accepted step."""
+    unusable = not_finite(inputs.newest)
+    return Clip(inputs.current, unusable) if unusable else Clip(wanted)
+
+
+def warmup(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """Nothing freezes before a share of the run's steps."""
+    floor = inputs.freeze.rails.warmup_fraction * inputs.calendar.total_steps
+    if wanted > inputs.current and inputs.effective_step - 1 < floor:
+        return Clip(inputs.current, f"step {inputs.effective_step} is within the first {floor:.0f} steps")
+    return Clip(wanted)
+
+
+def cooldown(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """Some intervals without a change after each change; a rollback counts as one."""
+    moved = [change.number for change in changes(inputs.statistics, inputs.calendar)]
+    last = max([*moved, last_rollback(inputs.decisions, inputs.calendar, inputs.newest.number)])
+    wait = inputs.freeze.rails.cooldown_intervals
+    if last and inputs.newest.number <= last + wait:
+        return Clip(inputs.current, f"decision {last} changed the freeze point, {wait} interval(s) without a change follow")
+    return Clip(wanted)
+
+
+def min_active(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """A block freezes only when it has learnt long enough since the run's start or its last unfreezing."""
+    steps = inputs.freeze.rails.min_active_steps
+    needed = 2 * inputs.calendar.interval_steps if steps is None else steps
+    learning_since = [1] * inputs.num_units
+    for change in changes(inputs.statistics, inputs.calendar):
+        for unit in range(change.after, change.before):
+            learning_since[unit] = change.effective_step
+    for unit in range(inputs.current, wanted):
+        learnt = inputs.effective_step - learning_since[unit]
+        if learnt < needed:
+            return Clip(_through(inputs, unit - 1), f"unit {unit} has learnt for {learnt} steps of {needed}")
+    return Clip(wanted)
+
+
+def rearm(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """A jump of the learning rate between two intervals, down or up (a warm restart), starts patience anew."""
+    rails = inputs.freeze.rails
+    for earlier, later in pairwise(inputs.statistics):
+        low, high = sorted((earlier.learning_rate, later.learning_rate))
+        jumped = low < (1.0 - rails.rearm_drop) * high
+        waited = inputs.newest.number - later.number
+        if jumped and waited < rails.patience and wanted > inputs.current:
+            note = (
+                f"the learning rate went from {earlier.learning_rate:.3g} to {later.learning_rate:.3g} in interval {later.number}"
+            )
+            return Clip(inputs.current, f"{note}, {waited} of {rails.patience} intervals have passed since")
+    return Clip(wanted)
+
+
+def patience(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """Consecutive intervals must each ask for at least the freeze point that is taken."""
+    if wanted <= inputs.current:
+        return Clip(wanted)
+    needed = inputs.freeze.rails.patience
+    asked = _recent_proposals(inputs, policy, needed)
+    if len(asked) < needed:
+        return Clip(inputs.current, f"{len(asked)} of {needed} intervals have asked")
+    agreed = max(inputs.current, min([wanted, *asked]))
+    return Clip(agreed, f"the last {needed} intervals asked for {', '.join(map(str, asked))}" if agreed < wanted else "")
+
+
+def unfreeze(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """Unfreezing has a threshold of its own, longer than freezing's, so that a boundary does not flutter."""
+    if wanted >= inputs.current:
+        return Clip(wanted)
+    needed = inputs.freeze.rails.unfreeze_patience
+    asked = _recent_proposals(inputs, policy, needed)
+    if len(asked) < needed:
+        return Clip(inputs.current, f"{len(asked)} of {needed} intervals have asked")
+    agreed = min(inputs.current, max([wanted, *asked]))
+    return Clip(agreed, f"the last {needed} intervals asked for {', '.join(map(str, asked))}" if agreed > wanted else "")
+
+
+def absolute(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """A block's norm must have fallen to a share of its own peak: a rank test always nominates somebody."""
+    share = inputs.freeze.rails.absolute_change
+    for unit in range(max(1, inputs.current), wanted):
+        peak = max((entry.unit_gradient_norms[unit] for entry in inputs.statistics if not not_finite(entry)), default=0.0)
+        norm = inputs.newest.unit_gradient_norms[unit]
+        if norm > share * peak:
+            return Clip(_through(inputs, unit - 1), f"block {unit} has norm {norm:.4g}, above {share:g} of its peak {peak:.4g}")
+    return Clip(wanted)
+
+
+def cap_interval(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """At most so many blocks are frozen by one decision."""
+    most = inputs.freeze.rails.blocks_per_interval
+    limit = freeze_point_of(blocks_frozen(inputs.current) + most)
+    return Clip(limit, f"at most {most} block(s) by one decision") if wanted > limit else Clip(wanted)
+
+
+def cap_total(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """At most a share of the blocks is ever frozen."""
+    share = inputs.freeze.rails.total_fraction
+    most = math.floor(share * inputs.num_blocks + ROUNDING)
+    return _capped(inputs, wanted, most, f"at most {most} of {inputs.num_blocks} blocks ({share:.0%})")
+
+
+def last_blocks(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """The last blocks never freeze."""
+    kept = inputs.freeze.rails.last_blocks
+    return _capped(
+        inputs, wanted, max(0, inputs.num_blocks - kept), f"the last {kept} of {inputs.num_blocks} blocks never freeze"
+    )
+
+
+def baseline(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """No freeze before the guard has a reading that it can be held against; without readings the reason says so."""
+    if wanted <= inputs.current or any(finite_reading(entry) for entry in inputs.statistics):
+        return Clip(wanted)
+    if inputs.evaluation.every_intervals == 0:
+        return Clip(wanted, "evaluation.every_intervals is 0, so no guard watches this freeze")
+    return Clip(inputs.current, "there is no guard reading yet that the freeze could be held against")
+
+
+def quarantine(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """A boundary that the guard rolled back, and any deeper one, is never taken again."""
+    boundary = quarantined_from(inputs.decisions)
+    if boundary is None or wanted < boundary:
+        return Clip(wanted)
+    most = blocks_frozen(boundary) - 1
+    return _capped(inputs, wanted, most, f"freeze point {boundary} was rolled back, nothing from there on freezes again")
+
+
+RAILS: dict[str, Callable[[FreezeInputs, int, Policy], Clip]] = {
+    rail.__name__: rail
+    for rail in (
+        nan,
+        warmup,
+        cooldown,
+        min_active,
+        rearm,
+        patience,
+        unfreeze,
+        absolute,
+        cap_interval,
+        cap_total,
+        last_blocks,
+        baseline,
+        quarantine,
+    )
+}
+"""In the order in which they apply: whether to move at all, how far the evidence goes, how far one may go."""
+
+RAIL_NAMES = (*RAILS, "guard")
+"""All names that `freeze.rails.off` may hold. Without the guard there is no baseline to wait for and no quarantine."""
+
+
+def rails_off(section: RailsSection) -> frozenset[str]:
+    """The rails that a job switches off. Raises ValueError for names that are none."""
+    unknown = [name for name in section.off if name not in RAIL_NAMES]
+    if unknown:
+        raise ValueError(f"freeze.rails.off holds {', '.join(map(repr, unknown))}; the rails are {', '.join(RAIL_NAMES)}")
+    off = frozenset(section.off)
+    return off | {"baseline", "quarantine"} if "guard" in off else off
+
+
+def apply_rails(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """Runs the wish through all rails that are on and apply to the policy; the note names each that clipped."""
+    off = rails_off(inputs.freeze.rails) | policy.exempt
+    deepest = inputs.num_units - 1
+    point = min(max(0, wanted), deepest)
+    notes = [f"bounds: {wanted} is outside 0 to {deepest}"] if point != wanted else []
+    for name, rail in RAILS.items():
+        if point == inputs.current:
+            break
+        if name in off:
+            continue
+        allowed, note = rail(inputs, point, policy)
+        assert min(point, inputs.current) <= allowed <= max(point, inputs.current), f"rail {name} moved {point} to {allowed}"
+        if note:
+            notes.append(f"{name}: {note} ({point} -> {allowed})" if allowed != point else f"{name}: {note}")
+        point = allowed
+    return Clip(point, "; ".join(notes))
+
+
+def _recent_proposals(inputs: FreezeInputs, policy: Policy, count: int) -> list[int]:
+    """What the policy asked for in the newest `count` intervals since the last rollback, oldest first: folded again, not kept."""
+    start = last_rollback(inputs.decisions, inputs.calendar, inputs.newest.number)
+    numbers = [entry.number for entry in inputs.statistics if entry.number > start][-count:]
+    return [policy.propose(inputs.up_to(number)).freeze_point for number in numbers]
+
+
+def _through(inputs: FreezeInputs, block: int) -> int:
+    """The freeze point that ends with `block`, but not below what is frozen."""
+    return max(inputs.current, freeze_point_of(block))
+
+
+def _capped(inputs: FreezeInputs, wanted: int, most_blocks: int, note: str) -> Clip:
+    limit = _through(inputs, most_blocks)
+    return Clip(limit, note) if wanted > limit else Clip(wanted)

@@ -1,0 +1,156 @@
+"""Decisions: as soon as an interval's statistics are durable, its verdict is taken, written, and told to everyone."""
+
+import asyncio
+import logging
+
+from frostline_contract.lineage import ROLLBACK, LineageStart
+from frostline_contract.plan import Decision
+from frostline_controller.decisions.next_decision import check_job, decision_line, due_statistics, next_decision
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.store import RunStore
+from frostline_controller.serving.announce import decision_message
+from frostline_proto.v1 import control_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+
+class Deciding:
+    """Takes each interval's decision once. `newest` changes whenever one was taken, so that the planner is asked again."""
+
+    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, replayed: tuple[Decision, ...] | None) -> None:
+        self._facts, self._store, self._outbox = facts, store, outbox
+        self._replayed = replayed
+        self._given_up: dict[tuple[int, int], str] = {}
+        self._written: tuple[Decision, ...] | None = None
+
+    def check(self) -> None:
+        """Raise ValueError for mistakes in the job's freeze section; called once the run's identity is known."""
+        facts = self._facts
+        if facts.identity is not None and facts.calendar is not None:
+            check_job(facts.job, facts.identity, facts.calendar, self._replayed)
+
+    async def restore(self) -> None:
+        """Take up what a predecessor heard, and write what it could not any more."""
+        for line in self._store.events.all():
+            if line["kind"] == "decision_void":
+                self._given_up[line["lineage"], int(line["detail"]["number"])] = line["reason"]
+        await self.write_history()
+
+    def note_void(self, event: pb.RunEvent) -> None:
+        """The workers gave a decision up: it came too late, or has not come yet."""
+        self._given_up[event.lineage, int(event.detail["number"])] = event.reason
+
+    async def advance(self) -> None:
+        """Take every decision that is due."""
+        facts, store = self._facts, self._store
+        await self._mark_voids()
+        if facts.calendar is None or facts.identity is None or facts.current is None or facts.ended:
+            return
+        while (statistics := due_statistics(store.statistics.all, facts.state, facts.calendar)) is not None:
+            if facts.calendar.effective_step(statistics[-1].number) > facts.total_steps:
+                break
+            decision = await asyncio.to_thread(
+                next_decision, facts.job, facts.identity, statistics, facts.state, facts.calendar, self._replayed
+            )
+            if self._is_taken(decision):
+                # A decision is taken once; to take it again and again would help nobody.
+                log.error("decision %s of lineage %s is due again, and it is taken already", decision.number, decision.decided_in)
+                break
+            await self._bind(decision)
+            await self._mark_voids()
+        await self._tell_effects()
+
+    def _is_taken(self, decision: Decision) -> bool:
+        return any(_key(one) == _key(decision) for one in self._facts.state.decisions)
+
+    async def _bind(self, decision: Decision) -> None:
+        """Durable, then heard."""
+        facts, store, outbox = self._facts, self._store, self._outbox
+        changes: dict[str, object] = {"decisions": (*facts.state.decisions, decision)}
+        if decision.kind != "rollback":
+            changes["forced_freeze_point"] = -1  # an operator's request waits until a decision of its own kind has taken it
+        else:
+            start = LineageStart(lineage=decision.lineage, starts_at_step=decision.rollback_to_step, kind=ROLLBACK)
+            changes |= {
+                "lineage": decision.lineage,
+                "max_lineage": max(facts.state.max_lineage, decision.lineage),
+                "lineages": (*facts.state.lineages, start),
+            }
+        await store.commit(**changes)
+        outbox.streams.send_all(decision_message(decision))
+        await self.write_history()
+        log.info(
+            "decision number=%s kind=%s freeze_point=%s effective_step=%s lineage=%s reason=%r",
+            decision.number, decision.kind, decision.freeze_point, decision.effective_step, decision.lineage, decision.reason,
+        )  # fmt: skip
+
+    async def write_history(self) -> None:
+        """Bring plans.jsonl up to the durable state, whatever could not be written before. What a restore took back is void."""
+        facts, store = self._facts, self._store
+        decisions, written = facts.state.decisions, store.plans.decisions
+        if decisions is self._written:
+            return
+        durable = {_key(decision) for decision in decisions}
+        undone = [
+            {**line, "void": True}
+            for key, line in written.items()
+            if line["decision_kind"] == "rollback" and not line["void"] and key not in durable
+        ]
+        fresh = [one for one in decisions if _key(one) not in written or written[_key(one)]["void"] != one.void]
+        await store.plans.append([*(decision_line(one) for one in fresh), *undone])
+        self._written = decisions
+
+    async def _mark_voids(self) -> None:
+        """Decisions that the workers gave up are void, also those that are taken only now."""
+        for decision in self._facts.state.decisions:
+            reason = self._why_given_up(decision)
+            if reason is not None and not decision.void:
+                await self._void(decision, reason)
+
+    def _why_given_up(self, decision: Decision) -> str | None:
+        """Workers name a decision by the lineage in which it was due: the one that decided it, or a later one that it survived
+        into."""
+        if (own := self._given_up.get(_key(decision))) is not None:
+            return own
+        later = [why for (lineage, number), why in self._given_up.items()
+                 if number == decision.number and lineage > decision.decided_in]  # fmt: skip
+        survives = decision.kind != "rollback" and _key(decision) in {_key(one) for one in self._facts.surviving()}
+        return later[0] if later and survives else None
+
+    async def _void(self, decision: Decision, reason: str) -> None:
+        facts, store = self._facts, self._store
+        void = decision.model_copy(update={"void": True})
+        changes: dict[str, object] = {"decisions": tuple(void if one is decision else one for one in facts.state.decisions)}
+        if void.kind == "rollback":
+            lineages = tuple(start for start in facts.state.lineages if start.lineage != void.lineage)
+            changes |= {"lineages": lineages, "lineage": max(start.lineage for start in lineages)}
+        await store.commit(**changes)
+        await self.write_history()
+        log.warning("decision void number=%s lineage=%s reason=%r", void.number, void.lineage, reason)
+
+    async def _tell_effects(self) -> None:
+        """An event for each rollback, and for each change of the freeze point once it is in force."""
+        facts, store, outbox = self._facts, self._store, self._outbox
+        for decision in facts.state.decisions:
+            at = decision.effective_step - 1
+            if decision.kind == "rollback" and not decision.void and not store.events.holds("guard", at, decision.lineage):
+                await outbox.event(
+                    "guard", decision.reason, step=at, lineage=decision.lineage, freeze_point=decision.freeze_point
+                )
+        for decision in facts.surviving():
+            changed = decision.kind in ("freeze", "unfreeze") and not decision.void
+            if not changed or decision.effective_step > facts.step + 1:
+                continue
+            if not store.events.holds(decision.kind, decision.effective_step, decision.lineage):
+                await outbox.event(
+                    decision.kind,
+                    decision.reason,
+                    step=decision.effective_step,
+                    lineage=decision.lineage,
+                    freeze_point=decision.freeze_point,
+                )
+
+
+def _key(decision: Decision) -> tuple[int, int]:
+    return decision.decided_in, decision.number

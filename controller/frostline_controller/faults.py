@@ -1,0 +1,122 @@
+"""Planned faults that befall pods, nodes and services: what the job's `faults` have the cluster do (docs/faults.md).
+
+Each happens once: whoever first creates `<run>/cluster/faults/<index>` carries it out. Workers do the same for theirs, so the
+folder tells of every fault that has happened, and this service tells people of it.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import time
+
+from frostline_contract.durable_files import create_durably
+from frostline_contract.job.cluster import DEFAULT_PHASE, FAULTS_OF_A_WORKER, Fault
+from frostline_contract.phases import ControllerPhase
+from frostline_controller.cluster.backend import RUNNING, ClusterBackend, PodInfo
+from frostline_controller.members.membership import GONE
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.store import RunStore
+
+log = logging.getLogger(__name__)
+
+LEAVE_GRACE_SECONDS = 15.0
+"""What a preemption's notice gives a pod (some clouds give no more)."""
+LEFT_SECONDS = 0.1
+"""After which what was announced has left this process."""
+OF_A_NODE = ("kill_node", "cut_node")
+OF_THE_CLUSTER = ("kill_redis", "kill_cache_server")
+
+
+class PlannedFaults:
+    """The faults still to come. Nothing is done, and no file is looked at, where the job plans none."""
+
+    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, backend: ClusterBackend) -> None:
+        self._facts, self._store, self._outbox, self._backend = facts, store, outbox, backend
+        self._folder, faults = store.places.faults, facts.job.faults
+        ours = {index: fault for index, fault in enumerate(faults) if fault.kind not in FAULTS_OF_A_WORKER}
+        self._to_come = {index: fault for index, fault in ours.items() if fault.kind != "kill_controller"}
+        self._kills = {index: fault for index, fault in ours.items() if fault.kind == "kill_controller"}
+        self._untold = set(range(len(faults)))
+        self._looked_back = False
+
+    async def advance(self) -> None:
+        """Once a round: carry out what is due at the step, and tell of what has happened."""
+        if not self._untold or self._facts.current is None or self._facts.ended:
+            return
+        for index, fault in list(self._to_come.items()):
+            if self._facts.step >= fault.step:
+                await self._carry_out(index, fault)
+        await self._tell()
+        await self.at(ControllerPhase.STEP)
+
+    async def at(self, phase: ControllerPhase) -> None:
+        """This controller is at `phase`; where its death is planned here, it does not return."""
+        for index, fault in list(self._kills.items()):
+            planned = ControllerPhase.STEP if fault.phase == DEFAULT_PHASE else fault.phase
+            if planned != phase or self._facts.current is None or self._facts.step < fault.step:
+                continue
+            del self._kills[index]
+            if self._claim(index, fault, phase, []):
+                await self._tell()
+                if phase == ControllerPhase.ANNOUNCED:
+                    await asyncio.sleep(LEFT_SECONDS)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    async def _carry_out(self, index: int, fault: Fault) -> None:
+        pods = _hit(fault, self._facts.cluster.pods)
+        if not pods and fault.kind not in OF_THE_CLUSTER:
+            return  # its pod is being replaced: it is hit when it is there
+        del self._to_come[index]
+        if not self._claim(index, fault, "step", pods):
+            return
+        if fault.kind == "leave":
+            await asyncio.to_thread(self._backend.delete_pod, pods[0].name, LEAVE_GRACE_SECONDS)
+        elif fault.kind == "kill_pod":
+            await asyncio.to_thread(self._backend.delete_pod, pods[0].name, 0.0)
+        else:
+            await asyncio.to_thread(self._backend.break_machine, fault.kind, pods[0].name if pods else "", fault.seconds)
+
+    def _claim(self, index: int, fault: Fault, phase: str, pods: list[PodInfo]) -> bool:
+        """Whether it is this controller that carries the fault out. What is said of it is on disk before it happens."""
+        uids = {pod.uid for pod in pods}
+        said = {
+            "index": index,
+            "kind": fault.kind,
+            "worker_ids": [w.worker_id for w in self._facts.members if w.pod_uid in uids and w.presence != GONE],
+            "pods": [pod.name for pod in pods],
+            "step": self._facts.step,
+            "phase": phase,
+            "generation": str(self._facts.current.generation) if self._facts.current else "",
+            "lineage": self._facts.state.lineage,
+            "units": [],
+            "time_seconds": time.time(),
+        }
+        claimed = create_durably(self._folder / str(index), json.dumps(said))
+        if claimed:
+            log.warning("planned fault index=%s kind=%s step=%s pods=%s", index, fault.kind, self._facts.step, said["pods"])
+        return claimed
+
+    async def _tell(self) -> None:
+        """An event for each fault that has happened, also where a worker carried it out or a predecessor could not tell."""
+        if not self._looked_back:
+            self._looked_back = True
+            self._untold -= {line["index"] for line in self._store.events.all() if line["kind"] == "fault"}
+        happened = {int(name) for name in os.listdir(self._folder) if name.isdigit()} if self._folder.is_dir() else set()
+        for index in sorted(happened & self._untold):
+            said = json.loads((self._folder / str(index)).read_text(encoding="utf-8"))
+            whom = f" of {', '.join(said['pods'])}" if said["pods"] else ""
+            text = f"planned: {said['kind']}{whom} at step {said['step']} in {said['phase']}"
+            self._untold.remove(index)
+            await self._outbox.event("fault", text, step=said["step"], index=index)
+
+
+def _hit(fault: Fault, pods: list[PodInfo]) -> list[PodInfo]:
+    """The running pods that the fault befalls, its own first."""
+    own = [pod for pod in pods if pod.ordinal == fault.worker and pod.phase == RUNNING]
+    if fault.kind in OF_THE_CLUSTER or not own:
+        return []
+    neighbours = [pod for pod in pods if pod.node == own[0].node and pod.name != own[0].name]
+    return own + neighbours if fault.kind in OF_A_NODE else own

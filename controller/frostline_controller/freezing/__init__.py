@@ -1,1 +1,0 @@
-"""Freezing: policies propose, rails limit, the guard takes back; `decide.decide` is what the controller calls."""

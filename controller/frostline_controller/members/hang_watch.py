@@ -1,0 +1,259 @@
+"""Watches the members of the running generation: who hangs is asked for its stacks and excluded; who is slow is noted.
+
+The exclusion never waits for the stacks nor for the kill: `Failures` answers it with a plan without the worker, which fences
+it, and has its pod deleted when that plan is out.
+"""
+
+import logging
+from collections import deque
+from dataclasses import dataclass, replace
+
+from frostline_contract.phases import WAITING, Phase
+from frostline_contract.plan import GenerationId, Plan
+from frostline_controller.members.hangs import DevicePlace, Progress, Verdict, judge
+from frostline_controller.members.membership import Worker
+from frostline_controller.members.removal import Removals
+from frostline_controller.members.stragglers import Belief, follow, slowness, work_of
+from frostline_controller.planner.adapter import reference_profile
+from frostline_controller.recovery.driver import Failures
+from frostline_controller.reshape.triggers import Adapting
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_proto.v1 import control_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+STACK_LEAD_SECONDS = 0.5
+"""A suspect is asked for its stacks so long before its deadline, and no more than a tenth of it."""
+STACK_WAIT_SECONDS = 1.5
+"""How long the event waits for them after the verdict; a frozen process has none to give."""
+SLOWNESS_SECONDS = 1.0
+STOOD_STILL_SECONDS = 5.0
+"""A longer time between two looks means that this process stood still, and perhaps the whole machine: it counts for nobody."""
+GAPS_KEPT = 8
+BEATS_UNTIL_SILENT = 4
+LEAST_SILENCE_SECONDS = 1.0
+
+
+@dataclass
+class _Hang:
+    """A verdict whose event is not written yet."""
+
+    verdict: Verdict
+    name: str
+    due: float
+
+
+class Watching:
+    """Judges in every round of the reconciler; keeps what suspects have said of themselves until the verdict is told."""
+
+    def __init__(self, facts: RunFacts, outbox: Outbox, failures: Failures, removals: Removals, adapting: Adapting) -> None:
+        self._facts, self._outbox, self._failures, self._removals, self._adapting = facts, outbox, failures, removals, adapting
+        self._generation: GenerationId | None = None
+        self._since = facts.clock()
+        self._looked_at = facts.clock()
+        self._gaps: deque[tuple[float, float]] = deque(maxlen=GAPS_KEPT)
+        self._asked: set[tuple[str, str, int]] = set()
+        self._stacks: dict[str, str] = {}
+        self._told: list[_Hang] = []
+        self._beliefs: dict[str, Belief] = {}
+        self._slowness_at = -SLOWNESS_SECONDS
+
+    @property
+    def silent_after_seconds(self) -> float:
+        """Silence that several lost heartbeats make, and far less than what counts as gone."""
+        return max(LEAST_SILENCE_SECONDS, BEATS_UNTIL_SILENT * self._facts.job.controller.heartbeat_seconds)
+
+    def note_stack(self, event: pb.RunEvent) -> None:
+        """A suspect has said where its threads are."""
+        worker_id = event.detail.get("worker", "")
+        log.warning("stacks of a worker that seems to hang worker=%s\n%s", worker_id, event.detail.get("stack", ""))
+        self._stacks[worker_id] = event.detail.get("stack", "")
+
+    async def advance(self, now: float) -> None:
+        """Judge once. Only where a generation runs or is being entered, and no failure is being answered."""
+        facts = self._facts
+        await self._tell(now)
+        now = facts.clock()  # a round may have stood still on its way here
+        if now - self._looked_at > STOOD_STILL_SECONDS:
+            self._gaps.append((self._looked_at, now))
+        self._looked_at = now
+        if facts.current is None or facts.ended or self._failures.recovery is not None:
+            return
+        plan = self._plan_that_is_entered(facts.current)
+        if plan.generation != self._generation:
+            self._generation, self._since = plan.generation, now
+            self._asked.clear()
+        await self._take_stuck_away()
+        if not self._all_there(plan):
+            return
+        if not self._anybody_moves(plan, now):
+            self._judge(plan, self._members(plan, now), now)
+        if now - self._slowness_at >= SLOWNESS_SECONDS:
+            self._slowness_at = now
+            await self._measure_slowness(facts.current, now)
+
+    # ---- hangs
+
+    def _plan_that_is_entered(self, current: Plan) -> Plan:
+        """The prepared plan once members of the base are on their way into it: its joiners may be who they wait for."""
+        prepared = self._facts.state.prepared
+        if prepared is None or prepared.base != current.generation:
+            return current
+        base = [self._facts.members.get(worker_id) for worker_id in current.placement.workers]
+        switched = any(worker is not None and worker.phase == Phase.RESHAPE for worker in base)
+        return prepared if switched else current
+
+    async def _take_stuck_away(self) -> None:
+        """Who hung when its generation ended, and whose exclusion a dead controller did not carry out, hangs still."""
+        floor = self._facts.job.controller.hang_floor_seconds
+        for worker in self._facts.left_behind():
+            if worker.phase_seconds > floor:
+                where = f"{worker.phase} of generation {worker.generation}, which is over"
+                reason = f"it hangs in {where}, for {worker.phase_seconds:.1f} s"
+                log.error("stuck worker taken away worker=%s pod=%s reason=%r", worker.worker_id, worker.pod_name, reason)
+                await self._removals.take_away(worker.worker_id, reason)
+
+    def _all_there(self, plan: Plan) -> bool:
+        """Where a member is gone the others wait for it and nobody hangs: that it is gone is a failure of its own."""
+        members = self._facts.members
+        if loss := self._facts.loss_among(plan.placement.workers, members.dead_after_seconds):
+            self._failures.fail(loss)
+        return all(members.is_alive(worker_id) for worker_id in plan.placement.workers)
+
+    def _anybody_moves(self, plan: Plan, now: float) -> bool:
+        """Whether `judge` would find at once that nobody hangs: asked first, since it is so in nearly every round of a run, and
+        what all members last said need not be gathered for it."""
+        ahead, silent_after = self._stack_lead_seconds, self.silent_after_seconds
+        return any(
+            worker.phase not in WAITING
+            and now - worker.last_heard <= silent_after
+            and worker.phase_seconds + ahead < silent_after
+            for worker_id in plan.placement.workers
+            if (worker := self._facts.members.get(worker_id)) is not None
+        )
+
+    @property
+    def _stack_lead_seconds(self) -> float:
+        return min(STACK_LEAD_SECONDS, 0.1 * self._facts.job.controller.hang_floor_seconds)
+
+    def _judge(self, plan: Plan, members: list[Progress], now: float) -> None:
+        floor, step_seconds = self._facts.job.controller.hang_floor_seconds, plan.placement.predicted_step_seconds
+        verdict = judge(members, floor, self.silent_after_seconds, step_seconds)
+        if verdict is None:
+            ahead = self._stack_lead_seconds
+            older = [replace(member, phase_seconds=member.phase_seconds + ahead) for member in members]
+            suspicion = judge(older, floor, self.silent_after_seconds, step_seconds)
+            if suspicion is not None:
+                self._ask(suspicion, plan)
+            return
+        self._ask(verdict, plan)
+        log.error("hang worker=%s phase=%s step=%s reason=%r", verdict.worker_id or "all", verdict.phase, verdict.step,
+                  verdict.reason)  # fmt: skip
+        worker = self._facts.members.get(verdict.worker_id)
+        self._told.append(_Hang(verdict, worker.pod_name if worker else "", now + STACK_WAIT_SECONDS))
+        if verdict.worker_id:
+            self._failures.exclude(verdict.worker_id, verdict.reason)
+        else:
+            self._failures.fail(verdict.reason)
+
+    def _ask(self, verdict: Verdict, plan: Plan) -> None:
+        """Have the suspect (or, where nobody is behind another, everybody) record its stacks; once a place."""
+        suspects = (verdict.worker_id,) if verdict.worker_id else plan.placement.workers
+        for worker_id in suspects:
+            key = (worker_id, verdict.phase, verdict.step)
+            if key not in self._asked:
+                self._asked.add(key)
+                self._stacks.pop(worker_id, None)
+                self._outbox.streams.send(worker_id, pb.WatchPlanResponse(stack=pb.StackNotice(reason=verdict.reason)))
+
+    async def _tell(self, now: float) -> None:
+        """One event a verdict: with the stacks as soon as they are there, without them where none come."""
+        waiting = []
+        for hang in self._told:
+            verdict = hang.verdict
+            if now < hang.due and verdict.worker_id not in self._stacks:
+                waiting.append(hang)
+                continue
+            stack = self._stacks.pop(verdict.worker_id, "")
+            detail = {"worker": verdict.worker_id, "pod": hang.name, "phase": verdict.phase,
+                      "deadline_seconds": round(verdict.deadline, 6), "stack": stack}  # fmt: skip
+            await self._outbox.event("hang", verdict.reason, verdict.seconds, step=verdict.step, detail=detail)
+        self._told = waiting
+
+    def _members(self, plan: Plan, now: float) -> list[Progress]:
+        """The participants that this plan still needs, comparable by place.
+
+        Who has not entered yet: where the plan goes on from its base, base members are somewhere in the base's last step, and
+        joiners, which have no step, stand as far as the furthest of them; else all start anew. A leaver has done its part when
+        it is a spare or inside another generation.
+        """
+        facts = self._facts
+        workers = [facts.members.get(worker_id) for worker_id in plan.participants]
+        known = [worker for worker in workers if worker is not None and facts.members.is_alive(worker.worker_id)]
+        continues = plan.start == "continue"
+        base = {worker.worker_id: worker.step for worker in known if continues and worker.generation == plan.base}
+        furthest = max(base.values(), default=0)
+        members = [worker for worker in known if worker.worker_id not in plan.leavers]
+        all_inside = all(worker.generation == plan.generation for worker in members)
+        found = []
+        for worker in known:
+            entered = worker.generation == plan.generation
+            if worker.worker_id in plan.leavers and (worker.phase == Phase.SPARE or all_inside):
+                continue
+            step = worker.step if entered else base.get(worker.worker_id, furthest)
+            found.append(self._progress(worker, entered, step, now))
+        return found
+
+    def _progress(self, worker: Worker, entered: bool, step: int, now: float) -> Progress:
+        told_at = worker.phase_told_at
+
+        def age(seconds: float) -> float:
+            since = told_at - seconds
+            if not entered:  # what it waited for before it was named in a plan does not count
+                since = max(since, self._since)
+            gaps = sum(max(0.0, min(told_at, end) - max(since, start)) for start, end in self._gaps)
+            return max(0.0, told_at - since - gaps)
+
+        behind = DevicePlace(worker.device_phase, age(worker.device_seconds), worker.device_waiting)
+        return Progress(
+            worker_id=worker.worker_id, entered=entered, step=step, phase=worker.phase, phase_seconds=age(worker.phase_seconds),
+            waiting=worker.waiting_seconds > 0, p99=worker.phase_p99, heartbeat_age=now - worker.last_heard,
+            name=f"worker {worker.pod_name}", device=behind if worker.device_phase else None,
+        )  # fmt: skip
+
+    # ---- stragglers
+
+    async def _measure_slowness(self, plan: Plan, now: float) -> None:
+        facts = self._facts
+        members = [facts.members.get(worker_id) for worker_id in plan.placement.workers]
+        inside = [worker for worker in members if worker is not None and worker.generation == plan.generation]
+        readings: dict[str, float] = {}
+        if inside and len(inside) == len(members):
+            units = reference_profile(tuple(inside), one_machine=facts.parallel_slots is not None).units
+            work = work_of(plan.placement, facts.freeze_point(), units, facts.job.training.num_microbatches)
+            readings = slowness({worker.worker_id: worker.busy_seconds for worker in inside}, work)
+        everybody = list(facts.members)  # somebody may register while an event is written
+        for worker in everybody:
+            worker.slowness = readings.get(worker.worker_id, 0.0)
+            was = self._beliefs.get(worker.worker_id, Belief())
+            belief = self._beliefs[worker.worker_id] = follow(was, worker.slowness, now)
+            worker.lasting_slowness = belief.level
+            if belief.level != was.level:
+                await self._tell_slowness(worker, belief.level)
+        self._beliefs = {worker.worker_id: self._beliefs[worker.worker_id] for worker in everybody}
+
+    async def _tell_slowness(self, worker: Worker, level: float) -> None:
+        facts, outbox = self._facts, self._outbox
+        parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in sorted(worker.step_parts.items()))
+        if level > 1:
+            reason = (
+                f"{worker.pod_name} computes {level:.1f} times as long as its peers would: {worker.busy_seconds:.3g} s a step"
+            )
+        else:
+            reason = f"{worker.pod_name} is as fast as its peers"
+        if facts.parallel_slots is not None:
+            reason += "; all workers share one machine, so the plan does not follow"
+        else:
+            self._adapting.ask(reason)
+        await outbox.event("straggler", f"{reason} ({parts})", detail={"worker": worker.worker_id})

@@ -1,0 +1,260 @@
+"""Who is there: every worker that registered, what it last said, and whether it still counts as alive.
+
+Facts only. Nothing here decides anything; times are of the controller's monotonic clock, in seconds.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
+
+from frostline_contract.device import DeviceFacts
+from frostline_contract.phases import Phase
+from frostline_contract.plan import GenerationId
+from frostline_contract.statistics import CacheProfile, LinkProfile
+from frostline_contract.worker_id import pod_uid_of
+from frostline_controller.planner.kept_profile import KeptProfile
+from frostline_proto.v1 import control_pb2, plan_pb2
+
+ALIVE, LEAVING, GONE = "alive", "leaving", "gone"
+ENDED_KEPT = 1024
+"""How many ended and excluded processes are remembered: a late word of theirs is refused, and a failure counts on their end."""
+
+
+@dataclass
+class Worker:
+    """One worker process. worker_id: "<pod uid>/<process nonce>". presence: alive, leaving (it asked to go) or gone.
+
+    watching: its WatchPlan stream is open. unwatched_since: since when it is not. step: last committed one it told of.
+    uncovered_pieces: of its last vote. on_notice: it has said that it is to leave.
+    phase_seconds: age of its phase at phase_told_at. waiting_seconds: of that, blocked on others. phase_p99: seconds by phase.
+    device_phase, device_seconds, device_waiting: where its device is, where that is behind its thread; "" where it is not.
+    link: between machines; near_link: within one.
+    link, cache: as the newest heartbeat says them: the message has the record's fields, and few of them are ever looked at.
+    busy_seconds: a step's own work. slowness: that over what its peers would take, 0.0 unknown. lasting_slowness: what is
+    believed of it after a while. device: None where it has not told.
+    """
+
+    worker_id: str
+    pod_name: str
+    failure_domain: str
+    process_id: int
+    store_host: str
+    store_port: int
+    profile: KeptProfile
+    registered_at: float
+    last_heard: float
+    presence: str = ALIVE
+    generation: GenerationId | None = None
+    step: int = 0
+    phase: str = Phase.START
+    phase_seconds: float = 0.0
+    phase_told_at: float = 0.0
+    waiting_seconds: float = 0.0
+    device_phase: str = ""
+    device_seconds: float = 0.0
+    device_waiting: bool = False
+    phase_p99: Mapping[str, float] = field(default_factory=dict)
+    busy_seconds: float = 0.0
+    slowness: float = 0.0
+    lasting_slowness: float = 1.0
+    resident_bytes: int = 0
+    memory: control_pb2.MemoryUse | None = None
+    link: LinkProfile | plan_pb2.LinkProfile | None = None
+    near_link: LinkProfile | plan_pb2.LinkProfile | None = None
+    cache: CacheProfile | plan_pb2.CacheProfile | None = None
+    step_parts: Mapping[str, float] = field(default_factory=dict)
+    uncovered_pieces: tuple[int, ...] = ()
+    watching: bool = False
+    unwatched_since: float = 0.0
+    on_notice: bool = False
+    why_gone: str = ""
+    device: DeviceFacts | None = None
+
+    @cached_property
+    def order(self) -> tuple[int, str, float, str]:
+        """Workers that a plan may name come in this order."""
+        return self.ordinal, self.pod_name, self.registered_at, self.worker_id
+
+    @property
+    def pod_uid(self) -> str:
+        return pod_uid_of(self.worker_id)
+
+    @property
+    def gpu(self) -> tuple[str, str]:
+        """(node, UUID) of its GPU; the UUID is "" where it has none."""
+        return self.failure_domain, self.device.uuid if self.device is not None else ""
+
+    @property
+    def ordinal(self) -> int:
+        tail = self.pod_name.rpartition("-")[2]
+        return int(tail) if tail.isdigit() else 0
+
+
+class Membership:
+    """All workers by id, those that went included for a while so that status can show them."""
+
+    def __init__(self, dead_after_seconds: float, heartbeat_seconds: float) -> None:
+        self.set_times(dead_after_seconds, heartbeat_seconds)
+        self._workers: dict[str, Worker] = {}
+        self._ended: dict[str, str] = {}
+        self._excluded: dict[str, str] = {}
+
+    def set_times(self, dead_after_seconds: float, heartbeat_seconds: float) -> None:
+        """dead_after_seconds: silence after which a worker is gone. heartbeat_seconds: between two signs of life."""
+        self.dead_after_seconds = dead_after_seconds
+        self.lost_after_seconds = min(dead_after_seconds, 0.5 + 2 * heartbeat_seconds)
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._workers.values())
+
+    def get(self, worker_id: str) -> Worker | None:
+        return self._workers.get(worker_id)
+
+    def name_of(self, worker_id: str) -> str:
+        """For people."""
+        worker = self._workers.get(worker_id)
+        return f"worker {worker.pod_name if worker is not None else worker_id}"
+
+    def add(self, worker: Worker) -> bool:
+        """Register; idempotent for one id. True where the worker is new (or had been given up)."""
+        known = self._workers.get(worker.worker_id)
+        if known is not None and known.presence != GONE:
+            for name in ("step", "phase", "watching", "unwatched_since", "presence", "lasting_slowness", "on_notice"):
+                setattr(worker, name, getattr(known, name))
+            worker.step = max(worker.step, known.step)
+        self._workers[worker.worker_id] = worker
+        return known is None or known.presence == GONE
+
+    def displaced_by(self, worker: Worker, workers_per_pod: int, named: Iterable[str] = ()) -> list[str]:
+        """Earlier processes of the same place: a pod's uid with another nonce, where a pod has one worker.
+
+        named: workers of plans, who may never have registered here.
+        """
+        if workers_per_pod != 1:
+            return []
+        place = f"{worker.pod_uid}/"
+        known = {other for other in named if other.startswith(place)}
+        known |= {other for other in self._workers if other.startswith(place) and self.is_alive(other)}
+        return sorted(
+            other
+            for other in known
+            if pod_uid_of(other) == worker.pod_uid and other != worker.worker_id and not self.has_ended(other)
+        )
+
+    def remove(self, worker_id: str, why: str) -> bool:
+        """Mark as gone. True where it was not yet."""
+        worker = self._workers.get(worker_id)
+        if worker is None or worker.presence == GONE:
+            return False
+        worker.presence, worker.why_gone = GONE, why
+        return True
+
+    def give_notice(self, worker: Worker) -> None:
+        """It goes, by its own wish or as it is told: no plan is made for it any more, and its end is no crash."""
+        if worker.presence != GONE:
+            worker.presence, worker.on_notice = LEAVING, True
+
+    def exclude(self, worker_id: str, why: str) -> None:
+        """Gone for good, with all of its pod: processes that run until it is deleted are not to join again meanwhile."""
+        pod = pod_uid_of(worker_id)
+        for one in {worker_id, *(worker.worker_id for worker in self if worker.pod_uid == pod)}:
+            self.remove(one, why)
+            self._excluded[one] = why
+        _forget_oldest(self._excluded)
+
+    def why_excluded(self, worker_id: str) -> str:
+        """Empty where it is not."""
+        return self._excluded.get(worker_id, "")
+
+    def end(self, worker_id: str, error: str) -> None:
+        """Its process is known to have ended, registered here or not. error: a traceback of its own fault."""
+        self._ended[worker_id] = self._ended.get(worker_id) or error
+        _forget_oldest(self._ended)
+
+    def has_ended(self, worker_id: str) -> bool:
+        return worker_id in self._ended
+
+    def error_of(self, worker_id: str) -> str:
+        """The traceback with which it ended; empty where there was none."""
+        return self._ended.get(worker_id, "")
+
+    def was_taken(self, worker_id: str, pods: Set[str]) -> bool:
+        """Its end was no crash: its pod is gone (pods: the uids there are; empty: unknown), or it had notice."""
+        worker = self._workers.get(worker_id)
+        return _pod_is_gone(worker_id, pods) or (worker is not None and worker.on_notice)
+
+    def loss_of(self, worker_id: str, pods: Set[str], settled: bool) -> str:
+        """That a worker is gone, and why, in words; empty while it is here or may come back. Whoever needs it asks here.
+
+        pods: the uids there are; empty: unknown. settled: a worker that has not come to this controller by now does not come.
+        """
+        worker = self._workers.get(worker_id)
+        ended = worker_id in self._ended
+        if worker is not None and worker.presence != GONE and not ended:
+            return ""
+        if worker is None and not (ended or settled or _pod_is_gone(worker_id, pods)):
+            return ""
+        why = worker.why_gone if worker is not None else ""
+        return f"{self.name_of(worker_id)} is gone{f': {why}' if why else ''}"
+
+    def is_alive(self, worker_id: str) -> bool:
+        worker = self._workers.get(worker_id)
+        return worker is not None and worker.presence != GONE
+
+    def available(self) -> list[Worker]:
+        """Workers that a plan may name, by pod ordinal and id: alive and not leaving."""
+        return sorted((worker for worker in self._workers.values() if worker.presence == ALIVE), key=attrgetter("order"))
+
+    def reachable(self, worker_id: str, now: float) -> bool:
+        """False where its stream is broken and it has been silent for a few heartbeats: it will not answer."""
+        worker = self._workers.get(worker_id)
+        if worker is None or worker.presence == GONE:
+            return False
+        return worker.watching or now - max(worker.last_heard, worker.unwatched_since) < self.lost_after_seconds
+
+    def unreachable(self, now: float, awaited: Set[str]) -> list[Worker]:
+        """Workers whose connection has closed and that nobody waits for. awaited: ids of those that somebody does wait for."""
+        return [
+            worker
+            for worker in self._workers.values()
+            if worker.presence != GONE and worker.worker_id not in awaited and not self.reachable(worker.worker_id, now)
+        ]
+
+    def without_pod(self, pods: Set[str], registered_before: float) -> list[Worker]:
+        """Workers whose pod is no longer there. registered_before: a younger worker's pod may not be in `pods` yet."""
+        return [
+            worker
+            for worker in self._workers.values()
+            if worker.presence != GONE and _pod_is_gone(worker.worker_id, pods) and worker.registered_at < registered_before
+        ]
+
+    def overdue(self, now: float) -> list[Worker]:
+        """Workers that have been silent for dead_after_seconds."""
+        return [
+            worker
+            for worker in self._workers.values()
+            if worker.presence != GONE and now - worker.last_heard > self.dead_after_seconds
+        ]
+
+    def excuse(self, seconds: float) -> None:
+        """The controller itself did not run for so long: nobody's silence counts for that time."""
+        for worker in self._workers.values():
+            worker.last_heard += seconds
+            worker.unwatched_since += seconds
+
+    def forget_old(self, keep: Set[str], limit: int = 64) -> None:
+        """Keep at most `limit` workers that are gone, beside those in `keep`."""
+        gone = [worker.worker_id for worker in self._workers.values() if worker.presence == GONE and worker.worker_id not in keep]
+        for worker_id in gone[: max(0, len(gone) - limit)]:
+            del self._workers[worker_id]
+
+
+def _pod_is_gone(worker_id: str, pods: Set[str]) -> bool:
+    """pods: the uids there are; empty: unknown."""
+    return bool(pods) and pod_uid_of(worker_id) not in pods
+
+
+def _forget_oldest(told: dict[str, str]) -> None:
+    while len(told) > ENDED_KEPT:
+        del told[next(iter(told))]

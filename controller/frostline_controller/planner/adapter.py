@@ -1,0 +1,240 @@
+"""The planner's adapter: from what the controller knows to a placement, and whether a change to it pays."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from frostline_contract.communicators import most_communicator_bytes
+from frostline_contract.job import Job
+from frostline_contract.plan import NCCL, Placement
+from frostline_contract.schedules import schedule_named
+from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile, WorkerProfile
+from frostline_controller.members.membership import Worker
+from frostline_controller.planner.backend import choose_backend
+from frostline_controller.planner.cost import placement_cost
+from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.kept_profile import KeptProfile
+from frostline_controller.planner.search import make_plan
+from frostline_controller.planner.shapes import asked_degrees
+from frostline_controller.planner.verdict import should_reshape
+from frostline_controller.run.durable import PinnedShape
+from frostline_proto.v1 import plan_pb2
+
+
+def check_shapes(job: Job, num_units: int) -> None:
+    """Check what the job asks of placements against the model and against what is installed where the controller plans.
+
+    Raises:
+        ValueError: a pipeline is deeper than the model of so many units is long, or the controller does not know a schedule.
+    """
+    for name in (job.placement.schedule, *(reshape.schedule for reshape in job.reshapes)):
+        if name != "auto":
+            schedule_named(name)
+    placement = job.placement
+    asked = {
+        "placement.pp_degree": placement.pp_degree or 1,
+        "placement.initial_pp_degree": placement.initial_pp_degree or 1,
+        **{f"reshapes.{index}.pp_degree": one.pp_degree for index, one in enumerate(job.reshapes)},
+    }
+    for field, pp_degree in asked.items():
+        if pp_degree > num_units:
+            raise ValueError(f"{field} is {pp_degree}, and the model has {num_units} units: each stage needs one; lower it")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a placement is chosen for.
+
+    workers: those that a plan may name, members of the current placement first. start: degrees that the run began with,
+    empty before. pinned: a shape by command. steps_left: of the run. reshape_seconds: measured, of the last reshape.
+    parallel_slots: workers that can compute at once on one machine; None: all. cache_reachable: a cache server is there.
+    uncacheable: why nothing may be cached in this run; empty where it may. prefix_cost: of frozen units, over what was profiled.
+    tied: the head uses unit 0's matrix. present: ids of workers that are there, where that is more than `workers`.
+    memory_limit_bytes: a plan that was predicted to need more ran out of memory; 0: none has.
+    """
+
+    num_units: int
+    freeze_point: int
+    workers: tuple[Worker, ...]
+    current: Placement | None
+    start: Mapping[str, int]
+    pinned: PinnedShape | None
+    steps_left: int
+    reshape_seconds: float
+    boundary_bytes_per_sample: int
+    uncacheable: str
+    cache_reachable: bool
+    train_samples: int
+    parallel_slots: int | None
+    tied: bool = False
+    prefix_cost: float = 1.0
+    present: frozenset[str] = frozenset()
+    memory_limit_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A placement, why it is the best, and whether it is worth a reshape from the current one, with the figures."""
+
+    placement: Placement
+    pays: bool
+    reason: str
+    verdict: str = ""
+
+
+def choose_placement(job: Job, situation: Situation) -> Choice:
+    """The planner's best placement for the situation. Raises ValueError where nothing fits, with the numbers."""
+    inputs = plan_inputs(job, situation)
+    planned = make_plan(inputs)
+    reason = f"{planned.reason}; {planned.cache_reason}" if planned.cache_reason else planned.reason
+    if situation.pinned is not None:
+        reason = f"shape by command; {reason}"
+    current = situation.current
+    there = {worker.worker_id for worker in situation.workers} | situation.present
+    if current is None or any(worker not in there for worker in current.workers):
+        return Choice(planned.placement, True, reason)
+    asked = asked_degrees(inputs)
+    if situation.pinned is None and _has(planned.placement, asked) and not _has(current, asked):
+        return Choice(planned.placement, True, f"the shape that the job asks for fits again; {reason}")
+    before, after = len(current.workers), len(planned.placement.workers)
+    # The planner names more workers only to keep the pace; worker-seconds, of which fewer workers always need fewer, are
+    # what giving workers back is judged by.
+    objective = job.placement.objective if after <= before else "throughput"
+    pays, verdict = should_reshape(
+        placement_cost(current, inputs), planned.cost, situation.steps_left, situation.reshape_seconds,
+        job.placement.hysteresis, objective, before, after,
+    )  # fmt: skip
+    return Choice(planned.placement, pays, reason, verdict)
+
+
+def _has(placement: Placement, asked: tuple[int | None, int | None]) -> bool:
+    """Whether it has the degrees that are asked for."""
+    pp_degree, dp_degree = asked
+    return pp_degree in (None, placement.pp_degree) and dp_degree in (None, placement.dp_degree)
+
+
+def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
+    """What the planner may know. Raises ValueError for workers that measured no units."""
+    section, elastic = job.placement, job.elastic
+    pinned = situation.pinned
+    if pinned is not None:
+        degrees = {f"{axis}_degree": degree for axis, degree in pinned.degrees.items()}
+        section = section.model_copy(update=degrees | pinned.model_dump(include={"schedule", "virtual_stages"}))
+        elastic = elastic.model_copy(update={"pipeline": True, "replicas": True})
+    if situation.memory_limit_bytes:
+        known = section.worker_memory_bytes or situation.memory_limit_bytes
+        section = section.model_copy(update={"worker_memory_bytes": min(known, situation.memory_limit_bytes)})
+    profile = reference_profile(situation.workers, one_machine=situation.parallel_slots is not None)
+    current = situation.current
+    total = sum(unit.forward_seconds + unit.backward_seconds for unit in profile.units)
+    one_machine = situation.parallel_slots is not None
+    return PlanInputs(
+        units=_as_computed(profile, situation),
+        micro_batch_size=profile.micro_batch_size,
+        num_microbatches=job.training.num_microbatches,
+        reduction_leaves=job.training.reduction_leaves,
+        freeze_point=situation.freeze_point,
+        members=tuple(_member(worker, profile.device, total, current, one_machine) for worker in situation.workers),
+        link=measured_link(situation.workers) or LinkProfile(),
+        near_link=_median_link([worker.near_link for worker in situation.workers]),
+        cache=_cache(situation.workers),
+        cache_available=elastic.cache and not situation.uncacheable and situation.cache_reachable,
+        uncacheable=situation.uncacheable,
+        cache_use=job.cache.use,
+        tied=situation.tied,
+        elastic=elastic,
+        placement=section,
+        current=current,
+        start_pp_degree=situation.start.get("pp"),
+        start_dp_degree=situation.start.get("dp"),
+        steps_left=situation.steps_left,
+        measured_reshape_seconds=situation.reshape_seconds,
+        parallel_slots=situation.parallel_slots,
+        samples_per_step=job.training.batch_size,
+        train_samples=situation.train_samples,
+        boundary_bytes_per_sample=situation.boundary_bytes_per_sample,
+        batch=job.training.batch,
+        exact_numerics=job.training.numerics == "exact",
+        base_bytes=_communicator_bytes(job, situation),
+    )
+
+
+def _communicator_bytes(job: Job, situation: Situation) -> int:
+    """Memory that is set aside for communicators, where the workers would exchange tensors by NCCL."""
+    backend, _ = choose_backend(job.placement.backend, [worker.device for worker in situation.workers])
+    return most_communicator_bytes(len(situation.workers)) if backend == NCCL else 0
+
+
+def _as_computed(profile: WorkerProfile, situation: Situation) -> tuple[UnitProfile, ...]:
+    """The units' times, those of frozen ones as the run's prefix tile makes them."""
+    return tuple(
+        unit.model_copy(update={"forward_seconds": unit.forward_seconds * situation.prefix_cost})
+        if number < situation.freeze_point
+        else unit
+        for number, unit in enumerate(profile.units)
+    )
+
+
+def reference_profile(workers: tuple[Worker, ...], one_machine: bool) -> WorkerProfile:
+    """The profile of the worker whose units' total time is the median: one outlier on a busy machine misleads nobody.
+
+    one_machine: all workers share this machine, so that they differ by noise alone, which only adds (they measure while they
+    all start): each unit's least times.
+    """
+    profiles = sorted((worker.profile for worker in workers), key=_total_seconds)
+    if not one_machine:
+        return profiles[(len(profiles) - 1) // 2].record()
+    first = profiles[0].record()
+    least = np.minimum.reduce([profile.seconds for profile in profiles]).T.tolist()
+    units = [
+        unit.model_copy(update={"forward_seconds": forward, "backward_seconds": backward})
+        for unit, (forward, backward) in zip(first.units, least, strict=True)
+    ]
+    return first.model_copy(update={"units": tuple(units)})
+
+
+def _total_seconds(profile: KeptProfile) -> float:
+    return profile.total_seconds
+
+
+def _member(worker: Worker, device: str, total_seconds: float, current: Placement | None, one_machine: bool) -> MemberInfo:
+    """Speeds differ between kinds of devices, and where a member has lastingly computed more slowly than its peers.
+
+    Else a measured difference is noise; on one machine, whose cores all share, it always is. device, total_seconds: of the
+    reference profile.
+    """
+    speed = 1.0
+    if worker.lasting_slowness > 1 and not one_machine:
+        speed = 1.0 / worker.lasting_slowness
+    elif worker.profile.device != device and worker.profile.total_seconds > 0:
+        speed = total_seconds / worker.profile.total_seconds
+    place = current.global_ranks.get(worker.worker_id, -1) if current else -1
+    machine = worker.device.host if worker.device is not None else ""
+    return MemberInfo(worker.worker_id, worker.failure_domain, worker.profile.memory_bytes, place, speed or 1.0, machine)
+
+
+def measured_link(workers: tuple[Worker, ...]) -> LinkProfile | None:
+    """What workers measured between machines, or within the only one; None before anybody has measured."""
+    return _median_link([worker.link for worker in workers]) or _median_link([worker.near_link for worker in workers])
+
+
+def _median_link(told: Sequence[LinkProfile | plan_pb2.LinkProfile | None]) -> LinkProfile | None:
+    """Field by field the median of what was measured; where messages or sums were not, those of the other kind stand for them."""
+    found = [link for link in told if link is not None]
+    values = {name: [value for link in found if (value := getattr(link, name)) > 0] for name in LinkProfile.model_fields}
+    measured = {name: median(some) for name, some in values.items() if some}
+    for name in set(LinkProfile.model_fields) - set(measured):
+        other = name.removeprefix("reduce_") if name.startswith("reduce_") else f"reduce_{name}"
+        if values[other]:
+            measured[name] = median(values[other])
+    return LinkProfile(**measured) if measured else None
+
+
+def _cache(workers: tuple[Worker, ...]) -> CacheProfile | None:
+    """Field by field the median; None before anybody has read from the cache."""
+    found = [worker.cache for worker in workers if worker.cache is not None and worker.cache.fetch_seconds_per_sample > 0]
+    if not found:
+        return None
+    return CacheProfile(**{name: median(getattr(cache, name) for cache in found) for name in CacheProfile.model_fields})

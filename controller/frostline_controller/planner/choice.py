@@ -1,0 +1,142 @@
+"""Asks the planner: for whom, for what shape, and whether a change pays. Holds what the planner was told last."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+from frostline_contract.mesh import Mesh
+from frostline_contract.plan import Placement, Plan
+from frostline_controller.members.membership import Worker
+from frostline_controller.planner.adapter import Choice, Situation, choose_placement, reference_profile
+from frostline_controller.planner.backend import choose_backend
+from frostline_controller.planner.draft import PlanDraft
+from frostline_controller.planner.kept_profile import KeptProfile
+from frostline_controller.run.durable import PinnedShape, next_generation
+from frostline_controller.run.facts import RunFacts
+
+log = logging.getLogger(__name__)
+
+
+class Choosing:
+    """wanted_by_plan: with objective "cost", workers that the newest choice would use and the run does not hold; else 0."""
+
+    def __init__(self, facts: RunFacts) -> None:
+        self._facts = facts
+        self.wanted_by_plan = 0
+
+    def limit_workers(self) -> int:
+        """Workers that the run may have: the job's number, below a user's request where there is one."""
+        limit = self._facts.job.placement.workers
+        requested = self._facts.state.requested_workers
+        if requested > 0:
+            limit = max(self._facts.job.placement.min_workers, min(limit, requested))
+        return limit
+
+    def wanted_workers(self) -> int:
+        """Workers that the run waits for, spare ones not counted: its limit; with objective "cost" those of the pods that it
+        holds, if fewer."""
+        section, replicas = self._facts.job.placement, self._facts.state.replicas
+        held = max(1, replicas * section.workers_per_pod - section.spare_workers)
+        return min(self.limit_workers(), held) if self._for_cost and replicas > 0 else self.limit_workers()
+
+    def domains(self, workers: Iterable[str]) -> dict[str, str]:
+        """Failure domain by worker; empty where the job wants no buddies."""
+        facts = self._facts
+        if not facts.job.placement.buddies:
+            return {}
+        found = ((worker_id, facts.members.get(worker_id)) for worker_id in workers)
+        return {worker_id: worker.failure_domain for worker_id, worker in found if worker is not None}
+
+    def draft(self, choice: Choice, *, lineage: int, freeze_point: int, decision_number: int, reason: str) -> PlanDraft:
+        """The draft of a plan for a placement that was chosen, under a number that was never used."""
+        facts, placement = self._facts, choice.placement
+        first = facts.members.get(placement.workers[0])
+        assert first is not None, placement.workers[0]
+        return PlanDraft(
+            generation=next_generation(facts.state), lineage=lineage, placement=placement, first_worker=first,
+            freeze_point=freeze_point, decision_number=decision_number, domains=self.domains(placement.workers), reason=reason,
+            state_ranges=facts.job.training.state_ranges,
+        )  # fmt: skip
+
+    def stamped(self, plan: Plan) -> Plan:
+        """A plan as it is written: with the job that its members are to follow, the run's prefix tile, and the backend."""
+        facts = self._facts
+        tile = facts.identity.prefix_tile if facts.identity is not None else plan.prefix_tile
+        devices = [worker.device if worker is not None else None for worker in map(facts.members.get, plan.participants)]
+        backend, why = choose_backend(facts.job.placement.backend, devices)
+        log.info("backend generation=%s backend=%s reason=%r", plan.generation, backend, why)
+        return plan.model_copy(update={"job_revision": facts.job_revision, "prefix_tile": tile, "backend": backend})
+
+    async def choose(self, workers: list[Worker], freeze_point: int, current: Placement | None, step: int) -> Choice:
+        """The placement for these workers; a pinned shape that they cannot fill is left out. ValueError where none fits."""
+        facts = self._facts
+        assert facts.identity is not None
+        pinned = facts.state.pinned
+        if pinned is not None and (pinned.freeze_point != freeze_point or Mesh.of(pinned.degrees).size > len(workers)):
+            pinned = None
+        situation = Situation(
+            num_units=facts.identity.num_units,
+            freeze_point=freeze_point,
+            workers=self._candidates(workers, current),
+            current=current,
+            start=facts.state.start_degrees,
+            pinned=pinned,
+            steps_left=max(0, facts.total_steps - step),
+            reshape_seconds=facts.reshape_seconds,
+            boundary_bytes_per_sample=facts.identity.boundary_bytes_per_sample,
+            uncacheable=facts.identity.uncacheable,
+            prefix_cost=facts.identity.prefix_cost,
+            cache_reachable=bool(facts.cache_address()) and not facts.cache_off,
+            parallel_slots=facts.parallel_slots,
+            train_samples=facts.identity.train_samples,
+            tied=facts.identity.tied,
+            memory_limit_bytes=facts.memory_limit_bytes,
+        )
+        if self._for_cost:
+            return await asyncio.to_thread(self._cheapest, situation)
+        return await asyncio.to_thread(choose_placement, facts.job, situation)
+
+    @property
+    def _for_cost(self) -> bool:
+        return self._facts.job.placement.objective == "cost"
+
+    def _candidates(self, workers: list[Worker], current: Placement | None) -> tuple[Worker, ...]:
+        """Those that a plan may name, best first: pods that stay, then members; with objective "cost" by ordinal alone."""
+        held = self._facts.state.replicas
+        going = {worker.worker_id for worker in workers if 0 < held <= worker.ordinal}
+        if self._for_cost:
+            ordered = [worker for worker in workers if worker.worker_id not in going] or workers
+        else:
+            members = current.global_ranks.keys() if current is not None else set()
+            ordered = sorted(workers, key=lambda worker: (worker.worker_id in going, worker.worker_id not in members))
+        return tuple(ordered[: self.limit_workers()])
+
+    def _cheapest(self, situation: Situation) -> Choice:
+        """Objective "cost": the shape is chosen as if all pods that the run may have were there, so that a run which has
+        handed pods back is judged as it was before; then it is put on the lowest ordinals, since the highest are handed back.
+
+        Where the shape needs more workers than there are, `wanted_by_plan` says so, and those that are there all work.
+        """
+        job, there = self._facts.job, situation.workers
+        self.wanted_by_plan = 0
+        choice = choose_placement(job, replace(situation, workers=(*there, *self._expected(there))))
+        shape, count = choice.placement, len(choice.placement.workers)
+        if count <= len(there):
+            pinned = PinnedShape(degrees=shape.degrees, schedule=shape.schedule, virtual_stages=shape.virtual_stages)
+            present = frozenset(worker.worker_id for worker in there)
+            placed = choose_placement(job, replace(situation, workers=there[:count], pinned=pinned, present=present))
+            return Choice(placed.placement, placed.pays, choice.reason, placed.verdict)
+        if choice.pays:
+            self.wanted_by_plan = count
+        fast = job.model_copy(update={"placement": job.placement.model_copy(update={"objective": "throughput"})})
+        return choose_placement(fast, situation)
+
+    def _expected(self, there: tuple[Worker, ...]) -> list[Worker]:
+        """Workers in pods that the run may have and does not hold. They add no measurement: their profile is the median one."""
+        profile = reference_profile(there, one_machine=self._facts.parallel_slots is not None)
+        alike = replace(there[0], profile=KeptProfile.of(profile), link=None, cache=None)
+        return [
+            replace(alike, worker_id=f"expected/{number}", pod_name=f"expected-{number}", failure_domain=f"expected-{number}")
+            for number in range(len(there), self.limit_workers())
+        ]

@@ -1,0 +1,61 @@
+"""What the run's workers measured: handed to those that join later, and kept in profile.json for `frostline plan --profile`."""
+
+import asyncio
+
+from frostline_contract.durable_files import replace_durably
+from frostline_contract.statistics import WorkerProfile
+from frostline_controller.members.membership import Worker
+from frostline_controller.planner.adapter import measured_link, reference_profile
+from frostline_controller.planner.profile_file import MeasuredProfile
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.store import RunStore
+
+
+class HandedOut:
+    """The run's profile of each kind of device, settled when it is first asked for after the first plan.
+
+    A worker that joins later registers with it and measures nothing: among like workers the planner takes one for all, and what
+    a joiner measures beside members that train on the same machine would be the worse for it.
+    """
+
+    def __init__(self, facts: RunFacts) -> None:
+        self._facts = facts
+        self._known: dict[str, WorkerProfile] = {}
+
+    def profiles(self) -> list[WorkerProfile]:
+        """None before the first plan: the workers that it is made for measure, all of them."""
+        facts = self._facts
+        if facts.current is None:
+            return []
+        measured: dict[str, list[Worker]] = {}
+        for worker in facts.members.available():
+            if worker.profile.seconds.size and worker.profile.device not in self._known:
+                measured.setdefault(worker.profile.device, []).append(worker)
+        for device, workers in measured.items():
+            self._known[device] = reference_profile(tuple(workers), facts.parallel_slots is not None)
+        return list(self._known.values())
+
+
+class ProfileFile:
+    """Written when the first plan exists, and again whenever a later generation has measured its links."""
+
+    def __init__(self, facts: RunFacts, store: RunStore) -> None:
+        self._facts, self._store = facts, store
+        self._written: MeasuredProfile | None = None
+
+    async def advance(self) -> None:
+        """Write what has changed; the file is whole at any moment."""
+        facts, store = self._facts, self._store
+        workers = tuple(facts.members.available())
+        if facts.current is None or not workers:
+            return
+        known = self._written
+        profile = MeasuredProfile(
+            **(known.model_dump(include={"micro_batch_size", "units", "device", "memory_bytes"}) if known is not None
+               else reference_profile(workers, facts.parallel_slots is not None).model_dump()),
+            link=measured_link(workers) or (known.link if known is not None else None),
+        )  # fmt: skip
+        if profile == known:
+            return
+        await asyncio.to_thread(replace_durably, store.places.profile, profile.model_dump_json(indent=2) + "\n")
+        self._written = profile

@@ -1,0 +1,250 @@
+"""Makes the plans that start a generation without a vote: from nothing, from a checkpoint, or from what survivors hold.
+
+Each is durable before anybody hears of it; plans.jsonl has it, with what it was computed from, before it is announced.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from frostline_contract.epochs import EPOCHS_FOLDER
+from frostline_contract.lineage import RESTORE, LineageStart
+from frostline_contract.mesh import in_words
+from frostline_contract.phases import ControllerPhase
+from frostline_contract.plan import SURVIVORS, Decision, GenerationId, Plan
+from frostline_contract.run_status import RunStatus
+from frostline_controller.decisions.surviving import in_force, surviving_decisions, without_pending_rollbacks
+from frostline_controller.faults import PlannedFaults
+from frostline_controller.members.membership import Worker
+from frostline_controller.planner.choice import Choosing
+from frostline_controller.planner.plans import entry_plan, survivors_plan
+from frostline_controller.recovery.facts import Failure, GoOn
+from frostline_controller.recovery.target import lineage_at
+from frostline_controller.reshape.two_phase import CONTINUED_KEPT
+from frostline_controller.run.checkpoints import CheckpointsGone, has_been_used, newest_before, newest_checkpoint
+from frostline_controller.run.epochs import current_epoch, raise_epoch
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.plan_log import plan_end_line, plan_line
+from frostline_controller.run.store import RunStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class History:
+    """Decisions and lineages under which a plan starts."""
+
+    decisions: tuple[Decision, ...]
+    lineages: tuple[LineageStart, ...]
+
+    def without_unstarted(self, reached: int, started: int) -> Self:
+        """Without lineages above `reached` that a plan was to begin and no record is of: nobody ran that plan."""
+        lineages = tuple(s for s in self.lineages if s.kind != RESTORE or not max(reached, started) < s.lineage)
+        return replace(self, lineages=lineages)
+
+    def until(self, lineage: int) -> Self:
+        """As it was before any later lineage was decided."""
+        kept = tuple(start for start in self.lineages if start.lineage <= lineage)
+        return replace(self, decisions=tuple(d for d in self.decisions if d.lineage <= lineage), lineages=kept)
+
+
+class Starting:
+    """Chooses the best placement of the workers at hand, and makes the plan."""
+
+    def __init__(
+        self, facts: RunFacts, store: RunStore, outbox: Outbox, faults: PlannedFaults, choosing: Choosing, checkpoint_root: Path
+    ) -> None:
+        self._facts, self._store, self._outbox = facts, store, outbox
+        self._faults, self._choosing, self._root = faults, choosing, checkpoint_root
+
+    async def finish_epoch(self) -> None:
+        """A predecessor made a plan that begins a run epoch durable: begin it, before anybody hears of the plan.
+
+        Raises CheckpointsGone.
+        """
+        current = self._facts.current
+        if current is not None and (await asyncio.to_thread(current_epoch, self._root)).run_epoch < current.run_epoch:
+            await self._check_not_gone()
+            await asyncio.to_thread(raise_epoch, self._root, current)
+
+    async def from_checkpoint(
+        self, workers: list[Worker], reason: str, why_back: str = "", answers: dict[str, object] | None = None, *,
+        epoch: bool = False, distrusted_from: int = 0,
+    ) -> Plan:  # fmt: skip
+        """One plan for all `workers` that fit, from the newest complete checkpoint or from the initial weights.
+
+        why_back: for a failure, why nothing newer is left. epoch: a world may run on unseen, so its run epoch ends here.
+        distrusted_from: checkpoints of this step and later ones do not count, nor does anything else of them.
+        Raises CheckpointsGone.
+        """
+        facts = self._facts
+        assert facts.identity is not None
+        before = (distrusted_from, facts.state.lineages)
+        found = await asyncio.to_thread(newest_before, self._root, *before) if distrusted_from else (
+            await asyncio.to_thread(newest_checkpoint, self._root)
+        )  # fmt: skip
+        base = facts.current
+        if found is None and not distrusted_from:
+            await self._check_not_gone()
+        step = found.step if found else 0
+        lineage = 0 if base is None and found is None else facts.state.next_lineage
+        reached = found.lineage if found else 0
+        history = self._branch(lineage, step, reached, distrusts=bool(distrusted_from)) if lineage else self._history()
+        decision = self._decision(history, step)
+        freeze_point, number = in_force_by(decision)
+        choice = await self._choosing.choose(workers, freeze_point, None, step)
+        told = base.run_epoch if base is not None else (await asyncio.to_thread(current_epoch, self._root)).run_epoch
+        back = f"{reason}: back to step {step}: {why_back}" if why_back else reason
+        draft = self._choosing.draft(
+            choice, lineage=lineage, freeze_point=freeze_point, decision_number=number, reason=f"{back}; {choice.reason}"
+        )
+        plan = self._choosing.stamped(await asyncio.to_thread(
+            entry_plan, draft, base=base.generation if base else None,
+            checkpoint=(found.path, found.step) if found else None, run_epoch=told + epoch,
+        ))  # fmt: skip
+        ends = [plan_end_line(base.generation, facts.step_of(base))] if base else []
+        await self._commit(plan, history, ends, answers)
+        return plan
+
+    async def _check_not_gone(self) -> None:
+        """A root that is empty never had anything, or is not mounted, was removed, or was lost with its volume.
+
+        What the second looks like: the run has written a checkpoint, gone on from one, or begun a second epoch; or its state has
+        decisions, and the run directory no record of a step. Then nothing is planned: to train from step 0 unsaid is what nobody
+        asked for. Raises CheckpointsGone.
+        """
+        facts, store, current = self._facts, self._store, self._facts.current
+        had = store.events.counts["checkpoint"] or (current is not None and (current.run_epoch > 1 or current.checkpoint_path))
+        lost = facts.state.decisions and store.records.latest is None
+        if (had or lost) and not await asyncio.to_thread(has_been_used, self._root):
+            what = "has had checkpoints" if had else f"has decided on intervals of which {store.places.path} has no record"
+            raise CheckpointsGone(
+                f"the run {what}, and {self._root} holds no checkpoint: waiting until that folder is mounted or restored; "
+                f"to train again from step 0 make the folder {self._root / EPOCHS_FOLDER}"
+            )
+
+    async def newer_checkpoint(self, failure: Failure, found: GoOn) -> int | None:
+        """The step of a checkpoint beyond what survivors hold, where there is one: all who had gone on since then are lost."""
+        place = (lineage_at(failure, found.state), found.state.step)
+        if found.state.step + 1 >= self._facts.step:
+            return None
+        checkpoint = await asyncio.to_thread(newest_checkpoint, self._root)
+        return checkpoint.step if checkpoint is not None and place < (checkpoint.lineage, checkpoint.step) else None
+
+    async def from_survivors(
+        self, failure: Failure, found: GoOn, workers: list[Worker], reason: str, answers: dict[str, object]
+    ) -> Plan:
+        """One plan for all `workers` that fit, with every piece from `found.state`."""
+        facts, store, base = self._facts, self._store, failure.current
+        lineage = lineage_at(failure, found.state)
+        history = self._history().without_unstarted(lineage, store.records.lineage)
+        decision = self._decision(history.until(lineage), found.state.step)
+        latest = store.records.latest
+        published = latest is not None and (lineage, found.state.step) < (latest.lineage, latest.step)
+        if published or not found.extends_all:
+            history = self._branch(facts.state.next_lineage, found.state.step, lineage)
+            lineage = facts.state.next_lineage
+            decision = self._decision(history, found.state.step)
+        freeze_point, number = in_force_by(decision)
+        holding = {worker for piece in found.holders for worker in piece}
+        ordered = sorted(workers, key=lambda worker: worker.worker_id not in holding)
+        choice = await self._choosing.choose(ordered, freeze_point, None, found.state.step)
+        branch = f", where lineage {lineage} begins" if lineage != lineage_at(failure, found.state) else ""
+        why = f"{reason}: all units at step {found.state.step} from survivors{branch}; {choice.reason}"
+        draft = self._choosing.draft(choice, lineage=lineage, freeze_point=freeze_point, decision_number=number, reason=why)
+        plan = self._choosing.stamped(await asyncio.to_thread(survivors_plan, draft, base=base, found=found))
+        await self._commit(plan, history, self._ends(failure, found, facts.step_of(base)), answers)
+        return plan
+
+    def _history(self) -> History:
+        return History(self._facts.state.decisions, self._facts.state.lineages)
+
+    def _branch(self, lineage: int, step: int, reached: int, distrusts: bool = False) -> History:
+        """A new lineage that starts at `step`, from a state of lineage `reached`."""
+        state = self._facts.state
+        decisions, lineages = without_pending_rollbacks(state.decisions, state.lineages, reached, step)
+        start = LineageStart(lineage=lineage, starts_at_step=step, kind=RESTORE, distrusts=distrusts)
+        return History(decisions, (*lineages, start))
+
+    def _decision(self, history: History, step: int) -> Decision | None:
+        """The decision in force at the step after `step`, in the newest lineage."""
+        assert self._facts.calendar is not None
+        return in_force(surviving_decisions(history.decisions, history.lineages, self._facts.calendar), step + 1)
+
+    async def _commit(
+        self, plan: Plan, history: History, ends: list[dict[str, object]], answers: dict[str, object] | None
+    ) -> None:
+        """Make the plan durable; `announce` tells of it. ends: lines of the generations that it ends."""
+        facts, store, outbox, placement = self._facts, self._store, self._outbox, plan.placement
+        continued = (*facts.state.continued, *(old.generation for old in facts.live_plans))
+        # A drain for workers that had to go is over where none of its members is left: those who start anew have not heard of it.
+        drains = facts.state.state == RunStatus.DRAINING and (plan.start == SURVIVORS or not facts.state.paused)
+        await store.commit(
+            current=plan, prepared=None, counter=plan.generation.counter, decisions=history.decisions, lineages=history.lineages,
+            lineage=max(start.lineage for start in history.lineages),
+            max_lineage=max(facts.state.max_lineage, plan.lineage),
+            continued=continued[-CONTINUED_KEPT:],
+            state=RunStatus.DRAINING if drains else RunStatus.RUNNING,
+            message=facts.state.message if drains else "",
+            paused=drains and facts.state.paused,
+            start_degrees=facts.state.start_degrees or placement.degrees,
+        )  # fmt: skip
+        facts.message, facts.entered = "", {}
+        line = plan_line(plan, plan.start_step + 1)
+        outbox.untold = [*ends, {**line, "answers": answers} if answers else line]
+
+    async def announce(self) -> None:
+        """Tell everybody of the newest plan: its run epoch begins, it is written to the history, then it is heard.
+
+        Called in each round until all that is done. Raises OSError.
+        """
+        store, outbox, plan = self._store, self._outbox, self._facts.current
+        if not outbox.untold:
+            return
+        assert plan is not None
+        await self.finish_epoch()
+        await store.plans.append(outbox.untold)
+        await self._faults.at(ControllerPhase.PLANNED)
+        outbox.streams.send_all(outbox.plan_message(plan))
+        outbox.untold = []
+        await self._faults.at(ControllerPhase.ANNOUNCED)
+        log.info(
+            "plan entered without a vote generation=%s start=%s step=%s lineage=%s shape=%r reason=%r",
+            plan.generation, plan.start, plan.start_step, plan.lineage, in_words(plan.placement.degrees), plan.reason,
+        )  # fmt: skip
+
+    def _ends(self, failure: Failure, found: GoOn, ended_at: int) -> list[dict[str, object]]:
+        """The last step of n, and of a prepared n + 1 that some had switched to."""
+        base, following = failure.current, failure.prepared
+        switched = _switched_at(failure, following.generation) if following is not None else None
+        if following is None or switched is None:
+            return [plan_end_line(base.generation, max(ended_at, found.state.step))]
+        return [
+            plan_end_line(base.generation, switched),
+            plan_line(following, switched + 1),
+            plan_end_line(following.generation, max(ended_at, found.state.step)),
+        ]
+
+
+def in_force_by(decision: Decision | None) -> tuple[int, int]:
+    """Freeze point and number that a plan under this decision names; zeros where none was taken."""
+    return (decision.freeze_point, decision.number) if decision is not None else (0, 0)
+
+
+def _switched_at(failure: Failure, following: GenerationId) -> int | None:
+    """The step whose vote switched to `following`, where a report says so; None where none does."""
+    known = [report for report in failure.reports.values() if report.ran == following or following in report.switched]
+    base = failure.current.generation
+    steps = [vote.step for report in known for vote in report.seen if vote.generation == base]
+    steps += [one.state.step for report in known for one in report.held if one.state and one.state.generation == base]
+    return max(steps) if steps else (failure.current.start_step if known else None)
+
+
+async def tell_gone(facts: RunFacts, outbox: Outbox, gone: CheckpointsGone) -> None:
+    """Checkpoints that the run needs are gone: told once by an event, and by the status until they are back."""
+    if facts.message != str(gone):
+        facts.message = str(gone)
+        await outbox.event("cannot_start", str(gone))

@@ -1,0 +1,194 @@
+"""How many pods the run holds: what a person asked for, and with objective "cost" no more than the plan uses
+(docs/protocols.md 10). Beside them always those of `placement.spare_workers`, which no plan names until a worker is lost.
+
+Scale requests and the annotation `frostline.io/requested-workers` are one wish: an upper limit on the workers, 0 to suspend.
+/scale counts pods, the spare ones among them; the annotation counts workers without the spare ones.
+"""
+
+import logging
+from typing import NamedTuple
+
+from frostline_contract.annotations import REQUESTED_WORKERS
+from frostline_contract.run_status import RunStatus
+from frostline_controller.cluster.backend import Conflict
+from frostline_controller.planner.choice import Choosing
+from frostline_controller.reshape.triggers import Adapting
+from frostline_controller.reshape.two_phase import Reshaping
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.pods import Pods
+from frostline_controller.run.store import RunStore
+
+log = logging.getLogger(__name__)
+
+SCALE_REQUEST, ANNOTATION = "a scale request", "annotation"
+
+
+class SizeRequest(NamedTuple):
+    """What a person asked for. kind: suspend, resume, or resize to at most `workers` (-1: no limit)."""
+
+    kind: str
+    by: str
+    workers: int = 0
+
+
+class Sizing:
+    """Writes spec.replicas: once for a plan or a request that changes it. The last to act in a round, on what is settled."""
+
+    def __init__(
+        self, facts: RunFacts, store: RunStore, outbox: Outbox, pods: Pods, *,
+        choosing: Choosing, adapting: Adapting, reshaping: Reshaping,
+    ) -> None:  # fmt: skip
+        self._facts, self._store, self._outbox, self._pods = facts, store, outbox, pods
+        self._choosing, self._adapting, self._reshaping = choosing, adapting, reshaping
+        self._grown_at = facts.clock()
+        self._outdated = False
+
+    async def start_pods(self) -> None:
+        """Ask for the pods that the run wants, where nobody has yet."""
+        await self._finish_write()
+        if self._facts.state.replicas < 0 and not self._facts.ended:
+            await self._scale(self._wanted_pods())
+
+    async def request_workers(self, workers: int, by: str) -> None:
+        """At most so many workers from now on (-1: the job's number), answered by one scale and one event."""
+        facts = self._facts
+        await self._store.commit(requested_workers=workers)
+        pods = self._wanted_pods()
+        if not pods == facts.state.replicas == facts.cluster.spec_replicas:  # a write that was refused may be done by now
+            await self._scale(pods)
+        asked = f"{workers} workers" if workers >= 0 else "no limit on the workers"
+        self._adapting.ask(f"{asked} by {by}")
+        await self._outbox.event("command", f"{by}: {asked}, answered by {self._choosing.wanted_workers()}")
+
+    async def take_requests(self) -> SizeRequest | None:
+        """What a person wrote to /scale or to the annotation, again until it is durable."""
+        facts, outbox = self._facts, self._outbox
+        if facts.state.replicas < 0:
+            return None
+        await self._finish_write()
+        if self._outdated:
+            await self._pods.reread()
+            self._outdated = False
+        if facts.cluster.spec_replicas != facts.state.replicas:
+            section, pods = facts.job.placement, facts.cluster.spec_replicas
+            workers = pods * section.workers_per_pod - section.spare_workers
+            return await self._take_limit(max(min(1, pods), workers), SCALE_REQUEST)
+        text = facts.cluster.annotations.get(REQUESTED_WORKERS)
+        known = str(facts.state.requested_workers) if facts.state.requested_workers >= 0 else None
+        if text == known:
+            return None
+        if text is not None and not text.strip().isdecimal():
+            try:
+                await self._pods.annotate({REQUESTED_WORKERS: known}, {REQUESTED_WORKERS: text})
+            except Conflict:
+                return None  # it was changed meanwhile: read again at the next round
+            await self._pods.reread()
+            await outbox.event(
+                "command", f"refused: {REQUESTED_WORKERS} is {text!r}; it must be a number of workers, 0 to suspend"
+            )
+            return None
+        return await self._take_limit(int(text) if text is not None else -1, ANNOTATION)
+
+    async def _take_limit(self, workers: int, by: str) -> SizeRequest | None:
+        """workers: -1 lifts the limit."""
+        facts, store, outbox = self._facts, self._store, self._outbox
+        before = facts.state.requested_workers
+        if facts.ended and facts.state.state != RunStatus.SUSPENDED:
+            if by == SCALE_REQUEST:
+                await self._scale(0)
+                await outbox.event("command", f"refused: {by} for {workers} workers, the run is {facts.state.state}")
+                return None
+            await store.commit(requested_workers=workers)
+            self._outdated = True
+            return None
+        if workers == 0 or facts.ended:
+            await store.commit(
+                requested_workers=workers, **({"replicas": facts.cluster.spec_replicas} if by == SCALE_REQUEST else {})
+            )
+            self._outdated = True
+            if facts.ended:
+                return SizeRequest("resume", by) if workers != 0 and (by == SCALE_REQUEST or before == 0) else None
+            return SizeRequest("suspend", by) if facts.state.state != RunStatus.DRAINING or facts.state.paused else None
+        return SizeRequest("resize", by, workers)
+
+    async def advance(self) -> None:
+        """Follow the job where it asks for other numbers of workers; with objective "cost" hand back pods that the plan does not
+        use, and take them again when the planner wants more."""
+        facts = self._facts
+        if facts.current is None or facts.state.replicas < 1 or facts.ended or facts.state.state == RunStatus.DRAINING:
+            return
+        if facts.job.placement.objective != "cost":
+            await self._follow_job()
+            return
+        if self._reshaping.busy or self._adapting.wish:
+            return
+        wanted, held = self._choosing.wanted_by_plan, facts.state.replicas
+        least = self._pods_for(wanted or len(facts.current.placement.workers))
+        if least > held:
+            why = f"the planner wants {wanted} workers" if wanted else "a plan's workers and the spare ones need them"
+            await self._scale_and_tell(least, "join", f"{least - held} pods taken again: {why}")
+        elif not wanted:
+            await self._hand_back()
+
+    async def _follow_job(self) -> None:
+        """The job changed `workers` or `spare_workers`: whoever must go is asked to, and gives its state away."""
+        facts, wanted, held = self._facts, self._wanted_pods(), self._facts.state.replicas
+        if wanted == held:
+            return
+        section = facts.job.placement
+        spare = f" and {section.spare_workers} spare" if section.spare_workers else ""
+        reason = f"{wanted} pods, not {held}, for {self._choosing.wanted_workers()} workers{spare}"
+        await self._scale_and_tell(wanted, "join" if wanted > held else "leave", reason)
+        self._adapting.ask(reason)
+
+    async def _hand_back(self) -> None:
+        """The highest ordinals go, down to the highest that a member or a spare needs; never while pods are still starting."""
+        facts = self._facts
+        assert facts.current is not None
+        per_pod, members = facts.job.placement.workers_per_pod, facts.current.placement.workers
+        held = facts.state.replicas
+        there = [worker for worker in facts.members.available() if worker.ordinal < held]
+        starting = len(there) < held * per_pod and facts.clock() - self._grown_at < facts.job.controller.start_timeout_seconds
+        settled = [worker for worker in there if worker.worker_id in members and worker.generation == facts.current.generation]
+        if starting or len(settled) < len(members):
+            return
+        needed = max(len(members), facts.job.placement.min_workers)
+        pods = max(max(worker.ordinal for worker in settled) + 1, self._pods_for(needed))
+        if pods >= held:
+            return
+        text = f"{held - pods} of {held} pods handed back: the plan uses {len(members)} workers"
+        await self._scale_and_tell(pods, "leave", text)
+
+    async def _scale_and_tell(self, pods: int, kind: str, text: str) -> None:
+        """An event once the number is durable: what the cluster has not taken yet is finished by `_finish_write`."""
+        try:
+            await self._scale(pods)
+        finally:
+            if self._facts.state.replicas == pods:
+                await self._outbox.event(kind, text)
+
+    async def _finish_write(self) -> None:
+        """A predecessor's, or our own that the cluster refused: it must not be taken for a person's request."""
+        facts, store, pods = self._facts, self._store, self._pods
+        if facts.state.scaling_from < 0:
+            return
+        if facts.cluster.spec_replicas == facts.state.scaling_from:
+            await self._scale(facts.state.replicas)
+            await pods.reread()
+        else:
+            await store.commit(scaling_from=-1)
+
+    async def _scale(self, pods: int) -> None:
+        if pods > self._facts.state.replicas:
+            self._grown_at = self._facts.clock()
+        await self._pods.scale(pods)
+        log.info("scaled pods=%s", pods)
+
+    def _wanted_pods(self) -> int:
+        return self._pods_for(self._choosing.wanted_workers())
+
+    def _pods_for(self, workers: int) -> int:
+        """Of so many workers and the spare ones."""
+        section = self._facts.job.placement
+        return -(-(workers + section.spare_workers) // section.workers_per_pod)

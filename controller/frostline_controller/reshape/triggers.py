@@ -1,0 +1,169 @@
+"""When to ask the planner again, and what is urgent: decisions, joins, leaves, commands and scheduled reshapes."""
+
+import logging
+
+from frostline_contract.job.cluster import ScheduledReshape
+from frostline_contract.lineage import ROLLBACK
+from frostline_contract.mesh import in_words
+from frostline_contract.plan import Placement
+from frostline_controller.planner.adapter import Choice
+from frostline_controller.planner.choice import Choosing
+from frostline_controller.reshape.two_phase import Reshaping
+from frostline_controller.reshape.window import open_window
+from frostline_controller.run.durable import PinnedShape
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.store import RunStore
+
+log = logging.getLogger(__name__)
+
+MARGIN_STEPS = 2
+"""Steps between the newest progress that the controller knows and what the workers may have reached meanwhile."""
+
+
+class Joins:
+    """Joiners are taken in together: one reshape for all that come within `settle_seconds` of each other, and no two within
+    `pause_seconds`, so that churn does not stop progress. Times are of the run's clock."""
+
+    SETTLES_MAX = 4
+    """A stream of joiners is not waited for longer than so many settling times."""
+
+    def __init__(self, settle_seconds: float, pause_seconds: float) -> None:
+        self.settle_seconds, self.pause_seconds = settle_seconds, pause_seconds
+        self._first: float | None = None
+        self._newest = self._tried = float("-inf")
+
+    def note(self, now: float) -> None:
+        """A worker joined."""
+        self._first = now if self._first is None else self._first
+        self._newest = now
+
+    def due_at(self, complete: bool) -> float:
+        """When a reshape that only takes in joiners may be tried. complete: all that the run wants are there, so nobody is waited
+        for."""
+        first = self._newest if self._first is None else self._first
+        settle_seconds = 0.0 if complete else self.settle_seconds
+        settled = min(self._newest + settle_seconds, first + self.SETTLES_MAX * settle_seconds)
+        return max(settled, self._tried + self.pause_seconds)
+
+    def tried(self, now: float) -> None:
+        """A plan was prepared that takes in all that are there."""
+        self._first, self._tried = None, now
+
+
+class Adapting:
+    """Keeps the wish for a new placement until a plan that answers it was switched to, or the planner says that none pays."""
+
+    def __init__(self, facts: RunFacts, store: RunStore, choosing: Choosing, reshaping: Reshaping) -> None:
+        self._facts, self._store, self._choosing, self._reshaping = facts, store, choosing, reshaping
+        self.wish = ""
+        self._wishes = 0
+        self._cause = "reshape"
+        self._deferred_to = 0
+        self._patient = False
+        section = facts.job.controller
+        self._joins = Joins(section.join_settle_seconds, section.join_pause_seconds)
+
+    def note_joined(self, wish: str) -> None:
+        """A worker is there that could be a member."""
+        self._joins.note(self._facts.clock())
+        self.ask(wish, "join", patient=True)
+
+    def ask(self, wish: str, cause: str = "reshape", patient: bool = False) -> None:
+        """The planner is to be asked (again). cause: the kind of the event that a switch becomes. patient: it is about workers
+        outside the shape only; what is urgent takes them in as well."""
+        self._patient = patient and (self._patient or not self.wish)
+        if not self.wish or cause != "reshape":
+            self._cause = cause
+        self.wish = wish
+        self._wishes += 1
+        self._deferred_to = 0
+
+    async def advance(self) -> None:
+        """Prepare a plan where one is wanted, nothing else is prepared, and its window is still open long enough."""
+        facts = self._facts
+        await self._take_scheduled()
+        if not self.wish or self._reshaping.busy or facts.current is None or facts.step < self._deferred_to:
+            return
+        if facts.awaited() or self._rollback_pending() or (self._patient and self._is_early()):
+            return
+        not_before = facts.state.pinned.from_step if facts.state.pinned else 0
+        freeze_point, _, first, until = open_window(facts, not_before)
+        if facts.step + MARGIN_STEPS >= facts.total_steps:
+            self.wish = ""
+            return
+        if until < max(first, facts.step + MARGIN_STEPS):
+            self._deferred_to = until + 1
+            return
+        answering = self._wishes
+        choice = await self._choice(freeze_point, first)
+        if choice is None or not choice.pays:
+            if choice is not None:
+                log.info("no reshape wish=%r reason=%r", self.wish, choice.reason)
+            self._answered(answering)
+            return
+        choice = Choice(choice.placement, True, f"{self.wish}; {choice.reason}")
+        if not await self._reshaping.prepare(choice, not_before, self._cause):
+            self._deferred_to = until + 1
+            return
+        self._answered(answering)
+        self._joins.tried(facts.clock())
+
+    def _answered(self, wishes: int) -> None:
+        """The planner has answered; what was asked for while it was asked, or while its plan was written, is still to be."""
+        if self._wishes == wishes:
+            self.wish = ""
+
+    def _is_early(self) -> bool:
+        """Whether more workers may join soon."""
+        complete = len(self._facts.available()) >= self._choosing.wanted_workers()
+        return self._facts.clock() < self._joins.due_at(complete)
+
+    async def _choice(self, freeze_point: int, step: int) -> Choice | None:
+        """The planner's answer; what must happen (a command, a member that leaves, reshape_every_freeze) pays in any case."""
+        facts = self._facts
+        current = facts.current
+        assert current is not None
+        workers = facts.available()
+        try:
+            choice = await self._choosing.choose(workers, freeze_point, current.placement, step)
+        except ValueError as error:
+            log.warning("no placement wish=%r reason=%s", self.wish, error)
+            facts.message = str(error)
+            return None
+        there = {worker.worker_id for worker in workers}
+        leaving = [worker for worker in current.placement.workers if worker not in there]
+        pinned = facts.state.pinned
+        commanded = pinned is not None and pinned.degrees == choice.placement.degrees
+        frozen = facts.job.placement.reshape_every_freeze and freeze_point != current.freeze_point
+        differs = _computed(choice.placement) != _computed(current.placement)
+        due = bool(leaving) or frozen or (commanded and differs) or facts.behind(current)
+        reason = choice.reason if due or not choice.verdict else f"{choice.verdict}; {choice.reason}"
+        return Choice(choice.placement, (choice.pays and differs) or due, reason, choice.verdict)
+
+    async def _take_scheduled(self) -> None:
+        """The next of the job's reshapes becomes the pinned shape as soon as the decision in force at its step is known."""
+        facts, store = self._facts, self._store
+        done = facts.state.reshapes_done
+        scheduled = sorted(facts.job.reshapes, key=lambda one: one.step)
+        if done >= len(scheduled) or facts.calendar is None or facts.current is None or self._reshaping.busy:
+            return
+        one: ScheduledReshape = scheduled[done]
+        known = max((decision.number for decision in facts.surviving()), default=0)
+        if facts.calendar.due_before(one.step) > known:
+            return
+        pinned = PinnedShape(
+            degrees=one.degrees, schedule=one.schedule, virtual_stages=one.virtual_stages,
+            from_step=one.step, freeze_point=open_window(facts, one.step).freeze_point,
+        )  # fmt: skip
+        await store.commit(pinned=pinned, reshapes_done=done + 1)
+        self.ask(f"reshape to {in_words(one.degrees)} scheduled at step {one.step}")
+
+    def _rollback_pending(self) -> bool:
+        """Between a rollback's decision and the first record of the lineage that it opens, nothing can switch."""
+        start = self._facts.state.lineages[-1]
+        return start.kind == ROLLBACK and self._store.records.lineage < start.lineage
+
+
+def _computed(placement: Placement) -> dict[str, object]:
+    """What makes two placements different: everything but the prediction."""
+    return placement.model_dump(exclude={"predicted_step_seconds", "predicted_peak_bytes"})

@@ -1,0 +1,180 @@
+"""The two-phase reshape (docs/protocols.md 3): prepare a plan while training goes on, let a vote switch to it, learn the outcome.
+
+At most one plan is prepared at a time. Whether it was switched to is decided by the workers' vote alone; the controller
+learns it from Ready(entered) and from heartbeats, and withdraws what comes too late.
+"""
+
+import asyncio
+import logging
+
+from frostline_contract.mesh import in_words
+from frostline_contract.phases import ControllerPhase
+from frostline_contract.plan import Plan
+from frostline_controller.decisions.surviving import in_force
+from frostline_controller.faults import PlannedFaults
+from frostline_controller.planner.adapter import Choice
+from frostline_controller.planner.choice import Choosing
+from frostline_controller.planner.plans import switching_plan
+from frostline_controller.reshape.preparation import Preparation
+from frostline_controller.reshape.window import open_window
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.plan_log import plan_end_line, plan_line
+from frostline_controller.run.store import RunStore
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import plan_pb2
+from frostline_rpc.convert import to_message
+
+log = logging.getLogger(__name__)
+
+CONTINUED_KEPT = 16
+"""Generations before the running one whose members may still bring records and statistics of stable steps."""
+
+
+class Reshaping:
+    """Drives the prepared plan. RPC handlers call the `note_` methods; the reconciler calls the others."""
+
+    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, faults: PlannedFaults, choosing: Choosing) -> None:
+        self._facts, self._store, self._outbox = facts, store, outbox
+        self._faults, self._choosing = faults, choosing
+        self.preparation: Preparation | None = None
+        if facts.state.prepared is not None:
+            self.preparation = Preparation(since=facts.clock(), announced=True)
+
+    @property
+    def busy(self) -> bool:
+        return self._facts.state.prepared is not None
+
+    def note_ready(self, worker_id: str, request: pb.ReadyRequest) -> None:
+        """A participant has prepared the plan, cannot switch to it any more, or has entered it."""
+        if self.preparation is None:
+            return
+        self.preparation.take(worker_id, request)
+        if not request.entered and not request.ready:
+            log.info("ready taken back worker=%s generation=%s reason=%r", worker_id, _of(request.generation), request.reason)
+
+    async def prepare(self, choice: Choice, not_before: int, cause: str) -> bool:
+        """Write and announce a plan. False where the window is too short: the next decision brings the next chance."""
+        facts = self._facts
+        base = facts.current
+        assert base is not None and not self.busy
+        window = open_window(facts, not_before)
+        if window.until < window.first:
+            return False
+        draft = self._choosing.draft(
+            choice, lineage=facts.state.lineage, freeze_point=window.freeze_point, decision_number=window.decision_number,
+            reason=choice.reason,
+        )  # fmt: skip
+        steps = (window.first, window.until)
+        plan = self._choosing.stamped(await asyncio.to_thread(switching_plan, draft, base=base, window=steps))
+        await self._store.commit(prepared=plan, counter=plan.generation.counter)
+        self.preparation = Preparation(since=facts.clock(), cause=cause)
+        facts.wake.set()  # `advance` sends it
+        log.info(
+            "plan prepared generation=%s shape=%r freeze_point=%s switch=%s..%s reason=%r",
+            plan.generation, in_words(plan.placement.degrees), plan.freeze_point, window.first, window.until, plan.reason,
+        )  # fmt: skip
+        return True
+
+    async def _send_plan(self, plan: Plan, preparation: Preparation) -> None:
+        """It is durable: everybody hears of it, again where that was not written down."""
+        outbox = self._outbox
+        await self._faults.at(ControllerPhase.PLANNED)
+        outbox.streams.send_all(outbox.plan_message(plan))
+        preparation.sent = True
+        await self._faults.at(ControllerPhase.ANNOUNCED)
+
+    async def advance(self, now: float) -> Plan | None:
+        """Move the prepared plan on. Returns the plan that training has switched to, once, else None."""
+        facts, plan, preparation = self._facts, self._facts.state.prepared, self.preparation
+        if plan is None or preparation is None:
+            return None
+        if not preparation.sent:
+            await self._send_plan(plan, preparation)
+        if (step := preparation.switched_at(plan, facts.members, now)) is not None:
+            return await self._switched(plan, preparation, step, now)
+        if preparation.entered_heard is not None:
+            return None
+        assert facts.current is not None
+        if preparation.has_expired(plan, facts.current, facts.members):
+            await self.drop(preparation.withdrawn or f"no vote had switched to it by step {plan.switch_until}")
+            return None
+        late = now - preparation.since > facts.job.controller.reshape_deadline_seconds
+        if not preparation.withdrawn and late:
+            missing = [worker for worker in plan.participants if worker not in preparation.ready]
+            self.withdraw(f"not switched within {facts.job.controller.reshape_deadline_seconds:g} s; not ready: {missing}")
+        elif not preparation.withdrawn and (reason := self._overtaken(plan, preparation)):
+            self.withdraw(reason)
+        elif not preparation.withdrawn and all(worker in preparation.ready for worker in plan.participants):
+            self._announce_ready(plan, preparation)
+        return None
+
+    def withdraw(self, reason: str) -> None:
+        """Members vote for it no more; it is forgotten when it is known that no vote has switched to it."""
+        plan, preparation = self._facts.state.prepared, self.preparation
+        assert plan is not None and preparation is not None
+        preparation.withdrawn = reason
+        notice = pb.WithdrawNotice(generation=to_message(plan.generation, plan_pb2.GenerationId), reason=reason)
+        self._outbox.streams.send_all(pb.WatchPlanResponse(withdraw=notice))
+        log.warning("plan withdrawn generation=%s reason=%r", plan.generation, reason)
+        self._facts.wake.set()
+
+    def forget(self) -> bool:
+        """A plan that was entered without a vote has taken the prepared one's place. Returns whether there was one to forget."""
+        if self._facts.state.prepared is not None or self.preparation is None:
+            return False
+        self.preparation = None
+        return True
+
+    async def drop(self, reason: str) -> None:
+        """Forget a plan that no vote can switch to any more. Its number is never used again."""
+        plan, preparation = self._facts.state.prepared, self.preparation
+        assert plan is not None
+        if preparation is not None and not preparation.withdrawn:
+            self.withdraw(reason)
+        await self._store.commit(prepared=None)
+        self.preparation = None
+        log.info("plan dropped generation=%s reason=%r", plan.generation, reason)
+
+    def _announce_ready(self, plan: Plan, preparation: Preparation) -> None:
+        if preparation.told:
+            return
+        preparation.announced = preparation.told = True
+        notice = pb.ReadyNotice(generation=to_message(plan.generation, plan_pb2.GenerationId))
+        assert plan.base is not None and self._facts.current is not None
+        voters = {*self._facts.current.placement.workers, *plan.participants}
+        self._outbox.streams.send_to(voters, pb.WatchPlanResponse(ready=notice))
+        log.info("plan ready generation=%s seconds=%.3f", plan.generation, self._facts.clock() - preparation.since)
+
+    async def _switched(self, plan: Plan, preparation: Preparation, step: int, now: float) -> Plan:
+        facts, store, outbox = self._facts, self._store, self._outbox
+        base = facts.current
+        assert base is not None
+        await store.plans.append([plan_end_line(base.generation, step), plan_line(plan, step + 1)])
+        await store.commit(current=plan, prepared=None, continued=(*facts.state.continued, base.generation)[-CONTINUED_KEPT:])
+        facts.entered = dict(preparation.entered)
+        seconds = max((seconds for _, seconds in preparation.entered.values()), default=0.0)
+        if preparation.ready:
+            facts.reshape_seconds = max(0.05, seconds or now - preparation.since)
+        self.preparation = None
+        await outbox.event(preparation.cause, plan.reason, seconds, step=step)
+        return plan
+
+    def _overtaken(self, plan: Plan, preparation: Preparation) -> str:
+        """Why a plan that nobody may vote for yet should be made anew: a newer decision, or a participant that went."""
+        if loss := self._facts.loss_among(plan.participants, self._facts.members.lost_after_seconds):
+            return loss
+        if preparation.announced:
+            return ""
+        newest = in_force(self._facts.surviving(), self._facts.total_steps + 1)
+        if newest is not None and newest.number != plan.decision_number:
+            return f"overtaken by decision {newest.number}"
+        if plan.lineage != self._facts.state.lineage:
+            return f"overtaken by lineage {self._facts.state.lineage}"
+        if self._facts.behind(plan):
+            return "overtaken by a changed job"
+        return ""
+
+
+def _of(generation: plan_pb2.GenerationId) -> str:
+    return f"{generation.incarnation}.{generation.counter}"

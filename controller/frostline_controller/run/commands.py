@@ -1,0 +1,196 @@
+"""What people ask for: commands by RPC or by annotation; suspend and resume by a scale request as well."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from frostline_contract.annotations import COMMAND
+from frostline_contract.mesh import ALWAYS_NAMED, in_words, with_degrees
+from frostline_contract.run_status import RESUMABLE, RunStatus
+from frostline_contract.shape import ParallelShape
+from frostline_controller.cluster.backend import ClusterState
+from frostline_controller.recovery.budget import RetryBudget
+from frostline_controller.reshape.pods import Sizing
+from frostline_controller.reshape.triggers import Adapting
+from frostline_controller.run.durable import PinnedShape
+from frostline_controller.run.ending import Ending
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.store import RunStore
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_rpc.errors import InvalidRequest, Refused
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A command that waits. by: who asked. annotation: the text that it came by, empty where it came by a call. done: set when it
+    has been carried out, for a caller that waits."""
+
+    request: pb.CommandRequest
+    by: str = "command"
+    annotation: str = ""
+    done: asyncio.Future[None] | None = None
+
+
+class Commands:
+    """Each command is checked when it arrives, carried out by the reconciler, and answered by an event."""
+
+    def __init__(
+        self, facts: RunFacts, store: RunStore, outbox: Outbox, sizing: Sizing, adapting: Adapting, ending: Ending
+    ) -> None:
+        self._facts, self._store, self._outbox = facts, store, outbox
+        self._sizing, self._adapting, self._ending = sizing, adapting, ending
+        self._queue: list[Asked] = []
+        self._read_from: ClusterState | None = None
+
+    async def accept(self, request: pb.CommandRequest) -> str:
+        """Check, queue, and wait until it is durable: a controller that dies after the answer has a successor that knows of it.
+
+        Returns what will happen; raises InvalidRequest or Refused. A caller that goes away leaves the command in the queue, and
+        who asks for the same meanwhile waits with it.
+        """
+        answer = self._answer(request)
+        done = next((asked.done for asked in self._queue if asked.done is not None and asked.request == request), None)
+        if done is None:
+            done = asyncio.get_running_loop().create_future()
+            self._queue.append(Asked(request, done=done))
+        self._facts.wake.set()
+        await asyncio.shield(done)
+        return answer
+
+    def _answer(self, request: pb.CommandRequest) -> str:
+        facts = self._facts
+        units = facts.identity.num_units if facts.identity else 0
+        kind = request.kind
+        if kind == "resume":
+            if facts.state.state not in RESUMABLE:
+                raise Refused(f"resume: the run is {facts.state.state}; only a suspended, failed or cancelled run resumes")
+            return "resuming from the newest checkpoint"
+        if kind in ("freeze", "unfreeze", "suspend", "cancel", "checkpoint", "reshape", "resize"):
+            if facts.ended:
+                raise Refused(f"{kind}: the run is {facts.state.state}; resume it first")
+            return self._check(request, units)
+        known = "freeze, unfreeze, suspend, resume, resize, checkpoint, cancel, reshape"
+        raise InvalidRequest(f"kind is {kind!r}; known are {known}")
+
+    def _check(self, request: pb.CommandRequest, units: int) -> str:
+        facts, kind = self._facts, request.kind
+        if kind in ("freeze", "reshape", "checkpoint", "unfreeze") and facts.current is None:
+            raise Refused(f"{kind}: the run has not started yet")
+        if kind == "freeze":
+            if not 0 <= request.freeze_point < units:
+                raise InvalidRequest(
+                    f"freeze_point is {request.freeze_point}; it must be 0 to {units - 1} (units before it freeze)"
+                )
+            return f"freeze point {request.freeze_point} with the next decision"
+        if kind == "unfreeze":
+            return "everything learns again from the next decision on"
+        if kind == "reshape":
+            return self._check_reshape(request, units - facts.freeze_point())
+        if kind == "resize" and request.workers < 1:
+            raise InvalidRequest(f"workers is {request.workers}; it must be at least 1 (suspend stops the run)")
+        return {"suspend": "draining to a checkpoint", "cancel": "cancelling", "checkpoint": "a checkpoint after this step"}.get(
+            kind, f"at most {request.workers} workers"
+        )
+
+    def _check_reshape(self, request: pb.CommandRequest, trainable: int) -> str:
+        shape, there = _shape_asked(request), len(self._facts.members.available())
+        leaves = self._facts.job.training.reduction_leaves
+        if shape.world_size > there:
+            raise InvalidRequest(f"shape {in_words(shape.degrees)} needs {shape.world_size} workers, {there} are there")
+        if shape.dp_degree > leaves:
+            raise InvalidRequest(f"dp_degree {shape.dp_degree} exceeds training.reduction_leaves {leaves}")
+        if shape.pp_degree > trainable:
+            raise InvalidRequest(f"pp_degree {shape.pp_degree} exceeds the {trainable} trainable units")
+        return f"reshape to {in_words(shape.degrees)} when it is prepared"
+
+    async def advance(self) -> None:
+        """Carry out what was asked for. A command leaves the queue when it has been: where a write fails, it is tried again."""
+        await self._take_annotation()
+        if (size := await self._sizing.take_requests()) is not None and not any(asked.by == size.by for asked in self._queue):
+            self._queue.append(Asked(pb.CommandRequest(kind=size.kind, workers=size.workers), size.by))
+        while self._queue:
+            asked = self._queue[0]
+            with self._store.removing(COMMAND, asked.annotation):
+                await self._carry_out(asked.request, asked.by)
+                await self._store.remove_annotation()
+            del self._queue[0]
+            if asked.done is not None:
+                asked.done.set_result(None)
+            if asked.annotation:
+                self._read_from = self._facts.cluster
+
+    async def _carry_out(self, request: pb.CommandRequest, by: str) -> None:
+        facts, store, outbox, kind = self._facts, self._store, self._outbox, request.kind
+        log.info("command kind=%s step=%s", kind, facts.step)
+        reason = f"{kind} by {by}"
+        if kind in ("freeze", "unfreeze"):
+            await store.commit(forced_freeze_point=request.freeze_point if kind == "freeze" else 0)
+            reason += f": freeze point {facts.state.forced_freeze_point} with the next decision"
+        elif kind == "reshape":
+            pinned = PinnedShape(degrees=_shape_asked(request).degrees, freeze_point=facts.freeze_point())
+            await store.commit(pinned=pinned)
+            reason += f": {in_words(pinned.degrees)}"
+            self._adapting.ask(reason)
+        elif kind == "checkpoint":
+            outbox.streams.send_all(pb.WatchPlanResponse(checkpoint=pb.CheckpointNotice(reason=reason)))
+        elif kind == "resize":
+            await self._sizing.request_workers(request.workers, reason if by == "command" else by)
+            return
+        elif kind == "suspend":
+            await self._ending.drain(reason)
+        elif kind == "cancel":
+            await self._ending.drain(reason, cancelled=True)
+        elif kind == "resume":
+            await self.resume(reason)
+        await outbox.event("command", reason)
+
+    async def resume(self, reason: str) -> None:
+        """A run that was stopped waits for workers again; the first plan starts from the newest checkpoint."""
+        facts, store = self._facts, self._store
+        await self._ending.reopen()
+        limit = facts.state.requested_workers
+        store.amendments.retries = RetryBudget()
+        await store.commit(
+            state=RunStatus.WAITING, message="", prepared=None, paused=False, replicas=-1,
+            requested_workers=limit if limit > 0 else -1,
+        )  # fmt: skip
+        await self._sizing.start_pods()
+        log.info("resuming reason=%r", reason)
+
+    async def _take_annotation(self) -> None:
+        """`kubectl annotate`: the command is removed by the patch that makes its effect durable, so that it is carried out once
+        whichever controller dies meanwhile."""
+        facts, store, outbox = self._facts, self._store, self._outbox
+        text = facts.cluster.annotations.get(COMMAND)
+        if not text or facts.cluster is self._read_from or any(asked.annotation for asked in self._queue):
+            return
+        kind, _, number = text.strip().partition(" ")
+        request = pb.CommandRequest(kind=kind)
+        try:
+            if number and kind in ("freeze", "resize"):
+                setattr(request, "freeze_point" if kind == "freeze" else "workers", int(number))
+            self._answer(request)
+        except (ValueError, InvalidRequest, Refused) as error:
+            with store.removing(COMMAND, text):
+                await store.remove_annotation()
+            self._read_from = facts.cluster
+            await outbox.event("command", f"refused: {error}")
+            return
+        self._queue.append(Asked(request, annotation=text))
+
+
+def _shape_asked(request: pb.CommandRequest) -> ParallelShape:
+    """The shape that a reshape asks for, by its degrees or by what an older caller sends. Raises InvalidRequest."""
+    older = {"pp_degree": request.pp_degree, "dp_degree": request.dp_degree}
+    degrees = with_degrees({"degrees": dict(request.degrees), **older})["degrees"]
+    if not degrees:
+        raise InvalidRequest("reshape: the request has no degrees; it must name pp and dp")
+    if others := [axis for axis, degree in degrees.items() if axis not in ALWAYS_NAMED and degree != 1]:
+        raise InvalidRequest(f"reshape: degrees.{others[0]} is {degrees[others[0]]}; a run can be reshaped along pp and dp")
+    try:
+        return ParallelShape.of(degrees)
+    except ValueError as error:
+        raise InvalidRequest(f"reshape: {error}") from None

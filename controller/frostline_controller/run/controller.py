@@ -1,0 +1,121 @@
+"""The parts of a leading controller, wired to each other, and what calls of workers hand to them. The reconciler drives them."""
+
+import logging
+import time
+from pathlib import Path
+
+from frostline_contract.plan import Decision
+from frostline_controller.decisions.taker import Deciding
+from frostline_controller.faults import PlannedFaults
+from frostline_controller.members.departures import Departures
+from frostline_controller.members.devices import Devices
+from frostline_controller.members.entry import EntryWatch
+from frostline_controller.members.hang_watch import Watching
+from frostline_controller.members.membership import Worker
+from frostline_controller.members.removal import Removals
+from frostline_controller.members.start_failures import StartFailures
+from frostline_controller.members.start_wait import StartWait
+from frostline_controller.planner.adapter import check_shapes
+from frostline_controller.planner.choice import Choosing
+from frostline_controller.planner.profiles import HandedOut, ProfileFile
+from frostline_controller.recovery.driver import Failures
+from frostline_controller.recovery.plans import Starting, tell_gone
+from frostline_controller.reshape.live_fields import Following, Offers
+from frostline_controller.reshape.pods import Sizing
+from frostline_controller.reshape.triggers import Adapting
+from frostline_controller.reshape.two_phase import Reshaping
+from frostline_controller.run.cache_news import CacheNews
+from frostline_controller.run.checkpoints import CheckpointsGone
+from frostline_controller.run.commands import Commands
+from frostline_controller.run.drain import Drain
+from frostline_controller.run.ending import Ending
+from frostline_controller.run.first_plan import FirstPlan
+from frostline_controller.run.plan_log import plan_line
+from frostline_controller.run.run import Run
+from frostline_controller.serving.progress import Publishing
+from frostline_proto.v1 import control_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+
+class Controller:
+    """All parts of one leading controller. RPC handlers reach the parts through it."""
+
+    def __init__(
+        self, run: Run, replayed: tuple[Decision, ...] | None, checkpoint_root: Path, offers: Offers | None = None
+    ) -> None:
+        facts, store, outbox, pods = run.facts, run.store, run.outbox, run.pods
+        self.run, self._facts, self._store, self._outbox, self._pods = run, facts, store, outbox, pods
+        self.checkpoint_root = checkpoint_root
+        self.faults = PlannedFaults(facts, store, outbox, run.backend)
+        self.choosing = Choosing(facts)
+        self.reshaping = Reshaping(facts, store, outbox, self.faults, self.choosing)
+        self.starting = Starting(facts, store, outbox, self.faults, self.choosing, checkpoint_root)
+        self.entry, self.removals = EntryWatch(facts, store, outbox), Removals(facts, pods)
+        self.failures = Failures(
+            facts, store, outbox, self.faults, choosing=self.choosing, starting=self.starting, reshaping=self.reshaping,
+            entry=self.entry, removals=self.removals,
+        )  # fmt: skip
+        wait = StartWait(facts, self.choosing)
+        self.first_plan = FirstPlan(facts, wait=wait, starting=self.starting, entry=self.entry)
+        self.deciding = Deciding(facts, store, outbox, replayed)
+        self.adapting = Adapting(facts, store, self.choosing, self.reshaping)
+        self.following = Following(facts, store, outbox, self.adapting, offers)
+        self.drain = Drain(facts, store, outbox)
+        self.ending = Ending(facts, store, outbox, pods, self.drain, checkpoint_root)
+        self.sizing = Sizing(facts, store, outbox, pods, choosing=self.choosing, adapting=self.adapting, reshaping=self.reshaping)
+        self.commands = Commands(facts, store, outbox, self.sizing, self.adapting, self.ending)
+        self.watching = Watching(facts, outbox, self.failures, self.removals, self.adapting)
+        self.departures = Departures(facts, outbox, failures=self.failures, adapting=self.adapting, drain=self.drain)
+        self.start_failures = StartFailures(facts, outbox, self.ending)
+        self.devices = Devices(facts, store, outbox)
+        self.profiling = ProfileFile(facts, store)
+        self.handed_out = HandedOut(facts)
+        self.publishing, self.cache_news = Publishing(facts, store, run.backend), CacheNews(facts, store, outbox)
+
+    async def start(self) -> None:
+        """Take over what was found: complete plans.jsonl, say when the run began, ask for pods. After a failure: again."""
+        facts, store = self._facts, self._store
+        if not facts.state.started_at:
+            await self.ending.reopen()  # the checkpoint root may have been another run's
+            await store.commit(started_at=time.time())
+        await self.deciding.restore()
+        if not facts.ended:
+            self.note_identity()
+        if await self.ending.take_over():
+            return
+        if facts.current is not None:
+            await store.plans.append([plan_line(facts.current, facts.current.start_step + 1)])
+        try:
+            await self.starting.finish_epoch()
+            self.entry.restore()
+        except CheckpointsGone as gone:
+            await tell_gone(facts, self._outbox, gone)
+        await self.sizing.start_pods()
+        log.info("controller leads incarnation=%s state=%s generation=%s", facts.state.incarnation, facts.state.state,
+                 facts.current.generation if facts.current else "none")  # fmt: skip
+
+    async def take_worker_event(self, event: pb.RunEvent) -> None:
+        """Durable when this returns, so that it may be acknowledged. Raises OSError."""
+        if event.kind == "hang":  # it becomes a part of the verdict's event
+            self.watching.note_stack(event)
+        elif await self._outbox.worker_event(event) and event.kind == "decision_void":
+            self.deciding.note_void(event)
+        self._facts.wake.set()
+
+    def note_identity(self) -> None:
+        """The first worker has said what the run is: a wrong policy, rail or shape ends it now, not when it is first used."""
+        try:
+            if self._facts.identity is not None and self._facts.current is None:
+                check_shapes(self._facts.job, self._facts.identity.num_units)
+            self.deciding.check()
+        except ValueError as error:
+            self.ending.fail(str(error), user_mistake=True)
+
+    async def note_joined(self, worker: Worker) -> None:
+        """A worker registered that was not there before."""
+        facts = self._facts
+        log.info("worker joined worker=%s pod=%s node=%s", worker.worker_id, worker.pod_name, worker.failure_domain)
+        if facts.current is not None and worker.worker_id not in facts.current.placement.global_ranks:
+            self.adapting.note_joined(f"{worker.pod_name} joined")
+        facts.wake.set()

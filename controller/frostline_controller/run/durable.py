@@ -1,0 +1,283 @@
+"""The durable state: what a new controller needs to go on, kept in one annotation and changed by compare-and-swap only.
+
+It holds generation n, a prepared n + 1, all decisions, the lineages and what the run is (docs/protocols.md 5.3). The patch tests
+FENCE, "<incarnation>.<counter>", so that of two controllers only the one that raised the incarnation last can write.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS, STATE
+from frostline_contract.job import Job, JobError, section_digests
+from frostline_contract.lineage import Cuts, LineageStart
+from frostline_contract.mesh import with_degrees
+from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, GenerationId, Plan, PrefixTile
+from frostline_contract.record import Degrees, Frozen, Shaped
+from frostline_contract.run_status import ENDED, RunStatus
+from frostline_controller.cluster.backend import ClusterBackend, ClusterState, Conflict
+from frostline_controller.decisions.kept import pack_decisions, unpack_decisions
+from frostline_controller.recovery.budget import RetryBudget
+
+STATE_BYTES_MAX = 200 * 1024
+"""The API server takes 256 KiB of annotations in all (docs/design.md 12.5); the rest is left to others."""
+END_BYTES = 16 * 1024
+"""More for the state of a run that has ended: it can always be written that it has, and why."""
+
+
+OLDER_START = ("start_pp_degree", "start_dp_degree")
+"""Fields of a state that an older version has written."""
+
+
+class RunIdentity(Frozen):
+    """What the first worker said about the run; every other worker must say the same (docs/protocols.md 1.9, 1.10).
+
+    place_dependence: what makes a sample's bits depend on its place in a tile, in words; empty: nothing. prefix_tile: how many
+    samples the frozen prefix computes together, chosen from that with prefix_tile_reason. sample_tile_cost: what one sample at a
+    time costs over whole micro-batches.
+    """
+
+    probe_digest: str
+    probe_detail: str
+    num_units: int
+    steps_per_epoch: int
+    train_samples: int
+    dataset_digest: str
+    unit_names: tuple[str, ...] = ()
+    boundary_bytes_per_sample: int = 0
+    cacheable: bool = False
+    cache_refusal: str = ""
+    tied: bool = False
+    weights_digest: str = ""
+    place_dependence: str = ""
+    prefix_tile: PrefixTile = MICRO_BATCH
+    prefix_tile_reason: str = ""
+    sample_tile_cost: float = 1.0
+
+    @property
+    def uncacheable(self) -> str:
+        """Why nothing may be cached in this run, and what to set; empty where it may."""
+        if not self.cacheable:
+            return self.cache_refusal or "the augmentation mode forbids it"
+        if self.place_dependence and self.prefix_tile == MICRO_BATCH:
+            return f"{self.place_dependence}, and frozen layers compute whole micro-batches (cache.prefix_tile)"
+        return ""
+
+    @property
+    def prefix_cost(self) -> float:
+        """What computing the frozen prefix costs over computing it in whole micro-batches."""
+        return max(1.0, self.sample_tile_cost) if self.prefix_tile == SAMPLE else 1.0
+
+
+class PinnedShape(Shaped):
+    """A shape by command; it holds until the freeze point is no longer `freeze_point`. from_step: first step that may switch."""
+
+    degrees: Degrees
+    schedule: str = "1f1b"
+    virtual_stages: int = 1
+    from_step: int = 0
+    freeze_point: int = 0
+
+
+class FailedDevice(Frozen):
+    """A GPU (or MIG instance) that ended a worker of this run: where it is, and how often it did."""
+
+    node: str
+    uuid: str
+    failures: int
+
+
+class DurableState(Frozen):
+    """counter: highest plan number ever used. max_lineage: highest lineage ever planned, started or not.
+
+    state: waiting, running, draining, suspended, completed, failed or cancelled. started_at: Unix seconds.
+    forced_freeze_point: a freeze or unfreeze by command that the next decision carries out; -1: none.
+    reshapes_done: how many of the job's scheduled ones have been taken up.
+    replicas: what the controller last wrote to spec.replicas; -1: never. scaling_from: what it was, while that write is not
+    known to be done; -1 otherwise. requested_workers: a user's limit, 0 to suspend; -1: none.
+    continued: generations that led to the current one, newest last: their members may still bring records of stable steps.
+    start_degrees: the shape that the run began with, by axis name; empty before.
+    paused: the drain under way, or the wait after it, is for workers that had to go: it ends by itself when enough are there.
+    retries: failures of the run's own making without progress since. cache_off: why the cache is used no more; empty: it may be.
+    job_digests: of the job that the run follows, by section; empty in a state that an older version has written.
+    failed_devices: GPUs that failed. memory_limit_bytes: a plan that is predicted to need more ran out of memory; 0: none has.
+    """
+
+    incarnation: int = 0
+    counter: int = 0
+    lineage: int = 0
+    max_lineage: int = 0
+    lineages: tuple[LineageStart, ...] = (LineageStart(lineage=0, starts_at_step=0),)
+    current: Plan | None = None
+    prepared: Plan | None = None
+    decisions: tuple[Decision, ...] = ()
+    identity: RunIdentity | None = None
+    state: RunStatus = RunStatus.WAITING
+    message: str = ""
+    started_at: float = 0.0
+    forced_freeze_point: int = -1
+    pinned: PinnedShape | None = None
+    reshapes_done: int = 0
+    replicas: int = -1
+    scaling_from: int = -1
+    continued: tuple[GenerationId, ...] = ()
+    requested_workers: int = -1
+    start_degrees: dict[str, int] = Field(default_factory=dict)
+    paused: bool = False
+    retries: RetryBudget = RetryBudget()
+    cache_off: str = ""
+    failed_devices: tuple[FailedDevice, ...] = ()
+    memory_limit_bytes: int = 0
+    job_digests: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_start_degrees(cls, values: Any) -> Any:
+        """A state that was written before shapes had named degrees has `start_pp_degree` and `start_dp_degree`."""
+        if not isinstance(values, Mapping) or not any(name in values for name in OLDER_START):
+            return values
+        older = with_degrees({name.removeprefix("start_"): values.get(name, 0) for name in OLDER_START})
+        return {"start_degrees": older["degrees"]} | {name: value for name, value in values.items() if name not in OLDER_START}
+
+    @property
+    def next_lineage(self) -> int:
+        """The number of a lineage that opens now: above all that were ever planned."""
+        return self.max_lineage + 1
+
+    @property
+    def between(self) -> bool:
+        """Whether a generation is over and the next one starts from a checkpoint when workers are there: a resume, or a pause."""
+        return self.state == RunStatus.WAITING and self.current is not None
+
+    @property
+    def cuts(self) -> Cuts:
+        return Cuts(self.lineages)
+
+    @property
+    def fence(self) -> str:
+        return f"{self.incarnation}.{self.counter}"
+
+    def starts_at(self, lineage: int) -> int:
+        """The committed step that a lineage starts from; 0 for an unknown one."""
+        return next((start.starts_at_step for start in self.lineages if start.lineage == lineage), 0)
+
+
+def encode_state(state: DurableState) -> str:
+    """Compressed JSON in base64. Plans are kept without their decisions, which the state holds once.
+
+    Raises ValueError above STATE_BYTES_MAX; for a run that has ended, above what others leave of the annotations.
+    """
+    raw = state.model_dump(mode="json", exclude_defaults=True)
+    if "decisions" in raw:
+        raw["decisions"] = pack_decisions(state.decisions)
+    for name in ("current", "prepared"):
+        if raw.get(name):
+            raw[name].pop("decisions", None)
+    text = base64.b64encode(zlib.compress(json.dumps(raw, separators=(",", ":")).encode(), 9)).decode()
+    if len(text) > STATE_BYTES_MAX + (END_BYTES if state.state in ENDED else 0):
+        raise ValueError(
+            f"the durable state is {len(text)} bytes, {STATE_BYTES_MAX} are allowed "
+            f"({len(state.decisions)} decisions, {len(state.current.placement.workers) if state.current else 0} workers); "
+            "use fewer workers or longer freeze.interval_steps"
+        )
+    return text
+
+
+def decode_state(text: str) -> DurableState:
+    """Raises ValueError for a text that is damaged."""
+    try:
+        raw: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+        raw["decisions"] = unpack_decisions(raw.get("decisions", ()))
+        state = DurableState.model_validate(raw)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, zlib.error) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"the run's durable state (annotation {PLAN}) is damaged ({reason}); restore it from a copy") from None
+    return state.model_copy(
+        update={name: with_decisions(getattr(state, name), state.decisions) for name in ("current", "prepared") if raw.get(name)}
+    )
+
+
+def read_state(cluster: ClusterState) -> DurableState:
+    """The state as it stands; an empty one where nobody has led yet. Raises ValueError for a damaged one."""
+    text = cluster.annotations.get(PLAN)
+    return decode_state(text) if text else DurableState()
+
+
+def check_same_job(state: DurableState, job: Job, file: Path) -> None:
+    """Raise JobError where a fixed field of the job is not what the run was started with: the file was edited or torn.
+
+    A state without digests, or of a version with other fields, says nothing about it.
+    """
+    now = section_digests(job)
+    if state.job_digests.get("fields") != now["fields"]:
+        return
+    changed = [name for name, digest in now.items() if state.job_digests.get(name) != digest]
+    if changed:
+        raise JobError(
+            f"{file}: is not the job that the run was started with: fixed fields differ in {', '.join(changed)}; restore the "
+            "file, or start a new run"
+        )
+
+
+def with_decisions(plan: Plan, decisions: tuple[Decision, ...]) -> Plan:
+    """The plan as it is announced: with every decision so far."""
+    return plan.model_copy(update={"decisions": decisions})
+
+
+class DurableStore:
+    """Reads and writes the durable state of one incarnation. Blocking; Conflict means that another controller leads."""
+
+    def __init__(self, backend: ClusterBackend) -> None:
+        self._backend = backend
+
+    def take_over(self) -> tuple[DurableState, ClusterState]:
+        """Raise the incarnation (before anything else), and return what was found under it, and the cluster."""
+        cluster = self._backend.read()
+        found = cluster.annotations.get(FENCE)
+        state = read_state(cluster)
+        incarnation = _incarnation_of(found) if found else 0
+        raised = state.model_copy(update={"incarnation": incarnation + 1})
+        self._backend.patch_annotations({FENCE: raised.fence, PLAN: encode_state(raised), STATE: raised.state}, {FENCE: found})
+        return raised, cluster
+
+    def write(self, old: DurableState, new: DurableState, remove: Mapping[str, str] | None = None) -> None:
+        """Replace `old` by `new`, in one patch with what people read of it. Raises Conflict where another leads.
+
+        remove: other annotations, by their text, that go in the same patch; one that says something else by now stays.
+
+        What stands there may be of ours, by a write whose answer was lost: nobody else has our incarnation. Nobody has heard of
+        it, so it is replaced.
+        """
+        shown = {STATE: new.state, REQUESTED_WORKERS: str(new.requested_workers) if new.requested_workers >= 0 else None}
+        changes: dict[str, str | None] = {PLAN: encode_state(new), FENCE: new.fence}
+        if new.state != old.state:
+            changes[STATE] = shown[STATE]
+        if new.requested_workers != old.requested_workers:
+            changes[REQUESTED_WORKERS] = shown[REQUESTED_WORKERS]
+        removed: dict[str, str | None] = dict.fromkeys(remove or {})
+        try:
+            self._backend.patch_annotations(changes | removed, {FENCE: old.fence, **(remove or {})})
+        except Conflict:
+            if remove:
+                return self.write(old, new)
+            found = self._backend.read().annotations.get(FENCE, "")
+            if found == old.fence or found.partition(".")[0] != str(new.incarnation):
+                raise
+            self._backend.patch_annotations(changes | shown, {FENCE: found})
+
+
+def _incarnation_of(fence: str) -> int:
+    incarnation, _, counter = fence.partition(".")
+    if not (incarnation.isdecimal() and counter.isdecimal()):
+        raise ValueError(f"annotation {FENCE} is {fence[:40]!r}, which is no generation such as 3.14; restore it from a copy")
+    return int(incarnation)
+
+
+def next_generation(state: DurableState) -> GenerationId:
+    """A generation number that was never used."""
+    return GenerationId(incarnation=state.incarnation, counter=state.counter + 1)

@@ -1,0 +1,186 @@
+"""The end of a run: its outcome becomes result.json, everyone is told to exit, the cluster is scaled to nothing."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+from google.protobuf.json_format import ParseDict
+
+from frostline_contract.durable_files import replace_durably
+from frostline_contract.run_status import ENDED, RunStatus, status_word
+from frostline_controller.members.membership import GONE
+from frostline_controller.members.start_wait import is_left_over
+from frostline_controller.run.drain import Drain
+from frostline_controller.run.epochs import current_epoch, reopen
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.outbox import Outbox
+from frostline_controller.run.plan_log import plan_end_line
+from frostline_controller.run.pods import Pods
+from frostline_controller.run.result import claimed, result_record
+from frostline_controller.run.store import RunStore
+from frostline_proto.v1 import control_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+EXIT_WAIT_SECONDS = 5.0
+"""How long workers may take to exit after EndNotice before their pods are taken away."""
+
+MESSAGE_CHARACTERS = 2000
+"""Of an outcome's message in the durable state; result.json has all of it."""
+
+
+class Ending:
+    """Holds the outcome until it is durable, then ends the run; or has it wait for workers, where they had to go."""
+
+    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, pods: Pods, drain: Drain, checkpoint_root: Path) -> None:
+        self._facts, self._store, self._outbox, self._pods = facts, store, outbox, pods
+        self._drain, self._root = drain, checkpoint_root
+        self.outcome: pb.RunOutcome | None = None
+        self.cancelled = False
+        self._user_mistake = self._crash_loop = False
+        self.end_reason = f"the run is {facts.state.state}" if facts.ended else ""
+        self._told_at: float | None = None
+        self._scaled = False
+        self._claimed: pb.RunOutcome | None = None
+        self._stands = asyncio.Event()
+        self._event_told = False
+
+    async def take_over(self) -> bool:
+        """A result that a predecessor claimed is the run's, whoever is left of it: `settle` writes what is missing. True where it
+        stands and the run has not ended by it yet."""
+        if self._facts.ended:
+            return False
+        found = await asyncio.to_thread(current_epoch, self._root)
+        if found.result is None or found.run_epoch > self._run_epoch():
+            return False
+        self.outcome = self._claimed = ParseDict(dict(found.result), pb.RunOutcome())
+        self._stands.set()
+        self._event_told = self._store.events.holds("end", self.outcome.steps, self._facts.state.lineage)
+        log.warning("the result of a predecessor stands status=%s step=%s", self.outcome.status, self.outcome.steps)
+        return True
+
+    async def reopen(self) -> None:
+        """The run resumes: forget how it ended. A plan whose run epoch never began is no reason not to."""
+        begun = await asyncio.to_thread(current_epoch, self._root)
+        await asyncio.to_thread(reopen, self._root, min(self._run_epoch(), begun.run_epoch))
+        self._forget_outcome()
+        self._told_at, self._claimed, self._event_told = None, None, False
+        self.cancelled, self.end_reason, self._scaled = False, "", False
+
+    def note_outcome(self, outcome: pb.RunOutcome) -> None:
+        """The first outcome counts."""
+        if self.outcome is None and not self._facts.ended:
+            self.outcome = outcome
+
+    async def take_outcome(self, outcome: pb.RunOutcome) -> None:
+        """A worker hands in the outcome; a result, or a pause, stands when this returns, so that it may be acknowledged."""
+        if self._facts.state.between:
+            return  # its generation has paused already, and it had no answer
+        self.note_outcome(outcome)
+        self._facts.wake.set()
+        if not self._facts.ended:
+            await self._stands.wait()
+
+    def fail(self, message: str, user_mistake: bool = False, crash_loop: bool = False) -> None:
+        """The run cannot succeed: the user's mistake, a crash loop, results that differ."""
+        if self.outcome is None:
+            self._user_mistake, self._crash_loop = user_mistake, crash_loop
+        self.note_outcome(pb.RunOutcome(status=RunStatus.FAILED, message=message, steps=self._facts.step))
+
+    async def drain(self, reason: str, cancelled: bool = False) -> None:
+        """A person wants the run to stop: all members save a checkpoint first; without members it just stops where it is."""
+        facts = self._facts
+        if facts.ended:
+            return
+        self.cancelled = self.cancelled or cancelled
+        if facts.state.between:  # what there is to save is saved
+            self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=reason, steps=facts.step))
+            assert self.outcome is not None
+            await self._end(self.outcome)
+            return
+        if not await self._drain.ask(reason):
+            self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=reason, steps=facts.step))
+
+    async def settle(self, now: float) -> None:
+        """An outcome that is known becomes durable: the run ends by it, or waits for workers. Then ask newcomers to stop, too."""
+        facts = self._facts
+        if self.outcome is None and self._drain.is_deserted:
+            self.note_outcome(pb.RunOutcome(status=RunStatus.SUSPENDED, message=self._drain.reason, steps=facts.step))
+        if self.outcome is not None and not facts.ended:
+            if self._is_pause(self.outcome):
+                await self._wait_for_workers(self.outcome)
+                return
+            await self._end(self.outcome)
+            self._told_at = now
+        self._drain.ask_newcomers()
+
+    async def leave(self, now: float) -> None:
+        """The run has ended: take its pods away once workers have had the time to exit by themselves."""
+        if self._told_at is None:
+            self._told_at = now
+        alive = [worker for worker in self._facts.members if worker.presence != GONE and worker.watching]
+        if not self._scaled and (not alive or now - self._told_at > EXIT_WAIT_SECONDS):
+            await self._pods.scale(0)
+            self._scaled = True
+
+    def _is_pause(self, outcome: pb.RunOutcome) -> bool:
+        """Whether members have saved what they had and no person asked them to stop. A survivor may have heard of a pause that
+        a failure since then has overtaken."""
+        state = self._facts.state
+        saved = status_word(outcome.status) == RunStatus.SUSPENDED
+        return saved and self._claimed is None and (state.paused or state.state == RunStatus.RUNNING)
+
+    async def _wait_for_workers(self, outcome: pb.RunOutcome) -> None:
+        """The members' checkpoint is complete: nothing of it is a result, and the next generation starts from it. Done again
+        where a part of it fails."""
+        facts, store, outbox, plan = self._facts, self._store, self._outbox, self._facts.current
+        assert plan is not None
+        least = facts.job.placement.min_workers
+        why = facts.state.message if facts.state.paused else "workers that had been asked to leave have stopped"
+        message = f"{why}; goes on by itself from step {outcome.steps} when min_workers ({least}) workers are there"
+        await store.plans.append([plan_end_line(plan.generation, outcome.steps)])
+        if not store.events.holds("pause", outcome.steps, facts.state.lineage):
+            await outbox.event("pause", message, step=outcome.steps)
+        preparing = facts.state.prepared.places if facts.state.prepared is not None else {}
+        await store.commit(state=RunStatus.WAITING, message=message[:MESSAGE_CHARACTERS], prepared=None, paused=True)
+        facts.message = ""
+        self._forget_outcome()
+        for worker in facts.members:
+            if is_left_over(facts, worker) or worker.worker_id in preparing:
+                facts.members.give_notice(worker)
+                outbox.streams.send(worker.worker_id, pb.WatchPlanResponse(end=pb.EndNotice(reason=message)))
+        log.warning("paused step=%s message=%r", outcome.steps, message)
+
+    def _forget_outcome(self) -> None:
+        """Who waits for its answer has it; the next outcome is another generation's."""
+        self._stands.set()
+        self._stands = asyncio.Event()
+        self.outcome = None
+
+    async def _end(self, outcome: pb.RunOutcome) -> None:
+        """Each part is done once, however often one of them fails."""
+        facts, store, outbox = self._facts, self._store, self._outbox
+        self._claimed = outcome = self._claimed or await asyncio.to_thread(claimed, self._root, facts.current, outcome)
+        self._stands.set()
+        word = status_word(outcome.status)
+        state = RunStatus(word) if word in ENDED else RunStatus.FAILED
+        if self.cancelled and state == RunStatus.SUSPENDED:
+            state = RunStatus.CANCELLED
+        self.end_reason = outcome.message or f"the run is {state}"
+        if not self._event_told:
+            self._event_told = True
+            await outbox.event("end", f"{state}: {outcome.message}" if outcome.message else state, step=outcome.steps)
+        if facts.current is not None:
+            await store.plans.append([plan_end_line(facts.current.generation, outcome.steps)])
+        flags = {"user_mistake": self._user_mistake, "crash_loop": self._crash_loop}
+        record = result_record(facts, store, outcome, state, **flags)
+        await asyncio.to_thread(replace_durably, store.places.result, json.dumps(record, indent=2))
+        await store.commit(state=state, message=outcome.message[:MESSAGE_CHARACTERS], prepared=None, paused=False)
+        facts.message = outcome.message
+        outbox.streams.send_all(pb.WatchPlanResponse(end=pb.EndNotice(reason=self.end_reason)))
+        log.info("run ended state=%s step=%s digest=%s message=%r", state, outcome.steps, outcome.digest, outcome.message)
+
+    def _run_epoch(self) -> int:
+        current = self._facts.current
+        return current.run_epoch if current is not None else current_epoch(self._root).run_epoch

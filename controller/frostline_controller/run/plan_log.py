@@ -1,0 +1,75 @@
+"""plans.jsonl: decisions, generations and their ends, each written once, however often it is asked for."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from frostline_contract.plan import GenerationId, Plan
+from frostline_controller.run.journal import Journal, uncancelled
+
+Line = dict[str, Any]
+
+
+class PlanLog:
+    """Appends lines that are not there yet, so that a write that failed can be asked for again. Keeps the newest line of each
+    decision, by (decided_in, number)."""
+
+    def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
+        self._journal = Journal(path, may_write)
+        self._order = asyncio.Lock()
+        self._plans: set[str] = set()
+        self._ends: dict[str, int] = {}
+        self.decisions: dict[tuple[int, int], Line] = {}
+        for line in self._journal.lines():
+            self._note(line)
+
+    def close(self) -> None:
+        self._journal.close()
+
+    async def append(self, lines: Sequence[Line]) -> None:
+        """Write what is new of `lines`, in order; it is durable when this returns. Raises OSError."""
+        await uncancelled(self._append(lines))
+
+    async def _append(self, lines: Sequence[Line]) -> None:
+        async with self._order:
+            fresh = [line for line in lines if self._is_new(line)]
+            await self._journal.append(fresh)
+            for line in fresh:
+                self._note(line)
+
+    def _is_new(self, line: Line) -> bool:
+        if line["kind"] == "decision":
+            known = self.decisions.get(_key(line))
+            return known is None or known["void"] != line["void"]
+        if line["kind"] == "plan_end":
+            return self._ends.get(line["generation"]) != line["last_step"]
+        return _generation(line) not in self._plans
+
+    def _note(self, line: Line) -> None:
+        if line["kind"] == "decision":
+            self.decisions[_key(line)] = line
+        elif line["kind"] == "plan_end":
+            self._ends[line["generation"]] = line["last_step"]
+        else:
+            self._plans.add(_generation(line))
+
+
+def _key(line: Line) -> tuple[int, int]:
+    return line["decided_in"], line["number"]
+
+
+def _generation(line: Line) -> str:
+    return f"{line['generation']['incarnation']}.{line['generation']['counter']}"
+
+
+def plan_line(plan: Plan, first_step: int) -> dict[str, object]:
+    """A plan as a line of plans.jsonl, without the decisions, which have lines of their own; workers are named by their ids."""
+    values = plan.model_dump(mode="json", exclude={"decisions", "source_indices", "buddy_indices"})
+    named = {"sources": list(plan.sources), "buddies": list(plan.buddies)}
+    return {"kind": "plan", **values, **named, "first_step": first_step, "last_step": None}
+
+
+def plan_end_line(generation: GenerationId, last_step: int) -> dict[str, object]:
+    """The end of a generation as a line of plans.jsonl."""
+    return {"kind": "plan_end", "generation": str(generation), "last_step": last_step}

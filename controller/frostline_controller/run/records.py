@@ -1,0 +1,169 @@
+"""Records and statistics of stable steps: durable first, acknowledged then, each once (docs/protocols.md 6.1)."""
+
+import asyncio
+import math
+import struct
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+from frostline_contract.lineage import Cuts, LineageStart
+from frostline_contract.statistics import IntervalStatistics, StepRecord
+from frostline_controller.run.journal import Journal, uncancelled
+
+COMPARED_RECORDS = 4096
+"""How many of the newest records are kept for the comparison with a step that is done again."""
+
+
+class ResultsDiffer(Exception):
+    """A step redone under the same numerics has another loss: the promise of docs/protocols.md 1.1 is broken, the run stops."""
+
+
+class RecordLog:
+    """metrics.jsonl: one line a step, unique by (lineage, step), with a line of its own where a lineage starts."""
+
+    def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
+        self._journal = Journal(path, may_write)
+        self._order = asyncio.Lock()
+        self._complete: dict[int, int] = {}
+        self._beyond: dict[int, set[int]] = {}
+        self._losses: OrderedDict[tuple[int, str], float] = OrderedDict()
+        self._distrusting: set[int] = set()
+        self.lineage = 0
+        self.latest: StepRecord | None = None
+        for line in self._journal.lines():
+            if "starts_at_step" in line:
+                self._start(line["lineage"], line["starts_at_step"])
+                self._distrust(LineageStart(**line))
+            else:
+                self._note(StepRecord.model_validate(line))
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def durable_step(self, lineage: int, starts_at: int) -> int:
+        """All records of a lineage up to this step are on disk; where it has none yet, the step that it starts from."""
+        return self._complete.get(lineage, starts_at)
+
+    async def take(self, records: list[StepRecord], lineages: tuple[LineageStart, ...], exact: bool) -> list[StepRecord]:
+        """Append those that are new and not undone; they are durable when this returns, in step order.
+
+        Of a lineage that a restore ended only steps up to the restored one are taken. One call after the other, each to its end
+        even where its caller is cancelled: nothing counts as held that is not on disk. Raises ResultsDiffer, OSError.
+        """
+        return await uncancelled(self._take(records, lineages, exact))
+
+    async def _take(self, records: list[StepRecord], lineages: tuple[LineageStart, ...], exact: bool) -> list[StepRecord]:
+        async with self._order:
+            return await self._take_in_turn(records, lineages, exact)
+
+    async def _take_in_turn(self, records: list[StepRecord], lineages: tuple[LineageStart, ...], exact: bool) -> list[StepRecord]:
+        for start in lineages:
+            self._distrust(start)
+        lines, opened, restores = [], self.lineage, Cuts(lineages).restores()
+        fresh: dict[tuple[int, int], StepRecord] = {}
+        for record in sorted(records, key=lambda record: (record.lineage, record.step)):
+            known = (record.lineage, record.step) in fresh or self._holds(record)
+            if known or not restores.survives(record.lineage, record.step):
+                continue
+            if exact:
+                self._compare(record)
+            lines += [_lineage_line(start) for start in lineages if opened < start.lineage <= record.lineage]
+            opened = max(opened, record.lineage)
+            lines.append(record.model_dump())
+            fresh[record.lineage, record.step] = record
+        await self._journal.append(lines)
+        for start in lineages:
+            if start.lineage <= opened:
+                self._start(start.lineage, start.starts_at_step)
+        for record in fresh.values():
+            self._note(record)
+        return list(fresh.values())
+
+    def _distrust(self, start: LineageStart) -> None:
+        """Steps that are done again since their results were wrong are not compared with those; looked at once a lineage."""
+        if start.distrusts and start.lineage not in self._distrusting:
+            self._distrusting.add(start.lineage)
+            for key in [key for key in self._losses if start.takes_back(key[0])]:
+                del self._losses[key]
+
+    def _start(self, lineage: int, step: int) -> None:
+        self.lineage = max(self.lineage, lineage)
+        self._complete.setdefault(lineage, step)
+
+    def _holds(self, record: StepRecord) -> bool:
+        return record.step <= self._complete.get(record.lineage, 0) or record.step in self._beyond.get(record.lineage, ())
+
+    def _note(self, record: StepRecord) -> None:
+        beyond = self._beyond.setdefault(record.lineage, set())
+        beyond.add(record.step)
+        step = self._complete.setdefault(record.lineage, 0)
+        while step + 1 in beyond:
+            step += 1
+            beyond.discard(step)
+        self._complete[record.lineage] = step
+        self.lineage = max(self.lineage, record.lineage)
+        if self.latest is None or (record.lineage, record.step) >= (self.latest.lineage, self.latest.step):
+            self.latest = record
+        if record.numerics_hash:
+            self._losses[(record.step, record.numerics_hash)] = record.loss
+            while len(self._losses) > COMPARED_RECORDS:
+                self._losses.popitem(last=False)
+
+    def _compare(self, record: StepRecord) -> None:
+        known = self._losses.get((record.step, record.numerics_hash)) if record.numerics_hash else None
+        if known is not None and _bits(known) != _bits(record.loss):
+            raise ResultsDiffer(
+                f"step {record.step} of lineage {record.lineage} has loss {record.loss!r}; it had {known!r} before, "
+                f"under the same numerics {record.numerics_hash[:12]}"
+            )
+
+
+class StatisticsLog:
+    """statistics.jsonl: one line an interval, unique by (lineage, number); all of it is kept, since policies fold over it."""
+
+    def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
+        self._journal = Journal(path, may_write)
+        self._order = asyncio.Lock()
+        self._known: dict[tuple[int, int], IntervalStatistics] = {}
+        self._reached: dict[tuple[int, int], int] = {}
+        for line in self._journal.lines():
+            self._keep(IntervalStatistics.model_validate(line))
+
+    def close(self) -> None:
+        self._journal.close()
+
+    @property
+    def all(self) -> list[IntervalStatistics]:
+        return list(self._known.values())
+
+    async def take(self, statistics: list[IntervalStatistics]) -> None:
+        """Append those that are new; they are durable when this returns, and written whoever is cancelled. Raises OSError."""
+        await uncancelled(self._take(statistics))
+
+    async def _take(self, statistics: list[IntervalStatistics]) -> None:
+        async with self._order:
+            fresh = {(one.lineage, one.number): one for one in statistics if (one.lineage, one.number) not in self._known}
+            await self._journal.append([one.model_dump() for one in fresh.values()])
+            for one in fresh.values():
+                self._keep(one)
+
+    def durable_interval(self, lineage: int, first: int) -> int:
+        """Statistics of a lineage up to this interval are on disk; `first` is the interval before its first own one."""
+        number = self._reached.get((lineage, first), first)  # each heartbeat asks, and intervals only ever become more
+        while (lineage, number + 1) in self._known:
+            number += 1
+        self._reached[lineage, first] = number
+        return number
+
+    def _keep(self, one: IntervalStatistics) -> None:
+        self._known[(one.lineage, one.number)] = one
+
+
+def _lineage_line(start: LineageStart) -> dict[str, object]:
+    """As metrics.jsonl has it: a lineage that distrusts what it cuts off says so."""
+    return start.model_dump(include={"lineage", "starts_at_step", *(("distrusts",) if start.distrusts else ())})
+
+
+def _bits(value: float) -> bytes:
+    return b"nan" if math.isnan(value) else struct.pack("<d", value)

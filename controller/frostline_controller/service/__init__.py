@@ -1,1 +1,0 @@
-"""The controller's service: facts arrive by RPC, one reconciler acts on them."""

@@ -1,0 +1,1 @@
+"""What the controller serves: the Control service to workers and people, status, metrics, web pages, report."""

@@ -1,0 +1,62 @@
+"""A controller that leads: it answers its port and reconciles, until it is told to stop or another one has taken over."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from frostline_controller.cluster.backend import Conflict
+from frostline_controller.run.controller import Controller
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.journal import all_written
+from frostline_controller.run.reconciler import Reconciler
+from frostline_controller.serving.servicer import add_control
+from frostline_rpc.auth import Callers
+from frostline_rpc.errors import NotLeading
+from frostline_rpc.server import CONCURRENT_CALLS_MAX, start_server
+
+log = logging.getLogger(__name__)
+
+
+async def lead(controller: Controller, callers: Callers, host: str, port: int, stop: asyncio.Event,
+               on_serving: Callable[[int], Awaitable[None]]) -> bool:  # fmt: skip
+    """Lead a run whose controller has started. on_serving(port): calls are answered from now on.
+
+    Returns True where it was told to stop, False where another controller has taken over. Raises OSError where the port is taken.
+    """
+    facts, outbox = controller.run.facts, controller.run.outbox
+    calls_max = max(CONCURRENT_CALLS_MAX, 4 * facts.job.placement.workers)
+    server, bound = await start_server(lambda server: add_control(server, controller), host, port, callers, calls_max)
+    await on_serving(bound)
+    reconciler = Reconciler(controller)
+    reconciling = asyncio.create_task(reconciler.serve())
+    stopping = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait({reconciling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    outbox.streams.close_all()
+    await server.stop(0.5)
+    told = reconciling not in done
+    if told:
+        reconciler.stop()
+        await reconciling
+    else:
+        error = reconciling.exception()
+        if not isinstance(error, Conflict | NotLeading):
+            raise error or AssertionError("the reconciler ended by itself")
+        log.error("another controller leads, leaving error=%s", error)
+    stopping.cancel()
+    await all_written()
+    controller.run.close()
+    return told
+
+
+def stamp_logs(facts: RunFacts) -> None:
+    """Every line says in which generation and at which step it was written."""
+
+    def stamp(line: logging.LogRecord) -> bool:
+        line.generation = str(facts.current.generation) if facts.current else "none"
+        line.step = facts.step
+        return True
+
+    form = "time=%(asctime)s level=%(levelname)s generation=%(generation)s step=%(step)s logger=%(name)s %(message)s"
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(stamp)
+        handler.setFormatter(logging.Formatter(form))

@@ -1,0 +1,69 @@
+"""Where the run stands, as Prometheus reads it. charts/frostline/README.md lists the names."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.store import RunStore
+from frostline_controller.serving.status import status_of, workers_by_state
+from frostline_proto.v1 import control_pb2 as pb
+
+LEADING_TEXT = "1 while this controller leads, else 0."
+WORKER_STATES = ("member", "spare", "joining", "leaving", "gone")
+
+
+class RunMetrics:
+    """A collector over one moment of the run."""
+
+    def __init__(self, status: pb.StatusResponse, workers: Counter[str], step_seconds: float, events: Counter[str]) -> None:
+        self._status, self._workers = status, workers
+        self._step_seconds, self._events = step_seconds, Counter(events)
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status
+        gauges = (
+            ("step", "Last committed step.", status.step),
+            ("total_steps", "Steps of the whole run.", status.total_steps),
+            ("lineage", "Rises with each rollback and restore.", status.lineage),
+            ("generation", "Counter of the running generation.", status.generation.counter),
+            ("freeze_point", "Index of the first trainable unit.", status.freeze_point),
+            ("step_seconds", "Duration of the newest step, in seconds.", self._step_seconds),
+            ("samples_per_second", "Training samples a second.", status.samples_per_second),
+            ("cache_hit_ratio", "Hits among the newest step's reads of the activation cache.", status.cache_hit_fraction),
+            ("uncovered_units", "Units that one node's end would take.", len(status.uncovered_units)),
+            ("leading", LEADING_TEXT, 1),
+        )
+        for name, text, value in gauges:
+            yield GaugeMetricFamily(f"frostline_{name}", text, value)
+        workers = GaugeMetricFamily("frostline_workers", "Workers by state.", labels=["state"])
+        for state in WORKER_STATES:
+            workers.add_metric([state], self._workers[state])
+        yield workers
+        for name, text, kind in (
+            ("recoveries", "Failures that the run has recovered from.", "failure"),
+            ("reshapes", "Reshapes.", "reshape"),
+            ("checkpoints", "Checkpoints.", "checkpoint"),
+            ("hangs", "Workers that were found hanging.", "hang"),
+        ):
+            yield CounterMetricFamily(f"frostline_{name}", text, self._events[kind])
+
+
+def standby_text() -> bytes:
+    """Of a controller that waits for the Lease."""
+    registry = CollectorRegistry()
+    Gauge("frostline_leading", LEADING_TEXT, registry=registry).set(0)
+    return generate_latest(registry)
+
+
+def metrics_text(facts: RunFacts, store: RunStore) -> bytes:
+    """In Prometheus' text format. Call it in the event loop: it reads what the reconciler changes."""
+    registry = CollectorRegistry()
+    registry.register(
+        RunMetrics(
+            status_of(facts, store, with_workers=False), workers_by_state(facts), facts.step_seconds(), store.events.counts
+        )
+    )
+    return generate_latest(registry)

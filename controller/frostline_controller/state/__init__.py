@@ -1,1 +1,0 @@
-"""What outlives the controller's process: the guarded annotation and the append-only logs."""

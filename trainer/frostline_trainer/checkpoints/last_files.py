@@ -1,0 +1,196 @@
+"""The last files of a run, its final checkpoint and its model: written again and again until they are there.
+
+A run that has trained to its end has all of it to lose by one write that fails, and nothing else to do. So a full or a stalled
+disk is waited out, said in status and log; only after PATIENCE_SECONDS, or where somebody stops the run, is it given up.
+"""
+
+import errno
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+
+from frostline_contract.backoff import Backoff
+from frostline_contract.durable_files import move_durably, sync_file, sync_folder
+from frostline_trainer.checkpoints import saving as limits
+from frostline_trainer.checkpoints.reading import is_complete, read_manifest
+from frostline_trainer.checkpoints.restoring import restore_pieces
+from frostline_trainer.checkpoints.saving import Saving
+from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.generations.entering import Entered
+from frostline_trainer.model import save_model
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.run_state import RunState
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
+WAIT_SECONDS = 0.2
+GROWTH_SECONDS = 0.5
+HOPELESS = os.strerror(errno.EFBIG)
+"""In the reason of a write that this process may not make (its own limit of a file's size): no room that comes helps."""
+
+
+class LastFiles:
+    """Writes the run's last files. moved(): a sign of life, often. patient: whether what cannot be written is tried again; a run
+    that has failed has nothing to wait for.
+    """
+
+    def __init__(self, saving: Saving, mailbox: Mailbox, moved: Callable[[], None], patient: bool = True) -> None:
+        self._saving, self._mailbox, self._moved = saving, mailbox, moved
+        self._seconds = limits.PATIENCE_SECONDS if patient else 0.0
+        self._told_to_stop = mailbox.drain
+
+    def hand_in(self, entered: Entered, state: RunState) -> Path:
+        """Have the final checkpoint written in the background. Returns its folder."""
+        folder = self._saving.checkpoint(entered, state, before_freeze=False, last=True)
+        self._saving.stable()
+        return folder
+
+    def checkpoint(self, entered: Entered, state: RunState, folder: Path) -> str:
+        """All members together: the checkpoint that was handed in is complete, or given up by all. Returns why; empty: it is
+        complete."""
+        patience = Patience(self._seconds)
+        while why_not := self._checkpoint_once(entered.generation, folder, state.step):
+            patient = HOPELESS not in why_not and self._pause(patience)
+            if who_says(entered.generation, not patient):
+                return why_not
+            self.hand_in(entered, state)
+        return ""
+
+    def model(self, context: RunContext, folder: Path, directory: Path, step: int) -> str:
+        """One member alone: what plain transformers loads. Returns why it is given up; empty: it is there."""
+        patience = Patience(self._seconds)
+        while why_not := save_final_model(context, folder, directory, self._moved):
+            self._saving.tell_last(step, why_not)
+            if HOPELESS in why_not or not self._pause(patience):
+                return why_not
+        return ""
+
+    def _checkpoint_once(self, generation: Generation, folder: Path, step: int) -> str:
+        """All shares, then the manifest. Where that fails nobody writes in the folder any more when this returns here."""
+        why_not = agree_written(generation, self._saving.wait_for_share(folder, self._moved))
+        if not why_not:
+            self._saving.finish(self._moved)
+            if generation.world.index == 0 and not is_complete(folder):
+                why_not = self._saving.why_not_written(folder) or "a share of it is gone"
+                self._saving.tell_last(step, why_not)
+            why_not = agree_written(generation, why_not)
+        if why_not:
+            self._saving.abandon()
+            self._saving.finish(self._moved)
+        return why_not
+
+    def _pause(self, patience: "Patience") -> bool:
+        """Wait before the next try. False where there is to be none."""
+        until = patience.next_try()
+        while time.monotonic() < until:
+            if self._mailbox.end or self._mailbox.drain != self._told_to_stop:
+                return False
+            self._mailbox.check()
+            self._moved()
+            self._mailbox.wait(WAIT_SECONDS)
+        return not patience.over
+
+
+class Patience:
+    """Ever longer pauses between tries, until it is over after `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self._end
+
+    def next_try(self) -> float:
+        """When, by the monotonic clock."""
+        return min(time.monotonic() + self._backoff.failed(), self._end)
+
+
+def agree_written(generation: Generation, why_not: str) -> str:
+    """Whether all members have written their part of the final checkpoint; all wait for the slowest one.
+
+    why_not: what kept this member from it, empty where nothing did. Returns that, or whose part is missing, or "".
+    """
+    without = who_says(generation, bool(why_not))
+    return why_not or (f"members {without} could not write their part" if without else "")
+
+
+def who_says(generation: Generation, yes: bool) -> list[int]:
+    """Members that say yes, by their place in the world: the same answer for all, when all have said something."""
+    said = torch.zeros(generation.world.size, dtype=torch.int32)
+    said[generation.world.index] = int(yes)
+    generation.world.all_reduce_sum(said)
+    return list(map(int, said.nonzero().flatten()))
+
+
+def save_final_model(context: RunContext, folder: Path, directory: Path, moved: Callable[[], None] = lambda: None) -> str:
+    """Put all units of the final checkpoint together and write what plain transformers loads.
+
+    moved: called with every unit, and as often as the files have grown. Returns what kept it from being written; empty where
+    nothing did.
+    """
+    try:
+        manifest = read_manifest(folder)
+        for index, unit in enumerate(context.cut.units):
+            moved()
+            unit.to("cpu")
+            restore_pieces(context, {}, folder, manifest, context.pieces.of_unit(index))
+        _save_whole(context, directory, moved)
+    except (OSError, SafetensorError) as error:
+        return str(error)
+    return ""
+
+
+def _save_whole(context: RunContext, directory: Path, moved: Callable[[], None]) -> None:
+    """The directory appears by renaming: a writer that is killed leaves no half model that looks whole."""
+    beside = [directory.with_name(f".{directory.name}{suffix}") for suffix in (".partial", ".before")]
+    for left in beside:
+        shutil.rmtree(left, ignore_errors=True)
+    partial, before = beside
+    wanted = context.job.checkpoint.saved_precision
+    dtype = getattr(torch, wanted) if wanted is not None else context.precision.weights
+    needed = sum(parameter.numel() * dtype.itemsize for parameter in context.cut.model.parameters())
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(directory.parent).free
+    if free < needed:
+        raise OSError(f"{directory} needs {needed} bytes, {free} are free")
+    with _watching_growth(partial, moved):
+        save_model(context.cut, partial, context.data.processor, dtype)
+    for path in partial.iterdir():
+        moved()
+        sync_file(path)
+    sync_folder(partial)
+    if directory.exists():
+        move_durably(directory, before)
+    move_durably(partial, directory)
+    shutil.rmtree(before, ignore_errors=True)
+
+
+@contextmanager
+def _watching_growth(folder: Path, moved: Callable[[], None]) -> Iterator[None]:
+    """Inside, `moved` is called from another thread whenever the folder's files have grown: what writes them cannot say so."""
+    done = threading.Event()
+
+    def watch() -> None:
+        size = -1
+        while not done.wait(GROWTH_SECONDS):
+            with suppress(OSError):  # a file may be renamed just now
+                if (now := sum(path.stat().st_size for path in folder.iterdir())) != size:
+                    size = now
+                    moved()
+
+    watcher = threading.Thread(target=watch, name="model-growth", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()

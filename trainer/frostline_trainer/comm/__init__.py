@@ -1,1 +1,0 @@
-"""Collectives over process groups, and what waits on them made to end."""

@@ -1,0 +1,149 @@
+"""Entering a generation: state comes from where the plan says, then stages are built over the groups that were prepared."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from frostline_contract.plan import CONTINUE, FRESH, SURVIVORS, Plan
+from frostline_trainer.checkpoints.reading import read_manifest
+from frostline_trainer.checkpoints.restoring import restore_pieces
+from frostline_trainer.generations.groups import Groups
+from frostline_trainer.generations.moves import move_pieces
+from frostline_trainer.generations.recovering import Recovery
+from frostline_trainer.model import build_cut_model
+from frostline_trainer.prefix.cache_use import CacheUse
+from frostline_trainer.process.device_facts import host_identity
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.digests import weights_digest
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.link import Endpoint, Links, measure_links
+from frostline_trainer.step.phases import PhaseClock
+from frostline_trainer.step.run_state import RunState
+from frostline_trainer.step.unit_state import export_unit, import_unit
+from frostline_trainer.transport.collectives import Group, broadcast_bytes
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Entered:
+    """A generation that this worker is a member of. index: its global rank."""
+
+    plan: Plan
+    index: int
+    generation: Generation
+    link: Links
+
+    @property
+    def is_sender(self) -> bool:
+        """One member sends what all know alike."""
+        return self.index == 0
+
+
+class Entrance:
+    """Brings this worker's state and stages in place for one plan after the other."""
+
+    def __init__(self, worker_id: str, context: RunContext, state: RunState, checkpoint_root: Path) -> None:
+        self._worker_id, self._context, self._state, self._root = worker_id, context, state, checkpoint_root
+        self._untouched = True
+
+    def enter(self, plan: Plan, groups: Groups, recovery: Recovery, clock: PhaseClock, caching: CacheUse) -> Entered | None:
+        """Bring everything in place. None for a leaver, which has given its state away then.
+
+        Raises RuntimeError where a participant is lost on the way; whatever this worker has is tagged rightly at any moment.
+        """
+        self._drop_unnamed(plan)
+        if plan.start in (CONTINUE, SURVIVORS):
+            recovery.commit_late(plan)
+            recovery.entering(plan)
+            self._share_state(plan, groups.moving)
+            move_pieces(self._context, plan, self._worker_id, groups.moving, self._state.tag)
+            self._enter_lineage(plan)
+        else:
+            recovery.entering(plan)
+            self._restart(plan)
+        self._untouched = False
+        if groups.world is None:
+            return None
+        self.extend_chain(self._state.freeze_point)
+        generation = Generation(
+            self._context,
+            plan,
+            plan.placement.global_ranks[self._worker_id],
+            groups,
+            self._state.freeze_point,
+            clock.enter,
+            tuple(self._state.codec_chain),
+            caching.round_trip,
+            self._state.data_origin,
+            clock.moved,
+        )
+        caching.connect(generation, self._state)
+        fresh = plan.start not in (CONTINUE, SURVIVORS)
+        return Entered(plan, groups.world.index, generation, self._links(plan, groups) if fresh else Links())
+
+    def _links(self, plan: Plan, groups: Groups) -> Links:
+        context = self._context
+        here = Endpoint(host_identity(), context.device, context.device_clock)
+        return measure_links(groups, plan.placement.shape.mesh, here)
+
+    def extend_chain(self, freeze_point: int) -> None:
+        """A boundary that values cross through the codec joins the chain (docs/protocols.md 1.6)."""
+        state = self._state
+        state.codec_chain = [point for point in state.codec_chain if point < freeze_point]
+        if freeze_point > 0:
+            state.codec_chain.append(freeze_point)
+
+    def _drop_unnamed(self, plan: Plan) -> None:
+        """What the plan does not name this worker as a holder of is not to be asked for here again (docs/protocols.md 4.4)."""
+        holdings = self._context.holdings
+        holdings.drop([piece for piece in holdings.all() if piece not in plan.held_by(self._worker_id)])
+
+    def _share_state(self, plan: Plan, moving: Group) -> None:
+        """Everybody takes the run state of one participant, whose own is at the plan's start."""
+        state, root = self._state, plan.places[plan.state_source]
+        if moving.index == root:
+            assert plan.start_tag in (None, state.tag), f"the plan starts from {plan.start_tag}, its state source has {state.tag}"
+            broadcast_bytes(moving, RunState.model_validate(state.dump()).model_dump_json().encode(), root)
+        else:
+            state.take(RunState.model_validate_json(broadcast_bytes(moving, b"", root)), keep_unacknowledged=False)
+
+    def _enter_lineage(self, plan: Plan) -> None:
+        """A start that does not extend every vote that was seen begins a lineage of its own; no state is renamed."""
+        if plan.lineage > self._state.lineage:
+            self._state.enter_lineage(plan.lineage)
+
+    def _restart(self, plan: Plan) -> None:
+        """Fresh weights, or what this worker needs from the plan's checkpoint."""
+        context, state = self._context, self._state
+        context.holdings.drop(range(context.pieces.count))
+        context.moments.clear()
+        restored = self._draw(plan) if plan.start == FRESH else self._load(plan)
+        restored.mark_restored(plan.generation)
+        state.take(restored, keep_unacknowledged=False)
+        context.holdings.settle(plan.needs(self._worker_id), state.tag)
+
+    def _draw(self, plan: Plan) -> RunState:
+        """The model is drawn from the seed; again, where its weights may have moved on."""
+        if not self._untouched:
+            drawn = build_cut_model(self._context.job, self._context.data.sizes)
+            for index, unit in enumerate(self._context.cut.units):
+                import_unit(index, unit, {}, export_unit(index, drawn.units[index], {}))
+            now, before = weights_digest(self._context), self._context.weights_digest
+            if now != before:
+                raise ValueError(
+                    f"initial weights are {now[:12]!r} and were {before[:12]!r} when this worker started; "
+                    "put the files back that model.path named, or set model.revision to a commit"
+                )
+        return RunState(lineage=plan.lineage, freeze_point=plan.freeze_point)
+
+    def _load(self, plan: Plan) -> RunState:
+        folder, context = self._root / plan.checkpoint_path, self._context
+        manifest = read_manifest(folder)
+        restore_pieces(context, context.moments, folder, manifest, plan.needs(self._worker_id))
+        restored = RunState.model_validate(manifest["state"])
+        restored.enter_lineage(plan.lineage)
+        if plan.decision_number > restored.decision_number:
+            # The plan names the decision in force at its first step: a rollback taken back to this very step, for one.
+            restored.adopt_by_plan(plan)
+        return restored

@@ -1,0 +1,247 @@
+"""Forms the groups of announced plans in the background while training goes on, and keeps account of all groups there are."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from frostline_contract.job import Job, job_revision, parse_job, read_yaml
+from frostline_contract.plan import CONTINUE, GenerationId, Plan
+from frostline_trainer.control.client import ControlClient
+from frostline_trainer.control.line import Refused
+from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.generations.groups import Formation, Groups
+from frostline_trainer.generations.plan_table import FORMED, PlanState
+from frostline_trainer.generations.watchdog import Watchdog
+from frostline_trainer.process.identity import Identity
+from frostline_trainer.process.sick_device import end_if_sick
+from frostline_trainer.step.context import RunContext
+
+log = logging.getLogger(__name__)
+SWITCH_POLL_SECONDS = 0.02
+
+
+class NotFormed(RuntimeError):
+    """The groups of a plan that could not wait were not formed. until: the plan's generation."""
+
+    def __init__(self, until: GenerationId, reason: str) -> None:
+        super().__init__(reason)
+        self.until = until
+
+
+class Preparation:
+    """Every plan that names this worker is prepared at once, each in a thread of its own.
+
+    What has become of a plan is said by the mailbox's table; here are its groups. step(): the worker's last committed step. The
+    training thread never waits in here for others.
+    """
+
+    def __init__(
+        self, context: RunContext, identity: Identity, mailbox: Mailbox, client: ControlClient, step: Callable[[], int]
+    ) -> None:
+        self._context, self._identity, self._mailbox, self._client = context, identity, mailbox, client
+        self._plans, self._step = mailbox.plans, step
+        self._watchdog = Watchdog()
+        self._lock = threading.Lock()
+        self._formations: dict[GenerationId, Formation] = {}
+        self._groups: dict[GenerationId, Groups] = {}
+        self._dead_stores: set[tuple[str, int]] = set()
+        self._jobs: dict[str, Job] = {job_revision(context.job): context.job}
+        self._stopping = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._watch_plans, name="prepare", daemon=True).start()
+
+    # ---- which plan is next
+
+    def next_plan(self) -> Plan | None:
+        """The plan to enter now; None where this worker is told to end. Raises Fenced where a report is due.
+
+        A member comes here when a vote has switched. Anybody else is a joiner, a spare or a survivor, and waits for a plan that
+        is due. Raises NotFormed where the groups of a plan that cannot wait were not formed.
+        """
+        is_member = self._plans.running is not None
+        while is_member or not (self._mailbox.end or self._mailbox.lost):
+            if not is_member:
+                self._mailbox.check()
+            row = self._plans.due()
+            if row is not None and row.state is PlanState.FAILED:
+                raise NotFormed(row.plan.generation, row.reason)
+            if row is not None:
+                return row.plan
+            assert not is_member, "a member leaves its loop for a plan that is due"
+            self._mailbox.wait(SWITCH_POLL_SECONDS)
+        return None
+
+    # ---- the groups
+
+    def groups_of(self, plan: Plan) -> Groups:
+        """Raises RuntimeError where they have been dropped meanwhile."""
+        with self._lock:
+            groups = self._groups.get(plan.generation)
+        if groups is None:
+            raise RuntimeError(f"the groups of {plan.generation} are gone")
+        return groups
+
+    def job_of(self, plan: Plan) -> Job:
+        """The job that the plan's members follow; known once the plan is prepared."""
+        return self._jobs.get(plan.job_revision, self._context.job)
+
+    def close(self, generation: GenerationId) -> None:
+        """The generation is over, or will never be: its sockets close."""
+        with self._lock:
+            formation, groups = self._formations.pop(generation, None), self._groups.pop(generation, None)
+        self._watchdog.release(generation)
+        if formation is not None:
+            formation.interrupt()
+            formation.release()
+        if groups is not None:
+            groups.close()
+
+    def close_before(self, generation: GenerationId) -> None:
+        """Close what is older: `generation` runs, and has voted."""
+        for older in self._until(generation):
+            if older != generation:
+                self.close(older)
+
+    def drop(self, until: GenerationId) -> None:
+        """Close all groups of generations up to this one, whether they run, are ending, or are being formed."""
+        for generation in self._until(until):
+            self.close(generation)
+
+    def interrupt(self, until: GenerationId) -> None:
+        """Whatever blocks in a generation up to this one ends with an error, soon. Returns at once; callable from any thread."""
+        generations = self._until(until)
+        if generations:
+            self._watchdog.interrupt(*generations)
+
+    def give_up_meeting(self, host: str, port: int) -> None:
+        """The store there is dead: plans whose participants were to meet in it are not prepared, now or later, and made anew."""
+        with self._lock:
+            self._dead_stores.add((host, port))
+            waiting = [
+                formation
+                for generation, formation in self._formations.items()
+                if generation not in self._groups and (formation.plan.store_host, formation.plan.store_port) == (host, port)
+            ]
+        for formation in waiting:
+            formation.interrupt()
+
+    def stop(self) -> None:
+        self._stopping = True
+        for generation in list(self._formations):
+            self.close(generation)
+        self._mailbox.wake()
+        self._watchdog.stop()
+
+    def _until(self, generation: GenerationId) -> list[GenerationId]:
+        with self._lock:
+            return [one for one in self._formations if one <= generation]
+
+    # ---- telling joiners of the switch
+
+    def tell_switched(self, plan: Plan, step: int) -> None:
+        """A vote has switched to `plan`: joiners, who held no vote, find it in the plan's store."""
+        store = self.groups_of(plan).store
+        if store is not None:
+            self._in_background(lambda: store.set(_switch_key(plan), str(step)))
+
+    def forget_switch(self, plan: Plan) -> None:
+        """All have entered: nobody looks for it any more."""
+        with self._lock:
+            groups = self._groups.get(plan.generation)
+        if groups is not None and groups.store is not None and groups.moving.index == 0 and plan.start == CONTINUE:
+            store = groups.store
+            self._in_background(lambda: store.delete_key(_switch_key(plan)))
+
+    def _in_background(self, call: Callable[[], object]) -> None:
+        threading.Thread(target=self._quietly, args=(call,), daemon=True).start()
+
+    def _quietly(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except RuntimeError as error:
+            log.warning("the generation's store is gone: %s", error)
+
+    # ---- in the background
+
+    def _watch_plans(self) -> None:
+        while not self._stopping:
+            self._mailbox.wait(0.5)
+            for plan in self._plans.start_forming():
+                name = f"prepare-{plan.generation.counter}"
+                threading.Thread(target=self._prepare, args=(plan,), name=name, daemon=True).start()
+            for row in self._plans.take_unanswered():
+                if row.state in FORMED:
+                    self._client.ready_in_background(row.plan.generation, 0.0)
+                else:
+                    self._client.not_ready_in_background(row.plan.generation, row.reason, self._step())
+            with self._lock:
+                expired = self._formations.keys() & self._plans.expired
+            for generation in expired:
+                self.close(generation)
+
+    def _prepare(self, plan: Plan) -> None:
+        started = time.perf_counter()
+        timeout = timedelta(seconds=self._context.job.controller.reshape_deadline_seconds)
+        formation = Formation(plan, self._identity.worker_id, plan.backend, timeout, self._identity.host)
+        with self._lock:
+            if self._plans.state(plan.generation) is not PlanState.FORMING:
+                return
+            self._formations[plan.generation] = formation
+            dead = (plan.store_host, plan.store_port) in self._dead_stores
+        if dead:
+            self._give_up(plan, f"the store at {plan.store_host}:{plan.store_port} is dead")
+            return
+        self._watchdog.guard(plan.generation, (formation,))
+        try:
+            self._fetch_job(plan)
+            groups = formation.form()
+        except (RuntimeError, Refused, TimeoutError, ValueError) as error:
+            end_if_sick(error)
+            self._give_up(plan, f"{type(error).__name__}: {error}"[:500])
+            return
+        with self._lock:
+            wanted = self._formations.get(plan.generation) is formation and self._plans.formed(plan.generation)
+            if wanted:
+                self._groups[plan.generation] = groups
+        if not wanted:
+            groups.interrupt()
+            groups.close()
+            self.close(plan.generation)
+            return
+        self._client.ready_in_background(plan.generation, time.perf_counter() - started)
+        running = self._plans.running
+        is_member = running is not None and running.generation == plan.base
+        if plan.start == CONTINUE and not is_member and groups.store is not None:
+            self._await_switch(plan, groups.store)
+
+    def _fetch_job(self, plan: Plan) -> None:
+        """Raises RuntimeError where the controller follows another one by now: then another plan is on its way."""
+        if not plan.job_revision or plan.job_revision in self._jobs:
+            return
+        job = parse_job(read_yaml(self._client.describe_job()), "the controller's job")
+        if job_revision(job) != plan.job_revision:
+            raise RuntimeError(f"the plan follows job {plan.job_revision}, the controller has {job_revision(job)} by now")
+        self._jobs[plan.job_revision] = job
+
+    def _give_up(self, plan: Plan, reason: str) -> None:
+        """The groups were not formed; the controller hears of it from `_watch_plans`."""
+        self.close(plan.generation)
+        if self._plans.not_formed(plan.generation, reason):
+            log.warning("plan %s not prepared: %s", plan.generation, reason)
+
+    def _await_switch(self, plan: Plan, store: object) -> None:
+        """A joiner learns from the plan's store that the base's members have switched."""
+        try:
+            while plan.generation in self._groups and not store.check([_switch_key(plan)]):  # type: ignore[attr-defined]
+                time.sleep(SWITCH_POLL_SECONDS)
+        except RuntimeError as error:
+            log.warning("the store of %s is gone: %s", plan.generation, error)
+            return
+        self._plans.switched(plan.generation)
+
+
+def _switch_key(plan: Plan) -> str:
+    return f"g{plan.generation}/switched"

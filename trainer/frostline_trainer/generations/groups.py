@@ -1,0 +1,291 @@
+"""The process groups of one generation: those in which all take part, and one along each axis of its mesh.
+
+Whoever computes asks for a group by axis, `groups.along("dp")`: its members are this rank's line along that axis
+(`frostline_contract.mesh`), in the order of their coordinate on it. Messages along the pipeline go over a transport
+(`comm.transport`). Two groups lie along no axis:
+
+world   All members, by global rank: votes, evaluation, comparison of copies, gradients for buddies. Always gloo, in host memory:
+        it must be interruptible at any time, and what it carries is small or lies in host memory already.
+moving  The world, followed by those leavers that still give state away: units move in it at a switch. A generation without
+        leavers has one group for both.
+"""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from frostline_contract.communicators import PAIR_CTAS
+from frostline_contract.mesh import Mesh
+from frostline_contract.plan import CONTINUE, NCCL, Plan
+from frostline_contract.shape import ParallelShape
+from frostline_trainer.memory import free_bytes
+from frostline_trainer.transport import nccl
+from frostline_trainer.transport.collectives import DEFAULT_TIMEOUT, Group, connect_store, open_store
+from frostline_trainer.transport.store_ping import answers
+from frostline_trainer.transport.transport import GlooTransport, Transport
+
+ATTEMPT = timedelta(seconds=2)
+"""One attempt to reach the store of another worker, which may be gone."""
+RETRY_SECONDS = 0.05
+CONNECTING = timedelta(seconds=30)
+"""For connections between participants that have all arrived: who dies in this moment is waited for no longer."""
+COLLECTIVES = timedelta(days=1)
+"""Nothing fails because a healthy member is slow: who hangs is the controller's verdict, and then the groups are interrupted."""
+
+
+class Interrupted(RuntimeError):
+    """The groups are not wanted any more."""
+
+
+@dataclass
+class Groups:
+    """One participant's process groups.
+
+    Args:
+        store: the generation's store, None for a lone worker.
+        moving: members and leavers, see above.
+        world: the members; None for a leaver.
+        lines: by axis the group of this member's line along it; empty for a leaver. With NCCL none along the pipeline.
+        transport: carries the messages along the pipeline; None for a leaver.
+        interrupted: set before any of them is.
+        unconnected: what `connect` still has to connect.
+        communicators, communicator_bytes: NCCL's, and what the device had less when they were connected; what the generation
+            before allocated meanwhile counts too.
+    """
+
+    store: Any
+    moving: Group
+    world: Group | None
+    lines: dict[str, Group]
+    transport: Transport | None
+    interrupted: threading.Event = field(default_factory=threading.Event)
+    unconnected: list[nccl.Connection] = field(default_factory=list)
+    communicators: int = 0
+    communicator_bytes: int = 0
+
+    def connect(self, continued: "Groups | None" = None) -> None:
+        """Connect NCCL's communicators; gloo's groups need nothing. All members call it while no step runs on their devices.
+
+        A generation that continues another one is connected at the switch (docs/adr/0012-programs-and-transport.md), every other
+        one when it is formed.
+
+        Args:
+            continued: of the generation that this one continues: its communicators are given back first, on an idle device.
+
+        Raises:
+            RuntimeError: a member did not come within CONNECTING, the library refuses, or the groups are interrupted.
+        """
+        if continued is not None:
+            continued.leave_device()
+        connections, self.unconnected = self.unconnected, []
+        if connections:
+            free = free_bytes(nccl.OWN_DEVICE)
+            nccl.connect(connections, time.monotonic() + CONNECTING.total_seconds(), self._wanted)
+            self.communicators, self.communicator_bytes = len(connections), max(0, free - free_bytes(nccl.OWN_DEVICE))
+
+    def leave_device(self) -> None:
+        """Give NCCL's communicators back: their last step is over on this member's device. gloo's groups stay."""
+        for group in self.all():
+            if isinstance(group, nccl.NcclTransport) or (isinstance(group, Group) and group.backend == NCCL):
+                group.close()
+
+    def _wanted(self) -> None:
+        if self.interrupted.is_set():
+            raise Interrupted("the groups were interrupted while they were being connected")
+
+    def along(self, axis: str) -> Group:
+        """The group of this member's line along an axis of the mesh: the members that differ from it there alone.
+
+        Raises:
+            KeyError: for an axis that the mesh does not name, and for a leaver.
+        """
+        if axis not in self.lines:
+            raise KeyError(
+                f"there is no group along {axis!r}; this participant has groups along {', '.join(self.lines) or 'no axis'}"
+            )
+        return self.lines[axis]
+
+    def all(self) -> list[Group | Transport]:
+        """Each group once, and the transport."""
+        groups = [one for one in (self.transport, *self.lines.values(), self.world, self.moving) if one is not None]
+        return list({id(group): group for group in groups}.values())
+
+    def interrupt(self) -> None:
+        """Whatever blocks in one of them ends with RuntimeError. Callable from any thread."""
+        self.interrupted.set()
+        for group in self.all():
+            group.interrupt()
+
+    def check(self) -> None:
+        """Raises RuntimeError where they were interrupted, or a communicator has failed: what it was to fill holds anything."""
+        if self.interrupted.is_set():
+            raise Interrupted("the groups were interrupted while the device was computing")
+        for group in self.all():
+            group.check()
+
+    @property
+    def wait_on_device(self) -> bool:
+        """Whether the device itself waits for other members in them."""
+        along_pipeline = isinstance(self.transport, nccl.NcclTransport) and self.transport.size > 1
+        return along_pipeline or any(group.backend == NCCL and group.size > 1 for group in self.lines.values())
+
+    def close(self) -> None:
+        for group in self.all():
+            group.close()
+        self.store = None
+
+
+class Formation:
+    """Meets a plan's other participants and makes the groups; it can be interrupted at any time, also afterwards.
+
+    backend: of the groups along axes; world and moving are always gloo. timeout: for all to arrive. host: the address at
+    which others reach this worker.
+    """
+
+    def __init__(self, plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
+                 host: str = "127.0.0.1") -> None:  # fmt: skip
+        self.plan, self._backend, self._timeout, self._host = plan, backend, timeout, host
+        self._index = plan.participants.index(worker_id)
+        self._name = f"g{plan.generation}"
+        self._given_up = threading.Event()
+        self._formed: list[Group | Transport] = []
+        self._own_store: Any = None
+
+    def form(self) -> Groups:
+        """Raises RuntimeError where the participants do not all come within `timeout`, or where it is interrupted."""
+        try:
+            store = self._meet() if len(self.plan.participants) > 1 else None
+            groups = self._make(store)
+            if store is not None:
+                # Who has come here has all its groups: from now on nobody reads what they were made by.
+                groups.moving.barrier()
+                self._sweep(store)
+            self._check()
+            return groups
+        except RuntimeError:
+            self._drop()
+            raise
+
+    def interrupt(self) -> None:
+        """Forming ends soon, with RuntimeError; what blocks in a group that is formed ends at once. Callable from any thread."""
+        self._given_up.set()
+        for group in list(self._formed):
+            group.interrupt()
+
+    def release(self) -> None:
+        """The groups are closed by their owner: refer to them no more."""
+        self._formed.clear()
+
+    def _check(self) -> None:
+        if self._given_up.is_set():
+            raise Interrupted(f"the groups of {self.plan.generation} are not wanted any more")
+
+    def _drop(self) -> None:
+        for group in self._formed:
+            group.interrupt()
+            group.close()
+        self._formed.clear()
+
+    def _meet(self) -> Any:
+        """Wait in the store of global rank 0 until all have arrived. It polls, so that it can be interrupted at any time."""
+        plan, deadline = self.plan, time.monotonic() + self._timeout.total_seconds()
+        store = None
+        while store is None:
+            self._check()
+            try:
+                # A store that is not there blocks its client for seconds, and one that is silent for ever.
+                if not answers(plan.store_host, plan.store_port, ATTEMPT.total_seconds()):
+                    raise ConnectionError("it does not answer")
+                store = connect_store(plan.store_host, plan.store_port, ATTEMPT)
+            except (OSError, RuntimeError) as error:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"the store of {plan.generation} at {plan.store_host} was not reached: {error}") from error
+                self._given_up.wait(RETRY_SECONDS)
+        store.set_timeout(CONNECTING)
+        members, key = len(plan.participants), f"{self._name}/here"
+        arrived = store.add(key, 1)
+        while arrived < members:
+            self._check()
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{arrived} of {members} participants of {plan.generation} came in {self._timeout}")
+            time.sleep(0.002 + 0.0002 * members)
+            arrived = store.add(key, 0)
+        return store
+
+    def _make(self, store: Any) -> Groups:
+        plan, shape, index = self.plan, self.plan.placement.shape, self._index
+        moving = self._group(store, "moving", index, len(plan.participants), "gloo")
+        if index >= shape.world_size:
+            return Groups(store, moving, None, {}, None, self._given_up)
+        world = self._group(store, "world", index, shape.world_size, "gloo") if plan.leavers else moving
+        if self._backend == NCCL and store is not None:
+            return self._make_nccl(store, moving, world)
+        lines = {axis: self._line(store, shape.mesh, axis) for axis in reversed(shape.degrees)}
+        return Groups(store, moving, world, lines, GlooTransport(lines["pp"]), self._given_up)
+
+    def _line(self, store: Any, mesh: Mesh, axis: str) -> Group:
+        """The group of this member's line along an axis, named after the line's first rank."""
+        line = mesh.line(self._index, axis)
+        return self._group(store, f"{axis}{line[0]}", mesh.coordinate_on(axis, self._index), len(line), self._backend)
+
+    def _make_nccl(self, store: Any, moving: Group, world: Group) -> Groups:
+        """The groups with NCCL's lines and transport; NCCL's keys are in a store of this generation's own.
+
+        They are connected here unless they continue a generation, which may be in a step on the same device now.
+        """
+        shape, mesh = self.plan.placement.shape, self.plan.placement.shape.mesh
+        self._own_store = self._nccl_store(store)
+        lines = {axis: self._line(self._own_store, mesh, axis) for axis in reversed(shape.degrees) if axis != "pp"}
+        first, pp_rank = mesh.line(self._index, "pp")[0], shape.pp_rank(self._index)
+
+        def make(channel: nccl.Channel) -> Any:
+            name = f"{self._name}/pp{first} {channel[0]} to {channel[1]}"
+            return nccl.make_communicator(self._own_store, name, channel.index(pp_rank), 2, PAIR_CTAS)
+
+        transport = nccl.NcclTransport(pp_rank, shape.pp_degree, make)
+        self._formed.append(transport)
+        connections = [*transport.connections, *(one for line in lines.values() for one in line.connections)]
+        groups = Groups(store, moving, world, lines, transport, self._given_up, connections)
+        if self.plan.start != CONTINUE:
+            groups.connect()
+        return groups
+
+    def _nccl_store(self, store: Any) -> Any:
+        """A store that lives as long as the generation: global rank 0 serves it."""
+        key = f"{self._name}/nccl"
+        if self._index == 0:
+            own, port = open_store(self._host)
+            store.set(key, str(port))
+            return own
+        return connect_store(self.plan.store_host, int(store.get(key)), CONNECTING)
+
+    def _group(self, store: Any, name: str, index: int, size: int, backend: str) -> Group:
+        self._check()
+        group = Group(store, f"{self._name}/{name}", index, size, backend, CONNECTING, self._host)
+        group.allow(COLLECTIVES)
+        self._formed.append(group)
+        return group
+
+    def _sweep(self, store: Any) -> None:
+        """A store outlives its generations: what this participant has put there for the groups is taken away again."""
+        for group in self._formed:
+            for key in group.keys if isinstance(group, Group) else ():
+                store.delete_key(key)
+        if self._index == 0:
+            store.delete_key(f"{self._name}/here")
+            if self._own_store is not None:
+                store.delete_key(f"{self._name}/nccl")
+
+
+def form_groups(plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
+                host: str = "127.0.0.1") -> Groups:  # fmt: skip
+    """Meet the plan's other participants, for callers that nobody interrupts. Raises RuntimeError as `Formation.form`."""
+    return Formation(plan, worker_id, backend, timeout, host).form()
+
+
+def lone_groups() -> Groups:
+    """The groups of a single worker: no sockets."""
+    group = Group(None, "alone", 0, 1)
+    return Groups(None, group, group, dict.fromkeys(ParallelShape(1, 1).degrees, group), GlooTransport(group))

@@ -1,0 +1,107 @@
+"""What a worker says of itself: its registration, and the heartbeat that follows it."""
+
+import os
+import resource
+from collections.abc import Sequence
+
+from frostline_contract.job import job_digest
+from frostline_contract.plan import GenerationId
+from frostline_contract.statistics import CacheProfile, MemoryUse, WorkerProfile
+from frostline_proto.v1 import control_pb2, plan_pb2
+from frostline_rpc.convert import to_message
+from frostline_trainer.data.augment import cache_refusal
+from frostline_trainer.generations.groups import Groups
+from frostline_trainer.memory import peak_of
+from frostline_trainer.process.device_facts import device_facts
+from frostline_trainer.process.identity import Identity
+from frostline_trainer.profile import worker_profile
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.digests import weights_digest
+from frostline_trainer.step.link import Links
+from frostline_trainer.step.phases import PhaseClock
+
+
+def make_registration(
+    identity: Identity, context: RunContext, store_port: int, steps_per_epoch: int, profiles: Sequence[WorkerProfile] = ()
+) -> control_pb2.RegisterRequest:
+    """Hashes the units on the way; no step has changed them yet.
+
+    profiles: the run's, by kind of device. A worker whose kind is not among them measures its units, which takes a moment.
+    """
+    refusal = cache_refusal(context.job)
+    tokens, width = context.hidden_shape
+    context.weights_digest = weights_digest(context)
+    return control_pb2.RegisterRequest(
+        worker_id=identity.worker_id,
+        pod_name=identity.pod_name,
+        failure_domain=identity.node,
+        process_id=os.getpid(),
+        store_host=identity.host,
+        store_port=store_port,
+        probe_digest=context.probe_digest,
+        probe_detail=context.probe_detail,
+        job_digest=job_digest(context.job),
+        profile=to_message(worker_profile(context, profiles), plan_pb2.WorkerProfile),
+        num_units=context.num_units,
+        steps_per_epoch=steps_per_epoch,
+        train_samples=len(context.data.train),
+        dataset_digest=context.data.digest,
+        unit_names=context.cut.unit_names,
+        boundary_bytes_per_sample=tokens * width * context.hidden_like().element_size(),
+        cacheable=refusal is None,
+        cache_refusal=refusal or "",
+        tied=context.cut.tied is not None,
+        weights_digest=context.weights_digest,
+        place_dependence=context.place_dependence,
+        sample_tile_cost=context.sample_tile_cost,
+        device=to_message(device_facts(context.device), plan_pb2.DeviceFacts),
+    )
+
+
+def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: GenerationId | None, links: Links,
+              cache: CacheProfile | None, uncovered_pieces: Sequence[int] = (), memory: MemoryUse | None = None,
+              ) -> control_pb2.HeartbeatRequest:  # fmt: skip
+    """Liveness and progress now; newest wins. uncovered_pieces: those that its last vote showed without a keeper."""
+    now = clock.now()
+    request = control_pb2.HeartbeatRequest(
+        worker_id=worker_id,
+        step=step,
+        phase=now.phase,
+        phase_seconds=now.seconds,
+        waiting_seconds=now.waiting_seconds,
+        resident_bytes=_resident_bytes(),
+        step_parts=clock.means(),
+        phase_p99_seconds=clock.p99(),
+        busy_seconds=clock.busy_seconds(),
+        uncovered_pieces=uncovered_pieces,
+    )
+    place = clock.trail.place() if clock.trail is not None else None
+    if place is not None:
+        request.device_phase, request.device_seconds, request.device_waiting = place.phase, place.seconds, place.waiting
+    if generation is not None:
+        request.generation.CopyFrom(to_message(generation, plan_pb2.GenerationId))
+    if links.far is not None:
+        request.link.CopyFrom(to_message(links.far, plan_pb2.LinkProfile))
+    if links.near is not None:
+        request.near_link.CopyFrom(to_message(links.near, plan_pb2.LinkProfile))
+    if cache is not None:
+        request.cache.CopyFrom(to_message(cache, plan_pb2.CacheProfile))
+    if memory is not None:
+        request.memory.CopyFrom(to_message(memory, control_pb2.MemoryUse))
+    return request
+
+
+def memory_use(context: RunContext, groups: Groups) -> MemoryUse:
+    """What this worker's device holds in the generation of `groups`."""
+    peak, size = peak_of(context.device)
+    return MemoryUse(
+        peak_bytes=peak,
+        limit_bytes=context.job.placement.worker_memory_bytes or size,
+        communicator_bytes=groups.communicator_bytes,
+        communicators=groups.communicators,
+    )
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()

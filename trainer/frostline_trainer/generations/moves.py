@@ -1,0 +1,52 @@
+"""State moves peer to peer at a plan's start: from each piece's source to every member that needs and lacks it."""
+
+from frostline_contract.plan import Plan, StateTag
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.unit_state import export_piece, import_piece, pack, unpack
+from frostline_trainer.transport.collectives import Group, receive_bytes, send_bytes, wait_all
+
+
+def move_pieces(context: RunContext, plan: Plan, worker_id: str, moving: Group, tag: StateTag) -> int:
+    """Send and receive what the plan asks of this worker. Returns the bytes received.
+
+    tag: the state that the plan starts from; a source must have it. A piece that arrives is torn until it is whole, and at `tag`
+    then. Nothing is given up here (`give_up`). Raises RuntimeError where a participant is lost on the way.
+    """
+    table, places = plan.pieces, plan.places
+    sent = []
+    for piece, source in enumerate(plan.sources):
+        receivers = receivers_of(plan, piece) if source == worker_id else []
+        if not receivers:
+            continue
+        state = context.holdings.state(piece)
+        assert state == tag, f"{worker_id} is the source of piece {piece} at {tag}, and has {state}"
+        module = context.cut.units[table.unit_of(piece)]
+        payload = pack(export_piece(table, piece, module, context.moments))
+        for member in receivers:
+            sent += send_bytes(moving, payload, places[member], piece)
+    received = 0
+    for piece in plan.needs(worker_id):
+        if worker_id in receivers_of(plan, piece):
+            context.holdings.tear([piece])
+            payload = receive_bytes(moving, places[plan.sources[piece]], piece)
+            module = context.cut.units[table.unit_of(piece)]
+            import_piece(table, piece, module, context.moments, unpack(payload))
+            context.holdings.settle([piece], tag)
+            received += len(payload)
+    wait_all(sent)
+    return received
+
+
+def receivers_of(plan: Plan, piece: int) -> list[str]:
+    """Members that need `piece` and do not have it at the plan's start, in global rank order."""
+    holders = set(plan.holders_of(piece))
+    return [member for member in plan.needed_by(piece) if member not in holders]
+
+
+def give_up(context: RunContext, plan: Plan, worker_id: str) -> None:
+    """Forget the moments of what the plan does not need here: it is safe with others now, and nobody may ask for it here."""
+    needed = set(plan.needs(worker_id))
+    context.holdings.drop(piece for piece in range(plan.pieces.count) if piece not in needed)
+    units = set(plan.pieces.units_of(needed))
+    for key in [key for key in context.moments if key[0] not in units]:
+        del context.moments[key]

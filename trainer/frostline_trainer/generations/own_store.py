@@ -1,0 +1,61 @@
+"""A worker's own store: where the participants of a generation meet whose global rank 0 this worker is.
+
+A store that has died is noticed by nobody who trains: groups that are formed need it no more. The next plan would name it all
+the same, and nobody would meet. So it is asked now and then, and where it does not answer another one is opened.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from frostline_trainer.transport.collectives import open_store
+from frostline_trainer.transport.store_ping import answers
+
+log = logging.getLogger(__name__)
+ASK_EVERY_SECONDS = 5.0
+TRIES = 2
+"""Questions in a row without an answer after which a store counts as dead: one may fail on a machine that stood still."""
+
+
+class OwnStore:
+    """The store and its port. `keep` watches it, `stop` ends that; one that was replaced is kept for whoever still uses it."""
+
+    def __init__(self, host: str, ask_every_seconds: float = ASK_EVERY_SECONDS) -> None:
+        self._host, self._ask_every_seconds = host, ask_every_seconds
+        store, self.port = open_store(host)
+        self._stores = [store]
+        self._pings = self._answers()
+        self._stopping = threading.Event()
+
+    def keep(self, tell: Callable[[int, int], bool]) -> None:
+        """Watch it from a thread. tell(old port, new port): another store was opened; repeated until it returns True."""
+        if not self._pings:
+            log.warning("the store of this torch does not answer a ping: it is not watched")
+            return
+        threading.Thread(target=self._keep, args=(tell,), name="own-store", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def _keep(self, tell: Callable[[int, int], bool]) -> None:
+        untold: list[tuple[int, int]] = []
+        while not self._stopping.wait(self._ask_every_seconds):
+            if not self._answers():
+                untold += self._replace()
+            while untold and tell(*untold[0]):
+                del untold[0]
+
+    def _answers(self) -> bool:
+        return any(answers(self._host, self.port) for _ in range(TRIES))
+
+    def _replace(self) -> list[tuple[int, int]]:
+        """(old port, new port) in a list that is empty where no other store can be opened now."""
+        dead = self.port
+        try:
+            store, self.port = open_store(self._host)
+        except (OSError, RuntimeError) as error:
+            log.warning("the store at port %d does not answer, and no other one can be opened: %s", dead, error)
+            return []
+        self._stores.append(store)
+        log.warning("the store at port %d does not answer; another one is open at port %d", dead, self.port)
+        return [(dead, self.port)]

@@ -1,0 +1,130 @@
+"""The end of a run: all members score, digest and save together; the outcome is told; everybody waits until it is stored.
+
+All of it can be done again, by whoever is left after a failure: nothing of it changes the run state or the units.
+"""
+
+import logging
+import threading
+from pathlib import Path
+
+import torch
+
+from frostline_contract.phases import Phase
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import RunStatus
+from frostline_proto.v1 import control_pb2
+from frostline_trainer.checkpoints.last_files import WAIT_SECONDS, LastFiles
+from frostline_trainer.checkpoints.reading import is_complete
+from frostline_trainer.checkpoints.saving import Saving
+from frostline_trainer.control.client import ControlClient
+from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.generations.entering import Entered
+from frostline_trainer.replication.copies import compare_copies
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.digests import world_digest
+from frostline_trainer.step.due import Ended, LoopEnd
+from frostline_trainer.step.evaluation import evaluate
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.phases import PhaseClock
+from frostline_trainer.step.run_state import RunState
+
+log = logging.getLogger(__name__)
+STATUS = {Ended.FINISHED: RunStatus.COMPLETED, Ended.DRAINED: RunStatus.SUSPENDED, Ended.FAILED: RunStatus.FAILED}
+
+
+class Conclusion:
+    """run_dir: where the final model goes. clock: is told of each phase, and of each part of a long one that is done: a split of
+    any size is scored, and a model of any size written, however slow the disk."""
+
+    def __init__(self, context: RunContext, state: RunState, saving: Saving, client: ControlClient, mailbox: Mailbox,
+                 run_dir: Path, clock: PhaseClock) -> None:  # fmt: skip
+        self._context, self._state, self._saving = context, state, saving
+        self._client, self._mailbox, self._run_dir = client, mailbox, run_dir
+        self._clock = clock
+
+    def conclude(self, entered: Entered, ended: LoopEnd) -> None:
+        """Returns when the controller has said that the result is stored. Raises RuntimeError where a member is lost before, or
+        copies of a unit are not equal."""
+        self._clock.enter(Phase.FINISH)
+        generation = entered.generation
+        self._state.agreed_step = compare_copies(generation, self._state.step, self._state.agreed_step)
+        files = LastFiles(self._saving, self._mailbox, self._clock.moved, patient=ended.how is not Ended.FAILED)
+        folder = files.hand_in(entered, self._state)
+        metrics = final_score(generation) if ended.how is Ended.FINISHED else {}
+        digest = world_digest(generation)
+        unwritten = files.checkpoint(entered, self._state, folder)
+        if entered.index == 0:
+            self._clock.enter(Phase.PUBLISH)
+            if ended.how is Ended.FINISHED and not unwritten:
+                unwritten = files.model(self._context, folder, RunDirectory(self._run_dir).model, self._state.step)
+            self._tell(self._outcome(ended, folder, unwritten, digest, metrics))
+        self._clock.enter(Phase.DONE)
+        while not self._mailbox.end:
+            self._mailbox.check()
+            self._mailbox.wait(WAIT_SECONDS)
+
+    def _outcome(
+        self, ended: LoopEnd, folder: Path, unwritten: str, digest: str, metrics: dict[str, float]
+    ) -> control_pb2.RunOutcome:
+        """What came of the run. unwritten: what kept its last files from being written."""
+        published = is_complete(folder)
+        status, message = STATUS[ended.how], ended.message
+        if status != RunStatus.FAILED and unwritten:
+            # Without its weights a run is not completed, and cannot be gone on with from where it drained.
+            status, message = RunStatus.FAILED, unwritten_text(self._state.step, folder, unwritten)
+        place = str(folder.relative_to(self._saving.root)) if published else ""
+        return make_outcome(status, self._context, self._state, digest, metrics, place, message)
+
+    def _tell(self, outcome: control_pb2.RunOutcome) -> None:
+        """In the background: whoever hands in the outcome must still hear that its generation is over."""
+        threading.Thread(target=self._client.outcome, args=(outcome,), name="outcome", daemon=True).start()
+
+
+def final_score(generation: Generation) -> dict[str, float]:
+    """The test split's metrics, measured without a lossy codec; nothing that steers the run reads them."""
+    if not generation.context.job.evaluation.test_at_end:
+        return {}
+    generation.freeze_to(generation.freeze_point)
+    _, metrics = evaluate(generation, generation.context.data.test)
+    return metrics
+
+
+def unwritten_text(step: int, folder: Path, why: str) -> str:
+    """For the user: what is missing and what to do. why: the system's words, empty where another member's share is missing."""
+    return (
+        f"trained to step {step}, but its weights could not be written to {folder} ({why or 'a share of it is missing'}); "
+        "free some space and resume from the last complete checkpoint"
+    )
+
+
+def make_outcome(status: RunStatus, context: RunContext, state: RunState, digest: str, metrics: dict[str, float], checkpoint: str,
+                 message: str = "") -> control_pb2.RunOutcome:  # fmt: skip
+    """What the controller writes into result.json."""
+    job = context.job
+    settings = {
+        "torch": torch.__version__,
+        "device": context.device.type,
+        "probe_digest": context.probe_digest,
+        "probe": context.probe_detail,
+        "dataset_digest": context.data.digest,
+        "numerics": job.training.numerics,
+        "numerics_hash": state.numerics_hash,
+        "batch_size": str(job.training.batch_size),
+        "micro_batch_size": str(job.training.micro_batch_size),
+        "reduction_leaves": str(job.training.reduction_leaves),
+        "threads": str(job.training.threads),
+        "precision": context.precision.name,
+        "seed": str(job.seed),
+        "main_metric": context.task.main_metric,
+        "lineage": str(state.lineage),
+        "accepted_steps": str(state.accepted_steps),
+    }
+    return control_pb2.RunOutcome(
+        status=status,
+        digest=digest,
+        final=metrics,
+        steps=state.step,
+        message=message,
+        checkpoint_path=checkpoint,
+        settings=settings,
+    )

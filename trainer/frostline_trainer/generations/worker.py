@@ -1,0 +1,277 @@
+"""A worker's life: it joins the run, enters the generations that name it, recovers from failures, and ends when it is told to.
+
+setup -> register -> (prepare a plan -> enter it -> train until it ends)* -> result
+                          ^------ report what is left <- failure or fence -'
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from frostline_contract.exit_codes import DONE, REFUSED
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.job import Job
+from frostline_contract.mesh import in_words
+from frostline_contract.phases import Phase
+from frostline_contract.plan import GenerationId, Plan
+from frostline_contract.statistics import WorkerProfile
+from frostline_proto.v1 import control_pb2
+from frostline_trainer.checkpoints.saving import Saving
+from frostline_trainer.control.client import ControlClient
+from frostline_trainer.control.mailbox import Fenced, Mailbox
+from frostline_trainer.generations.between_steps import BetweenSteps
+from frostline_trainer.generations.entering import Entered, Entrance
+from frostline_trainer.generations.forming import NotFormed, Preparation
+from frostline_trainer.generations.messages import heartbeat, make_registration, memory_use
+from frostline_trainer.generations.own_store import OwnStore
+from frostline_trainer.generations.recovering import Recovery, let_go_of
+from frostline_trainer.generations.run_end import Conclusion
+from frostline_trainer.prefix.cache_use import CacheUse
+from frostline_trainer.process.identity import Identity
+from frostline_trainer.process.plug import Parts, plug_of
+from frostline_trainer.process.setup import build_context
+from frostline_trainer.process.sick_device import end_if_sick, end_if_silent
+from frostline_trainer.process.stacks import stack_event
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.due import Due, Ended, LoopEnd
+from frostline_trainer.step.link import Links
+from frostline_trainer.step.loop import TrainingLoop
+from frostline_trainer.step.phases import PhaseClock
+from frostline_trainer.step.run_state import RunState
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """One worker's life. Everything between two plans is in `self`; everything of one generation in an `Entered`.
+
+    profiles: what the run has measured, by kind of device.
+    """
+
+    def __init__(self, identity: Identity, job: Job, profiles: Sequence[WorkerProfile] = ()) -> None:
+        self.identity, self.job, self.profiles = identity, job, profiles
+        self.mailbox = Mailbox(identity.worker_id)
+        self.clock = PhaseClock()
+        self.state = RunState()
+        self.plug = plug_of(os.environ, job)
+        self.entered: Entered | None = None
+        self.loop: TrainingLoop | None = None
+        self.client: ControlClient | None = None
+
+    def run(self) -> int:
+        self.context = self.build()
+        self.context.plug = self.plug
+        self.clock.trail = self.context.trail
+        self.plug.attach(Parts(self.identity, self.job, self.context, self.state, self.mailbox.plans, self.clock))
+        self.store = OwnStore(self.identity.host)
+        feed_steps = self.context.order(1).steps_per_epoch
+        self.calendar = DecisionCalendar(
+            self.job.interval_steps(feed_steps), self.job.decisions.lag_steps, self.job.total_steps(feed_steps)
+        )
+        client = self._connect(make_registration(self.identity, self.context, self.store.port, feed_steps, self.profiles))
+        response = client.register()
+        self._equip(client, response)
+        client.start(self._outgoing)
+        self.preparation.start()
+        self.store.keep(self._meet_elsewhere)
+        if self.identity.joined_file is not None:
+            self.identity.joined_file.touch()
+        try:
+            return self._generations()
+        finally:
+            self.store.stop()
+            self.caching.close()
+            client.stop()
+            self.preparation.stop()
+
+    def build(self) -> RunContext:
+        """Data, model and numerics of the job."""
+        return build_context(self.job)
+
+    def _connect(self, registration: control_pb2.RegisterRequest) -> ControlClient:
+        client = ControlClient(
+            self.identity.controller,
+            self.identity.token,
+            registration,
+            self.mailbox,
+            self._heartbeat,
+            self._acknowledge,
+            self.plug,
+        )
+        client.on_fence = self._interrupt
+        client.on_lost = lambda: self._interrupt(self.mailbox.plans.newest)
+        client.on_stack = lambda reason: client.add_event(
+            stack_event(self.identity.worker_id, self.state.step, self.state.lineage, reason)
+        )
+        self.client = client
+        return client
+
+    def _equip(self, client: ControlClient, response: control_pb2.RegisterResponse) -> None:
+        """What outlives all generations."""
+        identity, context, box = self.identity, self.context, self.mailbox
+        self.caching = CacheUse(context, response.cache_address, identity.token, identity.worker_id, identity.run_dir)
+        self.saving = Saving(
+            context, Path(response.checkpoint_root), client, on_fenced=self._later_epoch, before=self.plug.before_file
+        )
+        self.recovery = Recovery(identity.worker_id, context, self.state, box, client)
+        self.entrance = Entrance(identity.worker_id, context, self.state, self.saving.root)
+        self.preparation = Preparation(context, identity, box, client, lambda: self.state.step)
+        self.between_steps = BetweenSteps(
+            context, self.state, self.calendar, box, client, self.saving, self.entrance, self.caching, self.preparation
+        )
+        self.conclusion = Conclusion(context, self.state, self.saving, client, box, identity.run_dir, self.clock)
+
+    # ---- the life between plans
+
+    def _generations(self) -> int:
+        while True:
+            try:
+                plan = self.preparation.next_plan()
+                if plan is None:
+                    return self._let_go()
+                ended = self._generation(plan)
+                if ended.how is not Ended.SWITCHED:
+                    assert self.entered is not None
+                    self.conclusion.conclude(self.entered, ended)
+                    return DONE
+            except RuntimeError as failure:
+                self._recover(failure)
+
+    def _generation(self, plan: Plan) -> LoopEnd:
+        """Enter a plan and train until it ends."""
+        started, plans = time.perf_counter(), self.mailbox.plans
+        was_member = plans.running is not None
+        plans.entering(plan.generation)
+        self.clock.enter(Phase.RESHAPE)
+        groups = self.preparation.groups_of(plan)
+        self._follow(self.preparation.job_of(plan))
+        if was_member:
+            self.preparation.tell_switched(plan, self.state.step)
+        if self.entered is not None:  # it has switched: every step of the generation before is committed
+            self.entered.generation.give_back()
+        groups.connect(self.entered.generation.groups if self.entered is not None else None)
+        entered = self.entrance.enter(plan, groups, self.recovery, self.clock, self.caching)
+        self.entered, self.loop = entered, None
+        plans.entered(plan.generation, as_member=entered is not None)
+        if entered is None:
+            # A leaver has given its state away. It keeps it, and its groups, until it enters another plan or is told to end.
+            self.clock.enter(Phase.SPARE)
+            return LoopEnd(Ended.SWITCHED)
+        self._tell_entered(entered, time.perf_counter() - started)
+        self.loop = TrainingLoop(
+            entered.generation, plan, self.state, self.calendar, self.mailbox, self.clock, self.caching, self.recovery.seen
+        )
+        while not isinstance(due := self.loop.advance(), LoopEnd):
+            self._act(entered, due)
+        if due.plan is not None:
+            plans.switched(due.plan.generation)
+            self.recovery.switched(due.plan)
+        return due
+
+    def _act(self, entered: Entered, due: Due) -> None:
+        """Do what is due between two steps."""
+        self.between_steps.do(entered, due)
+
+    def _follow(self, job: Job) -> None:
+        """All members of a generation follow one job; its live fields may differ from the last one's (docs/protocols.md 9)."""
+        if job is not self.context.job:
+            self.context.job = self.job = job
+            self.saving.follow(job)
+
+    def _tell_entered(self, entered: Entered, seconds: float) -> None:
+        assert self.client is not None
+        plan = entered.plan
+        self.clock.new_generation()
+        self.client.entered(plan.generation)
+        self.client.entered_in_background(plan.generation, seconds, self.state.step)
+        units, shape = plan.placement.units_of(self.identity.worker_id), in_words(plan.placement.shape.degrees)
+        log.info("entered %s at step %d: %s, units %s", plan.generation, self.state.step, shape, units)
+
+    # ---- failure
+
+    def _interrupt(self, generation: GenerationId) -> None:
+        """Whatever the training thread waits for in generations up to this one, it waits no longer."""
+        self.preparation.interrupt(generation)
+
+    def _meet_elsewhere(self, dead_port: int, port: int) -> bool:
+        """This worker's store has died: the controller learns of another one, and nobody waits at the old one any longer."""
+        assert self.client is not None
+        told = self.client.tell_store(port)
+        if told:
+            self.preparation.give_up_meeting(self.identity.host, dead_port)
+        return told
+
+    def _later_epoch(self, run_epoch: int) -> None:
+        """The checkpoint writer has found that an older world is fenced off: it publishes nothing more (docs/protocols.md 5.5).
+
+        Only a member of such a world stops. A worker that is in the new epoch already, or waits for a plan, has left it.
+        """
+        plan = self.mailbox.plans.running
+        if plan is not None and plan.run_epoch < run_epoch:
+            self.mailbox.plans.put_fence(plan.generation, f"run epoch {run_epoch} has begun")
+            self._interrupt(plan.generation)
+
+    def _recover(self, failure: RuntimeError) -> None:
+        """Drop all groups, keep what could be committed late, and report. A report is a promise (docs/protocols.md 4.1)."""
+        running = self.mailbox.plans.running
+        log.warning("generation %s is over: %s", running.generation if running is not None else None, failure)
+        end_if_sick(failure)
+        try:
+            self.clock.enter(Phase.RECOVERY)
+        except RuntimeError as another:
+            log.warning("and in the recovery: %s", another)
+            end_if_sick(another)
+        heard = self.mailbox.plans.promise(failure.until if isinstance(failure, (Fenced, NotFormed)) else None)
+        self.preparation.drop(heard)
+        end_if_silent(self.context)
+        if self.loop is not None:
+            self.recovery.take_over(self.loop)
+        self.entered = self.loop = None
+        self.caching.take_counts()  # of a step that no record is of
+        self.saving.abandon(self.recovery.seen_step)
+        self.recovery.report(failure, heard)
+        let_go_of(failure)
+
+    # ---- the end
+
+    def _let_go(self) -> int:
+        """Told to end, or no longer wanted."""
+        if self.mailbox.lost:
+            log.error("refused: %s", self.mailbox.lost)
+            return REFUSED
+        log.info("ended: %s", self.mailbox.end)
+        # What is stable of its checkpoints is published; the rest is left to those who go on.
+        self.saving.abandon(self.recovery.seen_step)
+        self.saving.finish()
+        return DONE
+
+    def leave(self, reason: str) -> None:
+        """SIGTERM: ask the controller for a plan without this worker; the run goes on (docs/protocols.md 10.2)."""
+        if self.client is None or self.client.response is None:
+            # Nobody counts on it yet.
+            os._exit(DONE)
+        self.client.leave_in_background(reason)
+
+    # ---- what other threads ask
+
+    def _outgoing(self):
+        entered = self.entered
+        return self.state.outgoing() if entered is not None and entered.is_sender else ([], [])
+
+    def _acknowledge(self, lineage: int, step: int | None, interval: int | None) -> None:
+        self.state.forget(lineage, step, interval)
+
+    def _heartbeat(self) -> control_pb2.HeartbeatRequest:
+        entered, loop = self.entered, self.loop
+        return heartbeat(
+            self.identity.worker_id,
+            self.state.step,
+            self.clock,
+            entered.plan.generation if entered is not None else None,
+            entered.link if entered is not None else Links(),
+            self.caching.profile(),
+            loop.uncovered if loop is not None else (),
+            memory_use(self.context, entered.generation.groups) if entered is not None else None,
+        )

@@ -1,0 +1,133 @@
+"""The frozen prefix's output for any set of samples: read from the cache, advanced from the previous boundary, or computed.
+
+Computation runs in tiles of the micro-batch's shape, whatever samples they gather, or one sample at a time where the machine's
+kernels need that (`tile_check`), so that a boundary activation has the same bits whether it is fresh, cached, missed or advanced,
+and whoever its neighbours are.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from frostline_trainer.data.split import inputs_of
+from frostline_trainer.replication.wrong_bits import CacheDiffers
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.stage import Stage
+from frostline_trainer.step.transfer import gather, host_memory_for, scatter
+
+
+class PrefixReader:
+    """Boundary activations of one split at one freeze point, on a worker of stage 0.
+
+    stage: holds units [0, freeze_point). cache: a BoundaryCache set to this boundary.
+    previous_boundary: the boundary whose values may still be read and advanced, or None.
+    """
+
+    def __init__(self, context: RunContext, stage: Stage, split: Any, cache: Any, freeze_point: int,
+                 previous_boundary: int | None) -> None:  # fmt: skip
+        self._context, self._stage, self._split, self._cache = context, stage, split, cache
+        self._freeze_point, self._previous_boundary = freeze_point, previous_boundary
+        self._pad_row: torch.Tensor | None = None
+
+    def rows(self, samples: Sequence[int], variants: Sequence[int]) -> torch.Tensor:
+        """The boundary activations of `samples` (-1: padding), shape (len(samples), tokens, width)."""
+        context = self._context
+        out = torch.empty(len(samples), *context.hidden_shape, dtype=context.dtype, device=context.device)
+        real = [place for place, sample in enumerate(samples) if sample >= 0]
+        missing = self._read(samples, variants, real, out)
+        if self._previous_boundary is not None and missing:
+            missing = self._advance(samples, variants, missing, out)
+        if missing:
+            self._compute(samples, variants, missing, out, first=0)
+        for place, sample in enumerate(samples):
+            if sample < 0:
+                out[place] = self._padding_row()
+        return out
+
+    def prefetch(self, samples: Sequence[int], variants: Sequence[int]) -> None:
+        """Samples that a coming step will ask for."""
+        places = [place for place, sample in enumerate(samples) if sample >= 0]
+        self._cache.prefetch([samples[place] for place in places], [variants[place] for place in places])
+
+    def audit(self, samples: Sequence[int], variants: Sequence[int], rows: torch.Tensor, step: int) -> None:
+        """Compute the samples whose turn it is again and compare bits; one tile at most. Raises CacheDiffers."""
+        due = self._cache.audit_due(samples, step)
+        chosen = [place for place, sample in enumerate(samples) if sample >= 0 and due[place]][: self._context.micro_batch_size]
+        if not chosen:
+            return
+        again = self._rounded(self._run_tile(samples, variants, chosen, rows, first=0))
+        equal = torch.equal(again, gather(rows, chosen))
+        self._cache.report_audit(equal)
+        if not equal:
+            boundary = self._freeze_point
+            raise CacheDiffers(f"cached activations at boundary {boundary} differ from recomputed ones in step {step}")
+
+    def _read(self, samples: Sequence[int], variants: Sequence[int], places: list[int], out: torch.Tensor) -> list[int]:
+        """Read what the cache has; returns the places that it has not."""
+        landing = self._landing(len(places))
+        hits = self._cache.read([samples[p] for p in places], [variants[p] for p in places], landing)
+        self._take(landing, places, hits, out)
+        return [place for place, hit in zip(places, hits, strict=True) if not hit]
+
+    def _landing(self, rows: int) -> torch.Tensor:
+        """Host memory into which rows are read, and from which the device copies them."""
+        return host_memory_for(self._context.device, (rows, *self._context.hidden_shape), self._context.dtype)
+
+    def _take(self, landing: torch.Tensor, places: list[int], hits: list[bool], out: torch.Tensor) -> None:
+        """The rows that were hit, from where they landed to their places."""
+        rows = [row for row, hit in enumerate(hits) if hit]
+        scatter(out, [places[row] for row in rows], gather(landing, rows) if rows else landing)
+
+    def _advance(self, samples: Sequence[int], variants: Sequence[int], places: list[int], out: torch.Tensor) -> list[int]:
+        """Read at the previous boundary, run the newly frozen units, write at the new one, drop the old value."""
+        assert self._previous_boundary is not None
+        landing = self._landing(len(places))
+        hits = self._cache.read_previous([samples[p] for p in places], [variants[p] for p in places], landing)
+        found = [place for place, hit in zip(places, hits, strict=True) if hit]
+        self._take(landing, places, hits, out)
+        if found:
+            self._compute(samples, variants, found, out, first=self._previous_boundary)
+            self._cache.drop_previous([samples[p] for p in found], [variants[p] for p in found])
+        return [place for place, hit in zip(places, hits, strict=True) if not hit]
+
+    def _compute(self, samples: Sequence[int], variants: Sequence[int], places: list[int], out: torch.Tensor, first: int) -> None:
+        """Run units [first, freeze_point) for the rows at `places`, in tiles, and store the results.
+
+        The cache gets what has not been through the codec: encoding twice may change bits.
+        """
+        size = self._context.micro_batch_size
+        for start in range(0, len(places), size):
+            tile = places[start : start + size]
+            raw = self._run_tile(samples, variants, tile, out, first)
+            self._cache.fill([samples[p] for p in tile], [variants[p] for p in tile], raw)
+            scatter(out, tile, self._rounded(raw))
+
+    def _run_tile(
+        self, samples: Sequence[int], variants: Sequence[int], tile: list[int], out: torch.Tensor, first: int
+    ) -> torch.Tensor:
+        """One tile, padded to the micro-batch's shape unless samples are computed singly; its rows, before the codec."""
+        padding = [] if self._stage.settings.one_sample_tiles else [-1] * (self._context.micro_batch_size - len(tile))
+        indices, kinds = [samples[p] for p in tile] + padding, [variants[p] for p in tile] + [0] * len(padding)
+        inputs = self._context.on_device(inputs_of(self._split, indices, kinds, samples=first == 0))
+        hidden = None
+        if first > 0:
+            hidden = torch.zeros(
+                len(indices), *self._context.hidden_shape, dtype=self._context.dtype, device=self._context.device
+            )
+            hidden[: len(tile)] = gather(out, tile)
+        return self._stage.run_frozen(hidden, inputs, first, self._freeze_point, round_last=False)[: len(tile)]
+
+    def _rounded(self, rows: torch.Tensor) -> torch.Tensor:
+        settings = self._stage.settings
+        return (
+            settings.round_trip(rows) if settings.round_trip is not None and self._freeze_point in settings.codec_chain else rows
+        )
+
+    def _padding_row(self) -> torch.Tensor:
+        if self._pad_row is None:
+            inputs = self._context.on_device(
+                self._split.collate([-1] * self._context.micro_batch_size, [0] * self._context.micro_batch_size)
+            )
+            self._pad_row = self._rounded(self._stage.run_frozen(None, inputs, 0, self._freeze_point, round_last=False))[0]
+        return self._pad_row

@@ -1,0 +1,106 @@
+"""Tells the controller of a worker's end in its place: a process that was killed cannot.
+
+The teller is a fork of the preload process, whose children the workers are: it sees an end before anybody else, and also that
+of a worker whose agent or pod was killed. It reads JSON lines from a pipe and keeps a connection to the controller open, so
+that an end is known there a few milliseconds later. It ends with the pipe.
+"""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+
+import grpc
+
+from frostline_contract.exit_codes import DEVICE
+from frostline_proto.v1 import control_pb2, control_pb2_grpc
+from frostline_rpc.channel import open_channel
+from frostline_rpc.current_text import current_text
+from frostline_rpc.shared_channel import SharedChannel
+from frostline_trainer.process.gpus import VISIBLE
+from frostline_trainer.process.identity import worker_id_of
+from frostline_trainer.process.plug import PLUG, plug_of
+
+PATIENCE_SECONDS = 30.0
+"""How long a controller that is away is waited for: longer than its successor needs."""
+RETRY_SECONDS = 0.1
+CALL_SECONDS = 5.0
+CHANNELS_MAX = 4
+"""Connections kept: to the controllers of the newest runs, where many share a preload process."""
+MEANINGS = {DEVICE: f"its device failed (exit code {DEVICE})"}
+NEEDED = ("FROSTLINE_POD_UID", "FROSTLINE_WORKER_NONCE", "FROSTLINE_TOKEN", "FROSTLINE_CONTROLLER")
+
+
+def line_of(env: Mapping[str, str], code: int | None) -> bytes:
+    """For the pipe: a worker with this environment has started (None), or ended with `code`. Empty where nobody is to hear."""
+    if not all(name in env for name in NEEDED):
+        return b""
+    told = {name: env[name] for name in (*NEEDED, PLUG, "FROSTLINE_CUT", "FROSTLINE_NODE", VISIBLE) if name in env}
+    return json.dumps({"env": told, "code": code}).encode() + b"\n"
+
+
+def serve(pipe: int) -> int:
+    """The teller's life."""
+    teller = Teller()
+    with os.fdopen(pipe, "rb") as lines:
+        for line in lines:
+            said = json.loads(line)
+            body = teller.connect if said["code"] is None else teller.tell
+            threading.Thread(target=body, args=(said["env"], said["code"]), daemon=True).start()
+    return 0
+
+
+class Teller:
+    """Open channels by (controller's address, token). Each end is told in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._channels: dict[tuple[str, str], SharedChannel] = {}
+
+    def connect(self, env: Mapping[str, str], code: None = None) -> bool:
+        """Open the way that the worker's end may have to go. False where nobody is there yet."""
+        plug_of(env)  # what is to be imported is imported before it is needed
+        try:
+            with self._channel(env).use() as channel:
+                grpc.channel_ready_future(channel).result(timeout=CALL_SECONDS)
+        except (FileNotFoundError, ConnectionResetError, grpc.FutureTimeoutError):
+            return False
+        return True
+
+    def tell(self, env: Mapping[str, str], code: int, patience_seconds: float = PATIENCE_SECONDS) -> bool:
+        """Say that a worker has ended with `code` (negative: a signal's number). False where nobody would hear it.
+
+        It is given up where the run is over: the file with the controller's address is gone then.
+        """
+        reason = f"its process ended: {signal.Signals(-code).name if code < 0 else MEANINGS.get(code, f'exit code {code}')}"
+        request = control_pb2.LeaveRequest(
+            worker_id=worker_id_of(env), reason=reason, ended=True, exit_code=code, node=env.get("FROSTLINE_NODE", ""),
+            device_uuid=env.get(VISIBLE, ""),
+        )  # fmt: skip
+        deadline, plug = time.monotonic() + patience_seconds, plug_of(env)
+        while time.monotonic() < deadline:
+            try:
+                if not plug.silences(env):
+                    with self._channel(env).use() as channel:
+                        control_pb2_grpc.ControlStub(channel).Leave(request, timeout=CALL_SECONDS)
+                    return True
+            except FileNotFoundError:
+                return False
+            except (grpc.RpcError, ConnectionResetError) as error:  # the channel may have made room for another
+                code_of_error = error.code() if isinstance(error, grpc.RpcError) else grpc.StatusCode.UNAVAILABLE
+                if code_of_error not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    return False  # the controller will have nothing to do with us: that is an answer
+            time.sleep(RETRY_SECONDS)
+        return False
+
+    def _channel(self, env: Mapping[str, str]) -> SharedChannel:
+        """To where the controller is now. Raises FileNotFoundError where there is none."""
+        key = (current_text(env["FROSTLINE_CONTROLLER"]), env["FROSTLINE_TOKEN"])
+        with self._lock:
+            if key not in self._channels:
+                if len(self._channels) >= CHANNELS_MAX:
+                    self._channels.pop(next(iter(self._channels))).retire()
+                self._channels[key] = SharedChannel(open_channel(*key))
+            return self._channels[key]

@@ -1,0 +1,258 @@
+"""A warm process that forks workers: torch and the models are imported once, a worker starts in tens of milliseconds.
+
+    python -m frostline_trainer.process.preload SOCKET
+
+Protocol, over a UNIX socket, one connection a worker, JSON lines: the agent sends {"env": {...}, "log": path}; the answer is
+{"pid": n} and, when the worker has ended, {"exit": code} (a negative signal number where one killed it). Closing the
+connection kills the worker. Nothing here starts threads or opens channels, so that a fork is a clean copy.
+
+Where a worker did not end by itself (a signal, a crash), the controller is told at once (exit_reporter.py): a process that is
+known to have ended is not waited for, and neither the agent nor the kubelet sees it sooner.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+from frostline_contract.exit_codes import FAULT, FINAL
+
+WORKER_MODULE = "frostline_trainer.process.worker"
+PR_SET_PDEATHSIG = 1
+REQUEST_BYTES_MAX = 1 << 20
+
+
+def warm_up() -> None:
+    """Import what the workers of the run in FROSTLINE_RUN_DIR need, of any run where that is not set.
+
+    FROSTLINE_WORKER_MODULE names another worker, which brings its own imports.
+    """
+    gc.disable()  # a tenth of the time would go into looking for garbage among hundreds of thousands of objects that stay
+    module = os.environ.get("FROSTLINE_WORKER_MODULE", WORKER_MODULE)
+    if module == WORKER_MODULE:
+        import torch
+
+        torch.set_num_threads(1)
+        importlib.import_module("frostline_trainer.process.warming").import_for(os.environ.get("FROSTLINE_RUN_DIR", ""))
+    importlib.import_module(module)
+    departure()
+    check_untouched()
+    gc.freeze()  # the shared pages stay shared, and a collection in a worker stays cheap
+    gc.enable()
+
+
+def check_untouched(descriptors: Path = Path("/proc/self/fd")) -> None:
+    """Raises RuntimeError where an import has opened a GPU: a fork of this process could not use one any more.
+
+    descriptors: folder of links, one an open file.
+    """
+    opened = {os.readlink(link) for link in descriptors.iterdir() if link.is_symlink()}
+    if gpus := sorted(name for name in opened if name.startswith("/dev/nvidia")):
+        raise RuntimeError(
+            f"the preload process has opened {', '.join(gpus)} while it imported: no worker that it forks could use a GPU; "
+            "whatever it imports (plugins of the run, torch's own start) must leave CUDA alone"
+        )
+
+
+@dataclass
+class _Child:
+    """A connection and the worker that it asked for. process_id: 0 before it was forked. env: the worker's."""
+
+    connection: socket.socket
+    received: bytes = b""
+    process_id: int = 0
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Preload:
+    """Serves one socket until SIGTERM. teller: process that tells of workers' ends; 0 before the first worker."""
+
+    path: Path
+    children: dict[int, _Child] = field(default_factory=dict)
+    teller: int = 0
+    teller_pipe: int = -1
+
+    def serve(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.path.unlink(missing_ok=True)
+        self._listener.bind(str(self.path))
+        self._listener.listen(256)
+        self._wake, wake_end = socket.socketpair()
+        for end in (self._wake, wake_end):
+            end.setblocking(False)
+        self._wake_end = wake_end
+        signal.set_wakeup_fd(wake_end.fileno())
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGTERM, self._stop)
+        self._stopped = False
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        while not self._stopped:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    connection, _ = self._listener.accept()
+                    self._selector.register(connection, selectors.EVENT_READ, _Child(connection))
+                elif key.fileobj is self._wake:
+                    self._wake.recv(4096)
+                else:
+                    self._read(key.data)
+            self._reap()
+        for process_id in (*self.children, *([self.teller] if self.teller else [])):
+            os.kill(process_id, signal.SIGKILL)
+        self.path.unlink(missing_ok=True)
+
+    def _stop(self, number: int, frame: object) -> None:
+        self._stopped = True
+
+    def _read(self, child: _Child) -> None:
+        """A request, or the end of the connection: then the worker goes with it."""
+        try:
+            data = child.connection.recv(65536)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._close(child)
+            if child.process_id in self.children:
+                os.kill(child.process_id, signal.SIGKILL)
+            return
+        child.received += data
+        if len(child.received) > REQUEST_BYTES_MAX:
+            self._close(child)
+        elif b"\n" in child.received and not child.process_id:
+            self._fork(child)
+
+    def _fork(self, child: _Child) -> None:
+        try:
+            request = json.loads(child.received)
+            env, log = {str(key): str(value) for key, value in request["env"].items()}, str(request["log"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            print(f"a request was refused: {error}", file=sys.stderr)
+            self._close(child)
+            return
+        process_id = self._fork_into(env, log, run_worker)
+        child.process_id, child.env = process_id, env
+        self.children[process_id] = child
+        self._send(child, {"pid": process_id})
+        self._tell(child, None)
+
+    def _fork_into(self, env: dict[str, str], log: str | None, body: Callable[[], int]) -> int:
+        """Returns the child's process id. In the child: drop everything of the preload process, run `body`, never come back.
+
+        log: where its output goes; None: where ours does.
+        """
+        process_id = os.fork()
+        if process_id != 0:
+            return process_id
+        code = FAULT
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            for key in list(self._selector.get_map().values()):
+                key.fileobj.close()  # type: ignore[union-attr]
+            self._selector.close()
+            self._wake_end.close()
+            if self.teller_pipe >= 0:
+                os.close(self.teller_pipe)
+            if sys.platform.startswith("linux"):
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if log is not None:
+                output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+                os.close(output)
+            os.environ.clear()
+            os.environ.update(env)
+            code = body()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _reap(self) -> None:
+        """Tell of every worker that has ended."""
+        if self.teller and os.waitpid(self.teller, os.WNOHANG)[0]:
+            os.close(self.teller_pipe)
+            self.teller, self.teller_pipe = 0, -1
+        for process_id in list(self.children):
+            found, status = os.waitpid(process_id, os.WNOHANG)
+            if found:
+                child, code = self.children.pop(process_id), os.waitstatus_to_exitcode(status)
+                if code not in FINAL:
+                    self._tell(child, code)
+                self._send(child, {"exit": code})
+                self._close(child)
+
+    def _tell(self, child: _Child, code: int | None) -> None:
+        """Hand on to the teller that a worker has started (None), so that it may connect, or how it ended."""
+        line = departure().line_of(child.env, code)
+        if not line:
+            return
+        if not self.teller:
+            receiving, sending = os.pipe()
+            self.teller = self._fork_into(dict(os.environ), None, partial(self._become_teller, receiving, sending))
+            self.teller_pipe = sending
+            os.set_blocking(sending, False)
+            os.close(receiving)
+        try:
+            os.write(self.teller_pipe, line)
+        except OSError as error:  # it has died, or is stuck: the pod's status tells the same, later
+            print(f"the end of {child.process_id} could not be handed on: {error}", file=sys.stderr)
+
+    def _become_teller(self, receiving: int, sending: int) -> int:
+        os.close(sending)
+        return departure().serve(receiving)
+
+    def _send(self, child: _Child, message: dict[str, int]) -> None:
+        try:
+            child.connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:  # the agent is gone: its end of file is read next
+            print(f"{message} could not be told: {error}", file=sys.stderr)
+
+    def _close(self, child: _Child) -> None:
+        if child.connection.fileno() >= 0:
+            self._selector.unregister(child.connection)
+            child.connection.close()
+
+
+def departure() -> ModuleType:
+    """Imported with what every worker needs, so that importing this module stays cheap."""
+    return importlib.import_module("frostline_trainer.process.exit_reporter")
+
+
+def run_worker() -> int:
+    """The worker's main; its exit code."""
+    module = importlib.import_module(os.environ.get("FROSTLINE_WORKER_MODULE", WORKER_MODULE))
+    try:
+        return int(module.main())
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else FAULT
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    if len(arguments) != 1:
+        print("usage: python -m frostline_trainer.process.preload SOCKET", file=sys.stderr)
+        return 2
+    warm_up()
+    Preload(Path(arguments[0])).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""From a job to a RunContext: data, model cut into units, numerics of this process."""
+
+import hashlib
+import logging
+import os
+
+import torch
+
+from frostline_contract.job import Job
+from frostline_contract.schedules import schedule_named
+from frostline_trainer.data.load import load_data
+from frostline_trainer.families.registry import family_named
+from frostline_trainer.model import build_cut_model
+from frostline_trainer.prefix.tile_check import (
+    find_address_dependence,
+    find_place_dependence,
+    may_use_cache,
+    measure_sample_tiles,
+)
+from frostline_trainer.process.probe import run_probe
+from frostline_trainer.process.self_test import examine_gpu
+from frostline_trainer.step.context import RunContext, has_dropout
+from frostline_trainer.tasks import task_for
+
+log = logging.getLogger(__name__)
+
+
+def build_context(job: Job, device: torch.device | None = None) -> RunContext:
+    """Load data and model as the job says. Raises ValueError for the user's mistakes, one line each."""
+    torch.set_num_threads(job.training.threads)
+    _check_schedules(job)
+    device = device or choose_device(job)
+    if device.type == "cuda":
+        deterministic_cuda()
+    data = load_data(job)
+    family = family_named(job.model.family)
+    cut = build_cut_model(job, data.sizes)  # in host memory: a plan says which units go to the device
+    hidden_shape = family.hidden_shape(cut.model.config, data.sizes)
+    context = RunContext(
+        job=job,
+        data=data,
+        task=task_for(job, data.sizes),
+        cut=cut,
+        device=device,
+        hidden_shape=hidden_shape,
+        dropout=has_dropout(cut.model.config),
+        unit_flops=family.forward_flops(cut.model.config, data.sizes, job.task.kind),
+    )
+    _check_batch(context)
+    _check_head(context)
+    context.probe_digest, context.probe_detail = run_probe(context)
+    if device.type == "cuda":
+        examine_gpu(device, lambda: run_probe(context)[0], context.probe_digest)
+    check_tiles(context)
+    return context
+
+
+def check_tiles(context: RunContext) -> None:
+    """Find out whether a sample's bits depend on its place in a tile, and on addresses; it becomes a part of the probe."""
+    if not may_use_cache(context.job):
+        return
+    if moved := find_address_dependence(context):
+        log.warning("%s: set MKL_CBWR=AUTO,STRICT; every operand is kept aligned meanwhile", moved)
+        context.probe_detail += f"; {moved}"
+    context.place_dependence = find_place_dependence(context)
+    if context.place_dependence:
+        context.sample_tile_cost = measure_sample_tiles(context)
+        context.probe_digest = hashlib.sha256(f"{context.probe_digest}|{context.place_dependence}".encode()).hexdigest()
+        context.probe_detail += f"; {context.place_dependence}"
+        log.warning("%s; one sample at a time costs %.2f x", context.place_dependence, context.sample_tile_cost)
+
+
+def choose_device(job: Job) -> torch.device:
+    """The worker's device: the first GPU that it sees, which is the only one where an agent has started it (gpus.py).
+
+    Raises ValueError where the job asks for CUDA and there is none.
+    """
+    wanted, available = job.training.device, torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise ValueError("training.device is cuda and no CUDA device is visible; use device: cpu or auto")
+    if wanted == "cpu" or not available:
+        return torch.device("cpu")
+    return torch.device("cuda", 0)
+
+
+def deterministic_cuda() -> None:
+    """Exact numerics on CUDA in this process: deterministic kernels only (docs/protocols.md 1.8)."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits with one workspace on any stream
+    torch.use_deterministic_algorithms(True)
+    # It would fill each new tensor with NaN first: messages and gradients are received into new memory in every step.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def _check_schedules(job: Job) -> None:
+    """A schedule that nobody knows is said now, not when the first pipeline deeper than one needs it."""
+    wanted = [job.placement.schedule, *(reshape.schedule for reshape in job.reshapes)]
+    for name in wanted:
+        if name != "auto":
+            schedule_named(name)
+
+
+def _check_head(context: RunContext) -> None:
+    chunk, head = context.job.training.loss_chunk_tokens, context.cut.units[-1]
+    if chunk and not getattr(head, "position_wise", False):
+        raise ValueError(
+            f"training.loss_chunk_tokens is {chunk} and the head of model.family {context.job.model.family} does not say that "
+            "it computes each token by itself (Unit.position_wise); set it to 0"
+        )
+
+
+def _check_batch(context: RunContext) -> None:
+    if len(context.data.train) < context.job.training.batch_size:
+        raise ValueError(
+            f"data: {len(context.data.train)} training samples are fewer than training.batch_size "
+            f"{context.job.training.batch_size}; lower batch_size or give more data"
+        )

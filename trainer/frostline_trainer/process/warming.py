@@ -1,0 +1,42 @@
+"""What the preload process imports for the workers of one run: the run's own model family and the module that reads its data.
+
+The run's job file is only a hint here. Where it is not there yet, or says what nobody knows, the worker imports the rest itself
+and tells what is wrong with it.
+"""
+
+import importlib
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+import yaml
+
+from frostline_contract.job import read_yaml
+from frostline_contract.run_directory import RunDirectory
+from frostline_trainer.data.sources import source_named
+from frostline_trainer.process.lean_imports import lean_imports
+
+log = logging.getLogger(__name__)
+
+
+def import_for(run_dir: str) -> None:
+    """Import what the workers of the run in `run_dir` need; for all families that are built in where no run is named (empty)."""
+    family, source = _named_in(RunDirectory(run_dir).job) if run_dir else ("", "")
+    with lean_imports():
+        registry = importlib.import_module("frostline_trainer.families.registry")
+        for name in [family] if family else registry.BUILT_IN:
+            with suppress(ValueError):  # the worker says so, to the controller
+                registry.family_named(name)
+    if source:
+        with suppress(ValueError):
+            source_named(source)
+
+
+def _named_in(file: Path) -> tuple[str, str]:
+    """model.family and data.source of a job file; empty where it cannot be read."""
+    try:
+        found = read_yaml(file.read_text(encoding="utf-8"))
+        return str(found["model"]["family"]), str(found["data"]["source"])
+    except (OSError, yaml.YAMLError, ValueError, KeyError, TypeError) as error:
+        log.info("all families are imported: %s says no model.family and data.source (%s)", file, error)
+        return "", ""

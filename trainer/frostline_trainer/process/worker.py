@@ -1,0 +1,120 @@
+"""A worker process: one training process, from its start to its exit code.
+
+Environment: see docs/design.md 14. Exit codes: 0 ended as told, 2 the user's mistake, 3 refused by the controller, 70 a fault,
+71 its device failed (frostline_contract/exit_codes.py).
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+
+import torch
+
+from frostline_contract.cpu_groups import enter_from
+from frostline_contract.exit_codes import FAULT, REFUSED, USER_MISTAKE
+from frostline_contract.job import Job, parse_job, read_yaml
+from frostline_contract.statistics import WorkerProfile
+from frostline_proto.v1 import control_pb2
+from frostline_rpc.convert import to_record
+from frostline_trainer.control.client import ControlClient
+from frostline_trainer.control.line import ControllerLine, Refused
+from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.generations.worker import Worker
+from frostline_trainer.memory import settle_allocator
+from frostline_trainer.process.identity import Identity
+from frostline_trainer.process.plug import plug_of
+from frostline_trainer.process.sick_device import end_if_sick
+from frostline_trainer.transport import nccl
+
+log = logging.getLogger(__name__)
+JOB_PATIENCE_SECONDS = 60.0
+
+
+def main() -> int:
+    """Entry point of a worker process (forked by the preload process, or started by itself)."""
+    nccl.quiet()
+    settle_allocator()
+    identity = Identity.from_environment()
+    enter_from(os.environ, identity.worker_id.replace("/", "-"))
+    logging.basicConfig(
+        level=os.environ.get("FROSTLINE_LOG_LEVEL", "INFO").upper(),
+        format=f"%(asctime)s {identity.pod_name} %(levelname)s %(name)s %(message)s",
+        stream=sys.stdout,
+        force=True,
+    )
+    worker = None
+    try:
+        if mistake := os.environ.get("FROSTLINE_DEVICE_MISTAKE"):
+            raise ValueError(mistake)
+        worker = Worker(identity, *ask_for_job(identity))
+        _leave_when_told(worker)
+        return worker.run()
+    except Refused as refusal:
+        log.error("refused: %s", refusal)
+        return REFUSED
+    except ValueError as mistake:
+        log.error("%s", mistake)
+        _tell(identity, worker, str(mistake), user_mistake=True)
+        return USER_MISTAKE
+    except torch.OutOfMemoryError as shortage:
+        log.exception("out of memory")
+        mistake = (
+            f"{identity.pod_name} has too little device memory to begin: {str(shortage).splitlines()[0]}; lower "
+            "training.micro_batch_size, set training.activation_checkpointing, or use GPUs with more memory"
+        )
+        _tell(identity, worker, mistake, user_mistake=True)
+        return USER_MISTAKE
+    except Exception as fault:
+        end_if_sick(fault)
+        log.exception("fault")
+        _tell(identity, worker, "".join(traceback.format_exception(fault))[-4000:], user_mistake=False)
+        return FAULT
+
+
+def ask_for_job(identity: Identity) -> tuple[Job, list[WorkerProfile]]:
+    """The run's job as its controller has it, and what the run has measured by kind of device.
+
+    Raises Refused, or TimeoutError where no controller answers.
+    """
+    line = ControllerLine(identity.controller, identity.token, plug_of(os.environ))
+    try:
+        answer = line.call("DescribeJob", control_pb2.DescribeJobRequest(), JOB_PATIENCE_SECONDS)
+    finally:
+        line.stop()
+    job = parse_job(read_yaml(answer.job), "the controller's job")
+    return job, [to_record(profile, WorkerProfile) for profile in answer.profiles]
+
+
+def _leave_when_told(worker: Worker) -> None:
+    """SIGTERM is waited for in a thread: a handler would run only when the training thread comes out of its collective."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def wait() -> None:
+        signal.sigwait({signal.SIGTERM})
+        worker.leave("SIGTERM")
+
+    threading.Thread(target=wait, name="sigterm", daemon=True).start()
+
+
+def _tell(identity: Identity, worker: Worker | None, error: str, user_mistake: bool) -> None:
+    """The controller hears of the end even where the worker never registered."""
+    client = (worker.client if worker is not None else None) or ControlClient(
+        identity.controller,
+        identity.token,
+        control_pb2.RegisterRequest(worker_id=identity.worker_id, pod_name=identity.pod_name),
+        Mailbox(identity.worker_id),
+        control_pb2.HeartbeatRequest,
+        lambda lineage, step, interval: None,
+        plug_of(os.environ),
+    )
+    try:
+        client.leave("ended", ended=True, error=error, user_mistake=user_mistake)
+    except (TimeoutError, Refused) as unheard:
+        log.warning("the controller did not hear of it: %s", unheard)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""A member's part in an audited step: what one has computed of a micro-batch another computes again, and all compare digests.
+
+It takes place between the schedule and the exchange, with the weights that the schedule had: nothing is copied, and a step whose
+audit differs is never voted on. What travels are a stage's input and the gradient of its output, of one micro-batch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from frostline_contract.plan import Plan
+from frostline_trainer.replication.audits import Audit, Verdict, all_culprits, judge
+from frostline_trainer.replication.evidence import ABSENT, DIGEST_BYTES, Digest, Evidence
+from frostline_trainer.replication.wrong_bits import WrongBits
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.transport.collectives import Group, Message, wait_all
+
+AUDIT_TAG = 1 << 25
+"""First tag of evidence: above those of gradients for buddies (`engine.keeping`), which travel in the same group."""
+ENTRY, GRADIENT = 1, 2
+"""A header's bits: what of the evidence follows."""
+
+Pair = tuple[Digest, Digest]
+
+
+class ComputationDiffers(WrongBits):
+    """Members that computed the same came to different bits. workers: whose are wrong, or all that it can be."""
+
+
+class Auditing:
+    """index: own global rank. again(audit, evidence): the digest of computing it here; ABSENT where that stage is not whole."""
+
+    def __init__(
+        self, context: RunContext, plan: Plan, index: int, world: Group, again: Callable[[Audit, Evidence], Digest]
+    ) -> None:
+        self._context, self._plan, self._index, self._world, self._again = context, plan, index, world, again
+
+    def check(self, step: int, audits: Sequence[Audit], kept: Mapping[int, Evidence]) -> None:
+        """Collective. kept: own evidence, by stage. Raises ComputationDiffers, on all members alike."""
+        seen = self._bring(audits, kept, {audit: (audit.auditor,) for audit in audits})
+        own = {audit: kept[audit.stage].digest for audit in audits if audit.owner == self._index}
+        again = {audit: self._again(audit, evidence) for audit, evidence in seen.items()}
+        said = self._tell([{0: own.get(audit), 1: again.get(audit)} for audit in audits], columns=2)
+        pairs = {audit: (one, other) for audit, (one, other) in zip(audits, said, strict=True)}
+        disputed = {audit: pair for audit, pair in pairs.items() if ABSENT not in pair and pair[0] != pair[1]}
+        if disputed:
+            raise self._differ(step, disputed, kept, seen)
+
+    def _differ(
+        self, step: int, disputed: Mapping[Audit, Pair], kept: Mapping[int, Evidence], seen: dict[Audit, Evidence]
+    ) -> ComputationDiffers:
+        """All who can compute it do so once more, which shows whose bits are wrong."""
+        seen |= self._bring(list(disputed), kept, {audit: audit.judges[1:] for audit in disputed})
+        seen |= {audit: kept[audit.stage] for audit in disputed if audit.owner == self._index}
+        again = {audit: self._again(audit, seen[audit]) for audit in disputed if audit in seen}
+        size = self._world.size
+        said = self._tell([{self._index: again.get(audit)} for audit in disputed], columns=size)
+        verdicts, told = list[Verdict](), list[str]()
+        for (audit, pair), row in zip(disputed.items(), said, strict=True):
+            later = {member: digest for member, digest in enumerate(row) if digest != ABSENT}
+            verdicts.append(judge(audit.owner, audit.auditor, pair, later))
+            told.append(self._story(audit, pair, later))
+        names = self._plan.placement.workers
+        culprits = tuple(names[member] for member in sorted(all_culprits(verdicts)))
+        number = next((place for place, verdict in enumerate(verdicts) if verdict.sure), 0)
+        text = f"in step {step} a micro-batch computed twice came out with different bits: {told[number]}"
+        return ComputationDiffers(text, step, culprits, self._detail(step, list(disputed)[number], verdicts[number]))
+
+    def _story(self, audit: Audit, pair: Pair, later: Mapping[int, Digest]) -> str:
+        units, names = self._plan.placement.units_of_stage(audit.stage), self._plan.placement.workers
+        said = [(audit.owner, pair[0]), (audit.auditor, pair[1]), *later.items()]
+        digests = ", ".join(f"{names[member]} {digest.hex()[:8]}" for member, digest in said)
+        return f"micro-batch {audit.micro_batch} in units {units.start} to {units.stop - 1}: {digests}"
+
+    def _detail(self, step: int, audit: Audit, verdict: Verdict) -> dict[str, str]:
+        units = self._plan.placement.units_of_stage(audit.stage)
+        return {
+            "audited_step": str(step),
+            "micro_batch": str(audit.micro_batch),
+            "units": f"{units.start}-{units.stop - 1}",
+            "certain": "yes" if verdict.sure else "no: each repeats its own bits",
+        }
+
+    # ---- what travels
+
+    def _bring(
+        self, audits: Sequence[Audit], kept: Mapping[int, Evidence], receivers: Mapping[Audit, Sequence[int]]
+    ) -> dict[Audit, Evidence]:
+        """Owners' evidence, to those who are to compute it again. Returns what has come here."""
+        sent, here = list[Message](), dict[Audit, Evidence]()
+        for audit in audits:
+            if audit.owner == self._index:
+                for receiver in receivers[audit]:
+                    if receiver == self._index:
+                        here[audit] = kept[audit.stage]
+                    else:
+                        sent += self._send(audit, kept[audit.stage], receiver)
+        for audit in audits:
+            if self._index in receivers[audit] and audit.owner != self._index:
+                here[audit] = self._receive(audit)
+        wait_all(sent)
+        return here
+
+    def _send(self, audit: Audit, evidence: Evidence, to: int) -> list[Message]:
+        tag = self._tag(audit)
+        parts = [evidence.entry, evidence.gradient]
+        header = torch.tensor([ENTRY * (parts[0] is not None) + GRADIENT * (parts[1] is not None)])
+        messages = [self._world.send(header, to, tag)]
+        messages += [self._world.send(part.detach(), to, tag + 1 + place) for place, part in enumerate(parts) if part is not None]
+        return messages
+
+    def _receive(self, audit: Audit) -> Evidence:
+        tag, header = self._tag(audit), torch.zeros(1, dtype=torch.int64)
+        self._world.receive(header, audit.owner, tag)
+        parts = list[torch.Tensor | None]()
+        for place, bit in enumerate((ENTRY, GRADIENT)):
+            part = self._context.hidden_like() if int(header) & bit else None
+            if part is not None:
+                self._world.receive(part, audit.owner, tag + 1 + place)
+            parts.append(part)
+        return Evidence(parts[0], parts[1], ABSENT)
+
+    def _tag(self, audit: Audit) -> int:
+        return AUDIT_TAG + 3 * audit.stage
+
+    def _tell(self, rows: Sequence[Mapping[int, Digest | None]], columns: int) -> list[list[Digest]]:
+        """Every member's digests, to all: each place of the table has one contributor."""
+        table = torch.zeros(len(rows), columns, DIGEST_BYTES, dtype=torch.int32)
+        for place, row in enumerate(rows):
+            for column, digest in row.items():
+                if digest is not None:
+                    table[place, column] = torch.tensor(list(digest), dtype=torch.int32)
+        self._world.all_reduce_sum(table)
+        return [[bytes(digest) for digest in row] for row in table.tolist()]

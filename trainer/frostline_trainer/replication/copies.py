@@ -1,0 +1,62 @@
+"""All copies of a piece hold the same bits, owners' in all replicas and a buddy's: compared before checkpoints and the end."""
+
+import torch
+import xxhash
+
+from frostline_trainer.replication.wrong_bits import WrongBits
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.unit_state import export_piece
+
+DIGEST_BYTES = 16
+ABSENT = bytes(DIGEST_BYTES)
+
+
+class CopiesDiffer(WrongBits):
+    """Copies of one piece are not the same bit for bit. workers: the one that differs from all others, where there is one."""
+
+
+def compare_copies(generation: Generation, step: int, agreed_step: int) -> int:
+    """Compare weights and moments of every piece over all who hold it, by XXH3 digests. Collective. Returns `step`.
+
+    agreed_step: after which step they were equal the last time. Raises CopiesDiffer, on all members alike. Exact numerics only:
+    with fast ones the library's all-reduce promises no bits.
+    """
+    context, plan, degree = generation.context, generation.plan, generation.shape.dp_degree
+    if not context.exact or (degree == 1 and not any(plan.buddies)):
+        return step
+    digests = torch.zeros(context.pieces.count, degree + 1, DIGEST_BYTES, dtype=torch.int32)
+    places = dict.fromkeys(plan.pieces_of(generation.worker_id), generation.dp_rank)
+    places |= dict.fromkeys(plan.wards_of(generation.worker_id), degree)
+    for piece, place in places.items():
+        if context.holdings.state(piece) is not None:
+            generation.moved()
+            digests[piece, place] = torch.tensor(list(_fast_digest(generation, piece)), dtype=torch.int32)
+    generation.world.all_reduce_sum(digests)
+    for piece in range(context.pieces.count):
+        holders = (*plan.owners(piece), plan.buddies[piece] if plan.buddies else "")
+        rows = [bytes(row) for row in digests[piece].tolist()]
+        held = {holder: digest for holder, digest in zip(holders, rows, strict=True) if digest != ABSENT}
+        if len(set(held.values())) > 1:
+            raise _differ(generation, context.pieces.unit_of(piece), held, step, agreed_step)
+    return step
+
+
+def _fast_digest(generation: Generation, piece: int) -> bytes:
+    """Of a piece's whole state. It never leaves the run, so it need not be the SHA-256 that checkpoints and results have."""
+    context, digest = generation.context, xxhash.xxh3_128()
+    table = context.pieces
+    state = export_piece(table, piece, context.cut.units[table.unit_of(piece)], context.moments)
+    for key in sorted(state):
+        digest.update(key.encode())
+        digest.update(state[key].cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.digest()
+
+
+def _differ(generation: Generation, unit: int, held: dict[str, bytes], step: int, agreed_step: int) -> CopiesDiffer:
+    digests = list(held.values())
+    odd = [holder for holder, digest in held.items() if digests.count(digest) == 1]
+    alone = tuple(odd) if len(odd) == 1 and len(held) > 2 else ()
+    told = ", ".join(f"{holder} {digest.hex()[:8]}" for holder, digest in held.items())
+    name = generation.context.cut.unit_names[unit]
+    text = f"after step {step} the copies of unit {unit} ({name}) are not equal: {told}; they were after step {agreed_step}"
+    return CopiesDiffer(text, agreed_step + 1, alone)

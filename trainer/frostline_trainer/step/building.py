@@ -1,0 +1,113 @@
+"""Makes stages, their gradient memory and the pipeline that runs them, for one placement and freeze point."""
+
+from collections.abc import Callable
+
+from frostline_contract.plan import Placement
+from frostline_contract.schedules import schedule_named
+from frostline_trainer.prefix.noise import add_feature_noise
+from frostline_trainer.replication.audits import Audit
+from frostline_trainer.replication.buddies import on_device
+from frostline_trainer.replication.evidence import ABSENT, Digest, Evidence
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.feed import BatchFeed, StepBatch
+from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.pipeline import EnterBoundary, Loss, Pipeline
+from frostline_trainer.step.program_check import checked_programs
+from frostline_trainer.step.programs import Program, StepShape
+from frostline_trainer.step.stage import Stage, StageSettings
+from frostline_trainer.step.tied import learning, stop_frozen_tie, tie_learns
+from frostline_trainer.transport.transport import Transport
+
+
+def stage_settings(context: RunContext, one_sample_tiles: bool = False) -> StageSettings:
+    """The numerics that all stages of a run share; a lossy codec's part of them comes with the freeze point."""
+    training = context.job.training
+    return StageSettings(
+        seed=context.job.seed,
+        dropout=context.dropout,
+        checkpointing=training.activation_checkpointing,
+        precision=context.precision,
+        num_units=context.num_units,
+        device=context.device,
+        one_sample_tiles=one_sample_tiles,
+        chunk_tokens=training.loss_chunk_tokens,
+        compiled=training.compile,
+    )
+
+
+class Builder:
+    """transport: carries the messages of the replica's members."""
+
+    def __init__(
+        self, context: RunContext, placement: Placement, transport: Transport, freeze_point: int, settings: StageSettings
+    ) -> None:
+        self._context, self._placement, self._transport = context, placement, transport
+        self._freeze_point, self._settings = freeze_point, settings
+
+    def stage(self, number: int) -> Stage:
+        """Its units freeze or learn from now on; whoever has made all calls `stop_frozen_tie`."""
+        units = self._placement.units_of_stage(number)
+        return Stage([self._context.cut.units[unit] for unit in units], units.start, self._freeze_point, self._settings)
+
+    def buffers(self, stage: Stage) -> GradientBuffers:
+        context, degree = self._context, self._placement.dp_degree
+        groups = [(unit, [p for _, p in learning(context, self._freeze_point, unit)]) for unit, _ in stage.trainable()]
+        leaves = context.job.training.reduction_leaves
+        return GradientBuffers(groups, context.num_microbatches(degree), leaves, context.exact, degree)
+
+    def pipeline(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers]) -> Pipeline:
+        context, last = self._context, self._placement.shape.num_stages - 1
+        return Pipeline(stages, buffers, last, self._transport, context.hidden_like(), self._boundary_noise(), context.plug)
+
+    def _boundary_noise(self) -> EnterBoundary | None:
+        section = self._context.job.data.augmentation
+        if section.mode != "pointwise-feature":
+            return None
+        seed, scale = self._context.job.seed, section.feature_noise
+        return lambda hidden, samples, step: add_feature_noise(hidden, samples, step, seed, scale)
+
+    def loss(self, batch: StepBatch) -> Loss:
+        task = self._context.task
+        return lambda logits, inputs: task.loss(logits, inputs, batch.counts)
+
+    def programs(self, num_microbatches: int, leaf_sizes: tuple[int, ...]) -> list[Program]:
+        """The checked programs of a step, by pipeline rank. Raises ValueError for a schedule that is not sound."""
+        shape, bounds = self._placement.shape, self._placement.stage_bounds
+        first_learning = sum(bound <= self._freeze_point for bound in bounds[1:])
+        tied = tie_learns(self._context, self._freeze_point)
+        step = StepShape(shape.pp_degree, shape.virtual_stages, num_microbatches, first_learning, tied)
+        return checked_programs(schedule_named(self._placement.schedule), step, leaf_sizes)
+
+    def evaluation(self) -> list[Program]:
+        """The programs of one tile's forward, by pipeline rank."""
+        shape = self._placement.shape
+        step = StepShape(shape.pp_degree, shape.virtual_stages, num_microbatches=1, forward_only=True)
+        return checked_programs(schedule_named("gpipe"), step, ())
+
+    def upstream_learns(self, stage_number: int) -> bool:
+        """Whether any unit before this stage is trainable."""
+        return stage_number > 0 and self._freeze_point < self._placement.stage_bounds[stage_number]
+
+    def again(self, own: Pipeline, own_stages: dict[int, Stage], feed: BatchFeed, batch: StepBatch,
+              moved: Callable[[], None]) -> Callable[[Audit, Evidence], Digest]:  # fmt: skip
+        """What computes again what the owner of a stage has computed of one micro-batch: a stage that is held here too, as
+        another replica's, or as a buddy's.
+        """
+
+        def compute(audit: Audit, evidence: Evidence) -> Digest:
+            number, units = audit.stage, self._placement.units_of_stage(audit.stage)
+            moved()
+            if any(self._context.holdings.state(piece) is None for piece in self._context.pieces.of_units(units)):
+                return ABSENT
+            micro_batch = feed.micro_batch(batch, audit.micro_batch, samples=number == 0 and evidence.entry is None)
+            micro_batch.boundary = evidence.entry if number == 0 else None
+            arguments = (number, micro_batch, evidence, batch.step, self.loss(batch), self.upstream_learns(number))
+            if number in own_stages:
+                return own.again(*arguments)
+            with on_device(self._context, list(units)):
+                stage = self.stage(number)
+                stop_frozen_tie(self._context, self._freeze_point, units)
+                buffers = {} if stage.is_frozen else {number: self.buffers(stage)}
+                return self.pipeline({number: stage}, buffers).again(*arguments)
+
+        return compute

@@ -1,0 +1,42 @@
+"""The head and the loss over a part of each sample's tokens at a time: logits over a large vocabulary are never there as a whole.
+
+A chunk is computed, scored, and computed again in the backward. The sum over chunks has an order, so the size of a chunk is
+numerics.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+Inputs = dict[str, torch.Tensor]
+Score = Callable[[torch.Tensor, Inputs], torch.Tensor]
+"""(logits, inputs) -> a loss, or an evaluated row a sample: what adds up over tokens."""
+
+
+def sum_over_chunks(head: Callable[[torch.Tensor, Inputs, int], torch.Tensor], score: Score, hidden: torch.Tensor,
+                    inputs: Inputs, chunk_tokens: int) -> torch.Tensor:  # fmt: skip
+    """The sum of `score` over chunks of tokens, in their order.
+
+    Args:
+        head: (hidden, inputs, number of the chunk) -> logits; what it gives for a token depends on that token alone.
+        hidden: (samples, tokens, width). inputs: those with a token dimension are cut alike.
+        chunk_tokens: tokens of each sample in a chunk; the last chunk has what is left.
+    """
+
+    def part(piece: torch.Tensor, cut: Inputs, number: int) -> torch.Tensor:
+        return score(head(piece, cut, number), cut)
+
+    tokens, total = hidden.shape[1], None
+    for number, start in enumerate(range(0, tokens, chunk_tokens)):
+        place = slice(start, start + chunk_tokens)
+        # A clone begins where memory does, wherever the chunk lay (step/alignment.py).
+        piece = hidden[:, place].clone(memory_format=torch.contiguous_format)
+        cut = {name: value[:, place] if value.ndim > 1 and value.shape[1] == tokens else value for name, value in inputs.items()}
+        if torch.is_grad_enabled():
+            one = checkpoint(part, piece, cut, number, use_reentrant=False, preserve_rng_state=False)
+        else:
+            one = part(piece, cut, number)
+        total = one if total is None else total + one
+    assert total is not None
+    return total

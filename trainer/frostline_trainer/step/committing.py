@@ -1,0 +1,145 @@
+"""What a vote that has passed does to the weights and to the run state: the same for whoever sees it, at once or late.
+
+After an interval's last step the guard split is scored and the interval's statistics are frozen. That can be done again: where a
+failure comes between, nothing of it is in the run state yet.
+"""
+
+import logging
+import math
+import time
+
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.learning_rate import learning_rate
+from frostline_contract.phases import Phase
+from frostline_contract.plan import StateTag
+from frostline_contract.statistics import GuardReading, IntervalStatistics, StepRecord
+from frostline_trainer.step.evaluation import evaluate, sample_losses
+from frostline_trainer.step.generation import Generation, StepGradients
+from frostline_trainer.step.run_state import IntervalSums, RunState
+from frostline_trainer.step.vote import VoteResult
+
+log = logging.getLogger(__name__)
+
+
+def commit_step(generation: Generation, state: RunState, calendar: DecisionCalendar, step: int, gradients: StepGradients,
+                result: VoteResult) -> None:  # fmt: skip
+    """Update the weights, or refuse the step. `state` changes only when the units are whole again; `record_step` follows."""
+    training = generation.context.job.training
+    tag = StateTag(lineage=state.lineage, step=step, generation=generation.plan.generation)
+    audited_step = step if gradients.audited else state.audited_step
+    if not result.finite:
+        log.warning("step %d refused: loss %s, gradient norm %s", step, result.loss, result.gradient_norm)
+        generation.refuse(gradients, tag)
+        state.refused_steps += 1
+        state.audited_step = audited_step
+        return
+    rate = learning_rate(training.optimizer, training.schedule, state.accepted_steps + 1, calendar.total_steps)
+    rate *= _rate_scale(generation)
+    generation.commit(gradients, rate, result.gradient_norm, tag)
+    # With batch: per_replica one step stands for dp_degree of the schedule's.
+    state.accepted_steps += generation.shape.dp_degree if training.batch == "per_replica" else 1
+    state.learning_rate_peak = max(state.learning_rate_peak, rate)
+    state.learning_rate = rate
+    state.audited_step = audited_step
+    sums = state.interval
+    sums.accepted += 1
+    sums.loss_sum += result.loss
+    sums.unit_squares = [
+        a + b for a, b in zip(sums.unit_squares or [0.0] * len(result.unit_squares), result.unit_squares, strict=True)
+    ]
+
+
+def record_step(generation: Generation, state: RunState, step: int, result: VoteResult, seconds: float,
+                parts: dict[str, float]) -> None:  # fmt: skip
+    """The step is the last committed one, and its record waits for a later vote. seconds: it took; parts: of it, by phase."""
+    shape = generation.shape
+    state.step, state.vote_lineage, state.vote_generation = step, state.lineage, generation.plan.generation
+    state.data_epoch, state.data_offset = generation.feed.place_of(step + 1)
+    refused = not result.finite
+    if result.cache_hits + result.cache_misses and not state.cache_step:
+        state.cache_step = step
+    state.unconfirmed = StepRecord(
+        lineage=state.lineage,
+        step=step,
+        loss=result.loss,
+        learning_rate=0.0 if refused else state.learning_rate,
+        gradient_norm=result.gradient_norm,
+        unit_gradient_norms=tuple(math.sqrt(square) for square in result.unit_squares),
+        freeze_point=state.freeze_point,
+        refused=refused,
+        degrees=shape.degrees,
+        generation=str(generation.plan.generation),
+        step_seconds=seconds,
+        step_parts=parts,
+        samples_per_second=generation.context.batch_size(shape.dp_degree) / seconds if seconds > 0 else 0.0,
+        cache_hits=result.cache_hits,
+        cache_misses=result.cache_misses,
+        time_seconds=time.time(),
+        numerics_hash=state.chain(step, refused, generation.context.numerics),
+    )
+    if refused and state.refused_steps > generation.context.job.training.refused_steps_max:
+        state.failure = _refusal_text(generation, state, step, result)
+
+
+def is_open(state: RunState, calendar: DecisionCalendar) -> bool:
+    """Whether the last committed step ends an interval that has not been closed yet."""
+    return state.step > 0 and calendar.ends_interval(state.step) and state.interval.first_step <= state.step
+
+
+def close_interval(generation: Generation, state: RunState, calendar: DecisionCalendar) -> None:
+    """Score the guard split where it is due, and freeze the statistics of the interval that ends with the last committed step.
+
+    Collective. They leave when a later vote has passed.
+    """
+    context, step, sums = generation.context, state.step, state.interval
+    number = calendar.interval_of(step)
+    every = context.job.evaluation.every_intervals
+    guard = _read_guard(generation) if every and number % every == 0 else None
+    count = max(sums.accepted, 1)
+    statistics = IntervalStatistics(
+        number=number,
+        lineage=state.lineage,
+        first_step=calendar.first_step_of(number),
+        last_step=step,
+        freeze_point=state.freeze_point,
+        unit_gradient_norms=tuple(math.sqrt(square / count) for square in sums.unit_squares or [0.0] * context.num_units),
+        unit_parameters=tuple(sum(p.numel() for p in unit.parameters()) for unit in context.cut.units),
+        unit_forward_flops=context.unit_flops,
+        learning_rate=state.learning_rate if sums.accepted else 0.0,
+        learning_rate_peak=state.learning_rate_peak,
+        loss_mean=sums.loss_sum / count,
+        accepted_steps=sums.accepted,
+        guard=guard,
+    )
+    if guard is not None:
+        loss, best = guard.metrics["loss"], state.best_guard_loss
+        state.best_guard_loss = loss if best is None else min(best, loss)
+        if state.unconfirmed is not None:
+            state.unconfirmed = state.unconfirmed.model_copy(update={"evaluation": guard.metrics})
+    state.unconfirmed_statistics, state.interval = statistics, IntervalSums(first_step=step + 1)
+
+
+def _rate_scale(generation: Generation) -> float:
+    """With batch: per_replica the global batch grows with dp_degree; the rate may follow (never by default)."""
+    training, degree = generation.context.job.training, generation.shape.dp_degree
+    if training.batch != "per_replica" or training.learning_rate_scaling == "none":
+        return 1.0
+    return float(degree) if training.learning_rate_scaling == "linear" else degree**0.5
+
+
+def _refusal_text(generation: Generation, state: RunState, step: int, result: VoteResult) -> str:
+    bad = [unit for unit, square in enumerate(result.unit_squares) if not square < float("inf")]
+    names = [generation.context.cut.unit_names[unit] for unit in bad]
+    samples = [index for index in generation.feed.batch(step).indices if index >= 0]
+    return (
+        f"{state.refused_steps} steps had non-finite values, more than "
+        f"training.refused_steps_max {generation.context.job.training.refused_steps_max}; "
+        f"step {step}: loss {result.loss}, gradient not finite in {names[:1] or 'no unit'}, samples {samples[:8]}...; "
+        "lower training.optimizer.learning_rate or check these samples"
+    )
+
+
+def _read_guard(generation: Generation) -> GuardReading:
+    generation.phase(Phase.EVALUATE)
+    rows, metrics = evaluate(generation, generation.context.data.guard)
+    return GuardReading(losses=sample_losses(rows), metrics=metrics)

@@ -1,0 +1,138 @@
+"""What every generation of a worker shares: the job, its data, the model's units and the derived numerics."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from frostline_contract.job import Job
+from frostline_contract.pieces import Pieces
+from frostline_contract.shape import deal_leaves
+from frostline_trainer.data.load import TaskData
+from frostline_trainer.data.order import BatchOrder
+from frostline_trainer.model import CutModel
+from frostline_trainer.process.plug import Plug
+from frostline_trainer.replication.inventory import Holdings
+from frostline_trainer.step import transfer
+from frostline_trainer.step.alignment import aligned
+from frostline_trainer.step.compiling import compiler_versions
+from frostline_trainer.step.device_clock import DeviceClock, clock_of
+from frostline_trainer.step.device_trail import Trail
+from frostline_trainer.step.optimizer import Moments
+from frostline_trainer.step.precision import Precision, precision_of
+
+
+@dataclass
+class RunContext:
+    """Constants of the run in this process, and the state that its units carry.
+
+    hidden_shape: (tokens, width) of one sample's boundary activation. dropout: whether any unit draws random numbers.
+    unit_flops: forward FLOPs of one sample through each unit. probe_digest: of this machine's numerics.
+    weights_digest: of the initial weights, as the run knows them.
+    place_dependence: which unit gives a sample other bits at another place of its tile, in words; empty where none does.
+    sample_tile_cost: seconds of the prefix one sample at a time over whole micro-batches; 0 where that was not measured.
+    moments: optimizer state of all units held here. holdings: which of their pieces are whole, and at which state. plug: what
+    may change a step's computation from outside. device_clock: of the device's work; trail: what it has come to of it.
+    """
+
+    job: Job
+    data: TaskData
+    task: Any
+    cut: CutModel
+    device: torch.device
+    hidden_shape: tuple[int, int]
+    dropout: bool
+    unit_flops: tuple[int, ...]
+    probe_digest: str = ""
+    probe_detail: str = ""
+    weights_digest: str = ""
+    place_dependence: str = ""
+    sample_tile_cost: float = 0.0
+    moments: Moments = field(default_factory=dict)
+    holdings: Holdings = field(default_factory=Holdings)
+    plug: Plug = field(default_factory=Plug)
+    device_clock: DeviceClock = field(init=False)
+    trail: Trail = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.device_clock = clock_of(self.device)
+        self.trail = Trail(lambda: self.device_clock)
+
+    @property
+    def num_units(self) -> int:
+        return len(self.cut.units)
+
+    @property
+    def pieces(self) -> Pieces:
+        """The table of the run's pieces."""
+        return Pieces(self.num_units, self.job.training.state_ranges)
+
+    @property
+    def precision(self) -> Precision:
+        return precision_of(self.job.training.precision, self.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of boundary activations, whether they are sent, cached or handed on."""
+        return self.precision.boundary
+
+    @property
+    def numerics(self) -> str:
+        """What the numerics' history names beside freeze points; "" for what every run had when that history was made."""
+        training = self.job.training
+        chunk = f"loss in chunks of {training.loss_chunk_tokens} tokens" if training.loss_chunk_tokens else ""
+        compiled = compiler_versions(self.device.type) if training.compile else ""
+        return ", ".join(filter(None, (self.precision.numerics, chunk, compiled)))
+
+    @property
+    def micro_batch_size(self) -> int:
+        return self.job.training.micro_batch_size
+
+    @property
+    def exact(self) -> bool:
+        return self.job.training.numerics == "exact"
+
+    def order(self, dp_degree: int, origin: tuple[int, int, int] = (0, 0, 0)) -> BatchOrder:
+        """The data order. With batch: per_replica the global batch is dp_degree times the job's."""
+        return BatchOrder(self.job.seed, len(self.data.train), self.batch_size(dp_degree), origin)
+
+    def batch_size(self, dp_degree: int) -> int:
+        widened = dp_degree if self.job.training.batch == "per_replica" else 1
+        return self.job.training.batch_size * widened
+
+    def num_microbatches(self, dp_degree: int) -> int:
+        return -(-self.batch_size(dp_degree) // self.micro_batch_size)
+
+    def leaf_bounds(self, dp_degree: int) -> tuple[int, ...]:
+        dealt = deal_leaves(self.job.training.reduction_leaves, dp_degree)
+        return (0, *(high for _, high in dealt))
+
+    def hidden_like(self) -> torch.Tensor:
+        """An empty boundary activation of one micro-batch."""
+        return torch.empty(self.micro_batch_size, *self.hidden_shape, dtype=self.dtype, device=self.device)
+
+    def for_device(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Collated inputs in the weights' type, in host memory as the device takes them; integers and labels keep their type.
+
+        On a device the mask of a task that predicts each token by those before it is left out, where all padding comes behind
+        what it pads: it would hide what no counted token sees, and keep the attention from its fastest kernels. On a CPU its
+        kernels with a mask and without have one speed, and runs keep the bits that they had.
+        """
+        causal = self.job.task.kind == "language_modeling" and getattr(self.data.train, "padding_comes_last", False)
+        unmasked = causal and self.device.type != "cpu"
+        weights = self.precision.weights
+        cast = {
+            name: tensor.to(weights if tensor.is_floating_point() and "label" not in name else tensor.dtype)
+            for name, tensor in inputs.items()
+            if not (unmasked and name == "attention_mask")
+        }
+        return cast if self.device.type == "cpu" else {name: transfer.page_locked(tensor) for name, tensor in cast.items()}
+
+    def on_device(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Collated inputs in the compute type, on the device, aligned."""
+        return {name: aligned(transfer.to_device(tensor, self.device)) for name, tensor in self.for_device(inputs).items()}
+
+
+def has_dropout(config: Any) -> bool:
+    """Whether any dropout probability of a transformers config is above 0."""
+    return any("drop" in key and isinstance(value, (int, float)) and value > 0 for key, value in config.to_dict().items())

@@ -1,0 +1,44 @@
+"""SHA-256 digests of the model's units: initial weights, and the state that a run ends with (docs/protocols.md 1.10)."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.unit_state import digest_of_pieces, export_piece, export_unit, run_digest, unit_digest
+
+
+def tied_names(context: RunContext) -> dict[int, frozenset[str]]:
+    """Parameter names that do not count in a unit's digest: a tied matrix counts once, in unit 0."""
+    tied = context.cut.tied
+    return {context.num_units - 1: frozenset({tied[1]})} if tied is not None else {}
+
+
+def weights_digest(context: RunContext) -> str:
+    """SHA-256 of the units' weights as they are now, without moments: before the first step it says what the run starts from.
+
+    It is over whole units, however the job cuts their state: weights are the same for any number of pieces.
+
+    Units are hashed beside each other, on the threads that the job gives a worker.
+    """
+
+    def digest_of(unit: int) -> bytes:
+        return unit_digest(export_unit(unit, context.cut.units[unit], {}), tied_names(context).get(unit, frozenset()))
+
+    with ThreadPoolExecutor(max_workers=context.job.training.threads) as threads:
+        return run_digest(list(threads.map(digest_of, range(context.num_units))))
+
+
+def world_digest(generation: Generation) -> str:
+    """The run's digest, agreed by all members: each piece's owner in replica 0 contributes its SHA-256."""
+    context, table, plan = generation.context, generation.context.pieces, generation.plan
+    digests = torch.zeros(table.count, 32, dtype=torch.int32)
+    for piece in plan.pieces_of(generation.worker_id) if generation.dp_rank == 0 else ():
+        generation.moved()
+        unit = table.unit_of(piece)
+        state = export_piece(table, piece, context.cut.units[unit], context.moments)
+        raw = unit_digest(state, tied_names(context).get(unit, frozenset()))
+        digests[piece] = torch.tensor(list(raw), dtype=torch.int32)
+    generation.world.all_reduce_sum(digests)
+    return digest_of_pieces(table, [bytes(row) for row in digests.tolist()])

@@ -1,0 +1,302 @@
+"""What a member computes in one generation: stages, gradient memory, optimizer; rebuilt in place when the freeze point moves.
+
+Everything here is a function of (placement, own place in it, freeze point); nothing asks "am I rank 0" in two places.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from frostline_contract.operations import Kind
+from frostline_contract.phases import Phase
+from frostline_contract.plan import SAMPLE, Plan, StateTag
+from frostline_contract.shape import leaf_micro_batches
+from frostline_trainer.generations.groups import Groups
+from frostline_trainer.memory import forget_peak
+from frostline_trainer.prefix.prefix import PrefixReader
+from frostline_trainer.replication.audited_step import Auditing
+from frostline_trainer.replication.audits import Audit, audit_is_due, audits_of
+from frostline_trainer.replication.buddies import Keeper, wards_stay_on_device
+from frostline_trainer.step.building import Builder, stage_settings
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.exchange import reduce_gradients
+from frostline_trainer.step.feed import BatchFeed
+from frostline_trainer.step.fence import wait_for_device
+from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.norms import gradient_norms, tell, unit_squares
+from frostline_trainer.step.optimizer import UnitOptimizer
+from frostline_trainer.step.stage import Stage, StageSettings
+from frostline_trainer.step.step_feed import StepFeed
+from frostline_trainer.step.tied import learning, stop_frozen_tie, sum_uses, tie_learns
+from frostline_trainer.step.unit_state import HOST, place_unit
+
+
+@dataclass
+class StepGradients:
+    """A computed, not yet committed step: the reduced gradient of each stage that learns, and what this member tells the vote.
+
+    audited: members have computed a part of each other's work again, and came to the same bits.
+    """
+
+    totals: dict[int, torch.Tensor]
+    losses: dict[int, float]
+    unit_squares: dict[int, float]
+    audited: bool = False
+
+
+class Generation:
+    """A member's part of one plan.
+
+    index: own global rank. phase: called with each phase as it is entered (docs/protocols.md 7.1).
+    moved: called as often as a part of a long phase is done.
+    codec_chain, round_trip: the lossy codec's part of the function, () and None where there is none.
+    origin: (step, epoch, offset) of the data where this generation starts.
+    """
+
+    def __init__(self, context: RunContext, plan: Plan, index: int, groups: Groups, freeze_point: int,
+                 phase: Callable[[Phase], None], codec_chain: tuple[int, ...] = (), round_trip: Any = None,
+                 origin: tuple[int, int, int] = (0, 0, 0), moved: Callable[[], None] = lambda: None) -> None:  # fmt: skip
+        assert groups.world is not None and groups.transport is not None, "a leaver computes nothing"
+        self.context, self.plan, self.placement, self.groups = context, plan, plan.placement, groups
+        assert plan.pieces == context.pieces, f"the plan has {plan.pieces}, the job {context.pieces}"
+        self.worker_id = plan.placement.workers[index]
+        self.shape = plan.placement.shape
+        assert self.shape.mesh.degree("tp") == 1, f"stages compute whole tensors, the plan has {self.shape.degrees}"
+        self.pp_rank, self.dp_rank = self.shape.pp_rank(index), self.shape.dp_rank(index)
+        self.world, self.transport = groups.world, groups.transport
+        self.phase, self.moved = phase, moved
+        self.num_microbatches = context.num_microbatches(self.shape.dp_degree)
+        self.num_leaves = context.job.training.reduction_leaves
+        self._settings = stage_settings(context, plan.prefix_tile == SAMPLE)
+        self._index = index
+        self._needed, self._speaks_for = plan.needs(self.worker_id), self._covers()
+        here, wards = plan.placement.units_of(self.worker_id), plan.pieces.units_of(plan.wards_of(self.worker_id))
+        here = [*here, *(wards if wards_stay_on_device(context, plan, wards) else ())]
+        for unit in sorted(range(context.num_units), key=here.__contains__):  # what leaves makes room first
+            place_unit(unit, context.cut.units[unit], context.moments, context.device if unit in here else HOST)
+        forget_peak(context.device)
+        self.buffers: dict[int, GradientBuffers] = {}
+        self.prefix: PrefixReader | None = None
+        self.freeze_to(freeze_point, codec_chain, round_trip)
+        self.rewind(origin)
+
+    # ---- building
+
+    def freeze_to(self, freeze_point: int, codec_chain: tuple[int, ...] = (), round_trip: Any = None) -> None:
+        """Rebuild stages, gradient memory and optimizer for another freeze point; weights and moments stay where they are."""
+        context = self.context
+        self.give_back()
+        self.freeze_point = freeze_point
+        settings = StageSettings(**{**vars(self._settings), "codec_chain": codec_chain, "round_trip": round_trip})
+        self._builder = Builder(context, self.placement, self.transport, freeze_point, settings)
+        self._program = self._builder.programs(len(self.own_micro_batches()), self._leaf_sizes())[self.pp_rank]
+        self.evaluation = self._builder.evaluation()[self.pp_rank].compute
+        self.stages: dict[int, Stage] = {}
+        self.buffers = {}
+        for number in self.shape.stages_of(self.pp_rank):
+            stage = self.stages[number] = self._builder.stage(number)
+            if not stage.is_frozen:
+                self.buffers[number] = self._builder.buffers(stage)
+        self.keeper = Keeper(context, self.plan, self._index, self.world, freeze_point)
+        stop_frozen_tie(context, freeze_point, self.plan.placement.units_of(self.worker_id))
+        trainable = [pair for stage in self.stages.values() for pair in stage.trainable()]
+        self.optimizer = UnitOptimizer(context.job.training.optimizer, trainable, context.moments)
+        self.pipeline = self._builder.pipeline(self.stages, self.buffers)
+        self.prefix = None
+
+    def give_back(self) -> None:
+        """Between steps: the gradient memory goes back, before whatever comes next takes its own."""
+        for buffers in self.buffers.values():
+            buffers.give_back()
+
+    def rewind(self, origin: tuple[int, int, int]) -> None:
+        """The data starts at (step, epoch, offset); again, after a rollback."""
+        self.feed = BatchFeed(self.context, self.shape.dp_degree, origin)
+        self._step_feed = StepFeed(self.context, self.feed, self.own_micro_batches(), 0 in self.stages)
+
+    def use_cache(self, cache: Any, previous_boundary: int | None) -> None:
+        """Read the frozen prefix through the cache: only where stage 0 holds all of it."""
+        stage = self.stages.get(0)
+        if stage is not None and 0 < self.freeze_point <= self.placement.stage_bounds[1]:
+            data = self.context.data
+            self.prefix = PrefixReader(self.context, stage, data.train, cache, self.freeze_point, previous_boundary)
+
+    # ---- tied embeddings
+
+    @property
+    def _tied_stages(self) -> set[int]:
+        """The stages whose gradients are complete only after the two uses of a tied matrix were summed."""
+        return {0, self.shape.num_stages - 1} if tie_learns(self.context, self.freeze_point) else set()
+
+    def _exchange_tied(self) -> None:
+        """Each use of a tied matrix was summed over its own tree; now both copies get the sum of the two."""
+        tied = self.context.cut.tied
+        uses = sorted(self._tied_stages & self.stages.keys())
+        if tied is None or not uses:
+            return
+        mine = [self.stages[0].units[0].get_parameter(tied[0]).grad] if 0 in uses else []
+        last = self.shape.num_stages - 1
+        mine += [self.stages[last].units[-1].get_parameter(tied[1]).grad] if last in uses else []
+        peer = next((one.peer for one in self._program.exchange if one.kind is Kind.SEND), self.pp_rank)
+        sum_uses(mine, self.transport, peer)
+
+    # ---- a step
+
+    def compute(self, step: int) -> StepGradients:
+        """Schedule and exchange: afterwards the reduced gradients are complete on the device (docs/protocols.md 2.1, 2.2)."""
+        batch = self.feed.batch(step)
+        self.phase(Phase.LOAD)
+        self.keeper.expect()
+        micro_batches = self._step_feed.micro_batches(batch, self.prefix)
+        self.phase(Phase.SCHEDULE)
+        audits = self._audits(step)
+        audited = next((audit.micro_batch for audit in audits if audit.replica == self.dp_rank), None)
+        builder = self._builder
+        result = self.pipeline.run(
+            self._program.compute, micro_batches, step, builder.loss(batch), builder.upstream_learns, audited
+        )
+        if audits:
+            self._fence()
+            self.phase(Phase.AUDIT)
+            again = builder.again(self.pipeline, self.stages, self.feed, batch, self.moved)
+            Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
+        self.phase(Phase.EXCHANGE)
+        totals = self._exchange()
+        self.phase(Phase.NORMS)
+        named = self._named_gradients() if self.dp_rank == 0 else []
+        told = tell([*gradient_norms(named), *(loss.double() for loss in result.losses.values())])
+        self._fence()
+        self.keeper.post()
+        figures = told.tolist()
+        squares, losses = unit_squares(named, figures[: len(named)]), figures[len(named) :]
+        self.keeper.collect()
+        return StepGradients(totals, dict(zip(result.losses, losses, strict=True)), squares, audited=bool(audits))
+
+    def _fence(self) -> None:
+        """All that the device was given is done, and no group has failed."""
+        wait_for_device(self.context.trail, self.groups)
+
+    def _audits(self, step: int) -> list[Audit]:
+        job = self.context.job
+        if not audit_is_due(job.training, step):
+            return []
+        return audits_of(self.plan, job.seed, step, self.num_microbatches, self.num_leaves)
+
+    def _exchange(self) -> dict[int, torch.Tensor]:
+        """Each stage's reduced gradient; it leaves for its buddies as soon as it is complete."""
+        totals, tied = {}, self._tied_stages
+        for number in [one.stage for one in self._program.exchange if one.kind is Kind.REDUCE]:
+            totals[number] = self._reduce(self.buffers[number])
+            if number not in tied:
+                self.keeper.send(number, self.buffers[number], totals[number])
+        self._exchange_tied()
+        for number in tied & totals.keys():
+            self.keeper.send(number, self.buffers[number], totals[number])
+        return totals
+
+    def commit(self, gradients: StepGradients, learning_rate: float, gradient_norm: float, tag: StateTag) -> None:
+        """Scale, clip, update own units and wards; their pieces are torn meanwhile, and at `tag` once the device has finished.
+
+        It needs no group: a late commit, after a failure, is the same call. Pieces that are at `tag` already stay as they are;
+        those that were torn before stay torn.
+        """
+        self.keeper.finish_sending()
+        whole = self._whole_pieces()
+        if any(state == tag for state in whole.values()):
+            assert all(state == tag for state in whole.values()), f"some pieces are at {tag} and some are not: {whole}"
+            self._end_step(gradients)
+            return
+        self.context.holdings.tear(piece for piece in whole if self.plan.pieces.unit_of(piece) >= self.freeze_point)
+        clip = self.context.job.training.clip_norm
+        factor = min(1.0, clip / (gradient_norm + 1e-6)) if clip is not None else 1.0
+        if factor < 1.0:
+            for total in gradients.totals.values():
+                total.mul_(factor)
+        self.optimizer.step(learning_rate)
+        self.phase(Phase.UPDATE)
+        self.keeper.commit(learning_rate, factor)
+        wait_for_device(self.context.trail)
+        self.context.holdings.settle(whole, tag)
+        self._end_step(gradients)
+
+    def refuse(self, gradients: StepGradients, tag: StateTag) -> None:
+        """Drop a step's gradients; the pieces go on unchanged, at `tag`. Needs no group either."""
+        self.keeper.finish_sending()
+        self.context.holdings.settle(self._whole_pieces(), tag)
+        self._end_step(gradients)
+
+    def _whole_pieces(self) -> dict[int, StateTag]:
+        """Own pieces and wards that are whole, with the state that they are at."""
+        states = {piece: self.context.holdings.state(piece) for piece in self._needed}
+        return {piece: state for piece, state in states.items() if state is not None}
+
+    def _end_step(self, gradients: StepGradients) -> None:
+        for number, total in gradients.totals.items():
+            self.buffers[number].release(total)
+        self.keeper.drop()
+
+    def abandon(self, keep_prepared: bool) -> None:
+        """Drop everything that refers to the groups, so that their sockets close (docs/design.md 12.1).
+
+        keep_prepared: the reduced gradients of a prepared step stay, for a late commit.
+        """
+        self.pipeline.abandon()
+        self.context.trail.forget()
+        self.keeper.abandon(keep_prepared)
+        if not keep_prepared:
+            self.give_back()
+        self.groups.close()
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """For the vote: pieces for whose cover this member speaks, and which are covered."""
+        return frozenset(piece for piece in self._speaks_for if self.context.holdings.state(piece) is not None)
+
+    def _covers(self) -> list[int]:
+        """Pieces for whose cover this member speaks: its wards; as owner in replica 0, those with owners in two failure domains.
+
+        A plan without buddies says nothing about failure domains: nothing is covered.
+        """
+        plan = self.plan
+        own = plan.pieces_of(self.worker_id) if self.dp_rank == 0 and plan.buddies else []
+        twice = [piece for piece in own if not plan.buddies[piece] and piece not in plan.uncovered]
+        return twice + plan.wards_of(self.worker_id)
+
+    def close(self) -> None:
+        self.groups.close()
+
+    def _reduce(self, buffers: GradientBuffers) -> torch.Tensor:
+        replicas = self.groups.along("dp")
+        total = reduce_gradients(buffers, replicas, self.placement.leaf_bounds, self.num_leaves, self.context.exact)
+        buffers.adopt(total)
+        return total
+
+    def _named_gradients(self) -> list[tuple[int, torch.Tensor]]:
+        """Each learning parameter's gradient with its unit; a tied matrix counts once, in unit 0."""
+        tied = self.context.cut.tied if self._tied_stages else None
+        return [
+            (unit, parameter.grad)
+            for stage in self.stages.values()
+            for unit, _ in stage.trainable()
+            for name, parameter in learning(self.context, self.freeze_point, unit)
+            if parameter.grad is not None and not (tied and unit == self.context.num_units - 1 and name == tied[1])
+        ]
+
+    def own_micro_batches(self) -> list[int]:
+        """Numbers of the micro-batches that this replica computes."""
+        leaves = self.placement.leaves_of(self.dp_rank)
+        return [m for leaf in leaves for m in leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)]
+
+    def _leaf_sizes(self) -> tuple[int, ...]:
+        """Micro-batches of each leaf that this replica sums; where sums are not exact, each stands alone."""
+        if not self.context.exact:
+            return (1,) * len(self.own_micro_batches())
+        leaves = self.placement.leaves_of(self.dp_rank)
+        return tuple(len(leaf_micro_batches(leaf, self.num_microbatches, self.num_leaves)) for leaf in leaves)
+
+    def prefetch(self, steps: range) -> None:
+        """Tell the cache which samples coming steps will read."""
+        for step in steps if self.prefix is not None else ():
+            self._step_feed.prefetch(step, self.prefix)

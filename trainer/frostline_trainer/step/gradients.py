@@ -1,0 +1,170 @@
+"""Gradient memory of one stage: flat buffers whose views are the parameters' `.grad`, summed leaf by leaf.
+
+Each parameter's part of a flat buffer starts at a 64-byte boundary, and a unit's part is laid out the same on every stage, so
+that kernels see the same alignment wherever the unit is computed.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from frostline_contract.shape import leaf_micro_batches
+from frostline_trainer.step.alignment import ALIGNMENT_BYTES
+from frostline_trainer.step.tree import TreeSum
+
+UNIT_ALIGNMENT = 128
+"""Elements: at least 256 bytes for every type."""
+
+
+class GradientBuffers:
+    """The flat gradient of `parameters_by_unit`'s trainable parameters.
+
+    parameters_by_unit: (unit index, its trainable parameters in order). num_microbatches, num_leaves: the whole step's.
+    exact: sum in tree order; otherwise one buffer takes everything in the order of computation. members: of the group that
+    shares the sum; a buffer has some room behind its content, so that it is that many chunks of equal size.
+    """
+
+    def __init__(self, parameters_by_unit: Sequence[tuple[int, Sequence[nn.Parameter]]], num_microbatches: int, num_leaves: int,
+                 exact: bool = True, members: int = 1) -> None:  # fmt: skip
+        self.parameters = [parameter for _, group in parameters_by_unit for parameter in group]
+        self._num_microbatches, self._num_leaves, self._exact = num_microbatches, num_leaves, exact
+        self._offsets: list[int] = []
+        self.unit_slices: dict[int, slice] = {}
+        length = 0
+        for unit, group in parameters_by_unit:
+            start = length
+            for parameter in group:
+                length += -length % (ALIGNMENT_BYTES // parameter.element_size())
+                self._offsets.append(length)
+                length += parameter.numel()
+            self.unit_slices[unit] = slice(start, length)
+            length += -length % UNIT_ALIGNMENT
+        self.length = length
+        self.chunk = -(-length // (members * UNIT_ALIGNMENT)) * UNIT_ALIGNMENT
+        self._capacity = self.chunk * members
+        self._views: dict[int, list[torch.Tensor]] = {}
+        self._free: list[torch.Tensor] = []
+        self._rooms: dict[str, torch.Tensor] = {}
+        self._open: torch.Tensor | None = None
+        self._open_node = (0, 1)
+        self._tree = TreeSum(num_leaves, self._free.append)
+        self._leaf_of = [leaf for leaf in range(num_leaves) for _ in leaf_micro_batches(leaf, num_microbatches, num_leaves)]
+
+    def before_backward(self, micro_batch: int) -> None:
+        """Point the `.grad`s at the buffer into which this micro-batch's gradients are added."""
+        if self._open is not None or not self.parameters:
+            return
+        leaf = self._leaf_of[micro_batch]
+        # A leaf of one micro-batch is added straight into its finished left sibling: that addition IS the tree's first level.
+        if self._exact and leaf & 1 and self._members(leaf) == 1 and (leaf - 1, 1) in self._tree.nodes:
+            self._open, self._open_node = self._tree.take(leaf - 1, 1), (leaf - 1, 2)
+        else:
+            self._open, self._open_node = self.spare_buffer().zero_(), (leaf, 1)
+        self._bind(self._open)
+
+    def after_backward(self, micro_batch: int) -> None:
+        """A micro-batch's gradients are complete; a finished leaf joins the tree."""
+        if self._open is None or not self._exact:
+            return
+        leaf = self._leaf_of[micro_batch]
+        if micro_batch == leaf_micro_batches(leaf, self._num_microbatches, self._num_leaves)[-1]:
+            buffer, self._open = self._open, None
+            self._tree.push(*self._open_node, buffer)
+
+    def begin_apart(self) -> torch.Tensor:
+        """Point the `.grad`s at a buffer of zeros, for one micro-batch's gradient alone; it comes back by `join` or `release`."""
+        apart = self.spare_buffer().zero_() if self.parameters else torch.empty(0)
+        if self.parameters:
+            self._bind(apart)
+        return apart
+
+    def join(self, micro_batch: int, apart: torch.Tensor) -> None:
+        """Add a micro-batch that was computed apart: the bits of one that was added as it was computed.
+
+        Both are one addition of its gradient to the same sum, and no sum here is a negative zero, which alone could tell.
+        """
+        if not self.parameters:
+            return
+        self.before_backward(micro_batch)
+        assert self._open is not None
+        self._bind(self._open.add_(apart))
+        self.recycle(apart)
+        self.after_backward(micro_batch)
+
+    def pieces(self) -> dict[tuple[int, int], torch.Tensor]:
+        """Take the tree nodes that this replica has computed; exact sums only. A whole-tree sum goes to `adopt`."""
+        nodes, self._tree.nodes = self._tree.nodes, {}
+        return nodes
+
+    def take_accumulated(self) -> torch.Tensor:
+        """The plain sum; only where sums are not exact."""
+        assert self._open is not None
+        buffer, self._open = self._open, None
+        return buffer
+
+    def adopt(self, total: torch.Tensor) -> None:
+        """`total` is the step's gradient: the `.grad`s become its views."""
+        self._bind(total)
+
+    def release(self, total: torch.Tensor) -> None:
+        """The step is over: the buffer may be used again."""
+        self.unbind()
+        self.recycle(total)
+
+    def unbind(self) -> None:
+        """The `.grad`s show nothing."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def span(self, units: Sequence[int]) -> slice:
+        """Where consecutive units lie in a flat buffer, with the room behind each that aligns the next."""
+        stop = self.unit_slices[units[-1]].stop
+        return slice(self.unit_slices[units[0]].start, stop + -stop % UNIT_ALIGNMENT)
+
+    def abandon(self) -> None:
+        """Drop a half-computed step."""
+        self.unbind()
+        self._open = None
+        self._tree.nodes = {}
+
+    def give_back(self) -> None:
+        """Between steps, for the last time: all memory goes back at once, whoever still refers to this object."""
+        self.abandon()
+        self._free.clear()
+        self._rooms.clear()
+        self._views.clear()
+
+    def views(self, buffer: torch.Tensor) -> list[torch.Tensor]:
+        """The parameters' gradients inside `buffer`, in order."""
+        views = self._views.get(buffer.data_ptr())
+        if views is None:
+            sizes = zip(self._offsets, self.parameters, strict=True)
+            views = [buffer[offset : offset + parameter.numel()].view_as(parameter) for offset, parameter in sizes]
+            self._views[buffer.data_ptr()] = views
+        return views
+
+    def _bind(self, buffer: torch.Tensor) -> None:
+        for parameter, view in zip(self.parameters, self.views(buffer), strict=True):
+            parameter.grad = view
+
+    def spare_buffer(self) -> torch.Tensor:
+        """A buffer of `chunk` elements a member with any content; it comes back through `release` or `recycle`."""
+        return self._free.pop() if self._free else self._allocate(self._capacity)
+
+    def room(self, name: str, length: int) -> torch.Tensor:
+        """Memory of so many elements with any content, the same in every step: fresh memory costs more than its use."""
+        if name not in self._rooms:
+            self._rooms[name] = self._allocate(length)
+        assert self._rooms[name].numel() == length
+        return self._rooms[name]
+
+    def _allocate(self, length: int) -> torch.Tensor:
+        like = self.parameters[0]
+        return torch.empty(length, dtype=like.dtype, device=like.device)
+
+    def recycle(self, buffer: torch.Tensor) -> None:
+        self._free.append(buffer)
+
+    def _members(self, leaf: int) -> int:
+        return len(leaf_micro_batches(leaf, self._num_microbatches, self._num_leaves))

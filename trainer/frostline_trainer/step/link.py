@@ -1,0 +1,148 @@
+"""Measured cost of communication in a generation, between machines and within one: what the planner needs to know of the links.
+
+Neighbours along the pipeline measure messages, replicas of a stage measure sums, over the transport and the groups that steps
+use, in the device's own time. A plan without pipeline or replicas is measured in gloo's world; where it uses NCCL, not at all.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from frostline_contract.mesh import Mesh
+from frostline_contract.statistics import LinkProfile
+from frostline_trainer.generations.groups import Groups
+from frostline_trainer.step.device_clock import DeviceClock
+from frostline_trainer.step.fence import POLL_SECONDS
+from frostline_trainer.transport.collectives import Group
+
+SMALL, LARGE = 16, 262_144
+"""float32 elements of a latency and of a bandwidth probe."""
+REPETITIONS = 3
+UNMEASURED = LinkProfile(
+    latency_seconds=0.0, bandwidth_bytes_per_second=0.0, reduce_latency_seconds=0.0, reduce_bandwidth_bytes_per_second=0.0
+)
+
+
+@dataclass(frozen=True)
+class Links:
+    """far: between machines. near: within one. None where this member has no such link; a figure that is 0 was not measured."""
+
+    far: LinkProfile | None = None
+    near: LinkProfile | None = None
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Who measures. machine: the id of its machine's kernel. device, clock: of the tensors that steps send."""
+
+    machine: str
+    device: torch.device
+    clock: DeviceClock
+
+
+def measure_links(groups: Groups, mesh: Mesh, here: Endpoint) -> Links:
+    """All members call it together. Nothing for a lone worker."""
+    world = groups.world
+    if world is None or world.size == 1:
+        return Links()
+    machines = _machines(world, here.machine)
+    figures: dict[bool, dict[str, float]] = {True: {}, False: {}}
+    meter = _Meter(groups, here)
+    for other, probe in meter.neighbours(mesh.line(world.index, "pp")):
+        near = machines[other] == machines[world.index]
+        figures[near] |= _figures("", probe(SMALL), probe(LARGE))
+    group, members = meter.summed(mesh.line(world.index, "dp"))
+    if group is not None:
+        near = len({machines[member] for member in members}) == 1
+        figures[near] |= _figures("reduce_", meter.sum_over(group, SMALL), meter.sum_over(group, LARGE))
+    far, near_by = (UNMEASURED.model_copy(update=found) if found else None for found in (figures[False], figures[True]))
+    return Links(far, near_by)
+
+
+def _figures(prefix: str, latency: float, slow: float) -> dict[str, float]:
+    return {f"{prefix}latency_seconds": latency, f"{prefix}bandwidth_bytes_per_second": 4 * LARGE / max(slow - latency, 1e-6)}
+
+
+def _machines(world: Group, own: str) -> list[int]:
+    """A number for each member's machine, by global rank."""
+    numbers = torch.zeros(world.size, dtype=torch.float64)
+    numbers[world.index] = int.from_bytes(hashlib.sha256(own.encode()).digest()[:6])
+    world.all_reduce_sum(numbers)
+    return [int(number) for number in numbers]
+
+
+Probe = Callable[[int], float]
+"""Number of float32 elements -> seconds, the fastest of a few."""
+
+
+class _Meter:
+    """Probes of one member's links."""
+
+    def __init__(self, groups: Groups, here: Endpoint) -> None:
+        assert groups.world is not None and groups.transport is not None
+        self._groups, self._world, self._transport, self._here = groups, groups.world, groups.transport, here
+
+    def neighbours(self, pipeline: Sequence[int]) -> list[tuple[int, Probe]]:
+        """(global rank, its probe) of those next to this member: 0 and 1, 2 and 3 first, then 1 and 2, 3 and 4.
+
+        pipeline: the global ranks of this member's replica, by pipeline rank.
+        """
+        if len(pipeline) > 1:
+            own = self._transport.index
+            others = [other for other in (own ^ 1, ((own + 1) ^ 1) - 1) if 0 <= other < len(pipeline)]
+            return [(pipeline[other], partial(self._over_transport, other)) for other in others]
+        other = self._world.index ^ 1
+        return [(other, partial(self._over_world, other))] if self._world_stands_for_links and other < self._world.size else []
+
+    def summed(self, replicas: Sequence[int]) -> tuple[Group | None, Sequence[int]]:
+        """The group whose sum is measured, and its members. replicas: the global ranks that share this member's stages."""
+        if len(replicas) > 1:
+            return self._groups.along("dp"), replicas
+        return (self._world, range(self._world.size)) if self._world_stands_for_links else (None, ())
+
+    def sum_over(self, group: Group, elements: int) -> float:
+        """Seconds of a sum over a group."""
+        payload = torch.zeros(elements, device="cpu" if group is self._world else self._here.device)
+        return self._fastest(lambda: group.all_reduce_sum(payload))
+
+    @property
+    def _world_stands_for_links(self) -> bool:
+        """Whether what steps send goes over gloo, as the world's messages do."""
+        return not self._groups.wait_on_device
+
+    def _over_transport(self, other: int, elements: int) -> float:
+        payload, landing = (torch.zeros(elements, device=self._here.device) for _ in range(2))
+
+        def exchange() -> None:
+            arriving = self._transport.receive(landing, other)
+            self._transport.send(payload, other).wait()
+            arriving.wait()
+
+        return self._fastest(exchange)
+
+    def _over_world(self, other: int, elements: int) -> float:
+        payload, landing = torch.zeros(elements), torch.zeros(elements)
+
+        def exchange() -> None:
+            sent = self._world.send(payload, other, elements)
+            self._world.receive(landing, other, elements)
+            sent.wait()
+
+        return self._fastest(exchange)
+
+    def _fastest(self, exchange: Callable[[], object]) -> float:
+        """Seconds in the device's time; the first turn may set something up."""
+        clock, best = self._here.clock, float("inf")
+        for _ in range(REPETITIONS):
+            start = clock.mark()
+            exchange()
+            end = clock.mark()
+            while not end.query():
+                self._groups.check()
+                time.sleep(POLL_SECONDS)
+            best = min(best, clock.seconds(start, end))
+        return best

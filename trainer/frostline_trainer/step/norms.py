@@ -1,0 +1,32 @@
+"""Gradient norms of units, as the vote carries them."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from frostline_trainer.step.transfer import to_host
+
+
+def gradient_norms(gradients: Sequence[tuple[int, torch.Tensor]]) -> Sequence[torch.Tensor]:
+    """The L2 norm of each gradient, one foreach pass in float64, on the gradients' device.
+
+    gradients: (unit, gradient of one of its parameters).
+    """
+    return torch._foreach_norm([gradient for _, gradient in gradients], 2, torch.float64) if gradients else ()
+
+
+def tell(figures: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Float64 scalars as one tensor in host memory: all that a step's host reads of its device, whole behind the fence."""
+    return to_host(torch.stack(list(figures))) if figures else torch.empty(0, dtype=torch.float64)
+
+
+def unit_squares(gradients: Sequence[tuple[int, torch.Tensor]], norms: Sequence[float]) -> dict[int, float]:
+    """Squared L2 norm of each unit's gradient, squares added in the given order in float64.
+
+    gradients, norms: as for, and of, `gradient_norms`. What is not finite is infinite.
+    """
+    squares: dict[int, float] = {}
+    for (unit, _), norm in zip(gradients, norms, strict=True):
+        squares[unit] = squares.get(unit, 0.0) + norm * norm
+    return {unit: square if math.isfinite(square) else math.inf for unit, square in squares.items()}

@@ -1,0 +1,156 @@
+"""Progress of the training thread: which phase of which step it is in, and how long phases take (docs/protocols.md 7.1).
+
+The rolling 99th percentile is the exact one (nearest rank) of a phase's last WINDOW durations. A window forgets, which a run
+that reshapes and freezes needs and a sketch of the whole past (P2, t-digest) does not; it is right from the first sample on;
+and its cost in the step is one append, because it is sorted only when a heartbeat asks. Few durations say little about a
+tail: below FEW of them it is taken as twice the longest.
+
+Where a device runs behind the thread, the thread's durations say how long it took to hand the work over, and where it stood
+still behind a fence. There a step's parts and a member's own work are the device's seconds (`engine.device_trail`); deadlines
+follow from both, the longer counting.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from frostline_contract.phases import OWN_WORK, Phase
+from frostline_trainer.step.device_trail import Trail
+from frostline_trainer.transport.waiting import waits_of
+
+WINDOW = 512
+"""Durations kept of each phase: 4 KiB a phase. Above 100 samples a single outlier no longer moves the percentile."""
+
+FEW = 20
+
+
+@dataclass(frozen=True)
+class Now:
+    """seconds: since the phase was entered, or last moved in. waiting_seconds: for how long it has been blocked on other members;
+    0: it is not.
+    """
+
+    phase: Phase
+    seconds: float
+    waiting_seconds: float
+
+
+class PhaseClock:
+    """Written by the training thread; read by the heartbeat thread.
+
+    hook: called with each phase right after it was entered, in the training thread (planned faults). trail: of its device; None
+    before there is one.
+    """
+
+    def __init__(self) -> None:
+        self.hook: Callable[[Phase], None] | None = None
+        self.trail: Trail | None = None
+        self._lock = threading.Lock()
+        self._name, self._entered = Phase.START, time.monotonic()
+        self._moved = self._entered
+        self._thread = threading.get_ident()
+        self._waits = waits_of(self._thread)
+        self._waited = self._waits.total
+        self._parts: dict[str, float] = {}
+        self._means: dict[str, float] = {}
+        self._windows: dict[str, deque[float]] = {}
+        self._own = 0.0
+        self._busy = 0.0
+
+    def enter(self, name: Phase) -> None:
+        now, thread = time.monotonic(), threading.get_ident()
+        with self._lock:
+            self._end_phase(now)
+            self._name, self._entered, self._moved = name, now, now
+            if thread != self._thread:
+                self._thread, self._waits = thread, waits_of(thread)
+            self._waited = self._waits.total
+        if self.trail is not None:
+            self.trail.enter(name)
+        if self.hook is not None:
+            self.hook(name)
+
+    def moved(self) -> None:
+        """A part of a long phase is done (a tile scored, a file's piece written): it does not hang. Any thread may say so."""
+        with self._lock:
+            self._moved = time.monotonic()
+
+    def _end_phase(self, now: float) -> None:
+        name, seconds = self._name, now - self._entered
+        self._parts[name] = self._parts.get(name, 0.0) + seconds
+        self._window(name).append(seconds)
+        if name in OWN_WORK:
+            self._own += max(0.0, seconds - (self._waits.total - self._waited))
+
+    def _window(self, name: str) -> deque[float]:
+        window = self._windows.get(name)
+        if window is None:
+            window = self._windows[name] = deque(maxlen=WINDOW)
+        return window
+
+    def new_generation(self) -> None:
+        """Another shape takes other times: percentiles and means start anew."""
+        if self.trail is not None:
+            self.trail.take()
+        with self._lock:
+            self._windows.clear()
+            self._means.clear()
+            self._own = self._busy = 0.0
+
+    def now(self) -> Now:
+        with self._lock:
+            now, since = time.monotonic(), self._waits.since
+            return Now(self._name, now - self._moved, now - since if since else 0.0)
+
+    def take_parts(self) -> dict[str, float]:
+        """Seconds by phase since the last call: called once a step."""
+        with self._lock:
+            self._take_the_devices_word()
+            parts, self._parts = self._parts, {}
+            for name, seconds in parts.items():
+                self._means[name] = 0.9 * self._means.get(name, seconds) + 0.1 * seconds
+            if self._own:
+                self._busy = 0.9 * (self._busy or self._own) + 0.1 * self._own
+                self._own = 0.0
+        return {name: round(seconds, 6) for name, seconds in parts.items()}
+
+    def _take_the_devices_word(self) -> None:
+        """Where a device has left a trail since the last call, its seconds are the step's parts and own work."""
+        spent = self.trail.take() if self.trail is not None else {}
+        if not spent:
+            return
+        self._own = 0.0
+        for name, one in spent.items():
+            self._parts[name] = one.seconds
+            self._window(name).append(one.seconds)
+            if name in OWN_WORK:
+                self._own += one.seconds - one.waiting
+
+    def means(self) -> dict[str, float]:
+        """Rolling mean seconds a step, by phase."""
+        with self._lock:
+            return dict(self._means)
+
+    def busy_seconds(self) -> float:
+        """Rolling mean of a step's own work, without what was waited for other members; 0: no step yet in this generation."""
+        with self._lock:
+            return self._busy
+
+    def p99(self) -> dict[str, float]:
+        """Rolling 99th percentile of the seconds of each phase that was finished in this generation."""
+        with self._lock:
+            windows = {name: list(window) for name, window in self._windows.items()}
+        return {name: tail(durations) for name, durations in windows.items()}
+
+
+def tail(durations: list[float]) -> float:
+    """What nearly all durations stay below, seconds."""
+    return percentile(durations, 0.99) if len(durations) >= FEW else 2 * max(durations)
+
+
+def percentile(durations: list[float], share: float) -> float:
+    """The nearest-rank percentile: the least value that at least `share` of all values do not exceed."""
+    place = -int(-share * len(durations) // 1)
+    return sorted(durations)[place - 1]

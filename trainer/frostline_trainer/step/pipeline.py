@@ -1,0 +1,267 @@
+"""Runs a program on one pipeline rank: receives, computes, sends.
+
+Hidden activations travel downstream and their gradients upstream, one tensor each, between neighbouring stages. Where everything
+upstream of a stage is frozen no gradient travels; a wholly frozen stage (between a freeze and the reshape that follows it) runs
+forward only.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from frostline_contract.operations import LEADING_UP, Kind
+from frostline_trainer.process.plug import Plug
+from frostline_trainer.replication.evidence import Digest, Evidence, digest_of
+from frostline_trainer.step.chunks import Inputs, Score
+from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.programs import Carried, Instruction, Message
+from frostline_trainer.step.stage import Stage
+from frostline_trainer.transport.transport import Transfer, Transport
+
+EnterBoundary = Callable[[torch.Tensor, list[int], int], torch.Tensor]
+"""(boundary activations, samples, step) -> what the first unit that learns is given."""
+Loss = Score
+"""(the last stage's output, inputs) -> the micro-batch's share of the step's loss."""
+
+
+@dataclass
+class MicroBatch:
+    """What a stage needs of one micro-batch beside the hidden tensor.
+
+    number: its number in the whole step. inputs: masks and labels (and raw samples for stage 0). samples: which they are, -1
+    for padding. boundary: the frozen prefix's output where stage 0 has it already (from the cache).
+    """
+
+    number: int
+    inputs: Inputs
+    samples: list[int] = field(default_factory=list)
+    boundary: torch.Tensor | None = None
+
+
+@dataclass
+class PipelineResult:
+    """losses: loss of each micro-batch by its number, on the rank that runs the last stage. evidence: of the audited micro-batch,
+    by stage.
+    """
+
+    losses: dict[int, torch.Tensor] = field(default_factory=dict)
+    evidence: dict[int, Evidence] = field(default_factory=dict)
+
+
+@dataclass
+class _Passed:
+    """A micro-batch after its forward through a stage. root: the loss in the last stage, else the output: where the backward
+    begins. output: kept where a digest of it is wanted. gradient: of the output, once it is here.
+    """
+
+    entry: torch.Tensor | None
+    root: torch.Tensor
+    output: torch.Tensor | None = None
+    gradient: torch.Tensor | None = None
+
+
+@dataclass
+class _Step:
+    """What all operations of one step are told, and what they leave. number: the step's. audited: number of the micro-batch of
+    which evidence is kept. passed: by stage and micro-batch, between its forward and the end of its backward.
+    """
+
+    number: int
+    micro_batches: Sequence[MicroBatch]
+    loss: Loss
+    upstream_learns: Callable[[int], bool]
+    audited: int | None = None
+    result: PipelineResult = field(default_factory=PipelineResult)
+    passed: dict[tuple[int, int], _Passed] = field(default_factory=dict)
+
+
+class Pipeline:
+    """One rank's part of a pipeline.
+
+    stages: by stage number. buffers: gradient memory by stage number, for stages that learn. last_stage: its number.
+    transport: carries the messages of the replica's members. hidden_like: an empty tensor with a micro-batch's boundary shape,
+    type and device.
+    enter_boundary: what is done to the frozen prefix's output before the first unit that learns (an augmentation), or None.
+    plug: what may change its results from outside.
+    """
+
+    def __init__(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers], last_stage: int, transport: Transport,
+                 hidden_like: torch.Tensor, enter_boundary: EnterBoundary | None, plug: Plug) -> None:  # fmt: skip
+        self._enter_boundary, self._plug = enter_boundary, plug
+        self._stages, self._buffers = stages, buffers
+        self._last_stage, self._transport, self._hidden_like = last_stage, transport, hidden_like
+        self._sent: list[Transfer] = []
+        self._arriving: dict[Message, tuple[torch.Tensor, Transfer]] = {}
+        self._leaving: dict[Message, torch.Tensor] = {}
+
+    def run(self, program: Sequence[Instruction], micro_batches: Sequence[MicroBatch], step: int, loss: Loss,
+            upstream_learns: Callable[[int], bool], audited: int | None = None) -> PipelineResult:  # fmt: skip
+        """Run the computations and messages of a step's program.
+
+        micro_batches: the replica's, in the program's count. upstream_learns(stage): whether any unit before `stage` is
+        trainable. audited: number of the micro-batch of which evidence is kept.
+        """
+        state = _Step(step, micro_batches, loss, upstream_learns, audited)
+        for instruction in program:
+            if not self._carry(instruction):
+                self._compute(instruction, state)
+        self._finish_sending()
+        self._plug.end_of_schedule()
+        return state.result
+
+    def _carry(self, instruction: Instruction) -> bool:
+        """Start what the instruction sends or receives; False where it is a computation."""
+        if instruction.kind is Kind.RECEIVE:
+            tensor = torch.empty_like(self._hidden_like)
+            self._arriving[instruction.message] = tensor, self._transport.receive(tensor, instruction.peer)
+        elif instruction.kind is Kind.SEND:
+            self._sent.append(self._transport.send(self._leaving.pop(instruction.message), instruction.peer))
+        return instruction.kind in (Kind.RECEIVE, Kind.SEND)
+
+    def _compute(self, instruction: Instruction, state: _Step) -> None:
+        """Carry out a forward, a backward, or one of a backward's two parts, and keep what it gives rise to."""
+        kind, number = instruction.kind, instruction.stage
+        if kind is Kind.FORWARD:
+            self._forward_of(instruction, state)
+            return
+        place, upstream_learns = (number, instruction.micro_batch), state.upstream_learns(number)
+        passed, micro_batch = state.passed[place], state.micro_batches[instruction.micro_batch]
+        if kind in LEADING_UP and number < self._last_stage:
+            passed.gradient = self._arrived(Carried.GRADIENT, instruction)
+        if kind is Kind.INPUT_GRADIENT:
+            self._lead_up(passed, upstream_learns)
+        else:
+            evidence = self._close(number, micro_batch.number, passed, kind, upstream_learns, micro_batch.number == state.audited)
+            del state.passed[place]
+            if evidence is not None:
+                state.result.evidence[number] = evidence
+        if kind in LEADING_UP and upstream_learns:
+            assert passed.entry is not None and passed.entry.grad is not None
+            self._leaving[Message(Carried.GRADIENT, number - 1, instruction.micro_batch, instruction.slice)] = passed.entry.grad
+
+    def again(self, stage_number: int, micro_batch: MicroBatch, evidence: Evidence, step: int, loss: Loss,
+              needs_gradient: bool) -> Digest:  # fmt: skip
+        """Compute what somebody has evidence of; nothing is sent and no sum changes. Between a schedule and the exchange."""
+        stage, entry = self._stages[stage_number], evidence.entry
+        if entry is not None:
+            entry = entry.detach().requires_grad_(needs_gradient)
+        passed = self._pass(stage_number, entry, micro_batch, step, loss, keep_output=True)
+        if stage.is_frozen:
+            return digest_of([passed.output])
+        buffers = self._buffers[stage_number]
+        apart = buffers.begin_apart()
+        passed.root.backward(evidence.gradient)
+        self._plug.gradient(buffers.parameters)
+        digest = self._digest(passed, buffers, apart, needs_gradient)
+        buffers.release(apart)
+        return digest
+
+    def abandon(self) -> None:
+        """Forget messages under way, so that the transport's sockets can close."""
+        self._sent.clear()
+        self._arriving.clear()
+        self._leaving.clear()
+
+    def evaluate(self, program: Sequence[Instruction], micro_batch: MicroBatch, score: Score) -> torch.Tensor | None:
+        """Forward only, in eval mode, of one tile. Returns what `score` makes of the logits, on the rank that has them."""
+        output = None
+        with torch.no_grad():
+            for instruction in program:
+                if self._carry(instruction):
+                    continue
+                number = instruction.stage
+                stage, entry = self._stages[number], self._entry(instruction, micro_batch)
+                with stage.evaluating():
+                    output = self._forward(stage, entry, micro_batch, 0, score if number == self._last_stage else None)
+                if number < self._last_stage:
+                    self._leaving[Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)] = output
+                    output = None
+        self._finish_sending()
+        return output
+
+    def _finish_sending(self) -> None:
+        self._transport.wait_all(self._sent)
+        self._sent.clear()
+
+    def _arrived(self, carried: Carried, instruction: Instruction) -> torch.Tensor:
+        """What has come for a computation."""
+        message = Message(carried, instruction.stage, instruction.micro_batch, instruction.slice)
+        tensor, transfer = self._arriving[message]
+        transfer.wait()
+        del self._arriving[message]
+        return tensor
+
+    def _entry(self, instruction: Instruction, micro_batch: MicroBatch) -> torch.Tensor | None:
+        """The stage's input: None for raw samples, the cached boundary, or what the previous stage sends."""
+        return micro_batch.boundary if instruction.stage == 0 else self._arrived(Carried.ACTIVATION, instruction)
+
+    def _forward_of(self, instruction: Instruction, state: _Step) -> None:
+        """A micro-batch's forward through a stage; it is kept for its backward where the stage learns."""
+        number, micro_batch = instruction.stage, state.micro_batches[instruction.micro_batch]
+        is_audited = micro_batch.number == state.audited
+        entry = self._entry(instruction, micro_batch)
+        if entry is not None and number > 0:
+            entry.requires_grad_(state.upstream_learns(number))
+        passed = self._pass(number, entry, micro_batch, state.number, state.loss, is_audited)
+        if number == self._last_stage:
+            state.result.losses[micro_batch.number] = passed.root.detach()
+        else:
+            message = Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)
+            self._leaving[message] = passed.root.detach()
+        if not self._stages[number].is_frozen:
+            state.passed[number, instruction.micro_batch] = passed
+        elif is_audited:
+            state.result.evidence[number] = Evidence(entry, None, digest_of([passed.output]))
+
+    def _pass(self, stage_number: int, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int, loss: Loss,
+              keep_output: bool) -> _Passed:  # fmt: skip
+        stage = self._stages[stage_number]
+        if stage_number == self._last_stage and stage.settings.chunk_tokens:
+            return _Passed(entry, self._plug.activation(self._forward(stage, entry, micro_batch, step, loss)))
+        output = self._plug.activation(self._forward(stage, entry, micro_batch, step))
+        root = loss(output, micro_batch.inputs) if stage_number == self._last_stage else output
+        return _Passed(entry, root, output if keep_output else None)
+
+    def _forward(self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int,
+                 score: Score | None = None) -> torch.Tensor:  # fmt: skip
+        hidden = entry
+        if stage.num_frozen and micro_batch.boundary is None:
+            hidden = stage.run_frozen(hidden, micro_batch.inputs)
+        if stage.is_frozen:
+            assert hidden is not None
+            return hidden
+        if stage.starts_learning and self._enter_boundary is not None and step > 0:
+            assert hidden is not None
+            hidden = self._enter_boundary(hidden, micro_batch.samples, step)
+        return stage.run_trainable(hidden, micro_batch.inputs, step, micro_batch.number, score)
+
+    def _lead_up(self, passed: _Passed, upstream_learns: bool) -> None:
+        """The gradient of a stage's input alone; the graph stays for the weights' gradients."""
+        if upstream_learns:
+            assert passed.entry is not None
+            (passed.entry.grad,) = torch.autograd.grad(passed.root, passed.entry, passed.gradient, retain_graph=True)
+
+    def _close(
+        self, stage_number: int, number: int, passed: _Passed, kind: Kind, upstream_learns: bool, audited: bool
+    ) -> Evidence | None:
+        """The gradients of a stage's weights, added to their leaf; and of its input where the backward is not split."""
+        buffers, apart = self._buffers[stage_number], None
+        if audited:
+            apart = buffers.begin_apart()
+        else:
+            buffers.before_backward(number)
+        inputs = buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None
+        torch.autograd.backward(passed.root, passed.gradient, inputs=inputs)
+        self._plug.gradient(buffers.parameters)
+        if apart is None:
+            buffers.after_backward(number)
+            return None
+        evidence = Evidence(passed.entry, passed.gradient, self._digest(passed, buffers, apart, upstream_learns))
+        buffers.join(number, apart)
+        return evidence
+
+    def _digest(self, passed: _Passed, buffers: GradientBuffers, apart: torch.Tensor, needs_gradient: bool) -> Digest:
+        """Of all that comes out of a stage."""
+        upstream = passed.entry.grad if needs_gradient and passed.entry is not None else None
+        return digest_of([passed.output, passed.root, upstream, apart[: buffers.length]])

@@ -1,0 +1,228 @@
+"""Proves before a step that its programs are sound, on a transport that promises little.
+
+The model is the weakest that Frostline runs on (docs/protocols.md 1.17): a send ends only when its receive has been posted, the
+messages of a channel (sender, receiver) are matched by their order alone, and a message is under way only after the computations
+before it in its sender's program. What ends here ends on every transport that promises more.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+from frostline_contract.operations import CLOSING, COMPUTING, LEADING_UP, Kind, Operation, Order
+from frostline_contract.schedules import Schedule
+from frostline_trainer.step.programs import (
+    Channel,
+    Instruction,
+    Message,
+    Program,
+    StepShape,
+    computation,
+    enters,
+    leaves,
+    lower,
+    sender_of,
+)
+
+
+@lru_cache(maxsize=16)
+def checked_programs(schedule: Schedule, shape: StepShape, leaf_sizes: tuple[int, ...]) -> list[Program]:
+    """The programs of all pipeline ranks of a replica, proven sound.
+
+    Args:
+        schedule: the order of computation.
+        shape: what else the programs depend on.
+        leaf_sizes: micro-batches of each leaf that the replica sums, in order; ones where sums are not exact.
+
+    Raises:
+        ValueError: the schedule misses or repeats an operation, waits for ever, or breaks the fixed order of a leaf's sum.
+    """
+    programs = lower(schedule, shape)
+    check_programs(programs, shape, leaf_sizes)
+    return programs
+
+
+def check_schedule(schedule: Schedule | Order, pp_degree: int, virtual_stages: int, leaf_sizes: Sequence[int]) -> None:
+    """Check a schedule for one shape, with nothing frozen: for tests of a schedule. Raises ValueError as `checked_programs`."""
+    schedule = schedule if isinstance(schedule, Schedule) else Schedule(schedule)
+    checked_programs(schedule, StepShape(pp_degree, virtual_stages, sum(leaf_sizes)), tuple(leaf_sizes))
+
+
+def check_programs(programs: Sequence[Program], shape: StepShape, leaf_sizes: Sequence[int]) -> None:
+    """Raises ValueError as `checked_programs`."""
+    for pp_rank, program in enumerate(programs):
+        _check_computations(program, shape, pp_rank)
+        _check_messages(program, shape, pp_rank)
+        _check_exchange(program, shape, pp_rank)
+    _check_waits(programs, shape)
+    if not shape.forward_only:
+        for program in programs:
+            _check_leaves(program, leaf_sizes)
+
+
+def _check_computations(program: Program, shape: StepShape, pp_rank: int) -> None:
+    """Each computation once, on the rank that has the stage, after those of the same stage that it builds on."""
+    done: set[Operation] = set()
+    for instruction in program.compute:
+        operation = computation(instruction)
+        if operation is None:
+            continue
+        if operation in done:
+            raise ValueError(f"schedule repeats {_words(operation)} on pp_rank {pp_rank}")
+        if (
+            operation.stage not in shape.stages_of(pp_rank)
+            or not 0 <= operation.micro_batch < shape.num_microbatches
+            or not 0 <= operation.slice < shape.slices
+        ):
+            raise ValueError(
+                f"schedule has {_words(operation)} on pp_rank {pp_rank}, which has no such stage, micro-batch or slice"
+            )
+        missing = [before for before in _same_stage(operation, done) if before not in done]
+        if missing:
+            raise ValueError(
+                f"schedule waits for ever on pp_rank {pp_rank}: {_words(operation)} comes before {_words(missing[0])}"
+            )
+        done.add(operation)
+    parts = shape.num_microbatches * shape.slices
+    expected = parts * len(shape.stages_of(pp_rank))
+    forwards = sum(operation.kind is Kind.FORWARD for operation in done)
+    learning = 0 if shape.forward_only else sum(stage >= shape.first_learning for stage in shape.stages_of(pp_rank))
+    closed = sum(operation.kind in CLOSING for operation in done)
+    led_up = sum(operation.kind in LEADING_UP for operation in done)
+    backwards = parts * learning
+    if forwards != expected or closed != backwards or led_up != backwards:
+        raise ValueError(
+            f"schedule misses operations on pp_rank {pp_rank}: {forwards} of {expected} forwards, {led_up} of {backwards} "
+            f"gradients of inputs and {closed} of {backwards} gradients of weights"
+        )
+
+
+def _same_stage(operation: Operation, done: set[Operation]) -> list[Operation]:
+    """What the stage itself must have computed before; slices go forward in ascending order and backward in descending order."""
+    kind, stage, micro_batch, part = operation
+    if kind is Kind.FORWARD:
+        return [Operation(Kind.FORWARD, stage, micro_batch, part - 1)] if part else []
+    if kind is Kind.WEIGHT_GRADIENT:
+        return [Operation(Kind.INPUT_GRADIENT, stage, micro_batch, part)]
+    whole = Operation(Kind.FORWARD, stage, micro_batch, part)
+    later = Operation(Kind.FORWARD, stage, micro_batch, part + 1)
+    return [whole, Operation(kind, stage, micro_batch, part + 1)] if later in done else [whole]
+
+
+def _check_messages(program: Program, shape: StepShape, pp_rank: int) -> None:
+    """A message is received, from where it comes, before the computation that needs it, and sent after the one that makes it."""
+    here: set[Message] = set()
+    made: set[Message] = set()
+    for instruction in program.compute:
+        operation = computation(instruction)
+        if instruction.kind is Kind.RECEIVE:
+            if sender_of(instruction.message, shape) != instruction.peer:
+                raise ValueError(f"program of pp_rank {pp_rank} receives {instruction.message} from {instruction.peer}")
+            here.add(instruction.message)
+        elif instruction.kind is Kind.SEND:
+            if instruction.message not in made:
+                raise ValueError(f"program of pp_rank {pp_rank} sends {instruction.message} before it has computed it, or twice")
+            made.remove(instruction.message)
+        elif operation is not None:
+            if not here.issuperset(enters(operation, shape)):
+                raise ValueError(f"program of pp_rank {pp_rank} computes {_words(operation)} without receiving its input")
+            made.update(leaves(operation, shape))
+    if made:
+        raise ValueError(f"program of pp_rank {pp_rank} never sends {sorted(made)}")
+
+
+def _check_exchange(program: Program, shape: StepShape, pp_rank: int) -> None:
+    """Every stage that learns is reduced once, in ascending order: the same order in all replicas."""
+    reduced = [instruction.stage for instruction in program.exchange if instruction.kind is Kind.REDUCE]
+    stages = [] if shape.forward_only else [stage for stage in shape.stages_of(pp_rank) if stage >= shape.first_learning]
+    if reduced != stages:
+        raise ValueError(f"program of pp_rank {pp_rank} reduces stages {reduced}, expected {stages}")
+
+
+class _Walk:
+    """All pipeline ranks' programs under way at once."""
+
+    def __init__(self, programs: Sequence[Program], shape: StepShape) -> None:
+        self._shape = shape
+        self._programs = [program.compute + program.exchange for program in programs]
+        self._places = [0] * len(programs)
+        self._landed: set[Message] = set()
+        self._sends: dict[Channel, deque[Message]] = {}
+        self._receives: dict[Channel, deque[Message]] = {}
+
+    def run(self) -> None:
+        """Raises ValueError where a rank waits for ever, or a channel's two ends have different orders."""
+        ready = deque(range(len(self._programs)))
+        while ready:
+            ready.extend(self._advance(ready.popleft()))
+        waiting = {
+            pp_rank: _words(program[place])
+            for pp_rank, (place, program) in enumerate(zip(self._places, self._programs, strict=True))
+            if place < len(program)
+        }
+        if waiting:
+            raise ValueError(f"schedule waits for ever: {waiting}")
+        for ends, words in ((self._sends, "sent and never received"), (self._receives, "received and never sent")):
+            left = {channel: list(queue) for channel, queue in ends.items() if queue}
+            if left:
+                raise ValueError(f"messages are {words}: {left}")
+
+    def _advance(self, pp_rank: int) -> list[int]:
+        """Go on with a rank's program as far as it can. Returns the ranks for which a message has landed meanwhile."""
+        program, woken = self._programs[pp_rank], list[int]()
+        while self._places[pp_rank] < len(program):
+            instruction = program[self._places[pp_rank]]
+            if instruction.kind is Kind.SEND:
+                woken += self._post(self._sends, (pp_rank, instruction.peer), instruction.message)
+            elif instruction.kind is Kind.RECEIVE:
+                woken += self._post(self._receives, (instruction.peer, pp_rank), instruction.message)
+            elif instruction.kind in COMPUTING:
+                operation = computation(instruction)
+                assert operation is not None
+                if not self._landed.issuperset(enters(operation, self._shape)):
+                    break
+            self._places[pp_rank] += 1
+        return woken
+
+    def _post(self, ends: dict[Channel, deque[Message]], channel: Channel, message: Message) -> list[int]:
+        ends.setdefault(channel, deque()).append(message)
+        sends, receives = self._sends.get(channel), self._receives.get(channel)
+        if not sends or not receives:
+            return []
+        while sends and receives:
+            sent, received = sends.popleft(), receives.popleft()
+            if sent != received:
+                raise ValueError(
+                    f"on the way from pp_rank {channel[0]} to {channel[1]} {sent} is sent where {received} is received"
+                )
+            self._landed.add(received)
+        return [channel[1]]
+
+
+def _check_waits(programs: Sequence[Program], shape: StepShape) -> None:
+    _Walk(programs, shape).run()
+
+
+def _check_leaves(program: Program, leaf_sizes: Sequence[int]) -> None:
+    """A stage sums one leaf at a time (`engine.gradients`), so a leaf's gradients follow each other, in ascending order."""
+    leaf_of = [leaf for leaf, size in enumerate(leaf_sizes) for _ in range(size)]
+    by_stage: dict[int, list[int]] = {}
+    for instruction in program.compute:
+        if instruction.kind in CLOSING and instruction.slice == 0:
+            by_stage.setdefault(instruction.stage, []).append(instruction.micro_batch)
+    for stage, order in sorted(by_stage.items()):
+        for before, micro_batch in pairwise([-1, *order]):
+            first_of_leaf = micro_batch == 0 or leaf_of[micro_batch - 1] != leaf_of[micro_batch]
+            if not first_of_leaf and before != micro_batch - 1:
+                raise ValueError(
+                    f"schedule closes the gradient of micro-batch {micro_batch} on stage {stage} "
+                    f"{f'after that of {before}' if before >= 0 else 'first'}: it belongs to one leaf with micro-batch "
+                    f"{micro_batch - 1}, whose gradient must come right before, or gradients are lost; order them so, "
+                    "or set training.reduction_leaves to the number of micro-batches"
+                )
+
+
+def _words(operation: Operation | Instruction) -> str:
+    part = f" slice {operation.slice}" if operation.slice else ""
+    return f"{operation.kind} of micro-batch {operation.micro_batch}{part} on stage {operation.stage}"

@@ -1,0 +1,169 @@
+"""A stage: contiguous units that one pipeline rank runs. Frozen ones forward only, in eval mode; the others seeded per unit."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from frostline_contract.seeds import seed_of
+from frostline_trainer.model import set_frozen
+from frostline_trainer.step.alignment import aligned
+from frostline_trainer.step.chunks import Inputs, Score, sum_over_chunks
+from frostline_trainer.step.compiling import Runner, compiled
+from frostline_trainer.step.precision import Precision
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """The numerics of a forward that all stages share.
+
+    seed: the job's. dropout: whether any unit draws random numbers. checkpointing: keep only each unit's input.
+    precision: types of numbers; every unit's output is rounded to its boundary type, but the logits, those of unit num_units - 1.
+    device: where the units are. chunk_tokens: of each sample, for which the head and the loss are computed at once; 0: for all.
+    compiled: whether units run compiled.
+    one_sample_tiles: frozen units compute one sample at a time, for machines whose kernels give a row other bits at another place
+    of its tile; otherwise whole micro-batches.
+    codec_chain, round_trip: a lossy codec is part of the function: every activation that enters one of these units below the
+    freeze point went through encode and decode (docs/protocols.md 1.6).
+    """
+
+    seed: int
+    dropout: bool
+    checkpointing: bool
+    precision: Precision
+    num_units: int
+    device: torch.device
+    one_sample_tiles: bool = False
+    codec_chain: tuple[int, ...] = ()
+    round_trip: Callable[[torch.Tensor], torch.Tensor] | None = None
+    compiled: bool = False
+    chunk_tokens: int = 0
+
+
+class Stage:
+    """Units [first_unit, first_unit + len(units)) of the model, cut at the freeze point into frozen and trainable ones."""
+
+    def __init__(self, units: Sequence[nn.Module], first_unit: int, freeze_point: int, settings: StageSettings) -> None:
+        self.units = list(units)
+        self.first_unit = first_unit
+        self.settings = settings
+        self.num_frozen = min(max(freeze_point - first_unit, 0), len(self.units))
+        self.starts_learning = 0 < freeze_point == first_unit + self.num_frozen and not self.is_frozen
+        self._run = [compiled(unit) for unit in self.units] if settings.compiled else self.units
+        for index, unit in enumerate(self.units):
+            frozen = index < self.num_frozen
+            set_frozen(unit, frozen)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Nothing here learns: forward only."""
+        return self.num_frozen == len(self.units)
+
+    def trainable(self) -> list[tuple[int, nn.Module]]:
+        """(unit index, unit) of the units that learn, in order."""
+        return [(self.first_unit + index, self.units[index]) for index in range(self.num_frozen, len(self.units))]
+
+    def run_frozen(self, hidden: torch.Tensor | None, inputs: Inputs, first: int = 0, last: int | None = None,
+                   round_last: bool = True) -> torch.Tensor:  # fmt: skip
+        """Frozen units [first, last) of this stage (counted within it) on a tile of samples; no graph is kept.
+
+        round_last: whether the last output goes through the codec; the cache is filled with what has not.
+        """
+        if not self.settings.one_sample_tiles:
+            return self._run_frozen_tile(hidden, inputs, first, last, round_last)
+        count = hidden.shape[0] if hidden is not None else next(iter(inputs.values())).shape[0]
+        rows = [slice(place, place + 1) for place in range(count)]
+        return torch.cat([
+            self._run_frozen_tile(
+                None if hidden is None else aligned(hidden[row]), {name: aligned(value[row]) for name, value in inputs.items()},
+                first, last, round_last,
+            )
+            for row in rows
+        ])  # fmt: skip
+
+    def _run_frozen_tile(self, hidden: torch.Tensor | None, inputs: Inputs, first: int, last: int | None,
+                         round_last: bool) -> torch.Tensor:  # fmt: skip
+        end = self.num_frozen if last is None else last
+        settings = self.settings
+        with torch.no_grad(), settings.precision.computing(settings.device):
+            for index in range(first, end):
+                hidden = self._rounded(index, self._run[index](hidden, inputs))
+                if settings.round_trip is None or self.first_unit + index + 1 not in settings.codec_chain:
+                    continue
+                if round_last or index + 1 < end:
+                    hidden = settings.round_trip(hidden)
+        assert hidden is not None
+        return hidden
+
+    def run_trainable(
+        self, hidden: torch.Tensor | None, inputs: Inputs, step: int, micro_batch: int, score: Score | None = None
+    ) -> torch.Tensor:
+        """The units that learn, on one micro-batch. Random numbers depend on (seed, step, micro-batch, unit) alone.
+
+        score: in the stage with the head, what is made of the logits; returned in their place.
+        """
+        device, in_chunks = self.settings.device, score is not None and self.settings.chunk_tokens > 0
+        with self.settings.precision.computing(device):
+            for index in range(self.num_frozen, len(self.units) - in_chunks):
+                seed = self._seed(step, micro_batch, self.first_unit + index)
+                if self.settings.checkpointing and torch.is_grad_enabled():
+                    hidden = checkpoint(
+                        _seeded, self._run[index], seed, device, hidden, inputs, use_reentrant=False, preserve_rng_state=False
+                    )
+                else:
+                    hidden = _seeded(self._run[index], seed, device, hidden, inputs)
+                hidden = self._rounded(index, hidden)
+        assert hidden is not None
+        if score is None:
+            return hidden
+        if not in_chunks:
+            return score(hidden, inputs)
+
+        def head(piece: torch.Tensor, cut: Inputs, chunk: int) -> torch.Tensor:
+            seed = self._seed(step, micro_batch, self.first_unit + len(self.units) - 1, chunk)
+            with self.settings.precision.computing(device):
+                return _seeded(self._run[-1], seed, device, piece, cut)
+
+        return sum_over_chunks(head, score, hidden, inputs, self.settings.chunk_tokens)
+
+    def _seed(self, *place: int) -> int | None:
+        """place: step, micro-batch, unit; and the chunk where the head computes in chunks."""
+        return seed_of("dropout", self.settings.seed, *place) if self.settings.dropout else None
+
+    def _rounded(self, index: int, output: torch.Tensor) -> torch.Tensor:
+        """A unit's output in the boundary's type, wherever the model is cut; the logits as the head gives them."""
+        is_head = self.first_unit + index == self.settings.num_units - 1
+        return output if is_head else output.to(self.settings.precision.boundary)
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Every unit in eval mode, as evaluation and the final score need it; the modes come back afterwards."""
+        for unit in self.units:
+            unit.eval()
+        try:
+            yield
+        finally:
+            for index, unit in enumerate(self.units):
+                unit.train(index >= self.num_frozen)
+
+
+def _seeded(unit: Runner, seed: int | None, device: torch.device, hidden: torch.Tensor | None, inputs: Inputs) -> torch.Tensor:
+    # The seed is bound here, at forward, so that a recomputation in the backward draws the same mask.
+    if seed is not None:
+        seed_generators(seed, device)
+    return unit(hidden, inputs)
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """What `torch.manual_seed` does, for the generators that a stage can draw from: the CPU's and its own device's.
+
+    torch's own also prepares the seed of every kind of device that this process does not use, each with a formatted call
+    stack: a quarter of a small model's step, where each unit is seeded for each micro-batch.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):  # a pod's second worker is on another device than the current one
+            torch.cuda.manual_seed(seed)

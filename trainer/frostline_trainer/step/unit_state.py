@@ -1,0 +1,209 @@
+"""The state of a unit and of its pieces, each as one flat dict of tensors: what moves, lies in checkpoints and is digested.
+
+Keys: "weight/<name>" for parameters and persistent buffers, "<moment>/<parameter name>" for optimizer state.
+
+A piece has what lies in its range of the unit's flat layout: the unit's weights in the module's order, each beginning at a
+multiple of RANGE_ALIGNMENT elements. A moment lies as its parameter does; a parameter's step count goes with every piece that
+has a part of the parameter. With one piece a unit a piece's state is the unit's, in the same shapes; else each tensor is a flat
+part of the unit's.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from safetensors.torch import load, save
+from torch import nn
+
+from frostline_contract.pieces import RANGE_ALIGNMENT, Pieces
+from frostline_trainer.step.optimizer import Moments
+
+UnitState = dict[str, torch.Tensor]
+WEIGHT = "weight/"
+STEP = "step"
+"""The moment that counts a parameter's updates: one number a parameter."""
+HOST = torch.device("cpu")
+
+
+def export_unit(index: int, unit: nn.Module, moments: Moments) -> UnitState:
+    """The state by reference: nothing is copied."""
+    state = {WEIGHT + name: tensor.detach() for name, tensor in unit.state_dict(keep_vars=False).items()}
+    for name, _ in unit.named_parameters():
+        for moment, tensor in moments.get((index, name), {}).items():
+            if isinstance(tensor, torch.Tensor):
+                state[f"{moment}/{name}"] = tensor
+    return state
+
+
+def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[str, torch.Tensor]) -> None:
+    """Put a state in place: weights into the unit, moments as new tensors.
+
+    Raises ValueError where names, shapes or types differ: a weight that is cast on its way has other bits.
+    """
+    unit.load_state_dict(_check_weights(f"unit {index}", unit.state_dict(), state))
+    device = next(unit.parameters()).device
+    for name, _ in unit.named_parameters():
+        moments.pop((index, name), None)
+    for key, tensor in state.items():
+        moment, _, name = key.partition("/")
+        if not key.startswith(WEIGHT):
+            moments.setdefault((index, name), {})[moment] = tensor.to(_home_of(moment, device), copy=True)
+
+
+def place_unit(index: int, unit: nn.Module, moments: Moments, device: torch.device) -> None:
+    """Weights and moments of a unit to `device`: a unit that is run lies on the run's device, any other in host memory."""
+    if all(tensor.device == device for tensor in unit.state_dict().values()):
+        return
+    unit.to(device)
+    for name, _ in unit.named_parameters():
+        state = moments.get((index, name), {})
+        for moment, tensor in state.items():
+            if isinstance(tensor, torch.Tensor):
+                state[moment] = tensor.to(_home_of(moment, device))
+
+
+@contextmanager
+def lent_to(device: torch.device, index: int, unit: nn.Module, moments: Moments) -> Iterator[None]:
+    """A unit is on `device` inside, and afterwards where it was."""
+    home = next(unit.parameters()).device
+    place_unit(index, unit, moments, device)
+    try:
+        yield
+    finally:
+        place_unit(index, unit, moments, home)
+
+
+def _home_of(moment: str, device: torch.device) -> torch.device:
+    """Where a moment lies: the step count stays in host memory, as torch's optimizers keep it."""
+    return HOST if moment == STEP else device
+
+
+def _check_weights(whose: str, own: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights in a state, by name. Raises ValueError where names, shapes or types are not those of `own`."""
+    given = {key.removeprefix(WEIGHT): tensor for key, tensor in state.items() if key.startswith(WEIGHT)}
+    if difference := _difference(own, given):
+        raise ValueError(f"{whose}: state does not fit the model: {difference}")
+    return given
+
+
+def _difference(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str:
+    """In what names, shapes or types of two sets of weights differ; empty where they do not."""
+    missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
+    if missing or unknown:
+        return f"{len(missing)} missing {missing[:3]}, {len(unknown)} unknown {unknown[:3]}"
+    for name, tensor in own.items():
+        found = given[name]
+        if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
+            return f"{name} is {tuple(tensor.shape)} {tensor.dtype}; the state has {tuple(found.shape)} {found.dtype}"
+    return ""
+
+
+def pack(state: UnitState) -> bytes:
+    """Typed bytes (safetensors): nothing that came over a network is ever unpickled."""
+    return save({key: tensor.cpu().contiguous() for key, tensor in state.items()})
+
+
+def unpack(payload: bytes) -> UnitState:
+    return load(payload)
+
+
+def unit_digest(state: UnitState, skip: frozenset[str] = frozenset()) -> bytes:
+    """SHA-256 over name and bytes of weights and moments, by name. `skip`: names that count elsewhere (a tied matrix)."""
+    digest = hashlib.sha256()
+    for key in sorted(state):
+        if key.partition("/")[2] in skip:
+            continue
+        tensor = state[key].detach().cpu().contiguous()
+        digest.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(tensor.view(-1).view(torch.uint8).numpy())
+    return digest.digest()
+
+
+def run_digest(unit_digests: list[bytes]) -> str:
+    """The run's digest: SHA-256 of the units' SHA-256s, in unit order (docs/protocols.md 1.10)."""
+    return hashlib.sha256(b"".join(unit_digests)).hexdigest()
+
+
+# ---- pieces
+
+
+@dataclass(frozen=True)
+class Part:
+    """Elements [low, high) of a weight, counted in its flat order. name: the weight's in its unit."""
+
+    name: str
+    low: int
+    high: int
+
+
+def parts_of(table: Pieces, piece: int, unit: nn.Module) -> list[Part]:
+    """What a piece has of its unit's weights, in the layout's order; empty for the range of a short layout that has none."""
+    sizes = {name: tensor.numel() for name, tensor in unit.state_dict().items()}
+    starts, length = dict[str, int](), 0
+    for name, size in sizes.items():
+        starts[name] = length
+        length += size + -size % RANGE_ALIGNMENT
+    low, high = table.bounds(table.piece(piece).range, length)
+    inside = [Part(name, max(low - starts[name], 0), min(high - starts[name], size)) for name, size in sizes.items()]
+    return [part for part in inside if part.low < part.high]
+
+
+def export_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments) -> UnitState:
+    """The piece's state by reference: of contiguous tensors nothing is copied."""
+    index = table.unit_of(piece)
+    if table.per_unit == 1:
+        return export_unit(index, unit, moments)
+    weights, state = unit.state_dict(), UnitState()
+    for part in parts_of(table, piece, unit):
+        state[WEIGHT + part.name] = weights[part.name].detach().reshape(-1)[part.low : part.high]
+        for moment, tensor in moments.get((index, part.name), {}).items():
+            if isinstance(tensor, torch.Tensor):
+                state[f"{moment}/{part.name}"] = tensor if moment == STEP else tensor.reshape(-1)[part.low : part.high]
+    return state
+
+
+@torch.no_grad()
+def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, state: Mapping[str, torch.Tensor]) -> None:
+    """Put a piece's state in place; what the unit's other pieces have stays as it is.
+
+    Raises ValueError where names, shapes or types differ: a weight that is cast on its way has other bits.
+    """
+    index = table.unit_of(piece)
+    if table.per_unit == 1:
+        import_unit(index, unit, moments, state)
+        return
+    parts, weights = parts_of(table, piece, unit), unit.state_dict()
+    own = {part.name: weights[part.name].view(-1)[part.low : part.high] for part in parts}
+    given = _check_weights(f"piece {piece} of unit {index}", own, state)
+    for name, tensor in given.items():
+        own[name].copy_(tensor)
+    parameters = dict(unit.named_parameters())
+    for part in parts:
+        if part.name in parameters:
+            _import_moments(index, part, parameters[part.name], moments, state)
+
+
+def _import_moments(index: int, part: Part, parameter: nn.Parameter, moments: Moments, state: Mapping[str, torch.Tensor]) -> None:
+    """Write the moments of a part of a parameter; one that the state does not have, the whole parameter has not."""
+    given = {key.partition("/")[0]: tensor for key, tensor in state.items() if key.partition("/")[2] == part.name}
+    del given[WEIGHT.rstrip("/")]
+    own = {moment: tensor for moment, tensor in moments.pop((index, part.name), {}).items() if moment in given}
+    for moment, tensor in given.items():
+        if moment == STEP:
+            own[moment] = tensor.to(_home_of(moment, parameter.device), copy=True)
+            continue
+        whole = own.setdefault(moment, torch.zeros_like(parameter, requires_grad=False))
+        whole.view(-1)[part.low : part.high].copy_(tensor)
+    if own:
+        moments[index, part.name] = own
+
+
+def digest_of_pieces(table: Pieces, digests: Sequence[bytes]) -> str:
+    """The run's digest (docs/protocols.md 1.10). digests: SHA-256 of every piece, in order.
+
+    A unit's digest is that of its piece, or over those of its pieces where it has several.
+    """
+    units = [[digests[piece] for piece in table.of_unit(unit)] for unit in range(table.num_units)]
+    return run_digest([one[0] if len(one) == 1 else hashlib.sha256(b"".join(one)).digest() for one in units])

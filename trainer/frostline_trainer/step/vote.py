@@ -1,0 +1,133 @@
+"""The vote: one small all-reduce that every member of a generation enters once a step (docs/protocols.md 2.3).
+
+Every slot has one contributor, so the sum is exact and everybody totals the slots in one order. Slots: each unit's squared
+gradient norm, each micro-batch's loss, each piece's covered bit, and per member its readiness, newest decision and flags.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from frostline_contract.pieces import Pieces
+from frostline_trainer.transport.collectives import Group
+
+MEMBER_SLOTS = 7
+READY, DECISION, GIVE_UP, DRAIN, CHECKPOINT, HITS, MISSES = range(MEMBER_SLOTS)
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """What one member brings.
+
+    unit_squares: squared gradient norm of the units that it speaks for. losses: loss of the micro-batches that it computed.
+    ready: counter of the prepared generation that it may enter, 0 for none. decision: the due decision's number if it holds it,
+    else the one in force. give_up: it has waited long enough. drain, checkpoint: it was asked for one.
+    cache_hits, cache_misses: samples of the step that it looked up. kept: pieces for whose cover it speaks, and which are
+    covered: its wards, and pieces with owners in two failure domains (`Generation.kept`).
+    """
+
+    unit_squares: dict[int, float]
+    losses: dict[int, float]
+    ready: int = 0
+    decision: int = 0
+    give_up: bool = False
+    drain: bool = False
+    checkpoint: bool = False
+    cache_hits: int = 0
+    cache_misses: int = 0
+    kept: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class VoteResult:
+    """What all members know after the vote; the same on each of them.
+
+    covered: for each piece, whether it could be brought back if a failure domain were lost. slots: the raw sums, from which
+    `read_vote` makes the same result again.
+    """
+
+    unit_squares: tuple[float, ...]
+    loss: float
+    gradient_norm: float
+    ready_smallest: int
+    ready_largest: int
+    decision_smallest: int
+    give_up: bool
+    drain: bool
+    checkpoint: bool
+    cache_hits: int = 0
+    cache_misses: int = 0
+    covered: tuple[bool, ...] = ()
+    slots: tuple[float, ...] = ()
+
+    @property
+    def uncovered(self) -> list[int]:
+        """The pieces that nobody in another failure domain could bring back."""
+        return [piece for piece, covered in enumerate(self.covered) if not covered]
+
+    @property
+    def finite(self) -> bool:
+        """Whether the step may be committed."""
+        return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
+
+    def switches_to(self, counter: int) -> bool:
+        """All members are ready for that generation."""
+        return counter > 0 and self.ready_smallest == self.ready_largest == counter
+
+
+def hold_vote(world: Group, ballot: Ballot, pieces: Pieces, num_microbatches: int) -> VoteResult:
+    """Enter the vote and return its result once the collective has returned."""
+    num_units = pieces.num_units
+    bits = num_units + num_microbatches
+    head = bits + pieces.count
+    slots = torch.zeros(head + MEMBER_SLOTS * world.size, dtype=torch.float64)
+    for unit, square in ballot.unit_squares.items():
+        slots[unit] = square
+    for number, loss in ballot.losses.items():
+        slots[num_units + number] = loss
+    for piece in ballot.kept:
+        slots[bits + piece] = 1.0
+    own = head + MEMBER_SLOTS * world.index
+    said = [
+        ballot.ready,
+        ballot.decision,
+        ballot.give_up,
+        ballot.drain,
+        ballot.checkpoint,
+        ballot.cache_hits,
+        ballot.cache_misses,
+    ]
+    slots[own : own + MEMBER_SLOTS] = torch.tensor(said, dtype=torch.float64)
+    world.all_reduce_sum(slots)
+    return read_vote(slots.tolist(), pieces, num_microbatches)
+
+
+def read_vote(slots: Sequence[float], pieces: Pieces, num_microbatches: int) -> VoteResult:
+    """The result that a vote's summed slots stand for: whoever learns of it late reads the same."""
+    num_units = pieces.num_units
+    bits = num_units + num_microbatches
+    head = bits + pieces.count
+    members = [slots[place : place + MEMBER_SLOTS] for place in range(head, len(slots), MEMBER_SLOTS)]
+    squares, loss = slots[:num_units], 0.0
+    for value in slots[num_units:bits]:
+        loss += value
+    total = 0.0
+    for square in squares:
+        total += square
+    return VoteResult(
+        unit_squares=tuple(squares),
+        loss=loss,
+        gradient_norm=math.sqrt(total) if total >= 0 else total,
+        ready_smallest=int(min(member[READY] for member in members)),
+        ready_largest=int(max(member[READY] for member in members)),
+        decision_smallest=int(min(member[DECISION] for member in members)),
+        give_up=any(member[GIVE_UP] for member in members),
+        drain=any(member[DRAIN] for member in members),
+        checkpoint=any(member[CHECKPOINT] for member in members),
+        cache_hits=int(sum(member[HITS] for member in members)),
+        cache_misses=int(sum(member[MISSES] for member in members)),
+        covered=tuple(value > 0.0 for value in slots[bits:head]),
+        slots=tuple(slots),
+    )
