@@ -219,7 +219,7 @@ def valid_counts(anatomy: Anatomy, batch: dict[str, Tensor]) -> tuple[float, ...
 def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...], mixed_bfloat16: bool = False) -> Tensor:
     """Sum over valid items / global count, averaged over the terms. Half-precision logits are scored in float32."""
     terms = []
-    with torch.autocast("cpu", torch.bfloat16, enabled=mixed_bfloat16):
+    with torch.autocast(next(iter(rows.values())).device.type, torch.bfloat16, enabled=mixed_bfloat16):
         outputs = anatomy.forward(rows)
     for logits, key, count in zip(outputs, anatomy.loss_keys, counts, strict=True):
         scores = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
