@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from frostline_trainer.checkpoints.reading import complete_checkpoints, load_unit
+from frostline_contract.pieces import Pieces
+from frostline_trainer.checkpoints.reading import complete_checkpoints, load_piece
 from tests.e2e.conftest import RESHAPES
 from tests.e2e.runs import Ended, Workshop
 
@@ -59,8 +60,8 @@ def test_shapes_freezes_cache_and_a_kill_end_with_one_digest(
 
 def test_master_weights_are_kept_and_the_model_is_saved_as_asked(alone: Callable[[str], Ended]) -> None:
     folder = alone("mixed").folder
-    _, manifest = (found := complete_checkpoints(folder / "checkpoints"))[-1]
-    state = load_unit(found[-1][0], manifest, 1)
+    newest, manifest = complete_checkpoints(folder / "checkpoints")[-1]
+    state = load_piece(newest, manifest, Pieces(len(manifest["units"])), 1)
     assert {tensor.dtype for tensor in state.values()} == {torch.float32}
     saved = load_file(folder / "model" / "model.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}

@@ -37,7 +37,7 @@ def links_of(layout: Layout, machines: str) -> list[Links]:
         (Layout(4, 1), "aabb", {"near", "far"}, {"far"}),
         (Layout(1, 4), "aabb", {"near"}, {"far"}),
     ],
-    ids=str,
+    ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_every_member_measures_its_own_links_by_kind(layout: Layout, machines: str, pipelines: set[str], sums: set[str]) -> None:
     found = links_of(layout, machines)
