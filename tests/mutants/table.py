@@ -185,7 +185,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "nobody asks whether a sample's bits depend on its place in a tile",
         (
             Edit(
-                TRAINER + "setup.py",
+                TRAINER + "process/setup.py",
                 "context.place_dependence = find_place_dependence(context)",
                 'context.place_dependence = ""',
             ),
