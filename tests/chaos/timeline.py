@@ -13,6 +13,8 @@ from tests.chaos.acts import Act
 from tests.chaos.cases import Case
 from tests.e2e.runs import json_lines
 
+BY_WORKER_ID = ("sources", "buddies")
+"""What the file names by worker id, and a plan by place."""
 COMMITTED_LATE = re.compile(r"committed step (\d+) of (\S+) late")
 
 
@@ -105,7 +107,7 @@ def read_timeline(folder: Path, case: Case, num_units: int) -> Timeline:
 
 
 def _life(line: dict[str, Any], metrics: list[dict[str, Any]]) -> Life:
-    plan = Plan.model_validate({name: value for name, value in line.items() if name in Plan.model_fields})
+    plan = Plan.model_validate({name: value for name, value in line.items() if name in (*Plan.model_fields, *BY_WORKER_ID)})
     mine = [record for record in metrics if record.get("generation") == str(plan.generation)]
     answers = line.get("answers")
     return Life(
