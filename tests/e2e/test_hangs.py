@@ -59,7 +59,7 @@ def test_who_hangs_is_excluded_in_time(one_worker: Ended, workshop: Workshop, tm
     if kind == "deadlock":
         assert hang["reason"].startswith(f"worker {hang['detail']['pod']} hangs in {phase} after step 13, for ")
         assert "thread MainThread" in hang["detail"]["stack"]
-        assert "faults.py" in hang["detail"]["stack"], "its stack says where it hangs"
+        assert "faults/of_worker.py" in hang["detail"]["stack"], "its stack says where it hangs"
     else:
         assert "is silent for" in hang["reason"]
         assert hang["detail"]["stack"] == ""
