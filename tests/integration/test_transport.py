@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from frostline_contract.communicators import PAIR_CTAS
 from frostline_trainer.transport import nccl
 from frostline_trainer.transport.collectives import open_store
 from tests.simulated_members import in_threads
@@ -127,7 +128,7 @@ def test_the_library_has_what_the_trainer_uses() -> None:
     assert [name for name in methods if not hasattr(made, name)] == []
     options = made.Options()
     assert [name for name in ("_timeout", "group_name") if not hasattr(options, name)] == []
-    options.config.blocking, options.config.max_ctas = 0, nccl.PAIR_CTAS
+    options.config.blocking, options.config.max_ctas = 0, PAIR_CTAS
 
 
 def test_every_channel_that_a_program_uses_is_on_the_ring_and_all_members_connect_in_one_order() -> None:
