@@ -13,7 +13,7 @@ from frostline_trainer.data.sources.digits import read_digits
 
 DIGITS_JOB = Path(__file__).parents[3] / "examples" / "image_classification" / "digits.yaml"
 UNWANTED = (
-    "sklearn", "pandas", "pyarrow", "datasets", "matplotlib", "scipy", "redis", "sympy", "triton", "torch._dynamo.utils",
+    "sklearn", "pandas", "pyarrow", "datasets", "matplotlib", "scipy", "redis", "triton", "torch._dynamo.utils",
     "torch.distributed.tensor",
 )  # fmt: skip
 """Packages that a worker of the digits job must not import: each costs a replacement a part of the time that it has."""

@@ -1,6 +1,6 @@
-"""Imports torch and transformers without what they import for features that no worker uses: a third of a cold pod's start.
+"""Imports torch and transformers without what they import for features that no worker uses: a fifth of a cold pod's imports.
 
-transformers looks for scipy (losses of object detection) and for torch.distributed (its own sharding, with DTensor and sympy).
+transformers looks for scipy (losses of object detection) and for torch.distributed (its own sharding, with DTensor).
 The compiler of `torch.compile`, torch._dynamo, is imported by whatever wants to say that the compiler leaves it alone, which is
 each optimizer step too. A worker needs none of them to build, run, load or save a model; who compiles gets the real compiler.
 """

@@ -18,6 +18,9 @@ from frostline_trainer.process.lean_imports import lean_imports
 
 log = logging.getLogger(__name__)
 
+USED_BY_BACKWARD = "torch.fx.experimental.symbolic_shapes"
+"""torch imports it, with sympy, in the first backward that starts from a given gradient: in each worker, if it is not there."""
+
 
 def import_for(run_dir: str) -> None:
     """Import what the workers of the run in `run_dir` need; for all families that are built in where no run is named (empty)."""
@@ -27,6 +30,7 @@ def import_for(run_dir: str) -> None:
         for name in [family] if family else registry.BUILT_IN:
             with suppress(ValueError):  # the worker says so, to the controller
                 registry.family_named(name)
+    importlib.import_module(USED_BY_BACKWARD)
     if source:
         with suppress(ValueError):
             source_named(source)
