@@ -204,6 +204,7 @@ def test_a_frozen_api_server_costs_a_deadline_not_for_ever(
 ) -> None:
     monkeypatch.setattr("frostline_controller.cluster.kubernetes.api.READ_SECONDS", 1.0)
     backend = start(annotations={PLAN: "1"})
+    assert backend.read().annotations == {PLAN: "1"}
     cluster.plane.freeze_api_server(True)
     try:
         started = time.monotonic()
