@@ -215,7 +215,8 @@ def test_a_decision_that_a_restore_keeps_is_due_for_who_joins_later_and_void_whe
     world: Callable[..., World],
 ) -> None:
     """Its interval ends where the restore begins: it was taken in lineage 0 and comes into force in lineage 1."""
-    run = world(freeze=FREEZE_AT_1, placement={"workers": 2, "pp_degree": 2, "dp_degree": 1}, controller=QUICK)
+    placement = {"workers": 2, "min_workers": 2, "pp_degree": 2, "dp_degree": 1}
+    run = world(freeze=FREEZE_AT_1, placement=placement, controller=QUICK)
     plan = run.start(2)
     run.at(9)
     first, dead = run.members(plan)
