@@ -115,8 +115,9 @@ class Deciding:
             return own
         later = [why for (lineage, number), why in self._given_up.items()
                  if number == decision.number and lineage > decision.decided_in]  # fmt: skip
-        survives = decision.kind != "rollback" and _key(decision) in {_key(one) for one in self._facts.surviving()}
-        return later[0] if later and survives else None
+        if not later or decision.kind == "rollback":  # nearly always: a run may have a thousand decisions, and each round asks
+            return None
+        return later[0] if _key(decision) in {_key(one) for one in self._facts.surviving()} else None
 
     async def _void(self, decision: Decision, reason: str) -> None:
         facts, store = self._facts, self._store

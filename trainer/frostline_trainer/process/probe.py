@@ -86,9 +86,6 @@ def _draw_weights(unit: nn.Module, pattern: torch.Tensor) -> None:
 
 def _drawn(pattern: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
     """Fill a tensor, however it lies in memory, with the pattern, again and again; returns it."""
-    flat = torch.empty(into.numel(), dtype=into.dtype, device=into.device)
-    for start in range(0, flat.numel(), len(pattern)):
-        piece = flat[start : start + len(pattern)]
-        piece.copy_(pattern[: len(piece)])
-    into.detach().copy_(flat.view(into.shape))
+    count = into.numel()
+    into.detach().copy_(pattern.repeat(-(-count // len(pattern)))[:count].view(into.shape))
     return into
