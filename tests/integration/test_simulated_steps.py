@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from frostline_contract.operations import Kind, Operation
+from frostline_contract.operations import Operation
 from frostline_contract.schedules import BUILT_IN, Schedule
 from tests.exact_cases import Case
 from tests.hand_made_plans import Layout, Segment
@@ -14,6 +14,7 @@ from tests.integration.test_exactness import FAMILIES, differences
 from tests.simulated_kills import PHASES, kill_over_simulated_nccl
 from tests.simulated_members import run_simulated
 from tests.simulated_nccl import Network
+from tests.split_backwards import split_1f1b
 
 LAYOUTS = (
     ("gpt2_tied", Layout(2, 1)),
@@ -121,17 +122,7 @@ def test_bfloat16_boundaries_travel_over_nccls_rules(chunk: int, network: Networ
 
 def split(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:
     """1F1B whose backwards are split: gradients of weights come as late as the leaves' order lets them."""
-    operations: list[Operation] = []
-    late: list[Operation] = []
-    for one in BUILT_IN["1f1b"].operations(pp_rank, pp_degree, virtual_stages, num_microbatches):
-        if one.kind is Kind.FORWARD:
-            operations.append(one)
-            continue
-        operations.append(one._replace(kind=Kind.INPUT_GRADIENT))
-        late.append(one._replace(kind=Kind.WEIGHT_GRADIENT))
-        if len(late) > 1:
-            operations.append(late.pop(0))
-    return operations + late
+    return split_1f1b(pp_rank, pp_degree, virtual_stages, num_microbatches, held=1)
 
 
 @pytest.mark.parametrize(

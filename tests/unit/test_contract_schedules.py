@@ -8,6 +8,7 @@ import pytest
 from frostline_contract import schedules
 from frostline_contract.operations import Kind, Operation
 from frostline_contract.schedules import BUILT_IN, Schedule, schedule_named
+from tests.split_backwards import split_1f1b
 
 MODULE = """
 from frostline_contract.schedule_figures import Figures
@@ -66,17 +67,7 @@ def test_an_unknown_schedule_is_named_with_all_known_ones() -> None:
 
 def split_backwards(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:
     """1F1B whose gradients of weights fill the time in which the rank would wait at the step's end."""
-    operations = []
-    late: list[Operation] = []
-    for one in BUILT_IN["1f1b"].operations(pp_rank, pp_degree, virtual_stages, num_microbatches):
-        if one.kind is Kind.FORWARD:
-            operations.append(one)
-            continue
-        operations.append(one._replace(kind=Kind.INPUT_GRADIENT))
-        late.append(one._replace(kind=Kind.WEIGHT_GRADIENT))
-        if len(late) > pp_rank:
-            operations.append(late.pop(0))
-    return operations + late
+    return split_1f1b(pp_rank, pp_degree, virtual_stages, num_microbatches, held=pp_rank)
 
 
 def test_counted_figures_see_what_a_split_backward_gains_and_holds() -> None:

@@ -1,0 +1,19 @@
+"""Schedules whose backwards are split, for tests."""
+
+from frostline_contract.operations import Kind, Operation
+from frostline_contract.schedules import BUILT_IN
+
+
+def split_1f1b(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, held: int) -> list[Operation]:
+    """1F1B with gradients of inputs at once and those of weights later. held: how many of them wait at most."""
+    operations: list[Operation] = []
+    late: list[Operation] = []
+    for one in BUILT_IN["1f1b"].operations(pp_rank, pp_degree, virtual_stages, num_microbatches):
+        if one.kind is Kind.FORWARD:
+            operations.append(one)
+            continue
+        operations.append(one._replace(kind=Kind.INPUT_GRADIENT))
+        late.append(one._replace(kind=Kind.WEIGHT_GRADIENT))
+        if len(late) > held:
+            operations.append(late.pop(0))
+    return operations + late
