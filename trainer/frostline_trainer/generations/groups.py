@@ -279,12 +279,6 @@ class Formation:
                 store.delete_key(f"{self._name}/nccl")
 
 
-def form_groups(plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
-                host: str = "127.0.0.1") -> Groups:  # fmt: skip
-    """Meet the plan's other participants, for callers that nobody interrupts. Raises RuntimeError as `Formation.form`."""
-    return Formation(plan, worker_id, backend, timeout, host).form()
-
-
 def lone_groups() -> Groups:
     """The groups of a single worker: no sockets."""
     group = Group(None, "alone", 0, 1)
