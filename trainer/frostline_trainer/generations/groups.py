@@ -2,7 +2,7 @@
 
 Whoever computes asks for a group by axis, `groups.along("dp")`: its members are this rank's line along that axis
 (`frostline_contract.mesh`), in the order of their coordinate on it. Messages along the pipeline go over a transport
-(`comm.transport`). Two groups lie along no axis:
+(`transport.transport`). Two groups lie along no axis:
 
 world   All members, by global rank: votes, evaluation, comparison of copies, gradients for buddies. Always gloo, in host memory:
         it must be interruptible at any time, and what it carries is small or lies in host memory already.

@@ -94,7 +94,10 @@ class CacheUse:
             self.cache.close()
 
     def _identity(self, boundary: int, chain: list[int], tile: int) -> CacheIdentity:
-        """tile: samples that the prefix computes together."""
+        """What names the cached values of a boundary: model, data, numerics and the frozen weights.
+
+        tile: samples that the prefix computes together.
+        """
         context, codec = self._context, self._context.job.cache.codec
         points = [(point, codec) for point in chain if point <= boundary] if codec != "none" else []
         revision = prefix_revision(
