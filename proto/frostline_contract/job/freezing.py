@@ -59,6 +59,13 @@ class RailsSection(Section):
 
 class FreezeSection(Section):
     interval_steps: int | None = fixed(None, ge=2, doc="Steps an interval; null: one epoch.")
+    initial_units: int = fixed(
+        0,
+        ge=0,
+        later=True,
+        doc="Units frozen from step 1 (the embedding is unit 0): no gradient, no moments, no exchange, cached from the first "
+        "pass on. A command may unfreeze them. With elastic.freeze false nothing is frozen, these neither.",
+    )
     policy: PolicySection = fixed(PolicySection(), doc="Who proposes a freeze point.")
     rails: RailsSection = fixed(RailsSection(), doc="What limits the proposal.")
 
