@@ -15,6 +15,7 @@ from frostline_contract.plan import StateTag
 from frostline_contract.statistics import GuardReading, IntervalStatistics, StepRecord
 from frostline_trainer.step.evaluation import evaluate, sample_losses
 from frostline_trainer.step.generation import Generation, StepGradients
+from frostline_trainer.step.probing import Likeness, output_changes, read_likenesses
 from frostline_trainer.step.run_state import IntervalSums, RunState
 from frostline_trainer.step.vote import VoteResult
 
@@ -95,6 +96,7 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
     number = calendar.interval_of(step)
     every = context.job.evaluation.every_intervals
     guard = _read_guard(generation) if every and number % every == 0 else None
+    likenesses = _read_outputs(generation) if context.job.freeze.probes and context.job.elastic.freeze else []
     count = max(sums.accepted, 1)
     statistics = IntervalStatistics(
         number=number,
@@ -110,13 +112,14 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
         loss_mean=sums.loss_sum / count,
         accepted_steps=sums.accepted,
         guard=guard,
+        unit_output_changes=output_changes(state.likenesses, likenesses),
     )
     if guard is not None:
         loss, best = guard.metrics["loss"], state.best_guard_loss
         state.best_guard_loss = loss if best is None else min(best, loss)
         if state.unconfirmed is not None:
             state.unconfirmed = state.unconfirmed.model_copy(update={"evaluation": guard.metrics})
-    state.unconfirmed_statistics, state.interval = statistics, IntervalSums(first_step=step + 1)
+    state.unconfirmed_statistics, state.interval, state.likenesses = statistics, IntervalSums(first_step=step + 1), likenesses
 
 
 def _rate_scale(generation: Generation) -> float:
@@ -137,6 +140,11 @@ def _refusal_text(generation: Generation, state: RunState, step: int, result: Vo
         f"step {step}: loss {result.loss}, gradient not finite in {names[:1] or 'no unit'}, samples {samples[:8]}...; "
         "lower training.optimizer.learning_rate or check these samples"
     )
+
+
+def _read_outputs(generation: Generation) -> list[Likeness]:
+    generation.phase(Phase.EVALUATE)
+    return read_likenesses(generation)
 
 
 def _read_guard(generation: Generation) -> GuardReading:
