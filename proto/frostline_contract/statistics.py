@@ -17,6 +17,8 @@ class IntervalStatistics(Frozen):
     clipping; 0.0 for frozen units (docs/design.md 6: Eq. (1)). unit_parameters: parameter count of each unit.
     unit_forward_flops: forward FLOPs of one sample through each unit. learning_rate: at the last step.
     learning_rate_peak: the highest so far, so that a drop shows. accepted_steps: steps not refused as non-finite.
+    unit_output_changes: how far each unit's outputs on the probe's samples have moved since the interval before, 0 to 1
+    (`frostline_trainer.step.probing`); 0.0 for frozen units and the head; empty where nothing was compared.
     """
 
     number: int
@@ -32,6 +34,7 @@ class IntervalStatistics(Frozen):
     loss_mean: float
     accepted_steps: int
     guard: GuardReading | None = None
+    unit_output_changes: tuple[float, ...] = ()
 
 
 class UnitProfile(Frozen):

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 from frostline_contract.plan import Decision
 from frostline_controller.decisions.guard import breach
+from frostline_controller.decisions.initial import check_initial_units
 from frostline_controller.decisions.inputs import FreezeInputs, known_at
 from frostline_controller.decisions.lineages import Change
+from frostline_controller.decisions.policies.stairs import check_stairs
 from frostline_controller.decisions.rails import apply_rails, rails_off
 from frostline_controller.decisions.registry import OPERATOR, find_policy
 
@@ -49,8 +51,11 @@ def decide(inputs: FreezeInputs) -> Decision:
 def check_freezing(inputs: FreezeInputs) -> None:
     """Raise ValueError for mistakes in the job's freeze section; worth calling before the run starts."""
     rails_off(inputs.freeze.rails)
+    check_initial_units(inputs.freeze.initial_units, inputs.num_units)
     policy = inputs.freeze.policy
     find_policy(policy.name)
+    if policy.name == "stairs":
+        check_stairs(policy.stairs)
     deepest = inputs.num_units - 1
     asked = policy.points.items() if policy.name == "manual" else ()
     for number, point in asked:

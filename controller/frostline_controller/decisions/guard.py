@@ -1,21 +1,40 @@
 """The held-out guard: is the model worse on samples that it never trained on than it was before a freeze?
 
-The guard split's losses are one a sample and in one order, so a reading after a freeze pairs with the last one before it.
-With d_i the rise of sample i's loss over n samples, the freeze is rolled back where the one-sided lower confidence bound
-of the mean rise, mean(d) - t(confidence, n - 1) * sd(d) / sqrt(n), exceeds margin * (mean loss before): an unlucky reading
-does not suffice, a rise that the margin tolerates does not either. A freeze is watched for `guard_intervals` readings and
-confirmed after that; a rollback takes weights, optimizer, cursor and freeze point back together and quarantines the boundary.
+The guard split's losses are one a sample and in one order, so a reading after a freeze pairs with the last one before it. Two
+things move a reading by chance: which samples the split holds, and where the weights happen to stand when it is taken, since a
+model that learns jumps about from interval to interval. The first shows in the spread of the samples' rises d_i, the second in
+the rises between readings that no freeze lies between (`chance_of`). The freeze is rolled back where the one-sided lower
+confidence bound
+
+    mean(d) - t(confidence, f) * sqrt(sd(d)^2 / n + chance),   f: degrees of freedom by Welch and Satterthwaite
+
+exceeds margin * (mean loss before): an unlucky reading does not suffice, a rise that the margin tolerates does not either. A
+freeze is watched for `guard_intervals` readings and confirmed after that. The job's confidence is for all of them together, so
+each is held to 1 - (1 - confidence) / guard_intervals. A rollback takes weights, optimizer, cursor and freeze point back together
+and quarantines the boundary.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from frostline_contract.plan import Decision
 from frostline_contract.statistics import GuardReading, IntervalStatistics
 from frostline_controller.decisions.inputs import FreezeInputs, blocks_frozen, freeze_point_of
 from frostline_controller.decisions.lineages import Change, changes, surviving_decisions
 from frostline_controller.decisions.student_t import t_quantile
+
+CHANCE_RISES = 12
+"""The newest moves from one reading to the next that chance is estimated from: older ones are of a model that learnt faster."""
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What a reading moves by though nothing freezes. variance: of its mean loss against an earlier one's; moves: it is from."""
+
+    variance: float = 0.0
+    moves: int = 0
 
 
 @dataclass(frozen=True)
@@ -27,13 +46,16 @@ class Comparison:
     bound: float
     tolerated: float
     samples: int
+    chance: Chance = Chance()
 
     @property
     def text(self) -> str:
         verdict = "exceeds" if self.breached else "is within"
+        deviation, moves = math.sqrt(self.chance.variance), self.chance.moves
+        by_chance = f"; without a freeze it rose by {deviation:.4g} by chance ({moves} readings)" if deviation else ""
         return (
             f"guard loss {self.rise:+.4g} over {self.samples} samples, lower bound {self.bound:+.4g} "
-            f"{verdict} the tolerated {self.tolerated:.4g}"
+            f"{verdict} the tolerated {self.tolerated:.4g}{by_chance}"
         )
 
 
@@ -45,7 +67,9 @@ class Watched:
     before: GuardReading | None
 
 
-def compare(before: GuardReading, after: GuardReading, margin: float, confidence: float) -> Comparison:
+def compare(
+    before: GuardReading, after: GuardReading, margin: float, confidence: float, chance: Chance = Chance()
+) -> Comparison:  # fmt: skip
     """The paired one-sided t test. `before` is finite; a non-finite `after` breaches by itself.
 
     One sample alone has no bound and never breaches. Raises ValueError where the readings do not pair.
@@ -53,7 +77,7 @@ def compare(before: GuardReading, after: GuardReading, margin: float, confidence
     count = len(before.losses)
     if len(after.losses) != count:
         raise ValueError(f"guard readings hold {count} and {len(after.losses)} samples; the guard split must not change in a run")
-    tolerated = margin * abs(math.fsum(before.losses) / count)
+    tolerated = margin * abs(_mean(before))
     if not all(map(math.isfinite, after.losses)):
         return Comparison(True, math.nan, math.inf, tolerated, count)
     rises = [later - earlier for earlier, later in zip(before.losses, after.losses, strict=True)]
@@ -61,8 +85,35 @@ def compare(before: GuardReading, after: GuardReading, margin: float, confidence
     if count < 2:
         return Comparison(False, mean, -math.inf, tolerated, count)
     deviation = math.sqrt(math.fsum((rise - mean) ** 2 for rise in rises) / (count - 1))
-    bound = mean - t_quantile(confidence, count - 1) * deviation / math.sqrt(count)
-    return Comparison(bound > tolerated, mean, bound, tolerated, count)
+    of_samples, degrees = deviation**2 / count, float(count - 1)
+    if chance.variance:
+        both = of_samples + chance.variance
+        degrees = max(1.0, both**2 / (of_samples**2 / (count - 1) + chance.variance**2 / chance.moves))
+        bound = mean - t_quantile(confidence, degrees) * math.sqrt(both)
+    else:
+        bound = mean - t_quantile(confidence, degrees) * deviation / math.sqrt(count)
+    return Comparison(bound > tolerated, mean, bound, tolerated, count, chance)
+
+
+def chance_of(statistics: Sequence[IntervalStatistics], before: int) -> Chance:
+    """What chance does to a reading, from the readings up to interval `before` that no change of the freeze point lies between.
+
+    Only rises count, doubled: without a trend half of chance's moves are falls, and a fall may be what was learnt. While the loss
+    falls for good a rise by chance must first make up for that, after a freeze as before it, so what shows is what counts.
+    """
+    read = [(entry, reading) for entry in statistics if entry.number <= before and (reading := finite_reading(entry))]
+    moves = [
+        _mean(later) - _mean(earlier)
+        for (first, earlier), (second, later) in pairwise(read)
+        if first.freeze_point == second.freeze_point and len(later.losses) == len(earlier.losses)
+    ][-CHANCE_RISES:]
+    if not moves:
+        return Chance()
+    return Chance(2.0 * math.fsum(max(0.0, move) ** 2 for move in moves) / len(moves), len(moves))
+
+
+def _mean(reading: GuardReading) -> float:
+    return math.fsum(reading.losses) / len(reading.losses)
 
 
 def finite_reading(entry: IntervalStatistics) -> GuardReading | None:
@@ -101,12 +152,14 @@ def breach(inputs: FreezeInputs) -> tuple[Change | None, str]:
     newest, rails = inputs.newest, inputs.freeze.rails
     if newest.guard is None:
         return None, ""
+    confidence = 1.0 - (1.0 - rails.guard_confidence) / rails.guard_intervals
     findings = []
     for freeze in watched_freezes(inputs):
         if freeze.before is None:
             findings.append(f"freeze {freeze.change.number} has no reading before it to be held against")
             continue
-        result = compare(freeze.before, newest.guard, rails.guard_margin, rails.guard_confidence)
+        chance = chance_of(inputs.statistics, freeze.change.number)
+        result = compare(freeze.before, newest.guard, rails.guard_margin, confidence, chance)
         if result.breached:
             return freeze.change, result.text
         findings.append(f"freeze {freeze.change.number} holds: {result.text}")

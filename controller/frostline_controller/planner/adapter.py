@@ -52,7 +52,8 @@ class Situation:
     parallel_slots: workers that can compute at once on one machine; None: all. cache_reachable: a cache server is there.
     uncacheable: why nothing may be cached in this run; empty where it may. prefix_cost: of frozen units, over what was profiled.
     tied: the head uses unit 0's matrix. present: ids of workers that are there, where that is more than `workers`.
-    memory_limit_bytes: a plan that was predicted to need more ran out of memory; 0: none has.
+    memory_limit_bytes: a plan that was predicted to need more ran out of memory; 0: none has. never_learnt: units that have been
+    frozen since step 1.
     """
 
     num_units: int
@@ -72,6 +73,7 @@ class Situation:
     prefix_cost: float = 1.0
     present: frozenset[str] = frozenset()
     memory_limit_bytes: int = 0
+    never_learnt: int = 0
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
         base_bytes=_communicator_bytes(job, situation),
+        never_learnt=min(situation.never_learnt, situation.freeze_point),
     )
 
 

@@ -95,6 +95,7 @@ class Choosing:
             train_samples=facts.identity.train_samples,
             tied=facts.identity.tied,
             memory_limit_bytes=facts.memory_limit_bytes,
+            never_learnt=facts.never_learnt(),
         )
         if self._for_cost:
             return await asyncio.to_thread(self._cheapest, situation)

@@ -10,6 +10,7 @@ from frostline_contract.job import Job
 from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
 from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.cli.model_size import ModelSize, model_size
+from frostline_controller.decisions.initial import check_initial_units
 from frostline_controller.planner.advice import Advice, advise
 from frostline_controller.planner.analytic import analytic_profiles
 from frostline_controller.planner.describe import as_json
@@ -113,7 +114,7 @@ def forecast(
     Args:
         job: what is to be trained.
         devices: numbers of equal devices to plan for; none: the job's workers.
-        freeze_point: units before it are frozen.
+        freeze_point: units before it are frozen; 0: those that the job freezes from step 1.
         hardware: what is assumed of a device; None: `hardware_for` says it.
         measured: of a run, in place of what is assumed.
 
@@ -123,10 +124,16 @@ def forecast(
     size, assumed = model_size(job), hardware or hardware_for(job, bool(devices))
     plans = []
     for count in devices or [job.placement.workers]:
-        inputs = plan_inputs(job, size, assumed, count, freeze_point, measured)
+        inputs = plan_inputs(job, size, assumed, count, freeze_point or initial_freeze_point(job, size), measured)
         plans.append(DevicePlan(count, inputs, make_plan(inputs), walk(inputs)))
     advice = micro_batch_advice(job, size, assumed, plans[0].inputs, measured)
     return Forecast(job, size, assumed, measured, tuple(plans), advice)
+
+
+def initial_freeze_point(job: Job, size: ModelSize) -> int:
+    """Units that the job freezes from step 1. Raises ValueError where the model has not so many that may freeze."""
+    check_initial_units(job.initial_freeze_point, size.num_units)
+    return job.initial_freeze_point
 
 
 def hardware_for(job: Job, named_devices: bool, wanted: str | None = None, teraflops: float | None = None) -> Hardware:
@@ -169,8 +176,8 @@ def plan_inputs(
         tied=size.tied,
         elastic=job.elastic,
         placement=job.placement,
-        # With nothing frozen it is the run's first plan; with a freeze point the run started earlier, at the job's depth.
-        start_pp_degree=job.placement.initial_pp_degree if freeze_point else None,
+        # With no more frozen than at step 1 it is the run's first plan; else the run started earlier, at the job's depth.
+        start_pp_degree=job.placement.initial_pp_degree if freeze_point > job.initial_freeze_point else None,
         steps_left=job.training.steps or DEFAULT_STEPS,
         parallel_slots=parallel_slots(job, os.cpu_count() or 1) if local else None,
         samples_per_step=job.training.batch_size,
@@ -179,6 +186,7 @@ def plan_inputs(
         exact_numerics=job.training.numerics == "exact",
         optimizer_seconds_per_byte=hardware.optimizer_seconds_per_byte,
         base_bytes=most_communicator_bytes(devices) if hardware.name == "gpu" and job.placement.backend != "gloo" else 0,
+        never_learnt=min(freeze_point, job.initial_freeze_point),
     )
 
 
@@ -208,14 +216,17 @@ def unit_profiles(job: Job, size: ModelSize, hardware: Hardware, micro_batch_siz
 
 
 def walk(inputs: PlanInputs) -> list[tuple[int, PlannedPlacement]]:
-    """(freeze point, plan) as layers freeze: none, a quarter, half and two thirds of the blocks. The first plan is the start."""
-    blocks = inputs.num_units - 2
+    """(freeze point, plan) as layers freeze: none but the initial ones, a quarter, half and two thirds of the blocks.
+
+    The first plan is the start.
+    """
+    blocks, begin = inputs.num_units - 2, inputs.never_learnt
     points = dict.fromkeys(round(blocks * share) + (share > 0) for share in (0, 0.25, 0.5, 0.67))
-    first = make_plan(replace(inputs, freeze_point=0, start_pp_degree=None))
+    first = make_plan(replace(inputs, freeze_point=begin, start_pp_degree=None))
     start = first.placement
     later = replace(inputs, start_pp_degree=start.pp_degree, start_dp_degree=start.dp_degree)
-    fitting = [point for point in points if 0 < point < inputs.num_units - 1]
-    return [(0, first), *((point, make_plan(replace(later, freeze_point=point))) for point in fitting)]
+    fitting = [point for point in points if begin < point < inputs.num_units - 1]
+    return [(begin, first), *((point, make_plan(replace(later, freeze_point=point))) for point in fitting)]
 
 
 def micro_batch_advice(

@@ -47,6 +47,7 @@ class PlanInputs:
     boundary_bytes_per_sample: one sample's hidden activation. exact_numerics: gradients are summed over the fixed tree.
     optimizer_seconds_per_byte: an optimizer step's time for a byte of trainable weights. base_bytes: memory of a worker
     that holds no unit: communicators. cache_use: the job's cache.use. uncacheable: why nothing may be cached, or empty.
+    never_learnt: units frozen since step 1, which have no moments.
     """
 
     units: tuple[UnitProfile, ...]
@@ -77,12 +78,15 @@ class PlanInputs:
     exact_numerics: bool = True
     optimizer_seconds_per_byte: float = 5e-10
     base_bytes: int = 0
+    never_learnt: int = 0
 
     def __post_init__(self) -> None:
         if not self.units:
             raise ValueError("the profile has 0 units; a plan needs at least one")
         if not 0 <= self.freeze_point < len(self.units):
             raise ValueError(f"freeze point {self.freeze_point} leaves no trainable unit of {len(self.units)}")
+        if self.never_learnt > self.freeze_point:
+            raise ValueError(f"{self.never_learnt} units have never learnt, and only {self.freeze_point} are frozen")
         if not self.members:
             raise ValueError("there are 0 workers to plan for")
         if len({member.worker_id for member in self.members}) != len(self.members):
@@ -97,6 +101,12 @@ class PlanInputs:
     @property
     def num_units(self) -> int:
         return len(self.units)
+
+    @cached_property
+    def unit_state_bytes(self) -> tuple[int, ...]:
+        """Weights and moments of each unit; one that has never learnt has no moments."""
+        moments = [0 if index < self.never_learnt else unit.optimizer_bytes for index, unit in enumerate(self.units)]
+        return tuple(unit.parameter_bytes + own for unit, own in zip(self.units, moments, strict=True))
 
     @property
     def trainable_units(self) -> int:

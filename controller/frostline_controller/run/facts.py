@@ -105,8 +105,16 @@ class RunFacts:
 
     def freeze_point(self) -> int:
         """The freeze point in force at the step that is being computed."""
-        decision = in_force(self.surviving(), self.step + 1)
-        return decision.freeze_point if decision else 0
+        return self.freeze_point_under(in_force(self.surviving(), self.step + 1))
+
+    def freeze_point_under(self, decision: Decision | None) -> int:
+        """The freeze point that a decision says, or with None the one of step 1."""
+        return decision.freeze_point if decision is not None else self.job.initial_freeze_point
+
+    def never_learnt(self) -> int:
+        """Units of the prefix that have been frozen since step 1: the initial ones that no decision has unfrozen."""
+        points = [decision.freeze_point for decision in self.surviving() if not decision.void]
+        return min([self.job.initial_freeze_point, *points])
 
     # ---- what the run is
 

@@ -13,7 +13,7 @@ from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.statistics import GuardReading
 from frostline_controller.decisions.decide import decide
-from frostline_controller.decisions.guard import compare
+from frostline_controller.decisions.guard import Chance, breach, chance_of, compare
 from frostline_controller.decisions.lineages import Change, changes, position, surviving_decisions
 from frostline_controller.decisions.student_t import t_quantile, upper_tail
 from tests.unit.controller.freezing_run import INTERVAL, LAG, decision, entry, inputs_of, simulate
@@ -75,6 +75,52 @@ def test_a_rise_within_the_margin_or_within_the_noise_holds():
         compare(*readings([1.0, 1.0], [1.0, 1.0, 1.0]), margin=0.02, confidence=0.95)
 
 
+def test_chance_is_what_readings_rise_by_without_a_freeze():
+    losses = [2.0, 1.5, 1.6, 1.4, 9.0, 9.2, 1.3]
+    points = [0, 0, 0, 0, 2, 2, 2]
+    statistics = [
+        entry(number, FALLING, point, guard=[loss, loss])
+        for number, (loss, point) in enumerate(zip(losses, points, strict=True), start=1)
+    ]
+    # Before decision 4: -0.5, +0.1, -0.2. The jump to 9 lies across the freeze, the rise to 9.2 does not.
+    assert chance_of(statistics, before=4).variance == pytest.approx(2 * 0.1**2 / 3)
+    assert chance_of(statistics, before=4).moves == 3
+    assert chance_of(statistics, before=6).variance == pytest.approx(2 * (0.1**2 + 0.2**2) / 4)
+    assert chance_of(statistics[:1], before=4) == chance_of([], before=4) == Chance(), "one reading says nothing of chance"
+
+
+def noisy_run(generator: random.Random, harm: float, jumps: float = 0.05):
+    """Twelve readings of 100 samples before a freeze and two after it; the weights' jumps move all samples together."""
+    samples = [generator.uniform(0.05, 0.4) for _ in range(100)]
+    made = (decision(12, 2, "freeze"),)
+    statistics = []
+    for number in range(1, 15):
+        level = generator.gauss(0.0, jumps) + (harm if number > 12 else 0.0)
+        losses = [max(0.0, sample + level + generator.gauss(0.0, 0.05)) for sample in samples]
+        statistics.append(entry(number, FALLING, 2 if number > 12 else 0, guard=losses))
+    return [inputs_of(*statistics[:read], decisions=made) for read in (13, 14)]
+
+
+def test_a_model_that_jumps_about_is_not_taken_for_a_harmed_one():
+    """The bound knows of samples and of jumps. With samples alone chance would condemn every third."""
+    generator = random.Random(11)
+    runs = [noisy_run(generator, harm=0.0) for _ in range(200)]
+    condemned = [any(breach(reading)[0] for reading in run) for run in runs]
+    # 5 % are promised for both readings together; three deviations of 200 draws on top. The margin is worth a tenth of a jump.
+    assert sum(condemned) <= 200 * (0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)), sum(condemned)
+    blind = [
+        any(compare(run[0].statistics[11].guard, run[1].statistics[at].guard, 0.02, 0.95).breached for at in (12, 13))
+        for run in runs
+    ]
+    assert sum(blind) > 60, sum(blind)
+
+
+def test_harm_beyond_the_jumps_is_found_at_the_first_reading():
+    generator = random.Random(12)
+    found = [breach(noisy_run(generator, harm=0.4)[0])[0] is not None for _ in range(40)]
+    assert sum(found) >= 38, sum(found)
+
+
 def run_to_breach(**rails):
     """Frozen by decision 2 (step 23 on), guard loss up at the end of interval 3."""
     statistics = (entry(1, FALLING, guard=LOW), entry(2, FALLING, guard=LOW), entry(3, FALLING, 2, guard=HIGH))
@@ -86,8 +132,8 @@ def test_a_breach_rolls_back_to_the_step_before_the_freeze():
     made = decide(run_to_breach())
     assert (made.kind, made.number, made.interval, made.effective_step) == ("rollback", 3, 3, 33)
     assert (made.freeze_point, made.rollback_to_step, made.lineage) == (0, 22, 1)
-    # Rises 0.5, 0.6, 0.4, 0.6: 0.525 - 2.353 * 0.0957 / sqrt(4).
-    assert "lower bound +0.4123 exceeds the tolerated 0.02" in made.reason
+    # Rises 0.5, 0.6, 0.4, 0.6, at 0.975, since there will be two readings: 0.525 - 3.182 * 0.0957 / sqrt(4).
+    assert "lower bound +0.3727 exceeds the tolerated 0.02" in made.reason
     assert made.reason.endswith("freeze 2 (0 -> 2) is taken back to step 22, freeze point 2 and deeper are quarantined")
     assert (made.kind, made.number, made.rollback_to_step, made.lineage, made.freeze_point) == ("rollback", 3, 22, 1, 0)
     assert made.policy == "gradient_argmin" and made.reason.startswith("guard: ")

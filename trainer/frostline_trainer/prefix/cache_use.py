@@ -109,10 +109,10 @@ class CacheUse:
         )
         return CacheIdentity(revision, context.data.train.digest, "train", boundary)
 
-    @staticmethod
-    def _previous_boundary(state: RunState, boundary: int) -> int | None:
+    def _previous_boundary(self, state: RunState, boundary: int) -> int | None:
         """The boundary before this one, whose values can be advanced."""
-        earlier = [decision.freeze_point for decision in state.decisions if 0 < decision.freeze_point < boundary]
+        points = [self._context.job.initial_freeze_point, *(decision.freeze_point for decision in state.decisions)]
+        earlier = [point for point in points if 0 < point < boundary]
         return earlier[-1] if earlier else None
 
 

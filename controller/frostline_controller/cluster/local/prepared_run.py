@@ -19,7 +19,7 @@ from frostline_controller.cli.resuming import resumed_job
 from frostline_controller.cli.run_folder import give_back, new_run_folder, read_job, write_run_folder
 from frostline_controller.cli.run_lock import owned
 from frostline_controller.cli.starting_checks import check_can_write_checkpoints, check_resumable
-from frostline_controller.decisions.next_decision import replayed_decisions, with_recorded_tile
+from frostline_controller.decisions.next_decision import replayed_decisions, with_recorded_start
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def new_run(
         raise UserMistake(f"--replay {replay}: holds no plans.jsonl; give the directory of a run that has trained")
     replayed_decisions(job, replay)
     if replay is not None:
-        job = with_recorded_tile(job, replay)
+        job = with_recorded_start(job, replay)
     _check_cache(job, None)
     folder = new_run_folder(job.name, out)
     with owned(folder):

@@ -259,7 +259,7 @@ class GuardReading(_message.Message):
     def __init__(self, losses: _Optional[_Iterable[float]] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class IntervalStatistics(_message.Message):
-    __slots__ = ("number", "lineage", "first_step", "last_step", "freeze_point", "unit_gradient_norms", "unit_parameters", "unit_forward_flops", "learning_rate", "learning_rate_peak", "loss_mean", "accepted_steps", "guard")
+    __slots__ = ("number", "lineage", "first_step", "last_step", "freeze_point", "unit_gradient_norms", "unit_parameters", "unit_forward_flops", "learning_rate", "learning_rate_peak", "loss_mean", "accepted_steps", "guard", "unit_output_changes")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +273,7 @@ class IntervalStatistics(_message.Message):
     LOSS_MEAN_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_STEPS_FIELD_NUMBER: _ClassVar[int]
     GUARD_FIELD_NUMBER: _ClassVar[int]
+    UNIT_OUTPUT_CHANGES_FIELD_NUMBER: _ClassVar[int]
     number: int
     lineage: int
     first_step: int
@@ -286,7 +287,8 @@ class IntervalStatistics(_message.Message):
     loss_mean: float
     accepted_steps: int
     guard: GuardReading
-    def __init__(self, number: _Optional[int] = ..., lineage: _Optional[int] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., freeze_point: _Optional[int] = ..., unit_gradient_norms: _Optional[_Iterable[float]] = ..., unit_parameters: _Optional[_Iterable[int]] = ..., unit_forward_flops: _Optional[_Iterable[int]] = ..., learning_rate: _Optional[float] = ..., learning_rate_peak: _Optional[float] = ..., loss_mean: _Optional[float] = ..., accepted_steps: _Optional[int] = ..., guard: _Optional[_Union[GuardReading, _Mapping]] = ...) -> None: ...
+    unit_output_changes: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, number: _Optional[int] = ..., lineage: _Optional[int] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., freeze_point: _Optional[int] = ..., unit_gradient_norms: _Optional[_Iterable[float]] = ..., unit_parameters: _Optional[_Iterable[int]] = ..., unit_forward_flops: _Optional[_Iterable[int]] = ..., learning_rate: _Optional[float] = ..., learning_rate_peak: _Optional[float] = ..., loss_mean: _Optional[float] = ..., accepted_steps: _Optional[int] = ..., guard: _Optional[_Union[GuardReading, _Mapping]] = ..., unit_output_changes: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StepRecord(_message.Message):
     __slots__ = ("lineage", "step", "loss", "learning_rate", "gradient_norm", "unit_gradient_norms", "freeze_point", "refused", "degrees", "pp_degree", "dp_degree", "generation", "step_seconds", "step_parts", "samples_per_second", "cache_hits", "cache_misses", "time_seconds", "numerics_hash", "evaluation")
