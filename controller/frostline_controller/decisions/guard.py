@@ -21,9 +21,10 @@ from itertools import pairwise
 
 from frostline_contract.plan import Decision
 from frostline_contract.statistics import GuardReading, IntervalStatistics
+from frostline_controller.decisions.changes import Change, changes
 from frostline_controller.decisions.inputs import FreezeInputs, blocks_frozen, freeze_point_of
-from frostline_controller.decisions.lineages import Change, changes, surviving_decisions
 from frostline_controller.decisions.student_t import t_quantile
+from frostline_controller.decisions.surviving import timeline
 
 CHANCE_RISES = 12
 """The newest moves from one reading to the next that chance is estimated from: older ones are of a model that learnt faster."""
@@ -128,7 +129,7 @@ def watched_freezes(inputs: FreezeInputs) -> tuple[Watched, ...]:
     # A void rollback changed nothing, so the reading that called for it does not use up the window.
     unanswered = {
         number
-        for number, decision in surviving_decisions(inputs.decisions, inputs.calendar).items()
+        for number, decision in timeline(inputs.decisions, inputs.calendar).items()
         if decision.void and decision.kind == "rollback"
     }
     watched = []

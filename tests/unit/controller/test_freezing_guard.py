@@ -12,10 +12,11 @@ from scipy import stats
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.statistics import GuardReading
+from frostline_controller.decisions.changes import Change, changes
 from frostline_controller.decisions.decide import decide
 from frostline_controller.decisions.guard import Chance, breach, chance_of, compare
-from frostline_controller.decisions.lineages import Change, changes, position, surviving_decisions
 from frostline_controller.decisions.student_t import t_quantile, upper_tail
+from frostline_controller.decisions.surviving import timeline
 from tests.unit.controller.freezing_run import INTERVAL, LAG, decision, entry, inputs_of, simulate
 
 FALLING = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
@@ -193,19 +194,18 @@ def test_a_rollback_stands_where_the_freeze_stood():
     freeze, after = decision(2, 2, "freeze"), decision(3, 2, "keep")
     back = decision(4, 0, "rollback", lineage=1, rollback_to_step=22)
     redone = [decision(3, 0, "keep", lineage=1), decision(4, 0, "keep", lineage=1)]
-    kept = surviving_decisions([decision(1, 0, "keep"), freeze, after, back, *redone], CALENDAR)
-    assert position(back, CALENDAR) == 2
+    kept = timeline([decision(1, 0, "keep"), freeze, after, back, *redone], CALENDAR)
     assert sorted(kept) == [1, 2, 3, 4]
     assert [kept[place].kind for place in sorted(kept)] == ["keep", "rollback", "keep", "keep"]
     assert [kept[place].lineage for place in sorted(kept)] == [0, 1, 1, 1]
-    earlier_step = surviving_decisions([freeze, back, *redone, decision(4, 0, "keep", lineage=2)], CALENDAR)
+    earlier_step = timeline([freeze, back, *redone, decision(4, 0, "keep", lineage=2)], CALENDAR)
     assert [earlier_step[place].lineage for place in sorted(earlier_step)] == [1, 1, 2], "a restore keeps the rollback"
 
 
 def test_a_decision_that_is_recorded_again_as_void_counts_as_void():
     freeze, back = decision(2, 2, "freeze"), decision(3, 0, "rollback", lineage=1, rollback_to_step=22)
     records = [freeze, back, back.model_copy(update={"void": True}), decision(4, 2, "keep")]
-    kept = surviving_decisions(records, CALENDAR)
+    kept = timeline(records, CALENDAR)
     assert {place: (one.kind, one.void) for place, one in kept.items()} == {
         2: ("freeze", False),
         3: ("rollback", True),
