@@ -21,7 +21,10 @@ class AdaptersSection(Section):
     rank: int = fixed(8, ge=1, le=4096, doc="Width between the two matrices.")
     alpha: float = fixed(16.0, gt=0.0, doc="What the product counts: alpha / rank.")
     dropout: float = fixed(
-        0.0, ge=0.0, lt=1.0, doc="Of what enters the two matrices; drawn as all dropout is, from seed, step, micro-batch and unit."
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        doc="Of what enters the two matrices; drawn as all dropout is, from seed, step, micro-batch and unit.",
     )
     targets: tuple[str, ...] = fixed(
         (), doc="Names of linear layers within a block, or how they end, e.g. [query, value]; empty: every linear layer."
@@ -59,7 +62,5 @@ def blocks_with_adapters(section: AdaptersSection, num_blocks: int) -> tuple[int
         chosen = tuple(range(first, last + 1))
     if not chosen or chosen[0] < 0 or chosen[-1] >= num_blocks:
         named = repr(said) if isinstance(said, str) else str(list(said))
-        raise ValueError(
-            f"model.adapters.blocks is {named} and the model has the blocks 0 to {num_blocks - 1}; write {FORMS}"
-        )
+        raise ValueError(f"model.adapters.blocks is {named} and the model has the blocks 0 to {num_blocks - 1}; write {FORMS}")
     return chosen
