@@ -20,4 +20,4 @@ def initial_freeze_point(job: Job, num_units: int) -> int:
     Returns:
         Index of the first unit that learns.
     """
-    return lowest_freeze_point(job, num_units)
+    return max(job.initial_freeze_point, lowest_freeze_point(job, num_units))

@@ -42,7 +42,8 @@ class UnitProfile(Frozen):
 
     forward_seconds, backward_seconds: a micro-batch. parameter_bytes: weights. optimizer_bytes: moments.
     activation_bytes: what one micro-batch keeps for its backward. output_bytes: what crosses to the next unit. working_bytes: the
-    most that its forward or backward takes beyond that at any time; 0: not measured.
+    most that its forward or backward takes beyond that at any time; 0: not measured. still_bytes: of the weights those that never
+    learn, below adapters.
     """
 
     forward_seconds: float
@@ -52,6 +53,12 @@ class UnitProfile(Frozen):
     activation_bytes: int
     output_bytes: int
     working_bytes: int = 0
+    still_bytes: int = 0
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of the weights that learn where the unit does."""
+        return self.parameter_bytes - self.still_bytes
 
 
 class WorkerProfile(Frozen):

@@ -102,6 +102,7 @@ class _Measuring:
             activation_bytes=weighed.kept_bytes,
             output_bytes=boundary.numel() * boundary.element_size(),
             working_bytes=weighed.working_bytes,
+            still_bytes=parameters - gradients,
         )
 
     def _turn(self, stage: Stage, is_head: bool, weighed: bool) -> _Turn:
