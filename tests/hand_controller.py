@@ -277,7 +277,8 @@ class HandMadeRun:
     def _draft(self, placement: Placement, lineage: int, freeze_point: int = 0, decision: int = 0) -> PlanDraft:
         return PlanDraft(
             generation=next_generation(), lineage=lineage, placement=placement, first_worker=self._store(placement.workers),
-            freeze_point=max(freeze_point, self._initial), decision_number=decision, domains=self._domains, state_ranges=self._state_ranges,
+            freeze_point=max(freeze_point, self._initial), decision_number=decision, domains=self._domains,
+            state_ranges=self._state_ranges,
         )  # fmt: skip
 
     def _store(self, workers: Sequence[str]) -> Worker:

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.pieces import Pieces
+from frostline_controller.recovery.facts import GoOn
 from frostline_trainer.checkpoints.reading import load_piece, read_manifest
 from tests.exact_cases import NUM_UNITS, Case
 from tests.hand_made_plans import Layout, Segment, run_series
 from tests.integration.test_buddies import check_copies
 from tests.integration.test_exactness import differences
+from tests.integration.test_recovery_moves import NODES, assert_undisturbed, kill, run_with_faults
 from tests.integration.test_reshape_moves import lone_run, losses_of
 from tests.warm_workers import WarmWorkers
 
@@ -70,3 +72,23 @@ def test_moves_buddies_and_checkpoints_carry_what_learns_alone(ranges: int, warm
     assert max(run.moved_bytes for run in runs) < 2 * whole
     resumed = run_series(warm_workers, case, [Segment(Layout(1, 2), 6, 4)], str(tmp_path), resume=(folder, 3))
     assert {run.digest for run in resumed} == {alone.digest}
+
+
+RECOVERY = Case("gpt2_tied", freezing=((1, 1),), steps=12, adapters="all", adapter_dropout=0.1)
+"""Freezes at steps 7 and 11, as hand-made decisions say."""
+
+
+def test_a_stage_that_only_its_buddy_has_comes_back(warm_workers: WarmWorkers, tmp_path: Path) -> None:
+    """(4, 1) on four nodes: one dies after the vote of step 5, so that its buddy has committed the step, and it alone."""
+    alone = run_with_faults(warm_workers, tmp_path_of(tmp_path, "alone"), [Layout(1, 1)], case=RECOVERY)
+    for phase in ("exchange", "seen"):
+        folder, faults = tmp_path_of(tmp_path, phase), [kill(1, 5, phase)]
+        layouts = [Layout(4, 1), Layout(3, 1)]
+        ended = run_with_faults(warm_workers, folder, layouts, faults, RECOVERY, nodes=NODES, dying=range(4))
+        assert [type(one) for one in ended.run.answers] == [GoOn]
+        assert_undisturbed(ended, alone)
+
+
+def tmp_path_of(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name

@@ -63,7 +63,7 @@ def test_a_wrong_value_is_told_with_field_value_and_remedy(adapters: dict[str, o
 
 
 def test_a_head_of_its_own_is_no_adapter() -> None:
-    with pytest.raises(JobError, match="untie_on_freeze is true and adapters is given: .*; set it to false"):
+    with pytest.raises(JobError, match=r"untie_on_freeze is true and adapters is given: .*; set it to false"):
         job_with(model={"adapters": {}, "untie_on_freeze": True})
 
 
