@@ -1,7 +1,6 @@
-"""Adapters through the whole system: frozen and cached from step 1, through a pipeline, a kill and a resume; the end is the digest of
-one worker, and what is saved loads in plain peft (docs/protocols.md 1.20)."""
+"""Adapters through the whole system: frozen and cached from step 1, through a pipeline, a kill and a resume; the end is the digest
+of one worker, and what is saved loads in plain peft (docs/protocols.md 1.20)."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ ADAPTED: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def alone(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    yield workshop.run(tmp_path_factory.mktemp("adapted") / "run", ADAPTED, "--workers", "1")
+def alone(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    return workshop.run(tmp_path_factory.mktemp("adapted") / "run", ADAPTED, "--workers", "1")
 
 
 def test_a_kill_that_only_a_checkpoint_answers_and_a_resume_end_with_one_workers_digest(
