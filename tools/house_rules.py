@@ -52,7 +52,13 @@ def check(file: Path, source: str) -> list[Fault]:
     """The faults of one file, as (line, text)."""
     lines = source.splitlines()
     tree = ast.parse(source, str(file))
-    faults = [*_forbidden(file, lines), *_functions(tree), *_swallowed(tree), *_bare_rank(file, tree), *_open_coded_rank(file, tree)]
+    faults = [
+        *_forbidden(file, lines),
+        *_functions(tree),
+        *_swallowed(tree),
+        *_bare_rank(file, tree),
+        *_open_coded_rank(file, tree),
+    ]
     if any(part.startswith("frostline_") for part in file.parts[:-1]):
         faults += [*check_homes(file, tree), *_parameters_first(tree)]
     if len(lines) > FILE_LINES_MAX:

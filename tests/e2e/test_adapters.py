@@ -1,5 +1,5 @@
-"""Adapters through the whole system: frozen and cached from step 1, through a pipeline, a kill and a resume; the end is one worker's
-digest, and what is saved loads in plain peft (docs/protocols.md 1.20)."""
+"""Adapters through the whole system: frozen and cached from step 1, a pipeline, a kill and a resume, to one worker's digest;
+what is saved loads in plain peft (docs/protocols.md 1.20)."""
 
 from pathlib import Path
 from typing import Any
