@@ -1,7 +1,5 @@
 """Adapters in the units of every family: what learns, what is state, what plain peft makes of what is saved."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +109,3 @@ def test_the_model_below_is_the_same_and_the_seed_says_the_rest() -> None:
     assert torch.equal(cases.run_units(first.units, inputs), expected), "adapters begin as nothing"
     narrow = [[p for name, p in cut.units[-2].named_parameters() if "lora_A" in name] for cut in (first, again, other)]
     assert all(map(torch.equal, narrow[0], narrow[1])) and not any(map(torch.equal, narrow[0], narrow[2]))
-
-
-def test_a_job_without_adapters_imports_no_peft() -> None:
-    program = (
-        "import sys; import frostline_trainer.process.worker, frostline_trainer.families.saved_adapters; "
-        "sys.exit('peft' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,6 +1,6 @@
 """Adapters by the library `peft`, in chosen blocks of a cut model: small matrices learn, the model's own weights never do.
 
-peft is imported by the functions that need it, so that only workers of a job with adapters wait for it.
+peft is imported by the functions that need it: only workers of a job with adapters wait for it.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from frostline_contract.job.adapters import AdaptersSection, blocks_with_adapter
 from frostline_contract.job.data import ModelSection
 from frostline_trainer.families.base import CutModel, never_learns
 from frostline_trainer.families.configuring import one_line
+from frostline_trainer.process.lean_imports import import_peft
 
 PREFIX = "lora_"
 """How peft names what it adds to a layer."""
@@ -23,12 +24,10 @@ def add_adapters(cut: CutModel, section: ModelSection) -> None:
     Draws from torch's default CPU generator. Raises ValueError, with field, value and remedy, for blocks and targets that the
     model does not have.
     """
-    from peft import inject_adapter_in_model
-
     assert section.adapters is not None
     adapted = adapted_layers(cut, section.adapters)
     try:
-        inject_adapter_in_model(lora_config(cut, section.adapters, adapted), cut.model)
+        import_peft().inject_adapter_in_model(lora_config(cut, section.adapters, adapted), cut.model)
     except ValueError as error:
         raise ValueError(f"model.adapters: peft cannot adapt these layers ({one_line(error)}); set targets to others") from error
     cut.adapted = section
@@ -62,10 +61,8 @@ def adapted_layers(cut: CutModel, section: AdaptersSection) -> list[str]:
 
 def lora_config(cut: CutModel, section: AdaptersSection, adapted: list[str], **more: Any) -> Any:
     """What peft calls these adapters. more: what only a saved one says."""
-    from peft import LoraConfig
-
     layers = [cut.model.get_submodule(name) for name in adapted]
-    return LoraConfig(
+    return import_peft().LoraConfig(
         r=section.rank,
         lora_alpha=section.alpha,
         lora_dropout=section.dropout,
@@ -82,11 +79,10 @@ def parameters_added(unit: nn.Module) -> int:
 
 def adapted_pairs(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
     """(owner, name there, layer with an adapter) of every layer that has one."""
-    from peft.tuners.lora import LoraLayer
-
+    with_adapter = import_peft().tuners.lora.LoraLayer
     for owner in list(model.modules()):
         for name, layer in list(owner.named_children()):
-            if isinstance(layer, LoraLayer):
+            if isinstance(layer, with_adapter):
                 yield owner, name, layer
 
 

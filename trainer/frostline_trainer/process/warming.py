@@ -15,7 +15,7 @@ import yaml
 from frostline_contract.job import read_yaml
 from frostline_contract.run_directory import RunDirectory
 from frostline_trainer.data.sources import source_named
-from frostline_trainer.process.lean_imports import lean_imports
+from frostline_trainer.process.lean_imports import import_peft, lean_imports
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ def import_for(run_dir: str) -> None:
         for name in [family] if family else registry.BUILT_IN:
             with suppress(ValueError):  # the worker says so, to the controller
                 registry.family_named(name)
-        if adapters:
-            importlib.import_module("peft")
+    if adapters:
+        import_peft()
     importlib.import_module(USED_BY_BACKWARD)
     if source:
         with suppress(ValueError):
