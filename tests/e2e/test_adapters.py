@@ -17,10 +17,9 @@ from tests.e2e.runs import Ended, Workshop
 ADAPTED: dict[str, Any] = {
     "model": {"adapters": {"rank": 4, "dropout": 0.1, "blocks": "last half"}},
     "training": {"steps": 40},
-    "freeze": {"policy": {"name": "manual", "points": {"3": 4}}},
     "checkpoint": {"every_steps": 10},
 }
-"""Blocks 2, 3 and 4 of five: units 0 to 2 never learn, and from step 27 on block 2 does not either."""
+"""Blocks 2, 3 and 4 of five: units 0 to 2 never learn, whatever is decided before step 27, when block 2 freezes."""
 
 
 @pytest.fixture(scope="module")
