@@ -33,7 +33,8 @@ def decide(inputs: FreezeInputs) -> Decision:
             f"decision {number} would take effect at step {inputs.effective_step}; the run ends at {inputs.calendar.total_steps}"
         )
     if not inputs.elastic.freeze:
-        return _decision(inputs, 0, "elastic.freeze is false: nothing freezes", inputs.freeze.policy.name)
+        but = f" but the {inputs.lowest} units before the first with adapters" if inputs.lowest else ""
+        return _decision(inputs, inputs.lowest, f"elastic.freeze is false: nothing freezes{but}", inputs.freeze.policy.name)
     policy = find_policy(inputs.freeze.policy.name)
     condemned, finding = None, ""
     if "guard" not in rails_off(inputs.freeze.rails) | policy.exempt:

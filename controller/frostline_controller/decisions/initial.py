@@ -1,5 +1,7 @@
-"""What is frozen before any decision: `freeze.initial_units`, and whether a model has so many units that may freeze."""
+"""What is frozen before any decision: `freeze.initial_units` and what lies before the first adapter, and whether a model has so
+many units that may freeze."""
 
+from frostline_contract.initial_freeze import initial_freeze_point, lowest_freeze_point
 from frostline_contract.job import Job
 
 
@@ -15,8 +17,9 @@ def check_initial_units(units: int, num_units: int) -> None:
 
 def initial_freeze_reason(job: Job, num_units: int) -> str:
     """Why units are frozen from step 1, in words; empty where none are."""
-    units = job.initial_freeze_point
+    units, lowest = initial_freeze_point(job, num_units), lowest_freeze_point(job, num_units)
     if units == 0:
         return ""
     named = "unit 0 is" if units == 1 else f"units 0 to {units - 1} are"
-    return f"freeze.initial_units is {units}: {named} frozen from step 1, of {num_units} units"
+    why = f"freeze.initial_units is {units}" if units > lowest else f"unit {lowest} is the first one with adapters"
+    return f"{why}: {named} frozen from step 1, of {num_units} units"

@@ -211,9 +211,9 @@ def rails_off(section: RailsSection) -> frozenset[str]:
 def apply_rails(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
     """Runs the wish through all rails that are on and apply to the policy; the note names each that clipped."""
     off = rails_off(inputs.freeze.rails) | policy.exempt
-    deepest = inputs.num_units - 1
-    point = min(max(0, wanted), deepest)
-    notes = [f"bounds: {wanted} is outside 0 to {deepest}"] if point != wanted else []
+    lowest, deepest = inputs.lowest, inputs.num_units - 1
+    point = min(max(lowest, wanted), deepest)
+    notes = [f"bounds: {wanted} is outside {lowest} to {deepest}"] if point != wanted else []
     for name, rail in RAILS.items():
         if point == inputs.current:
             break

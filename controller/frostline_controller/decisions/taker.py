@@ -159,7 +159,7 @@ class Deciding:
         assert facts.identity is not None
         reason = initial_freeze_reason(facts.job, facts.identity.num_units)
         if reason and not self._store.events.holds("freeze", 1, 0):
-            await self._outbox.event("freeze", reason, step=1, lineage=0, freeze_point=facts.job.initial_freeze_point)
+            await self._outbox.event("freeze", reason, step=1, lineage=0, freeze_point=facts.initial_freeze_point)
 
 
 def _key(decision: Decision) -> tuple[int, int]:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
+from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job, job_revision
 from frostline_contract.phases import OUTSIDE
@@ -109,12 +110,18 @@ class RunFacts:
 
     def freeze_point_under(self, decision: Decision | None) -> int:
         """The freeze point that a decision says, or with None the one of step 1."""
-        return decision.freeze_point if decision is not None else self.job.initial_freeze_point
+        return decision.freeze_point if decision is not None else self.initial_freeze_point
 
     def never_learnt(self) -> int:
         """Units of the prefix that have been frozen since step 1: the initial ones that no decision has unfrozen."""
         points = [decision.freeze_point for decision in self.surviving() if not decision.void]
-        return min([self.job.initial_freeze_point, *points])
+        return min([self.initial_freeze_point, *points])
+
+    @property
+    def initial_freeze_point(self) -> int:
+        """The freeze point of step 1; what the model's units say of it is known with the first worker."""
+        identity = self.identity
+        return initial_freeze_point(self.job, identity.num_units) if identity is not None else self.job.initial_freeze_point
 
     # ---- what the run is
 

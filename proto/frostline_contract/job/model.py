@@ -73,7 +73,7 @@ class Job(Section):
 
     @property
     def initial_freeze_point(self) -> int:
-        """The freeze point of step 1, before any decision."""
+        """What the freeze section says of step 1; with adapters it may be more (`frostline_contract.initial_freeze`)."""
         return self.freeze.initial_units if self.elastic.freeze else 0
 
     def checkpoint_root(self, run_dir: Path) -> Path:

@@ -16,6 +16,7 @@ from frostline_contract.learning_rate import learning_rate
 from frostline_contract.phases import Phase
 from frostline_contract.plan import Decision, StateTag
 from frostline_contract.statistics import GuardReading, IntervalStatistics, StepRecord
+from frostline_trainer.families.base import learnable
 from frostline_trainer.step.evaluation import evaluate, sample_losses
 from frostline_trainer.step.generation import Generation, StepGradients
 from frostline_trainer.step.probing import Likeness, output_changes, read_likenesses
@@ -107,7 +108,7 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
         last_step=step,
         freeze_point=state.freeze_point,
         unit_gradient_norms=tuple(math.sqrt(square / count) for square in sums.unit_squares or [0.0] * context.num_units),
-        unit_parameters=tuple(sum(p.numel() for p in unit.parameters()) for unit in context.cut.units),
+        unit_parameters=tuple(sum(p.numel() for p in learnable(unit).values()) for unit in context.cut.units),
         unit_forward_flops=context.unit_flops,
         learning_rate=state.learning_rate if sums.accepted else 0.0,
         learning_rate_peak=state.learning_rate_peak,

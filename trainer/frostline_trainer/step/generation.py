@@ -188,6 +188,8 @@ class Generation:
         """Each stage's reduced gradient; it leaves for its buddies as soon as it is complete."""
         totals, tied = {}, self._tied_stages
         for number in [one.stage for one in self._program.exchange if one.kind is Kind.REDUCE]:
+            if not self.buffers[number].parameters:
+                continue
             totals[number] = self._reduce(self.buffers[number])
             if number not in tied:
                 self.keeper.send(number, self.buffers[number], totals[number])

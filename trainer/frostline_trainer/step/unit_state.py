@@ -1,6 +1,8 @@
 """The state of a unit and of its pieces, each as one flat dict of tensors: what moves, lies in checkpoints and is digested.
 
-Keys: "weight/<name>" for parameters and persistent buffers, "<moment>/<parameter name>" for optimizer state.
+Keys: "weight/<name>" for parameters and persistent buffers, "<moment>/<parameter name>" for optimizer state. Weights that never
+learn, those below adapters, are no state: every worker has read them where the model comes from, and has shown by the digest of
+the initial weights that they are the run's.
 
 A piece has what lies in its range of the unit's flat layout: the unit's weights in the module's order, each beginning at a
 multiple of RANGE_ALIGNMENT elements. A moment lies as its parameter does; a parameter's step count goes with every piece that
@@ -18,6 +20,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 from frostline_contract.pieces import RANGE_ALIGNMENT, Pieces
+from frostline_trainer.families.base import still_names
 from frostline_trainer.step.optimizer import Moments
 
 UnitState = dict[str, torch.Tensor]
@@ -27,9 +30,21 @@ STEP = "step"
 HOST = torch.device("cpu")
 
 
+def weights_of(unit: nn.Module) -> dict[str, torch.Tensor]:
+    """The weights that are state, by name, in the module's order and by reference."""
+    still = still_names(unit)
+    return {name: tensor.detach() for name, tensor in unit.state_dict().items() if name not in still}
+
+
+def still_weights_of(unit: nn.Module) -> UnitState:
+    """The weights that never learn, as parts of a state have their names."""
+    still = still_names(unit)
+    return {WEIGHT + name: tensor.detach() for name, tensor in unit.state_dict().items() if name in still}
+
+
 def export_unit(index: int, unit: nn.Module, moments: Moments) -> UnitState:
     """The state by reference: nothing is copied."""
-    state = {WEIGHT + name: tensor.detach() for name, tensor in unit.state_dict(keep_vars=False).items()}
+    state = {WEIGHT + name: tensor for name, tensor in weights_of(unit).items()}
     for name, _ in unit.named_parameters():
         for moment, tensor in moments.get((index, name), {}).items():
             if isinstance(tensor, torch.Tensor):
@@ -42,7 +57,7 @@ def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[st
 
     Raises ValueError where names, shapes or types differ: a weight that is cast on its way has other bits.
     """
-    unit.load_state_dict(_check_weights(f"unit {index}", unit.state_dict(), state))
+    unit.load_state_dict(_check_weights(f"unit {index}", weights_of(unit), state), strict=False)
     device = next(unit.parameters()).device
     for name, _ in unit.named_parameters():
         moments.pop((index, name), None)
@@ -140,7 +155,7 @@ class Part:
 
 def parts_of(table: Pieces, piece: int, unit: nn.Module) -> list[Part]:
     """What a piece has of its unit's weights, in the layout's order; empty for the range of a short layout that has none."""
-    sizes = {name: tensor.numel() for name, tensor in unit.state_dict().items()}
+    sizes = {name: tensor.numel() for name, tensor in weights_of(unit).items()}
     starts, length = dict[str, int](), 0
     for name, size in sizes.items():
         starts[name] = length
@@ -155,9 +170,9 @@ def export_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments) -
     index = table.unit_of(piece)
     if table.per_unit == 1:
         return export_unit(index, unit, moments)
-    weights, state = unit.state_dict(), UnitState()
+    weights, state = weights_of(unit), UnitState()
     for part in parts_of(table, piece, unit):
-        state[WEIGHT + part.name] = weights[part.name].detach().reshape(-1)[part.low : part.high]
+        state[WEIGHT + part.name] = weights[part.name].reshape(-1)[part.low : part.high]
         for moment, tensor in moments.get((index, part.name), {}).items():
             if isinstance(tensor, torch.Tensor):
                 state[f"{moment}/{part.name}"] = tensor if moment == STEP else tensor.reshape(-1)[part.low : part.high]
@@ -174,7 +189,7 @@ def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, s
     if table.per_unit == 1:
         import_unit(index, unit, moments, state)
         return
-    parts, weights = parts_of(table, piece, unit), unit.state_dict()
+    parts, weights = parts_of(table, piece, unit), weights_of(unit)
     own = {part.name: weights[part.name].view(-1)[part.low : part.high] for part in parts}
     given = _check_weights(f"piece {piece} of unit {index}", own, state)
     for name, tensor in given.items():
