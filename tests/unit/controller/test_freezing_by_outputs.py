@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from frostline_contract.job import parse_job
 from frostline_contract.job.freezing import ElasticSection, FreezeSection
 from frostline_controller.decisions.decide import check_freezing, decide
+from frostline_controller.decisions.initial import initial_freeze_reason
 from frostline_controller.decisions.inputs import blocks_frozen
 from frostline_controller.decisions.policies.plasticity import propose, settled_blocks
 from tests.unit.controller.freezing_run import decision, entry, inputs_of, simulate
+from tests.unit.controller.synthetic_run import job_values
 
 NORMS = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
 PLASTICITY = {"name": "plasticity", "settled_share": 0.2}
@@ -152,3 +155,10 @@ def test_initial_units_are_no_change_and_policies_go_on_from_them():
 def test_with_the_switch_off_nothing_is_frozen():
     off = replace(initial(3, entry(1, NORMS)), elastic=ElasticSection(freeze=False))
     assert decide(off).freeze_point == 0
+
+
+def test_what_is_frozen_from_the_start_is_said_with_what_it_means_for_a_tied_head():
+    job = parse_job(job_values(freeze={"initial_units": 1}))
+    assert initial_freeze_reason(job, 8, tied=False) == "freeze.initial_units is 1: unit 0 is frozen from step 1, of 8 units"
+    assert initial_freeze_reason(job, 8, tied=True).endswith("freezing unit 0 stops the head's matrix too")
+    assert initial_freeze_reason(parse_job(job_values()), 8, tied=True) == ""
