@@ -141,7 +141,7 @@ _EARLY = Variant(
         **_VIT.values,
         "name": "chaos-early",
         # Two units are frozen from step 1; then everything counts as settled, and the caps say how deep.
-        "freeze": {**_REST["freeze"], "initial_units": 2, "policy": {"name": "plasticity", "output_change": 1.0}},
+        "freeze": {**_REST["freeze"], "initial_units": 2, "policy": {"name": "plasticity", "settled_share": 1.0}},
     },
     num_units=8,
 )

@@ -14,7 +14,7 @@ EARLY = {
     "freeze": {
         "initial_units": 3,
         # Everything has settled: what is measured decides nothing here, and each placement must measure the same.
-        "policy": {"name": "plasticity", "output_change": 1.0, "points": {}},
+        "policy": {"name": "plasticity", "settled_share": 1.0, "points": {}},
         "rails": {"warmup_fraction": 0.6},
     }
 }

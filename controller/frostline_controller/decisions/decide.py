@@ -9,7 +9,7 @@ from dataclasses import replace
 from frostline_contract.plan import Decision
 from frostline_controller.decisions.changes import Change
 from frostline_controller.decisions.guard import breach
-from frostline_controller.decisions.initial import check_initial_units
+from frostline_controller.decisions.initial import about_the_tie, check_initial_units
 from frostline_controller.decisions.inputs import FreezeInputs, known_at
 from frostline_controller.decisions.policies.stairs import check_stairs
 from frostline_controller.decisions.rails import apply_rails, rails_off
@@ -108,6 +108,4 @@ def _about_the_tie(inputs: FreezeInputs, freeze_point: int) -> str:
     """What the embedding's first freeze means for a head that shares its matrix (docs/protocols.md 1.7)."""
     if not inputs.tied or inputs.current > 0 or freeze_point == 0:
         return ""
-    if inputs.untie_on_freeze:
-        return "tied embeddings: untie_on_freeze lets the head's own matrix go on learning"
-    return "tied embeddings: freezing unit 0 stops the head's matrix too"
+    return about_the_tie(inputs.untie_on_freeze)

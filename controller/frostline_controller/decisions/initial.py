@@ -15,11 +15,19 @@ def check_initial_units(units: int, num_units: int) -> None:
         )
 
 
-def initial_freeze_reason(job: Job, num_units: int) -> str:
-    """Why units are frozen from step 1, in words; empty where none are."""
+def initial_freeze_reason(job: Job, num_units: int, tied: bool) -> str:
+    """Why units are frozen from step 1, in words; empty where none are. tied: the head uses unit 0's matrix."""
     units, lowest = initial_freeze_point(job, num_units), lowest_freeze_point(job, num_units)
     if units == 0:
         return ""
     named = "unit 0 is" if units == 1 else f"units 0 to {units - 1} are"
     why = f"freeze.initial_units is {units}" if units > lowest else f"unit {lowest} is the first one with adapters"
-    return f"{why}: {named} frozen from step 1, of {num_units} units"
+    text = f"{why}: {named} frozen from step 1, of {num_units} units"
+    return f"{text}; {about_the_tie(job.model.untie_on_freeze)}" if tied else text
+
+
+def about_the_tie(untie_on_freeze: bool) -> str:
+    """What freezing unit 0 means for a head that shares its matrix (docs/protocols.md 1.7)."""
+    if untie_on_freeze:
+        return "tied embeddings: untie_on_freeze lets the head's own matrix go on learning"
+    return "tied embeddings: freezing unit 0 stops the head's matrix too"

@@ -157,7 +157,7 @@ class Deciding:
     async def _tell_initial(self) -> None:
         facts = self._facts
         assert facts.identity is not None
-        reason = initial_freeze_reason(facts.job, facts.identity.num_units)
+        reason = initial_freeze_reason(facts.job, facts.identity.num_units, facts.identity.tied)
         if reason and not self._store.events.holds("freeze", 1, 0):
             await self._outbox.event("freeze", reason, step=1, lineage=0, freeze_point=facts.initial_freeze_point)
 

@@ -22,12 +22,13 @@ class PolicySection(Section):
     percentile: float = fixed(50.0, ge=0.0, le=100.0, doc="gradient_change: N of AutoFreeze's N-th percentile.")
     form: Literal["closed", "freezeout_linear", "freezeout_cubed", "linear"] = fixed("closed", doc="schedule: which curve.")
     freezeout_t0: float = fixed(0.8, gt=0.0, le=1.0, doc="schedule: t0 of FreezeOut.")
-    output_change: float = fixed(
-        0.05,
+    settled_share: float = fixed(
+        0.1,
         gt=0.0,
         le=1.0,
         later=True,
-        doc="plasticity: a block has settled when the outputs up to it move by no more than this in an interval (1 - CKA).",
+        doc="plasticity: a block has settled when outputs move at it by no more than this share of what they move at the block where "
+        "they move most (1 - CKA).",
     )
     stairs: dict[float, float] = fixed(
         {}, later=True, doc="stairs: share of the blocks that is frozen from a share of the run on, e.g. {0.1: 0.5, 0.4: 0.67}."

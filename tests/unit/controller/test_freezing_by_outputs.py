@@ -4,14 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from frostline_contract.job import parse_job
 from frostline_contract.job.freezing import ElasticSection, FreezeSection
 from frostline_controller.decisions.decide import check_freezing, decide
+from frostline_controller.decisions.initial import initial_freeze_reason
 from frostline_controller.decisions.inputs import blocks_frozen
 from frostline_controller.decisions.policies.plasticity import propose, settled_blocks
 from tests.unit.controller.freezing_run import decision, entry, inputs_of, simulate
+from tests.unit.controller.synthetic_run import job_values
 
 NORMS = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
-PLASTICITY = {"name": "plasticity", "output_change": 0.05}
+PLASTICITY = {"name": "plasticity", "settled_share": 0.2}
 GUARD = [1.0, 1.1, 0.9]
 
 
@@ -34,14 +37,22 @@ def test_a_prefix_has_settled_up_to_the_first_block_that_moves(blocks, frozen, s
 
 
 def test_plasticity_says_which_blocks_have_settled_and_which_has_not():
-    some = propose(inputs_of(moved(1, [0.3] * 6), moved(2, [0.01, 0.04, 0.2, 0.3, 0.3, 0.3]), policy=PLASTICITY))
+    some = propose(inputs_of(moved(1, [0.3] * 6), moved(2, [0.01, 0.05, 0.2, 0.4, 0.5, 0.4]), policy=PLASTICITY))
     assert some.freeze_point == 3
     assert some.reason == (
-        "plasticity: outputs against the interval before (1 - CKA): blocks 1 to 2 have moved by at most 0.04, 0.05 is settled; "
-        "block 3 still moves by 0.2, above 0.05"
+        "plasticity: outputs move most at block 5, by 0.5 (1 - CKA, against the interval before); at blocks 1 to 2 by at most "
+        "10.0% of that; at block 3 by 40.0%, and 20% is settled: 2 blocks"
     )
-    none = propose(inputs_of(moved(2, [0.3] * 6), policy=PLASTICITY))
-    assert none.freeze_point == 0 and none.reason.endswith("(1 - CKA): block 1 still moves by 0.3, above 0.05")
+    alike = propose(inputs_of(moved(2, [0.3] * 6), policy=PLASTICITY))
+    assert alike.freeze_point == 0 and alike.reason.endswith("at block 1 by 100.0%, and 20% is settled: 0 blocks")
+    assert propose(inputs_of(moved(2, [0.3] * 6), policy={**PLASTICITY, "settled_share": 1.0})).freeze_point == 7
+
+
+def test_plasticity_knows_nothing_of_scale():
+    """Shorter intervals and smaller rates make all changes smaller, and say nothing of which block has settled."""
+    blocks = [0.001, 0.01, 0.05, 0.3, 0.4, 0.4]
+    found = [propose(inputs_of(moved(2, [scale * one for one in blocks]), policy=PLASTICITY)) for scale in (1.0, 1e-3)]
+    assert [one.freeze_point for one in found] == [4, 4]
 
 
 def test_plasticity_keeps_what_there_is_where_it_cannot_be_judged():
@@ -49,7 +60,10 @@ def test_plasticity_keeps_what_there_is_where_it_cannot_be_judged():
     assert (first.freeze_point, first.reason) == (0, "plasticity cannot be judged: interval 1 has no interval before it")
     unprobed = propose(inputs_of(entry(2, NORMS, 3), policy=PLASTICITY))
     assert unprobed.freeze_point == 3 and "it needs freeze.probe_samples of 2 or more" in unprobed.reason
-    still = [moved(1, [0.0] * 6, learning_rate=1e-5), moved(2, [0.0] * 6, learning_rate=1e-4)]
+    still = propose(inputs_of(moved(2, [0.0] * 6, 3), policy=PLASTICITY))
+    assert (still.freeze_point, still.reason) == (3, "plasticity cannot be judged: no block's outputs have moved")
+    early = [0.0] * 5 + [0.1]
+    still = [moved(1, early, learning_rate=1e-5), moved(2, early, learning_rate=1e-4)]
     rising = propose(inputs_of(*still, policy=PLASTICITY))
     assert rising.freeze_point == 0 and "the learning rate still rises, from 1e-05 to 0.0001" in rising.reason
     refused = propose(inputs_of(moved(1, [0.0] * 6, accepted_steps=0), policy=PLASTICITY))
@@ -58,7 +72,7 @@ def test_plasticity_keeps_what_there_is_where_it_cannot_be_judged():
 
 def test_plasticity_freezes_in_one_deep_move_as_early_as_patience_lets_it():
     """Under the default rails: not at 60 % of the run, not block by block, never beyond half of the blocks, guarded."""
-    settled = [0.01, 0.01, 0.02, 0.03, 0.04, 0.2]
+    settled = [0.01, 0.01, 0.02, 0.03, 0.03, 0.2]
     template = inputs_of(moved(1, settled), policy=PLASTICITY)
     _, decisions = simulate(template, 10, lambda k, n, f: moved(k, settled, f, lineage=n))
     assert [made.freeze_point for made in decisions] == [0, 4, 4, 4, 4, 4, 4, 4, 4, 4]
@@ -92,8 +106,7 @@ def test_a_move_waits_until_it_takes_enough_blocks_or_all_that_may_freeze():
     """Block after block settles: without it three moves, with it one or two, and what is left at the end is taken too."""
 
     def points(**rails):
-        policy = {"name": "plasticity"}
-        template = inputs_of(moved(1, [0.0] * 6), policy=policy, rails={"cooldown_intervals": 0, **rails})
+        template = inputs_of(moved(1, [0.1] * 6), policy=PLASTICITY, rails={"cooldown_intervals": 0, **rails})
 
         def measure(number, lineage, freeze_point):
             blocks = [0.01 if block < number else 0.3 for block in range(6)]
@@ -142,3 +155,10 @@ def test_initial_units_are_no_change_and_policies_go_on_from_them():
 def test_with_the_switch_off_nothing_is_frozen():
     off = replace(initial(3, entry(1, NORMS)), elastic=ElasticSection(freeze=False))
     assert decide(off).freeze_point == 0
+
+
+def test_what_is_frozen_from_the_start_is_said_with_what_it_means_for_a_tied_head():
+    job = parse_job(job_values(freeze={"initial_units": 1}))
+    assert initial_freeze_reason(job, 8, tied=False) == "freeze.initial_units is 1: unit 0 is frozen from step 1, of 8 units"
+    assert initial_freeze_reason(job, 8, tied=True).endswith("freezing unit 0 stops the head's matrix too")
+    assert initial_freeze_reason(parse_job(job_values()), 8, tied=True) == ""

@@ -2,8 +2,10 @@
 
 At each interval's end the trainer compares each unit's outputs on the same held-out samples with those of the interval before:
 1 - CKA, 0 where the samples lie to each other as they did, up to 1. What a block puts out depends on all blocks before it, so the
-change at a block is what a boundary there would hold still. A gradient norm says how steep the loss is, this how far the features
-still go: a pretrained model's first layers have large gradients and hardly move.
+change at a block is what a boundary there would hold still. It is judged as a share of the largest one, whatever the interval's
+length and the learning rate: a prefix in which little of the model's movement takes place has settled. A gradient norm says how
+steep the loss is, this how far the features still go: a pretrained model's first layers have large gradients and hardly move;
+from scratch all layers move alike, and nothing has settled.
 """
 
 from frostline_contract.statistics import IntervalStatistics
@@ -20,28 +22,30 @@ def settled_blocks(changes: tuple[float, ...], frozen: int, num_blocks: int, mos
 
 def propose(inputs: FreezeInputs) -> Proposal:
     """The deepest boundary up to which every block has settled; what is frozen while the learning rate still rises."""
-    newest, most = inputs.newest, inputs.freeze.policy.output_change
+    newest, share = inputs.newest, inputs.freeze.policy.settled_share
     unusable = not_finite(newest) or _not_comparable(inputs)
     if unusable:
         return Proposal(inputs.current, f"plasticity cannot be judged: {unusable}")
     if rising := _rising_rate(inputs.statistics):
         return Proposal(inputs.current, f"plasticity: {rising}")
     changes, frozen = newest.unit_output_changes, blocks_frozen(inputs.current)
-    settled = settled_blocks(changes, frozen, inputs.num_blocks, most)
-    words = []
+    largest = max(changes[1:-1])
+    settled = settled_blocks(changes, frozen, inputs.num_blocks, share * largest)
+    words = [f"outputs move most at block {changes.index(largest, 1)}, by {largest:.3g} (1 - CKA, against the interval before)"]
     if settled > frozen:
-        largest = max(changes[frozen + 1 : settled + 1])
-        words.append(f"blocks {frozen + 1} to {settled} have moved by at most {largest:.4g}, {most:g} is settled")
+        words.append(
+            f"at blocks {frozen + 1} to {settled} by at most {max(changes[frozen + 1 : settled + 1]) / largest:.1%} of that"
+        )
     if settled < inputs.num_blocks:
-        words.append(f"block {settled + 1} still moves by {changes[settled + 1]:.4g}, above {most:g}")
-    text = "plasticity: outputs against the interval before (1 - CKA): " + ("; ".join(words) or "all blocks are frozen")
-    return Proposal(max(inputs.current, freeze_point_of(settled)), text)
+        words.append(f"at block {settled + 1} by {changes[settled + 1] / largest:.1%}, and {share:.0%} is settled")
+    return Proposal(max(inputs.current, freeze_point_of(settled)), f"plasticity: {'; '.join(words)}: {settled} blocks")
 
 
 def _not_comparable(inputs: FreezeInputs) -> str:
-    found = len(inputs.newest.unit_output_changes)
+    changes = inputs.newest.unit_output_changes
+    found = len(changes)
     if found == inputs.num_units:
-        return ""
+        return "" if any(changes[1:-1]) else "no block's outputs have moved"
     if found == 0 and inputs.newest.number == 1:
         return "interval 1 has no interval before it"
     return (
