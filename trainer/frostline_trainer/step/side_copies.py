@@ -84,7 +84,7 @@ class SideCopies:
 
         What lies in host memory is copied at once; a CPU has nothing else.
         """
-        streams = self._streams = self._streams or _streams_of(self._device())
+        streams = self._streams = self._streams or streams_of(self._device())
         with streams.beside():
             copies = {piece: {key: _copy(tensor, streams) for key, tensor in state.items()} for piece, state in states.items()}
             self._under_way = self._clock().mark()
@@ -106,7 +106,8 @@ def await_copies(copied: Mark) -> None:
         raise OSError(f"what was to be written did not come from the device: {error}") from error
 
 
-def _streams_of(device: torch.device) -> Streams:
+def streams_of(device: torch.device) -> Streams:
+    """A stream of its own beside the device's other work, where it has streams."""
     return CudaStreams(device) if device.type == "cuda" else OneStream()
 
 
