@@ -42,6 +42,7 @@ def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[st
 
     Raises ValueError where names, shapes or types differ: a weight that is cast on its way has other bits.
     """
+    _take_memory(unit)
     unit.load_state_dict(_check_weights(f"unit {index}", unit.state_dict(), state))
     device = next(unit.parameters()).device
     for name, _ in unit.named_parameters():
@@ -62,6 +63,20 @@ def place_unit(index: int, unit: nn.Module, moments: Moments, device: torch.devi
         for moment, tensor in state.items():
             if isinstance(tensor, torch.Tensor):
                 state[moment] = tensor.to(_home_of(moment, device))
+
+
+def release_unit(unit: nn.Module) -> None:
+    """Give the memory of a unit's weights back. Names, shapes and types stay; the next state put in place brings values."""
+    for tensor in unit.state_dict(keep_vars=True).values():
+        tensor.grad = None
+        tensor.data = torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
+
+
+def _take_memory(unit: nn.Module) -> None:
+    """Of a released unit: host memory with any content."""
+    for tensor in unit.state_dict(keep_vars=True).values():
+        if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
+            tensor.data = torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 @contextmanager
@@ -174,6 +189,7 @@ def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, s
     if table.per_unit == 1:
         import_unit(index, unit, moments, state)
         return
+    _take_memory(unit)
     parts, weights = parts_of(table, piece, unit), unit.state_dict()
     own = {part.name: weights[part.name].view(-1)[part.low : part.high] for part in parts}
     given = _check_weights(f"piece {piece} of unit {index}", own, state)
