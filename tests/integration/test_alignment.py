@@ -18,8 +18,9 @@ from frostline_trainer.step.alignment import is_aligned
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.evaluation import evaluate
 from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.packing import pack, unpack
 from frostline_trainer.step.run_state import RunState
-from frostline_trainer.step.unit_state import export_unit, import_unit, pack, unpack
+from frostline_trainer.step.unit_state import export_unit, import_unit
 from tests.cache_stack import CacheStack, cache_stack, wait_until
 from tests.engine_member import Run, train_step
 from tests.exact_cases import LEAVES, Case

@@ -12,17 +12,16 @@ from frostline_contract.plan import StateTag
 from frostline_trainer.generations.moves import give_up
 from frostline_trainer.step.alignment import is_aligned
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
+from frostline_trainer.step.packing import pack, unpack
 from frostline_trainer.step.unit_state import (
     digest_of_pieces,
     export_piece,
     export_unit,
     import_piece,
-    pack,
     parts_of,
     release_unit,
     run_digest,
     unit_digest,
-    unpack,
 )
 from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout

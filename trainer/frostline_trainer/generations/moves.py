@@ -2,7 +2,8 @@
 
 from frostline_contract.plan import Plan, StateTag
 from frostline_trainer.step.context import RunContext
-from frostline_trainer.step.unit_state import export_piece, import_piece, pack, release_unit, unpack
+from frostline_trainer.step.packing import pack, unpack
+from frostline_trainer.step.unit_state import export_piece, import_piece, release_unit
 from frostline_trainer.transport.collectives import Group, receive_bytes, send_bytes, wait_all
 
 
@@ -32,7 +33,7 @@ def move_pieces(context: RunContext, plan: Plan, worker_id: str, moving: Group, 
             module = context.cut.units[table.unit_of(piece)]
             import_piece(table, piece, module, context.moments, unpack(payload))
             context.holdings.settle([piece], tag)
-            received += len(payload)
+            received += payload.numel()
     wait_all(sent)
     return received
 

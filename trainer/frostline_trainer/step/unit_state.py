@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from safetensors.torch import load, save
 from torch import nn
 
 from frostline_contract.pieces import RANGE_ALIGNMENT, Pieces
@@ -113,15 +112,6 @@ def _difference(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tenso
         if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
             return f"{name} is {tuple(tensor.shape)} {tensor.dtype}; the state has {tuple(found.shape)} {found.dtype}"
     return ""
-
-
-def pack(state: UnitState) -> bytes:
-    """Typed bytes (safetensors): nothing that came over a network is ever unpickled."""
-    return save({key: tensor.cpu().contiguous() for key, tensor in state.items()})
-
-
-def unpack(payload: bytes) -> UnitState:
-    return load(payload)
 
 
 def unit_digest(state: UnitState, skip: frozenset[str] = frozenset()) -> bytes:
