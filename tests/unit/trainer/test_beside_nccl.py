@@ -124,7 +124,7 @@ def test_what_the_library_announces_ends_with_its_generation(monkeypatch: pytest
     with over(network):
         heard = in_threads(member, 2)
     network.close()
-    assert [name for name in stores] == [f"g{first.generation}", f"g{second.generation}"]
+    assert list(stores) == [f"g{first.generation}", f"g{second.generation}"]
     assert heard == [[True, False, False, False]] * 2
 
 
