@@ -15,7 +15,7 @@ from frostline_trainer.checkpoints.reading import read_manifest
 from frostline_trainer.checkpoints.restoring import restore_pieces
 from frostline_trainer.checkpoints.saving import Saving
 from frostline_trainer.generations.entering import Entered
-from frostline_trainer.generations.groups import Groups, form_groups
+from frostline_trainer.generations.groups import Groups
 from frostline_trainer.generations.moves import give_up, move_pieces
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.digests import world_digest
@@ -26,6 +26,7 @@ from frostline_trainer.step.unit_state import export_unit, unit_digest
 from frostline_trainer.step.vote import Ballot, hold_vote
 from frostline_trainer.transport.collectives import open_store
 from tests.exact_cases import Case, build_case
+from tests.forming import form_groups
 
 GROUP_SECONDS = timedelta(seconds=240)
 _stores: list[Any] = []

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from frostline_contract.plan import Plan
-from frostline_trainer.generations.groups import Formation, Groups, form_groups
+from frostline_trainer.generations.groups import Formation, Groups
 from frostline_trainer.transport.collectives import Group
+from tests.forming import form_groups
 
 FORMING = timedelta(seconds=60)
 COLLECTIVES = ("all_reduce", "receive", "send", "all_to_all", "broadcast")

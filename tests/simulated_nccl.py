@@ -136,7 +136,7 @@ class Network:
         self._wire.join()
 
     def make(self, store: Any, name: str, index: int, size: int, max_ctas: int | None = None) -> SimulatedNccl:
-        """In place of `comm.nccl.make_communicator`, called by a member's thread."""
+        """In place of `transport.nccl.make_communicator`, called by a member's thread."""
         assert self.current is not None
         with self.changed:
             self._sizes[name] = size

@@ -17,6 +17,8 @@ RANKS_LIVE_IN = ("frostline_contract/mesh.py", "frostline_contract/shape.py")
 """The one home of arithmetic between ranks, stages and degrees; a test may work it out by itself, to compare."""
 DEGREE = re.compile(r"(^|_)(dp|pp|tp|tp_columns|tp_depth)_degree$")
 """A name that holds the degree of an axis."""
+PARAMETER = re.compile(r"[a-z_][a-z_0-9]*(, [a-z_][a-z_0-9]*)*(\([^)]*\))?: ")
+"""A parameter, or several, and what they mean."""
 
 FORBIDDEN = {
     r"\b(TODO|FIXME|XXX|HACK)\b": "unfinished work belongs into an issue",
@@ -50,7 +52,7 @@ def check(file: Path, source: str) -> list[Fault]:
     tree = ast.parse(source, str(file))
     faults = [*_forbidden(file, lines), *_functions(tree), *_swallowed(tree), *_bare_rank(tree), *_open_coded_rank(file, tree)]
     if any(part.startswith("frostline_") for part in file.parts[:-1]):
-        faults += check_homes(file, tree)
+        faults += [*check_homes(file, tree), *_parameters_first(tree)]
     if len(lines) > FILE_LINES_MAX:
         faults.append((len(lines), f"{len(lines)} lines; a file holds one idea in about 300"))
     if file.stem in VAGUE_MODULES:
@@ -60,6 +62,15 @@ def check(file: Path, source: str) -> list[Fault]:
     elif source.strip() and ast.get_docstring(tree) is None:
         faults.append((1, "no module docstring"))
     return sorted(faults)
+
+
+def _parameters_first(tree: ast.AST) -> Iterator[Fault]:
+    """Docstrings that begin with a parameter: the first sentence says what the thing is."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node) or ""
+            if PARAMETER.match(text):
+                yield node.lineno, f"{node.name}'s docstring begins with a parameter; say first what it is, with the field's noun"
 
 
 def _is_ours(file: Path) -> bool:

@@ -20,7 +20,10 @@ SERVER_BASE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Admission:
-    """fraction: share of (sample, variant) pairs that may be stored. promised_bytes: the memory that this stands for."""
+    """The verdict on a boundary's values: how many of them may be stored, and why.
+
+    fraction: share of (sample, variant) pairs that may be stored. promised_bytes: the memory that this stands for.
+    """
 
     fraction: float
     promised_bytes: int

@@ -12,7 +12,10 @@ UNITS = {"bytes_read": "read_bytes", "bytes_written": "written_bytes"}
 
 
 class CacheMetrics:
-    """totals: by the names of `CACHE_COUNTS`, changed by the service. limit_bytes: of all shards together."""
+    """The cache server's Prometheus metrics.
+
+    totals: by the names of `CACHE_COUNTS`, changed by the service. limit_bytes: of all shards together.
+    """
 
     def __init__(self, totals: Mapping[str, float], shards: ShardMap, limit_bytes: int) -> None:
         self._totals, self._shards, self._limit_bytes = totals, shards, limit_bytes

@@ -54,7 +54,10 @@ OPTIONS = [
 
 
 class _Token(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamStreamClientInterceptor):
-    """token: itself or a file's path, read at each call: a kubelet renews it."""
+    """Interceptor that sends the token of this process with every call.
+
+    token: itself or a file's path, read at each call: a kubelet renews it.
+    """
 
     def __init__(self, token: str) -> None:
         self._token = token

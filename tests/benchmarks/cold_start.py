@@ -21,10 +21,10 @@ def main() -> None:
     from frostline_contract.plan import Plan
     from frostline_trainer.checkpoints.reading import read_manifest
     from frostline_trainer.checkpoints.restoring import restore_pieces
-    from frostline_trainer.generations.groups import form_groups
     from frostline_trainer.transport.collectives import open_store
     from tests.benchmarks.stepper import Stepper
     from tests.benchmarks.subjects import new_context
+    from tests.forming import form_groups
 
     imported = time.monotonic()
     plan = Plan.model_validate_json((folder / "plan.json").read_text())

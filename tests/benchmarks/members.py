@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from frostline_contract.plan import GenerationId, Placement, Plan, StateTag
-from frostline_trainer.generations.groups import Groups, form_groups
+from frostline_trainer.generations.groups import Groups
 from frostline_trainer.generations.moves import give_up, move_pieces
 from frostline_trainer.step.context import RunContext
 from tests import engine_member
 from tests.benchmarks.stepper import Stepper
 from tests.benchmarks.subjects import new_context, with_training
 from tests.benchmarks.torch_pipeline import TorchPipeline
+from tests.forming import form_groups
 from tests.hand_made_plans import holders_of
 from tests.warm_workers import Call, WarmWorkers
 

@@ -101,15 +101,20 @@ class Torchft(World):
 
 
 def commits_of_survivors(told: list[dict[str, Any]]) -> list[Commit]:
-    """A step is committed when all replicas that are never killed have it."""
-    by_step: dict[int, list[dict[str, Any]]] = {}
+    """A step is committed when all its members have it; replica 2 is the one that is killed, and its process names the world.
+
+    A peer that waits for the newcomer goes straight from four replicas to four: only the newcomer's process tells them apart.
+    """
+    by_step: dict[int, dict[int, dict[str, Any]]] = {}
     for line in told:
-        by_step.setdefault(line["step"], []).append(line)
-    return [
-        Commit(step, max(line["time"] for line in lines), lines[0]["members"], str(lines[0]["members"]))
-        for step, lines in sorted(by_step.items())
-        if {0, 1, 3} <= {line["replica"] for line in lines}
-    ]
+        by_step.setdefault(line["step"], {})[line["replica"]] = line
+    found = []
+    for step, lines in sorted(by_step.items()):
+        members = max(line["members"] for line in lines.values())
+        if {0, 1, 3} <= lines.keys() and len(lines) >= members:
+            process_id = lines[2]["process_id"] if 2 in lines else None
+            found.append(Commit(step, max(line["time"] for line in lines.values()), members, f"{members} with {process_id}"))
+    return found
 
 
 def free_port() -> str:

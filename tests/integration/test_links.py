@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from frostline_trainer.generations.groups import form_groups
 from frostline_trainer.step.device_clock import HostClock
 from frostline_trainer.step.link import Endpoint, Links, measure_links
 from tests import engine_member
+from tests.forming import form_groups
 from tests.hand_made_plans import Layout, Segment, make_plan
 from tests.simulated_members import in_threads
 

@@ -9,10 +9,11 @@ import pytest
 from frostline_contract.operations import Operation
 from frostline_contract.plan import Plan
 from frostline_contract.schedules import BUILT_IN, Schedule
-from frostline_trainer.generations.groups import Groups, form_groups
+from frostline_trainer.generations.groups import Groups
 from frostline_trainer.step.exchange import Levels
 from tests import engine_member
 from tests.exact_cases import Case
+from tests.forming import form_groups
 from tests.hand_made_plans import Layout, Segment
 from tests.integration.test_exactness import FAMILIES, differences
 from tests.simulated_kills import PHASES, kill_over_simulated_nccl

@@ -32,6 +32,8 @@ from tools.one_home import run_directory_names, words_of
         ("a.py", '"""Doc."""\npp_rank = stage % mesh.degree("pp")\n', "a rank is worked out"),
         ("utils.py", '"""Doc."""\n', "module name utils"),
         ("a.py", "x = 1\n", "no module docstring"),
+        ("frostline_a/b.py", '"""B."""\n\n\nclass C:\n    """size: of it."""\n', "C's docstring begins with a parameter"),
+        ("frostline_a/b.py", '"""B."""\n\n\ndef f(a, b):\n    """a, b(c): of it."""\n', "f's docstring begins with a parameter"),
         ("test_a.py", "def test_a():\n    f()\n", "test_a asserts nothing"),
         ("test_a.py", "class A:\n    def test_a(self):\n        f()\n", "test_a asserts nothing"),
     ],

@@ -1,4 +1,4 @@
-"""Watches the members of the running generation: who hangs is asked for its stacks and excluded; who is slow is noted.
+"""Watches the members of the running generation for hangs: who hangs is asked for its stacks and excluded.
 
 The exclusion never waits for the stacks nor for the kill: `Failures` answers it with a plan without the worker, which fences
 it, and has its pod deleted when that plan is out.
@@ -13,10 +13,7 @@ from frostline_contract.plan import GenerationId, Plan
 from frostline_controller.members.hangs import DevicePlace, Progress, Verdict, judge
 from frostline_controller.members.membership import Worker
 from frostline_controller.members.removal import Removals
-from frostline_controller.members.stragglers import Belief, follow, slowness, work_of
-from frostline_controller.planner.adapter import reference_profile
 from frostline_controller.recovery.driver import Failures
-from frostline_controller.reshape.triggers import Adapting
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_proto.v1 import control_pb2 as pb
@@ -27,7 +24,6 @@ STACK_LEAD_SECONDS = 0.5
 """A suspect is asked for its stacks so long before its deadline, and no more than a tenth of it."""
 STACK_WAIT_SECONDS = 1.5
 """How long the event waits for them after the verdict; a frozen process has none to give."""
-SLOWNESS_SECONDS = 1.0
 STOOD_STILL_SECONDS = 5.0
 """A longer time between two looks means that this process stood still, and perhaps the whole machine: it counts for nobody."""
 GAPS_KEPT = 8
@@ -44,11 +40,11 @@ class _Hang:
     due: float
 
 
-class Watching:
+class HangWatch:
     """Judges in every round of the reconciler; keeps what suspects have said of themselves until the verdict is told."""
 
-    def __init__(self, facts: RunFacts, outbox: Outbox, failures: Failures, removals: Removals, adapting: Adapting) -> None:
-        self._facts, self._outbox, self._failures, self._removals, self._adapting = facts, outbox, failures, removals, adapting
+    def __init__(self, facts: RunFacts, outbox: Outbox, failures: Failures, removals: Removals) -> None:
+        self._facts, self._outbox, self._failures, self._removals = facts, outbox, failures, removals
         self._generation: GenerationId | None = None
         self._since = facts.clock()
         self._looked_at = facts.clock()
@@ -56,8 +52,6 @@ class Watching:
         self._asked: set[tuple[str, str, int]] = set()
         self._stacks: dict[str, str] = {}
         self._told: list[_Hang] = []
-        self._beliefs: dict[str, Belief] = {}
-        self._slowness_at = -SLOWNESS_SECONDS
 
     @property
     def silent_after_seconds(self) -> float:
@@ -89,11 +83,6 @@ class Watching:
             return
         if not self._anybody_moves(plan, now):
             self._judge(plan, self._members(plan, now), now)
-        if now - self._slowness_at >= SLOWNESS_SECONDS:
-            self._slowness_at = now
-            await self._measure_slowness(facts.current, now)
-
-    # ---- hangs
 
     def _plan_that_is_entered(self, current: Plan) -> Plan:
         """The prepared plan once members of the base are on their way into it: its joiners may be who they wait for."""
@@ -221,39 +210,3 @@ class Watching:
             waiting=worker.waiting_seconds > 0, p99=worker.phase_p99, heartbeat_age=now - worker.last_heard,
             name=f"worker {worker.pod_name}", device=behind if worker.device_phase else None,
         )  # fmt: skip
-
-    # ---- stragglers
-
-    async def _measure_slowness(self, plan: Plan, now: float) -> None:
-        facts = self._facts
-        members = [facts.members.get(worker_id) for worker_id in plan.placement.workers]
-        inside = [worker for worker in members if worker is not None and worker.generation == plan.generation]
-        readings: dict[str, float] = {}
-        if inside and len(inside) == len(members):
-            units = reference_profile(tuple(inside), one_machine=facts.parallel_slots is not None).units
-            work = work_of(plan.placement, facts.freeze_point(), units, facts.job.training.num_microbatches)
-            readings = slowness({worker.worker_id: worker.busy_seconds for worker in inside}, work)
-        everybody = list(facts.members)  # somebody may register while an event is written
-        for worker in everybody:
-            worker.slowness = readings.get(worker.worker_id, 0.0)
-            was = self._beliefs.get(worker.worker_id, Belief())
-            belief = self._beliefs[worker.worker_id] = follow(was, worker.slowness, now)
-            worker.lasting_slowness = belief.level
-            if belief.level != was.level:
-                await self._tell_slowness(worker, belief.level)
-        self._beliefs = {worker.worker_id: self._beliefs[worker.worker_id] for worker in everybody}
-
-    async def _tell_slowness(self, worker: Worker, level: float) -> None:
-        facts, outbox = self._facts, self._outbox
-        parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in sorted(worker.step_parts.items()))
-        if level > 1:
-            reason = (
-                f"{worker.pod_name} computes {level:.1f} times as long as its peers would: {worker.busy_seconds:.3g} s a step"
-            )
-        else:
-            reason = f"{worker.pod_name} is as fast as its peers"
-        if facts.parallel_slots is not None:
-            reason += "; all workers share one machine, so the plan does not follow"
-        else:
-            self._adapting.ask(reason)
-        await outbox.event("straggler", f"{reason} ({parts})", detail={"worker": worker.worker_id})

@@ -77,7 +77,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Verdict:
-    """worker_id: to be excluded; "" where everybody stands at the same place and all are fenced. reason: for people."""
+    """A hang, and the worker that is blamed for it.
+
+    worker_id: to be excluded; "" where everybody stands at the same place and all are fenced. reason: for people.
+    """
 
     worker_id: str
     reason: str

@@ -101,7 +101,10 @@ class Membership:
         self._excluded: dict[str, str] = {}
 
     def set_times(self, dead_after_seconds: float, heartbeat_seconds: float) -> None:
-        """dead_after_seconds: silence after which a worker is gone. heartbeat_seconds: between two signs of life."""
+        """Set the times by which silence is judged, from the job.
+
+        dead_after_seconds: silence after which a worker is gone. heartbeat_seconds: between two signs of life.
+        """
         self.dead_after_seconds = dead_after_seconds
         self.lost_after_seconds = min(dead_after_seconds, 0.5 + 2 * heartbeat_seconds)
 
@@ -251,7 +254,10 @@ class Membership:
 
 
 def _pod_is_gone(worker_id: str, pods: Set[str]) -> bool:
-    """pods: the uids there are; empty: unknown."""
+    """Whether the pod of a worker is known to be deleted.
+
+    pods: the uids there are; empty: unknown.
+    """
     return bool(pods) and pod_uid_of(worker_id) not in pods
 
 

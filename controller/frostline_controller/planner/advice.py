@@ -20,7 +20,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Advice:
-    """best: the size with the least predicted step. candidates: all sizes, ascending. reason: for people."""
+    """The micro-batch size that the planner advises, with what it was chosen from.
+
+    best: the size with the least predicted step. candidates: all sizes, ascending. reason: for people.
+    """
 
     best: int
     candidates: tuple[Candidate, ...]

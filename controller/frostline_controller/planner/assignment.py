@@ -12,7 +12,9 @@ SWAP_SEARCH_UP_TO = 128
 
 @dataclass(frozen=True)
 class Assignment:
-    """workers: ids by global rank. spares: ids outside the shape. moved_bytes: weights and moments that must travel.
+    """Which worker takes which global rank of a shape.
+
+    workers: ids by global rank. spares: ids outside the shape. moved_bytes: weights and moments that must travel.
 
     uncovered_stages: pipeline ranks whose owners share one failure domain although there are two.
     """

@@ -19,7 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class Choosing:
-    """wanted_by_plan: with objective "cost", workers that the newest choice would use and the run does not hold; else 0."""
+    """Asks the planner for the best placement of the workers that there are.
+
+    wanted_by_plan: with objective "cost", workers that the newest choice would use and the run does not hold; else 0.
+    """
 
     def __init__(self, facts: RunFacts) -> None:
         self._facts = facts

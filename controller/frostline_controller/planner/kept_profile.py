@@ -12,7 +12,10 @@ from frostline_rpc.convert import to_message, to_record
 
 @dataclass(frozen=True, eq=False)
 class KeptProfile:
-    """message: the worker's own, serialized. seconds: two rows, forward and backward of each unit. total_seconds: their sum."""
+    """A worker's profile as the controller keeps it: the message, and its times as an array.
+
+    message: the worker's own, serialized. seconds: two rows, forward and backward of each unit. total_seconds: their sum.
+    """
 
     device: str
     memory_bytes: int

@@ -12,7 +12,10 @@ ALL_DEGREES_UP_TO = 64
 
 @dataclass(frozen=True)
 class ShapeLimits:
-    """pp, dp: a degree that must be taken, None where the planner may choose. notes: why, in the plan's reason."""
+    """What limits the choice of a shape.
+
+    pp, dp: a degree that must be taken, None where the planner may choose. notes: why, in the plan's reason.
+    """
 
     pp: int | None
     dp: int | None

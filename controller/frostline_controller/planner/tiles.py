@@ -13,7 +13,10 @@ from frostline_controller.planner.cost import predicted_cache_seconds
 
 
 class TileChoice(NamedTuple):
-    """tile: samples computed together. reason: in words; empty where there was nothing to choose."""
+    """The prefix tile that a run was given, and why.
+
+    tile: samples computed together. reason: in words; empty where there was nothing to choose.
+    """
 
     tile: PrefixTile
     reason: str

@@ -26,7 +26,9 @@ RETURN_SECONDS = 3.0
 
 @dataclass
 class Recovery:
-    """since: of the first sign, by the run's clock. reason: that sign. of: the generation that failed.
+    """One failure of a generation while it is being answered: what members have promised and reported.
+
+    since: of the first sign, by the run's clock. reason: that sign. of: the generation that failed.
 
     asked: when the fence was sent, by worker. excluded: workers that were judged to hang, or whose bits are wrong, whatever they
     still say. hung: those of them that hang. distrusted_from: the first step whose result is not to be used; 0: all may be.

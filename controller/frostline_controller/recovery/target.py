@@ -48,7 +48,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Target:
-    """holders: for each piece the survivors that have `state`, or come to it by committing late with `vote`."""
+    """The state that all are brought to.
+
+    holders: for each piece the survivors that have `state`, or come to it by committing late with `vote`.
+    """
 
     state: StateTag
     holders: tuple[tuple[str, ...], ...]

@@ -29,7 +29,10 @@ class Offers(Protocol):
 
 
 class Following:
-    """offers: None where nobody can change the job."""
+    """Follows the job file while the run goes on: live fields are taken over, others refused by name.
+
+    offers: None where nobody can change the job.
+    """
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, adapting: Adapting, offers: Offers | None) -> None:
         self._facts, self._store, self._outbox, self._adapting, self._offers = facts, store, outbox, adapting, offers

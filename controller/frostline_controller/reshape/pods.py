@@ -91,7 +91,10 @@ class Sizing:
         return await self._take_limit(int(text) if text is not None else -1, ANNOTATION)
 
     async def _take_limit(self, workers: int, by: str) -> SizeRequest | None:
-        """workers: -1 lifts the limit."""
+        """Take a limit on the number of workers that a person asks for; returns the request to be answered.
+
+        workers: -1 lifts the limit.
+        """
         facts, store, outbox = self._facts, self._store, self._outbox
         before = facts.state.requested_workers
         if facts.ended and facts.state.state != RunStatus.SUSPENDED:

@@ -10,11 +10,12 @@ from frostline_controller.faults import PlannedFaults
 from frostline_controller.members.departures import Departures
 from frostline_controller.members.devices import Devices
 from frostline_controller.members.entry import EntryWatch
-from frostline_controller.members.hang_watch import Watching
+from frostline_controller.members.hang_watch import HangWatch
 from frostline_controller.members.membership import Worker
 from frostline_controller.members.removal import Removals
 from frostline_controller.members.start_failures import StartFailures
 from frostline_controller.members.start_wait import StartWait
+from frostline_controller.members.straggler_watch import StragglerWatch
 from frostline_controller.planner.adapter import check_shapes
 from frostline_controller.planner.choice import Choosing
 from frostline_controller.planner.profiles import HandedOut, ProfileFile
@@ -65,7 +66,8 @@ class Controller:
         self.ending = Ending(facts, store, outbox, pods, self.drain, checkpoint_root)
         self.sizing = Sizing(facts, store, outbox, pods, choosing=self.choosing, adapting=self.adapting, reshaping=self.reshaping)
         self.commands = Commands(facts, store, outbox, self.sizing, self.adapting, self.ending)
-        self.watching = Watching(facts, outbox, self.failures, self.removals, self.adapting)
+        self.hang_watch = HangWatch(facts, outbox, self.failures, self.removals)
+        self.straggler_watch = StragglerWatch(facts, outbox, self.adapting)
         self.departures = Departures(facts, outbox, failures=self.failures, adapting=self.adapting, drain=self.drain)
         self.start_failures = StartFailures(facts, outbox, self.ending)
         self.devices = Devices(facts, store, outbox)
@@ -98,7 +100,7 @@ class Controller:
     async def take_worker_event(self, event: pb.RunEvent) -> None:
         """Durable when this returns, so that it may be acknowledged. Raises OSError."""
         if event.kind == "hang":  # it becomes a part of the verdict's event
-            self.watching.note_stack(event)
+            self.hang_watch.note_stack(event)
         elif await self._outbox.worker_event(event) and event.kind == "decision_void":
             self.deciding.note_void(event)
         self._facts.wake.set()

@@ -93,7 +93,9 @@ class FailedDevice(Frozen):
 
 
 class DurableState(Frozen):
-    """counter: highest plan number ever used. max_lineage: highest lineage ever planned, started or not.
+    """What a controller must find again after its death: the run's state, written before anybody hears of a change.
+
+    counter: highest plan number ever used. max_lineage: highest lineage ever planned, started or not.
 
     state: waiting, running, draining, suspended, completed, failed or cancelled. started_at: Unix seconds.
     forced_freeze_point: a freeze or unfreeze by command that the next decision carries out; -1: none.

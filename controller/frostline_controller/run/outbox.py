@@ -61,7 +61,7 @@ class Outbox:
         """Write an event of the run, and tell the cluster. Never fails: what cannot be written now is written later.
 
         Args:
-            kind: one of `service.events.KINDS`.
+            kind: one of `events.KINDS`.
             reason: what happened and why, for people.
             seconds: how long it took.
             fields: more fields of the line in events.jsonl, and others than the run's for those that every line has.

@@ -25,7 +25,10 @@ PATHS = ("/metrics", "/status", "/result", "/report")
 
 
 class Refusal(Exception):
-    """status: HTTP's."""
+    """A request that is answered with an error status.
+
+    status: HTTP's.
+    """
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

@@ -132,7 +132,10 @@ def _parts(annotation: Any) -> list[Any]:
 
 
 def _section_lines(section: type[BaseModel], default: BaseModel | None, depth: int) -> list[str]:
-    """default: what the section holds where the file says nothing; None: each field's own default."""
+    """The lines of a section of the values file, each field with its default.
+
+    default: what the section holds where the file says nothing; None: each field's own default.
+    """
     lines = []
     for name, field in section.model_fields.items():
         value = field.default if default is None else getattr(default, name)

@@ -8,12 +8,13 @@ import pytest
 
 from frostline_contract.plan import StateTag
 from frostline_trainer.faults.flaw import Flaw, flip_first
-from frostline_trainer.generations.groups import form_groups, lone_groups
+from frostline_trainer.generations.groups import lone_groups
 from frostline_trainer.replication.audited_step import ComputationDiffers
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.generation import Generation, StepGradients
 from frostline_trainer.transport.collectives import open_store
 from tests.exact_cases import Case, build_case
+from tests.forming import form_groups
 from tests.hand_made_plans import Layout, Segment, make_plan
 
 CASE = Case("gpt2_tied", freezing=(), dropout=0.0, audit_every=2)

@@ -220,7 +220,7 @@ class CheckpointWriter:
             self._try(snapshot, final=True)
 
     def _try(self, snapshot: Snapshot, final: bool) -> None:
-        """final: now or never."""
+        """Try to publish a checkpoint; after a failure it is tried again later, unless `final`: that is now or never."""
         try:
             why_not = self._publish(snapshot)
         except (OSError, ValueError) as error:

@@ -30,7 +30,9 @@ class Refused(Exception):
 
 
 class ControllerLine:
-    """controller: host:port, or the path of a file that holds it, read again at every reconnect. token: in the same way.
+    """The worker's gRPC connection to the controller, made again whenever it breaks.
+
+    controller: host:port, or the path of a file that holds it, read again at every reconnect. token: in the same way.
     plug: what may stand between.
 
     Callable from any thread. stopping: set by `stop`.

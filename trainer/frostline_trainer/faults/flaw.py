@@ -27,7 +27,9 @@ def flipped(rows: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Flaw(Plug):
-    """what: `activation`, `gradient`, or nothing. lasting: a broken core, whatever it computes; otherwise of one step's schedule,
+    """A worker that computes wrong bits: a planned fault of the kind `flip`.
+
+    what: `activation`, `gradient`, or nothing. lasting: a broken core, whatever it computes; otherwise of one step's schedule,
     so that the same computation done again comes out right.
     """
 

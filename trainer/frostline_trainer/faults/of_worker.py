@@ -74,7 +74,10 @@ class FaultPlan:
     """
 
     def __init__(self, faults: dict[int, Fault], identity: Identity, progress: Callable[[], Progress]) -> None:
-        """faults: by index in the job's `faults`. progress: called in the thread that a fault may hit."""
+        """Arm the planned faults that may hit this worker.
+
+        faults: by index in the job's `faults`. progress: called in the thread that a fault may hit.
+        """
         self._identity, self._progress = identity, progress
         self._folder = RunDirectory(identity.run_dir).faults
         self._in_files = {index: fault for index, fault in faults.items() if fault.kind == "kill_in_checkpoint"}

@@ -2,7 +2,7 @@
 
 Whoever computes asks for a group by axis, `groups.along("dp")`: its members are this rank's line along that axis
 (`frostline_contract.mesh`), in the order of their coordinate on it. Messages along the pipeline go over a transport
-(`comm.transport`). Two groups lie along no axis:
+(`transport.transport`). Two groups lie along no axis:
 
 world   All members, by global rank: votes, evaluation, comparison of copies, gradients for buddies. Always gloo, in host memory:
         it must be interruptible at any time, and what it carries is small or lies in host memory already.
@@ -299,12 +299,6 @@ class Formation:
             store.delete_key(f"{self._name}/here")
             if self._own_store is not None:
                 store.delete_key(f"{self._name}/nccl")
-
-
-def form_groups(plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
-                host: str = "127.0.0.1", machine: str = "") -> Groups:  # fmt: skip
-    """Meet the plan's other participants, for callers that nobody interrupts. Raises RuntimeError as `Formation.form`."""
-    return Formation(plan, worker_id, backend, timeout, host, machine).form()
 
 
 def lone_groups() -> Groups:

@@ -33,7 +33,9 @@ STATUS = {Ended.FINISHED: RunStatus.COMPLETED, Ended.DRAINED: RunStatus.SUSPENDE
 
 
 class Conclusion:
-    """run_dir: where the final model goes. clock: is told of each phase, and of each part of a long one that is done: a split of
+    """The end of a run in a worker: final evaluation, last checkpoint, final model.
+
+    run_dir: where the final model goes. clock: is told of each phase, and of each part of a long one that is done: a split of
     any size is scored, and a model of any size written, however slow the disk."""
 
     def __init__(self, context: RunContext, state: RunState, saving: Saving, client: ControlClient, mailbox: Mailbox,

@@ -147,8 +147,9 @@ class CacheUse:
             self.cache.close()
 
     def _identity_of(self, boundary: int, chain: list[int], tile: int) -> Callable[[], CacheIdentity]:
-        """What finds the identity of a boundary's values, by the weights that are there now. tile: samples that the prefix
-        computes together.
+        """What finds the name of a boundary's cached values: by model, data, numerics and the frozen weights that are there now.
+
+        tile: samples that the prefix computes together.
         """
         context, codec = self._context, self._context.job.cache.codec
         points = [(point, codec) for point in chain if point <= boundary] if codec != "none" else []

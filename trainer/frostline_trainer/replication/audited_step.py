@@ -16,7 +16,7 @@ from frostline_trainer.step.context import RunContext
 from frostline_trainer.transport.collectives import Group, Message, wait_all
 
 AUDIT_TAG = 1 << 25
-"""First tag of evidence: above those of gradients for buddies (`engine.keeping`), which travel in the same group."""
+"""First tag of evidence: above those of gradients for buddies (`replication.buddies`), which travel in the same group."""
 ENTRY, GRADIENT = 1, 2
 """A header's bits: what of the evidence follows."""
 
@@ -28,7 +28,10 @@ class ComputationDiffers(WrongBits):
 
 
 class Auditing:
-    """index: own global rank. again(audit, evidence): the digest of computing it here; ABSENT where that stage is not whole."""
+    """Audits of a member: whose computation it does again, in which step, and the comparison.
+
+    index: own global rank. again(audit, evidence): the digest of computing it here; ABSENT where that stage is not whole.
+    """
 
     def __init__(
         self, context: RunContext, plan: Plan, index: int, world: Group, again: Callable[[Audit, Evidence], Digest]

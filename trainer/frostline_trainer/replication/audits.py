@@ -68,7 +68,10 @@ def _keepers(plan: Plan, stage: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """culprits: global ranks whose bits are wrong. sure: it is these and no others; else all that it can be."""
+    """The judgement on members whose digests of one computation differ.
+
+    culprits: global ranks whose bits are wrong. sure: it is these and no others; else all that it can be.
+    """
 
     culprits: frozenset[int]
     sure: bool

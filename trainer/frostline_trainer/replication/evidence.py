@@ -13,7 +13,9 @@ ABSENT: Digest = bytes(DIGEST_BYTES)
 
 @dataclass(frozen=True)
 class Evidence:
-    """entry: the stage's input, or the cached boundary; None where it began with raw samples. gradient: of its output; None in
+    """What is kept of an audited micro-batch in a stage, so that another member can compute it again.
+
+    entry: the stage's input, or the cached boundary; None where it began with raw samples. gradient: of its output; None in
     the last stage and in one that does not learn. digest: of its output, its gradient for the stage before, and its weights'.
     """
 

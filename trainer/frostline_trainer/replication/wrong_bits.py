@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 
 class WrongBits(RuntimeError):
-    """first_step: the first step whose result is not to be used; 0: the first that has asked the cache.
+    """Members hold different bits where they should hold the same.
+
+    first_step: the first step whose result is not to be used; 0: the first that has asked the cache.
 
     workers: ids of those whose bits differ from everybody else's, where that is known. detail: what it was, for the event.
     """

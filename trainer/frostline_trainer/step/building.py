@@ -36,7 +36,10 @@ def stage_settings(context: RunContext, one_sample_tiles: bool = False) -> Stage
 
 
 class Builder:
-    """transport: carries the messages of the replica's members."""
+    """Builds the stages and gradient buffers of a member for a placement.
+
+    transport: carries the messages of the replica's members.
+    """
 
     def __init__(
         self, context: RunContext, placement: Placement, transport: Transport, freeze_point: int, settings: StageSettings

@@ -20,7 +20,10 @@ class Mark(Protocol):
 
 
 class DeviceClock(Protocol):
-    """runs_behind: a call that gives the device work may return before the work is done."""
+    """Marks in a device's queue of work, and the time between two of them.
+
+    runs_behind: a call that gives the device work may return before the work is done.
+    """
 
     runs_behind: bool
 
@@ -35,7 +38,10 @@ class DeviceClock(Protocol):
 
 @dataclass(frozen=True)
 class HostMark:
-    """at: by `time.perf_counter`."""
+    """A mark on the host, where work is done when its call returns.
+
+    at: by `time.perf_counter`.
+    """
 
     at: float
 

@@ -1,9 +1,9 @@
 """How far a device has come in what it was given to do, and what each phase took it (docs/protocols.md 7.6).
 
 The training thread leaves a mark wherever it enters a phase, and where its work waits for other members or has done so
-(`comm.waiting`). Two readers follow the trail: the training thread behind a fence, for the device's seconds; and the thread that
-sends heartbeats, for the phase in which the device is by now and whether it computes there or waits for others. A device that is
-not behind its thread leaves no trail: the thread's own place and times say it all.
+(`transport.waiting`). Two readers follow the trail: the training thread behind a fence, for the device's seconds; and the thread
+that sends heartbeats, for the phase in which the device is by now and whether it computes there or waits for others. A device
+that is not behind its thread leaves no trail: the thread's own place and times say it all.
 """
 
 import threading
@@ -40,7 +40,10 @@ class Spent:
 
 @dataclass(frozen=True)
 class _Footprint:
-    """phase, waiting: of what comes after the mark. given_at: by `time.monotonic`, the earliest that it can have begun."""
+    """A mark of the trail, with the phase that begins at it.
+
+    phase, waiting: of what comes after the mark. given_at: by `time.monotonic`, the earliest that it can have begun.
+    """
 
     mark: Mark
     phase: Phase

@@ -11,7 +11,10 @@ from frostline_trainer.step.pipeline import MicroBatch
 
 @dataclass(frozen=True)
 class StepBatch:
-    """indices, variants: M * micro_batch_size long, -1 where padded. counts: valid items of the WHOLE batch, by loss term."""
+    """The samples of one step, in the order of its micro-batches.
+
+    indices, variants: M * micro_batch_size long, -1 where padded. counts: valid items of the WHOLE batch, by loss term.
+    """
 
     step: int
     indices: list[int]

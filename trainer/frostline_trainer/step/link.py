@@ -30,7 +30,10 @@ UNMEASURED = LinkProfile(
 
 @dataclass(frozen=True)
 class Links:
-    """far: between machines. near: within one. None where this member has no such link; a figure that is 0 was not measured."""
+    """A member's measured links to its peers, one of each kind.
+
+    far: between machines. near: within one. None where this member has no such link; a figure that is 0 was not measured.
+    """
 
     far: LinkProfile | None = None
     near: LinkProfile | None = None

@@ -6,7 +6,7 @@ and its cost in the step is one append, because it is sorted only when a heartbe
 tail: below FEW of them it is taken as twice the longest.
 
 Where a device runs behind the thread, the thread's durations say how long it took to hand the work over, and where it stood
-still behind a fence. There a step's parts and a member's own work are the device's seconds (`engine.device_trail`); deadlines
+still behind a fence. There a step's parts and a member's own work are the device's seconds (`step.device_trail`); deadlines
 follow from both, the longer counting.
 """
 
@@ -28,7 +28,9 @@ FEW = 20
 
 @dataclass(frozen=True)
 class Now:
-    """seconds: since the phase was entered, or last moved in. waiting_seconds: for how long it has been blocked on other members;
+    """The phase that a worker is in, and for how long.
+
+    seconds: since the phase was entered, or last moved in. waiting_seconds: for how long it has been blocked on other members;
     0: it is not.
     """
 

@@ -41,7 +41,9 @@ class MicroBatch:
 
 @dataclass
 class PipelineResult:
-    """losses: loss of each micro-batch by its number, on the rank that runs the last stage. evidence: of the audited micro-batch,
+    """What a step's program leaves beside gradients.
+
+    losses: loss of each micro-batch by its number, on the rank that runs the last stage. evidence: of the audited micro-batch,
     by stage.
     """
 

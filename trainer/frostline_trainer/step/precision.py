@@ -15,7 +15,9 @@ from frostline_contract.precision import VALUE_TYPES, resolve_precision
 
 @dataclass(frozen=True)
 class Precision:
-    """name: as a job says it, never auto. weights: type of weights, sums of gradients and moments. boundary: of every unit's
+    """The types in which a job computes, keeps its weights and sends its boundaries.
+
+    name: as a job says it, never auto. weights: type of weights, sums of gradients and moments. boundary: of every unit's
     output but the logits, and of its gradient.
     """
 

@@ -205,7 +205,7 @@ def _check_waits(programs: Sequence[Program], shape: StepShape) -> None:
 
 
 def _check_leaves(program: Program, leaf_sizes: Sequence[int]) -> None:
-    """A stage sums one leaf at a time (`engine.gradients`), so a leaf's gradients follow each other, in ascending order."""
+    """A stage sums one leaf at a time (`step.gradients`), so a leaf's gradients follow each other, in ascending order."""
     leaf_of = [leaf for leaf, size in enumerate(leaf_sizes) for _ in range(size)]
     by_stage: dict[int, list[int]] = {}
     for instruction in program.compute:

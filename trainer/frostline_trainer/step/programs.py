@@ -3,7 +3,7 @@
 Lowering settles what a transport without tags leaves open. Every ordered pair of pipeline ranks (sender, receiver) is a channel
 whose messages are matched by their order alone; a receiver posts a channel's receives in the order in which the sender sends, and
 those that an operation needs before the operation in front of it, so that a message travels while its receiver computes.
-`engine.program_check` proves a step's programs sound.
+`step.program_check` proves a step's programs sound.
 """
 
 from collections.abc import Sequence

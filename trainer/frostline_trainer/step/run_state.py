@@ -24,7 +24,9 @@ class IntervalSums(BaseModel):
 
 
 class RunState(BaseModel):
-    """step: last committed (or refused), in vote_lineage by a vote of vote_generation; for a state that was restored or drawn
+    """A member's account of the run: the last committed step and all that is still unconfirmed.
+
+    step: last committed (or refused), in vote_lineage by a vote of vote_generation; for a state that was restored or drawn
     afresh, the generation of the plan that did so. accepted_steps: the learning-rate schedule's counter. decisions: adopted ones.
 
     learning_rate: of the last accepted step. failure: why the run must end as failed, from the step on that says so.

@@ -130,7 +130,10 @@ class Stage:
         return sum_over_chunks(head, score, hidden, inputs, self.settings.chunk_tokens)
 
     def _seed(self, *place: int) -> int | None:
-        """place: step, micro-batch, unit; and the chunk where the head computes in chunks."""
+        """The dropout seed of a place; None where the job has no dropout.
+
+        place: step, micro-batch, unit; and the chunk where the head computes in chunks.
+        """
         return seed_of("dropout", self.settings.seed, *place) if self.settings.dropout else None
 
     def _rounded(self, index: int, output: torch.Tensor) -> torch.Tensor:

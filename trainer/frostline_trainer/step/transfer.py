@@ -1,7 +1,7 @@
 """Between host memory and a device, without the host's waiting.
 
 A copy from or to ordinary host memory waits for the device, and the device for it. From and to page-locked memory it is one more
-piece of the device's work. Whoever reads such a copy on the host does so behind the fence (`engine.fence`).
+piece of the device's work. Whoever reads such a copy on the host does so behind the fence (`step.fence`).
 """
 
 from collections.abc import Sequence

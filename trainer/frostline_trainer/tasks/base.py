@@ -15,7 +15,9 @@ LOSS_SUM, LOSS_COUNT, PREDICTION = 0, 1, 2
 
 
 class Task(Protocol):
-    """main_metric: the name of the metric that stands for the task in reports, one of those that `metrics` returns.
+    """A task: how logits become a loss, rows of an evaluation, and metrics.
+
+    main_metric: the name of the metric that stands for the task in reports, one of those that `metrics` returns.
 
     num_columns: columns of an evaluated row.
     """

@@ -1,4 +1,4 @@
-"""Stores, process groups and the few collectives that a step needs; with `comm.nccl` the importers of torch.distributed.
+"""Stores, process groups and the few collectives that a step needs; with `transport.nccl` the importers of torch.distributed.
 
 Groups are made directly over a store, never through the global default group. So several worlds can exist at once (the next
 generation's is made in the background while the present one trains), and dropping the last reference to a group closes its

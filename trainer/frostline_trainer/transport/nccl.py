@@ -183,13 +183,16 @@ class NcclTransfer:
 
 
 class NcclTransport:
-    """A Transport over NCCL (`comm.transport`), between neighbours on the ring of pipeline ranks.
+    """A Transport over NCCL (`transport.transport`), between neighbours on the ring of pipeline ranks.
 
     Consecutive stages, and the first and the last one, always lie on neighbours.
     """
 
     def __init__(self, index: int, size: int, make: Callable[[Channel], Communicator]) -> None:
-        """make: the communicator of a channel, with the sender as its member 0 and the receiver as its member 1."""
+        """Make the communicators of this member's channels.
+
+        make: the communicator of a channel, with the sender as its member 0 and the receiver as its member 1.
+        """
         self.index, self.size = index, size
         self._communicators = {channel: make(channel) for channel in ring_channels(index, size)}
         self._interrupted = threading.Event()

@@ -1,7 +1,7 @@
 """For how long each thread has been waiting for other members: what tells a member that hangs from those that wait for it.
 
 The collectives mark their blocking waits here. Two dictionary writes a wait, no lock: a thread writes its own entry only. A
-device that runs behind its thread waits later than the thread does: its trail (`engine.device_trail`) is told of both ends.
+device that runs behind its thread waits later than the thread does: its trail (`step.device_trail`) is told of both ends.
 """
 
 import threading

@@ -110,7 +110,10 @@ class Api:
         return self._call("PATCH", path, query, body, JSON_PATCH if isinstance(body, list) else MERGE_PATCH)
 
     def delete(self, path: str, body: Json) -> Json:
-        """body: DeleteOptions."""
+        """Delete an object; returns the server's answer.
+
+        body: DeleteOptions.
+        """
         return self._call("DELETE", path, {}, body)
 
     def watch(self, path: str, **query: Any) -> Iterator[Json]:

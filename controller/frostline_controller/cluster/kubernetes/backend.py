@@ -147,7 +147,10 @@ class KubernetesBackend:
 
 
 def _patch(held: dict[str, str], changes: dict[str, str | None], test: dict[str, str | None]) -> list[Json]:
-    """held: the annotations that there are, as far as is known."""
+    """The JSON patch that makes `changes` to annotations, if what `test` names still holds.
+
+    held: the annotations that there are, as far as is known.
+    """
     patch: list[Json] = []
     if not held:  # nothing below it can be tested; that it is empty is tested, so that nobody else's are wiped out
         patch.append({"op": "test", "path": ANNOTATIONS, "value": None})

@@ -17,7 +17,10 @@ JOB_KEY = "job.yaml"
 
 
 class JobSource:
-    """namespace, name: the ConfigMap's. release: the run's name, whatever the job file calls it. `close` ends its watch."""
+    """The job file of a release, watched in its ConfigMap.
+
+    namespace, name: the ConfigMap's. release: the run's name, whatever the job file calls it. `close` ends its watch.
+    """
 
     def __init__(self, api: Api, namespace: str, name: str, release: str) -> None:
         self._api, self._release = api, release

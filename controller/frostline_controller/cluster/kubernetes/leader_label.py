@@ -14,7 +14,10 @@ LOOK_SECONDS = 15.0
 
 
 class LeaderLabel:
-    """pod_name: our own. Blocking; raises ApiError."""
+    """The label by which the Service finds the controller pod that leads.
+
+    pod_name: our own. Blocking; raises ApiError.
+    """
 
     def __init__(self, api: Api, namespace: str, release: str, pod_name: str) -> None:
         self._api, self._path, self._pod_name = api, f"/api/v1/namespaces/{namespace}/pods", pod_name

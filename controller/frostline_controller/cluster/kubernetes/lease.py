@@ -47,7 +47,10 @@ def seconds_awake_or_not() -> float:
 
 
 class LeaderLease:
-    """identity: of this process (pod UID and a nonce). on_lost: called, from a thread, when this process must stop acting."""
+    """Leader election by a Lease: held by at most one controller at a time, renewed in a thread.
+
+    identity: of this process (pod UID and a nonce). on_lost: called, from a thread, when this process must stop acting.
+    """
 
     def __init__(self, api: Api, namespace: str, name: str, identity: str, times: LeaseTimes, on_lost: Callable[[], None],
                  clock: Callable[[], float] = seconds_awake_or_not) -> None:  # fmt: skip

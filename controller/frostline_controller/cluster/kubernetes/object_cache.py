@@ -19,7 +19,10 @@ WAIT_SECONDS_FIRST, WAIT_SECONDS_MAX = 0.5, 15.0
 
 
 class ObjectCache:
-    """path, query: of the list. on_change: called, from the cache's thread, after every change."""
+    """The objects of one list of the API server, kept true by a thread that lists and watches.
+
+    path, query: of the list. on_change: called, from the cache's thread, after every change.
+    """
 
     def __init__(self, api: Api, path: str, query: dict[str, str], on_change: Callable[[], None]) -> None:
         self._api, self._path, self._query, self._on_change = api, path, query, on_change

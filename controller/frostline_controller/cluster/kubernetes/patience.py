@@ -14,7 +14,10 @@ log = logging.getLogger(__name__)
 
 
 async def patiently(ask: Callable[[], Awaitable[Answer]], stop: asyncio.Event) -> Answer:
-    """ask: begun anew after a failure (an end would mean ever longer pauses). Raises ApiError once `stop` is set."""
+    """The answer of the API server, asked for again until it comes.
+
+    ask: begun anew after a failure (an end would mean ever longer pauses). Raises ApiError once `stop` is set.
+    """
     backoff = Backoff(WAIT_SECONDS_FIRST, WAIT_SECONDS_MAX, spread=0.5)
     while True:
         try:

@@ -14,7 +14,10 @@ PAGE_SECONDS = 120.0
 
 
 class Release:
-    """name: of the Helm release, which is the run's. Raises NotFound where the namespace has no such release, ApiError."""
+    """A Helm release on the cluster: the StatefulSet, its annotations and events, as the command line sees them.
+
+    name: of the Helm release, which is the run's. Raises NotFound where the namespace has no such release, ApiError.
+    """
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:
         self.api, self.namespace, self.name = api, namespace, name

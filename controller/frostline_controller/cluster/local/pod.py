@@ -26,7 +26,9 @@ class Pod:
     """The kubelet's view of one pod. All calls come from the cluster's one thread."""
 
     def __init__(self, name: str, node: str, env: dict[str, str], logs: Path, cuts: Path, folder: Path) -> None:
-        """folder: what its processes work in. cuts: folder of the files that say which pods are cut off from the services, by
+        """Make a pod of this machine; no process is started yet.
+
+        folder: what its processes work in. cuts: folder of the files that say which pods are cut off from the services, by
         uid, and until when."""
         self.name, self.node, self.uid = name, node, str(uuid.uuid4())
         self._cut = cuts / self.uid

@@ -22,7 +22,10 @@ class SupervisedChild:
     """
 
     def __init__(self, env: dict[str, str], log: Path, folder: Path, backoff: Backoff) -> None:
-        """log: file that its output is appended to. folder: what it works in."""
+        """Make the supervisor of one process, which is not started yet.
+
+        log: file that its output is appended to. folder: what it works in.
+        """
         self.env, self.log, self.backoff = env, log, backoff
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
