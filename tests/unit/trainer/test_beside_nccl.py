@@ -110,7 +110,8 @@ def test_what_the_library_announces_ends_with_its_generation(monkeypatch: pytest
 
     def member(index: int) -> list[bool]:
         with network.member(index):
-            formed = [Formation(plan, f"w{index}", NCCL, timedelta(seconds=60)).form() for plan in (first, second)]
+            formations = [Formation(plan, f"w{index}", NCCL, timedelta(seconds=60)) for plan in (first, second)]
+            formed = [formation.form() for formation in formations]
             met.wait(60)
             if index == 0:
                 stores[f"g{first.generation}"].set(DUMP, "1")
@@ -119,6 +120,8 @@ def test_what_the_library_announces_ends_with_its_generation(monkeypatch: pytest
             met.wait(60)
             for groups in formed:
                 groups.close()
+            for formation in formations:  # they hold the stores, as those of a worker do
+                formation.release()
             return heard
 
     with over(network):

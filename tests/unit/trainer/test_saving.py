@@ -141,6 +141,7 @@ def test_a_freeze_goes_on_when_the_share_that_it_may_need_is_on_disk(tmp_path: P
     member.checkpoint(RunState(step=1), before_freeze=True)
     assert release.is_set()
     assert len(list(folder.glob("unit-*.sha256"))) == member.context.num_units
+    member.saving.stable()
     member.saving.close()
 
 
@@ -200,6 +201,7 @@ def test_who_waits_for_a_slow_disk_says_that_the_writer_comes_further(tmp_path: 
     folder = member.checkpoint(RunState(step=1))
     assert member.saving.wait_for_share(folder, lambda: moves.append(1)) == ""
     assert len(moves) >= member.context.num_units, "every unit's file takes longer than the time between two looks"
+    member.saving.stable()
     member.saving.close()
 
 
