@@ -85,6 +85,13 @@ class DataSection(Section):
     image_size: int | None = fixed(
         None, ge=4, le=2**14, doc="Images are resized to this many pixels square; null keeps the model config's."
     )
+    decoding_processes: int | None = fixed(
+        None,
+        ge=0,
+        le=64,
+        doc="Processes of each worker that decode image files; null: on a GPU its share of the machine's processors less one, 8 at "
+        "most, and none on a CPU, where they would take from the model.",
+    )
     tokenizer: str | None = fixed(
         None, doc="Tokenizer directory or hub id; null: the model checkpoint's, or one trained on the data."
     )

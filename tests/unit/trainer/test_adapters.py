@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from frostline_trainer.families.base import CutModel, learnable
 from frostline_trainer.model import build_cut_model, numbers_saved, save_model, set_frozen
-from frostline_trainer.step.unit_state import export_unit, import_unit
+from frostline_trainer.step.unit_state import export_unit, import_unit, release_unit
 from tests.unit.trainer import families_cases as cases
 from tests.unit.trainer.test_families_model import AUTO
 
@@ -49,6 +49,17 @@ def test_adapters_and_head_learn_and_nothing_else_does(case: str) -> None:
     assert having[-1] == head_names(cut)
     assert having[1] and all("lora_" in name for name in having[1])
     assert not any(having[:1] + having[2:-1])
+
+
+@pytest.mark.parametrize("case", cases.CASES)
+def test_a_unit_whose_memory_was_given_back_is_whole_again_when_its_state_arrives(case: str) -> None:
+    """Its adapters come with the state; what lies below them comes from nobody."""
+    own, other = built(case), trained(built(case))
+    wanted = cases.run_units(other.units, cases.inputs_of(case))
+    for index, (unit, theirs) in enumerate(zip(own.units, other.units, strict=True)):
+        release_unit(unit)
+        import_unit(index, unit, {}, export_unit(index, theirs, {}))
+    assert torch.equal(cases.run_units(own.units, cases.inputs_of(case)), wanted)
 
 
 @pytest.mark.parametrize("case", ["vit", "gpt2"])

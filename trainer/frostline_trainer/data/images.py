@@ -78,11 +78,12 @@ class ImageSplit:
         size, channels = self._records.image_size, self._records.channels
         pixels = np.zeros((len(indices), channels, size, size), dtype=np.float32)
         labels = np.full(len(indices), IGNORED, dtype=np.int64)
-        for row, (index, variant) in enumerate(zip(indices, variants, strict=True)):
-            if index >= 0:
-                image = self._records.pixels(int(self._numbers[index]))
-                pixels[row] = self._augmentation.apply(image, index, variant) if self._augmentation else image
-                labels[row] = self._labels[index]
+        real = [row for row, index in enumerate(indices) if index >= 0]
+        images = self._records.several([int(self._numbers[indices[row]]) for row in real])
+        for row, image in zip(real, images, strict=True):
+            index, variant = indices[row], variants[row]
+            pixels[row] = self._augmentation.apply(image, index, variant) if self._augmentation else image
+            labels[row] = self._labels[index]
         return {"pixel_values": torch.from_numpy((pixels - self._mean) / self._std), "labels": torch.from_numpy(labels)}
 
     def later_inputs(self, indices: Sequence[int]) -> dict[str, Tensor]:

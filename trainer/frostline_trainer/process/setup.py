@@ -8,6 +8,7 @@ import torch
 
 from frostline_contract.job import Job
 from frostline_contract.schedules import schedule_named
+from frostline_trainer.data.decoding import decoders_of
 from frostline_trainer.data.load import load_data
 from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.families.adapters import parameters_added
@@ -35,7 +36,7 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
     device = device or choose_device(job)
     if device.type == "cuda":
         deterministic_cuda()
-    data = load_data(job)
+    data = load_data(job, decoders_of(job, device.type == "cpu"))
     family = family_named(job.model.family)
     cut = build_cut_model(job, data.sizes)  # in host memory: a plan says which units go to the device
     hidden_shape = family.hidden_shape(cut.model.config, data.sizes)

@@ -270,8 +270,7 @@ class Generation:
         self.groups.close()
 
     def _reduce(self, buffers: GradientBuffers) -> torch.Tensor:
-        replicas = self.groups.along("dp")
-        total = reduce_gradients(buffers, replicas, self.placement.leaf_bounds, self.num_leaves, self.context.exact)
+        total = reduce_gradients(buffers, self.groups.replicas, self.placement.leaf_bounds, self.num_leaves, self.context.exact)
         buffers.adopt(total)
         return total
 

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from safetensors.torch import load, save
 from torch import nn
 
 from frostline_contract.pieces import RANGE_ALIGNMENT, Pieces
@@ -57,6 +56,7 @@ def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[st
 
     Raises ValueError where names, shapes or types differ: a weight that is cast on its way has other bits.
     """
+    _take_memory(unit)
     unit.load_state_dict(_check_weights(f"unit {index}", weights_of(unit), state), strict=False)
     device = next(unit.parameters()).device
     for name, _ in unit.named_parameters():
@@ -77,6 +77,29 @@ def place_unit(index: int, unit: nn.Module, moments: Moments, device: torch.devi
         for moment, tensor in state.items():
             if isinstance(tensor, torch.Tensor):
                 state[moment] = tensor.to(_home_of(moment, device))
+
+
+def release_unit(unit: nn.Module) -> None:
+    """Give the memory of a unit's weights back. Names, shapes and types stay; the next state put in place brings values.
+
+    Weights that never learn are no state, so nobody would bring them: they stay.
+    """
+    for tensor in _brought_by_state(unit):
+        tensor.grad = None
+        tensor.data = torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
+
+
+def _take_memory(unit: nn.Module) -> None:
+    """Of a released unit: host memory with any content."""
+    for tensor in _brought_by_state(unit):
+        if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
+            tensor.data = torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def _brought_by_state(unit: nn.Module) -> list[torch.Tensor]:
+    """The unit's own tensors that a state holds."""
+    still = still_names(unit)
+    return [tensor for name, tensor in unit.state_dict(keep_vars=True).items() if name not in still]
 
 
 @contextmanager
@@ -113,15 +136,6 @@ def _difference(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tenso
         if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
             return f"{name} is {tuple(tensor.shape)} {tensor.dtype}; the state has {tuple(found.shape)} {found.dtype}"
     return ""
-
-
-def pack(state: UnitState) -> bytes:
-    """Typed bytes (safetensors): nothing that came over a network is ever unpickled."""
-    return save({key: tensor.cpu().contiguous() for key, tensor in state.items()})
-
-
-def unpack(payload: bytes) -> UnitState:
-    return load(payload)
 
 
 def unit_digest(state: UnitState, skip: frozenset[str] = frozenset()) -> bytes:
@@ -189,6 +203,7 @@ def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, s
     if table.per_unit == 1:
         import_unit(index, unit, moments, state)
         return
+    _take_memory(unit)
     parts, weights = parts_of(table, piece, unit), weights_of(unit)
     own = {part.name: weights[part.name].view(-1)[part.low : part.high] for part in parts}
     given = _check_weights(f"piece {piece} of unit {index}", own, state)
