@@ -7,6 +7,7 @@ from pathlib import Path
 from frostline_contract.plan import Decision
 from frostline_controller.decisions.taker import Deciding
 from frostline_controller.faults import PlannedFaults
+from frostline_controller.ledger.keeping import Bookkeeping
 from frostline_controller.members.departures import Departures
 from frostline_controller.members.devices import Devices
 from frostline_controller.members.entry import EntryWatch
@@ -62,8 +63,8 @@ class Controller:
         self.deciding = Deciding(facts, store, outbox, replayed)
         self.adapting = Adapting(facts, store, self.choosing, self.reshaping)
         self.following = Following(facts, store, outbox, self.adapting, offers)
-        self.drain = Drain(facts, store, outbox)
-        self.ending = Ending(facts, store, outbox, pods, self.drain, checkpoint_root)
+        self.drain, self.bookkeeping = Drain(facts, store, outbox), Bookkeeping(facts, store)
+        self.ending = Ending(facts, store, outbox, pods, self.drain, checkpoint_root, self.bookkeeping)
         self.sizing = Sizing(facts, store, outbox, pods, choosing=self.choosing, adapting=self.adapting, reshaping=self.reshaping)
         self.commands = Commands(facts, store, outbox, self.sizing, self.adapting, self.ending)
         self.hang_watch = HangWatch(facts, outbox, self.failures, self.removals)

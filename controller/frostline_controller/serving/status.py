@@ -9,6 +9,7 @@ import psutil
 from frostline_contract.mesh import in_words
 from frostline_contract.plan import Plan
 from frostline_contract.run_status import RunStatus
+from frostline_controller.ledger.keeping import ledger_of
 from frostline_controller.members.membership import GONE, LEAVING, Worker
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore
@@ -46,6 +47,7 @@ def status_of(facts: RunFacts, store: RunStore, with_workers: bool = True) -> pb
     response.quarantined.extend(
         pb.QuarantinedDevice(node=one.node, uuid=one.uuid, failures=one.failures) for one in facts.quarantined
     )
+    response.ledger.CopyFrom(ledger_of(facts, store).message())
     if identity is not None:
         response.prefix_tile, response.prefix_tile_reason = identity.prefix_tile, identity.prefix_tile_reason
     if plan is not None:

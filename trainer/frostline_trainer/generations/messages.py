@@ -75,6 +75,8 @@ def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: Generati
         busy_seconds=clock.busy_seconds(),
         uncovered_pieces=uncovered_pieces,
     )
+    for phase, spent in clock.spent().items():
+        request.spending.seconds[phase], request.spending.waiting_seconds[phase] = spent.seconds, spent.waiting
     place = clock.trail.place() if clock.trail is not None else None
     if place is not None:
         request.device_phase, request.device_seconds, request.device_waiting = place.phase, place.seconds, place.waiting

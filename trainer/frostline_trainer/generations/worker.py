@@ -72,6 +72,7 @@ class Worker:
         )
         client = self._connect(make_registration(self.identity, self.context, self.store.port, feed_steps, self.profiles))
         response = client.register()
+        self.clock.admitted()
         self._equip(client, response)
         client.start(self._outgoing)
         self.preparation.start()
