@@ -174,6 +174,8 @@ def _memory_lines(status: dict[str, Any]) -> list[str]:
         return []
     taken, fullest = max(told, key=lambda one: one[0])
     whose = "" if fullest["device"]["uuid"] else ", which is a CPU's whole process with interpreter, libraries and data"
+    counted = max((worker["memory"].get("tensor_bytes", 0) for _, worker in told), default=0) if whose else 0
+    whose += f"; its tensors at most {counted:,}" if counted else ""
     return [f"memory: planned at most {planned:,} bytes a worker, measured {taken:,} at {fullest['worker_id']}{whose}"]
 
 

@@ -94,7 +94,8 @@ def memory(run: RunData) -> Table | None:
     for row in run.result.get("memory") or []:
         planned, peak = int(row["planned_bytes"]), int(row["peak_bytes"])
         share = f"{100 * peak / planned:.0f} %" if planned else ""
-        what = "" if row["device"] != "cpu" else "the whole process"
+        counted = int(row.get("tensor_bytes") or 0)
+        what = "" if row["device"] != "cpu" else "the whole process" + (f"; its tensors {counted:,} bytes" if counted else "")
         taken = f"{row['communicators']} ({int(row['communicator_bytes']):,} bytes)" if row["communicators"] else ""
         rows.append([row["generation"], f"{planned:,}", f"{peak:,}", share, row["worker"], row["device"], taken, what])
     head = ("generation", "planned bytes", "measured bytes", "share", "fullest worker", "device", "NCCL communicators", "note")

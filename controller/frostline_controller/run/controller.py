@@ -32,6 +32,7 @@ from frostline_controller.run.commands import Commands
 from frostline_controller.run.drain import Drain
 from frostline_controller.run.ending import Ending
 from frostline_controller.run.first_plan import FirstPlan
+from frostline_controller.run.memory_cap import MemoryCap
 from frostline_controller.run.plan_log import plan_line
 from frostline_controller.run.run import Run
 from frostline_controller.serving.progress import Publishing
@@ -71,7 +72,7 @@ class Controller:
         self.straggler_watch = StragglerWatch(facts, outbox, self.adapting)
         self.departures = Departures(facts, outbox, failures=self.failures, adapting=self.adapting, drain=self.drain)
         self.start_failures = StartFailures(facts, outbox, self.ending)
-        self.devices = Devices(facts, store, outbox)
+        self.devices, self.memory_cap = Devices(facts, store, outbox), MemoryCap(facts, store, outbox)
         self.profiling = ProfileFile(facts, store)
         self.handed_out = HandedOut(facts)
         self.publishing, self.cache_news = Publishing(facts, store, run.backend), CacheNews(facts, store, outbox)

@@ -53,3 +53,30 @@ def test_a_step_takes_what_is_planned(case: Case) -> None:
     measured = weights + meter.peak
     inputs = 64 << 10
     assert 2 / 3 * planned <= measured <= planned + inputs
+
+
+def trained(case: Case, limit: int | None) -> tuple[Run, Generation]:
+    """Three steps of a lone member, with a freeze after the second. limit: placement.worker_memory_bytes."""
+    case = replace(case, freezing=((3, 2),))
+    context = build_case(case)
+    placement = context.job.placement.model_copy(update={"worker_memory_bytes": limit})
+    context.job = context.job.model_copy(update={"placement": placement})
+    plan, run = lone_plan(Layout(1, 1).placement(0)), Run()
+    context.holdings.settle(range(NUM_UNITS), StateTag(lineage=0, step=0, generation=plan.generation))
+    generation = Generation(context, plan, 0, lone_groups(), 0, lambda name: None)
+    counted = []
+    for step in (1, 2, 3):
+        train_step(generation, case, step, run)
+        counted.append(generation.weighing.tensor_bytes)
+    assert counted[0] == 0, "the first step's moments come with its update"
+    return run, generation
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=str)
+def test_where_a_limit_is_set_a_cpu_counts_what_a_step_takes_and_computes_the_same_bits(case: Case) -> None:
+    planned = predicted_bytes(replace(case, freezing=NEVER), 0)
+    limited, generation = trained(case, 10**9)
+    plain, uncounted = trained(case, None)
+    assert limited.losses == plain.losses and limited.gradient_norms == plain.gradient_norms and len(plain.losses) == 3
+    assert uncounted.weighing.tensor_bytes == 0
+    assert 2 / 3 * planned <= generation.weighing.tensor_bytes <= planned

@@ -16,7 +16,7 @@ from frostline_contract.job import Job
 from frostline_contract.mesh import in_words
 from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId, Plan
-from frostline_contract.statistics import WorkerProfile
+from frostline_contract.statistics import MemoryUse, WorkerProfile
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.checkpoints.saving import Saving
 from frostline_trainer.control.client import ControlClient
@@ -264,6 +264,10 @@ class Worker:
     def _acknowledge(self, lineage: int, step: int | None, interval: int | None) -> None:
         self.state.forget(lineage, step, interval)
 
+    def _memory_use(self, entered: Entered) -> MemoryUse:
+        generation = entered.generation
+        return memory_use(self.context, generation.groups, generation.weighing.tensor_bytes)
+
     def _heartbeat(self) -> control_pb2.HeartbeatRequest:
         entered, loop = self.entered, self.loop
         return heartbeat(
@@ -274,5 +278,5 @@ class Worker:
             entered.link if entered is not None else Links(),
             self.caching.profile(),
             loop.uncovered if loop is not None else (),
-            memory_use(self.context, entered.generation.groups) if entered is not None else None,
+            self._memory_use(entered) if entered is not None else None,
         )
