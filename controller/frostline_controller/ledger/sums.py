@@ -12,7 +12,9 @@ HOUR = 3600.0
 
 
 class Ledger(Frozen):
-    """used: worker-seconds by use; each of the run's is in exactly one. saved: estimates, by what saved them; one that nothing is
+    """The ledger of one run at one moment.
+
+    used: worker-seconds by use; each of the run's is in exactly one. saved: estimates, by what saved them; one that nothing is
     known of is left out. price_per_worker_hour: of the job; None: not given.
     """
 

@@ -20,7 +20,7 @@ from frostline_controller.run.memory_cap import over_cap
 from frostline_controller.serving.status import status_of
 from frostline_proto.v1 import control_pb2 as pb
 from tests.unit.controller.planner_cases import inputs, unit
-from tests.unit.controller.test_service_sizing import Stage
+from tests.unit.controller.test_service_sizing import Stage, leading
 
 GIGABYTE = 10**9
 
@@ -127,3 +127,24 @@ def test_the_unit_that_takes_most_while_it_computes_is_planned_for() -> None:
     assert peak(hungry, (0, 4)) - peak(plain, (0, 4)) == 2_000_000
     assert peak(hungry, (0, 3, 4)) - peak(plain, (0, 3, 4)) == 1000, "the first three are the fuller ones"
     assert peak(hungry, (0, 1, 4)) - peak(plain, (0, 1, 4)) == 2_000_000
+
+
+def test_workers_too_few_for_the_memory_wait_for_the_others_and_all_of_them_too_few_are_a_mistake(tmp_path: Path) -> None:
+    """One worker would start after `start_timeout_seconds`, and the model does not fit it; it does fit two, as a pipeline."""
+
+    async def story() -> None:
+        sections = {"controller": {"start_timeout_seconds": 0.1}}
+        cap = {"workers": 2, "worker_memory_bytes": 100_000}
+        async with leading(tmp_path / "fits", placement=cap, **sections) as stage:
+            await stage.join(0)
+            await stage.until(lambda: "1 of 2 are there, and no placement of 1 workers fits" in stage.facts.message, "it waits")
+            assert "placement.worker_memory_bytes is 100,000" in stage.facts.message
+            await stage.join(1)
+            plan = await stage.until(lambda: stage.facts.current, "both are there")
+            assert plan.placement.degrees == {"dp": 1, "pp": 2} and plan.placement.predicted_peak_bytes <= 100_000
+        async with leading(tmp_path / "never", placement={**cap, "worker_memory_bytes": 1000}, **sections) as stage:
+            await stage.join(0, 1)
+            await stage.until(lambda: stage.facts.ended, "nothing more is to come")
+            assert "no placement of 2 workers fits" in stage.facts.state.message
+
+    asyncio.run(story())

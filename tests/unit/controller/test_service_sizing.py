@@ -299,24 +299,3 @@ def ask(stage: Stage, by: str, workers: int) -> None:
         stage.backend.patch_annotations({REQUESTED_WORKERS: str(workers)}, {})
     else:
         stage.backend.scale(workers)
-
-
-def test_workers_too_few_for_the_memory_wait_for_the_others_and_all_of_them_too_few_are_a_mistake(tmp_path: Path) -> None:
-    """One worker would start after `start_timeout_seconds`, and the model does not fit it; it does fit two, as a pipeline."""
-
-    async def story() -> None:
-        sections = {"controller": {"start_timeout_seconds": 0.1}}
-        cap = {"workers": 2, "worker_memory_bytes": 100_000}
-        async with leading(tmp_path / "fits", placement=cap, **sections) as stage:
-            await stage.join(0)
-            await stage.until(lambda: "1 of 2 are there, and no placement of 1 workers fits" in stage.facts.message, "it waits")
-            assert "placement.worker_memory_bytes is 100,000" in stage.facts.message
-            await stage.join(1)
-            plan = await stage.until(lambda: stage.facts.current, "both are there")
-            assert plan.placement.degrees == {"dp": 1, "pp": 2} and plan.placement.predicted_peak_bytes <= 100_000
-        async with leading(tmp_path / "never", placement={**cap, "worker_memory_bytes": 1000}, **sections) as stage:
-            await stage.join(0, 1)
-            await stage.until(lambda: stage.facts.ended, "nothing more is to come")
-            assert "no placement of 2 workers fits" in stage.facts.state.message
-
-    asyncio.run(story())
