@@ -19,9 +19,8 @@ class Weighing:
     """The count of one member's tensors in one generation.
 
     tensor_bytes: the most that weights, moments, gradients and activations took; 0 before it was counted. Nothing is counted
-    where
-    no limit is set, on a GPU, whose allocator counts, and under torch's compiler, which would compile other programs for counted
-    operations.
+    where no limit is set, on a GPU, whose allocator counts, and under torch's compiler, which would compile other programs for
+    counted operations.
     """
 
     def __init__(self, context: RunContext) -> None:
