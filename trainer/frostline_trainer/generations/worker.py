@@ -119,6 +119,7 @@ class Worker:
         self.recovery = Recovery(identity.worker_id, context, self.state, box, client)
         self.entrance = Entrance(identity.worker_id, context, self.state, self.saving.root)
         self.preparation = Preparation(context, identity, box, client, lambda: self.state.step)
+        self.preparation.on_stand_by = self.clock.stand_by
         self.between_steps = BetweenSteps(
             context, self.state, self.calendar, box, client, self.saving, self.entrance, self.caching, self.preparation
         )

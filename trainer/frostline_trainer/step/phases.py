@@ -69,10 +69,21 @@ class PhaseClock:
             self._spending = Spending()
             self._counted = time.monotonic()
 
+    def stand_by(self) -> None:
+        """The newest plan is one of others alone: from here on the phase's time is a spare worker's. Said again, it changes
+        nothing."""
+        with self._lock:
+            if self._spending.standing_by:
+                return
+            now = time.monotonic()
+            self._spending.add(self._name, now - self._counted, 0.0)
+            self._spending.standing_by, self._counted = True, now
+
     def enter(self, name: Phase) -> None:
         now, thread = time.monotonic(), threading.get_ident()
         with self._lock:
             self._end_phase(now)
+            self._spending.standing_by = False
             if name == Phase.RECOVERY:
                 self._spending.lose()
             self._name, self._entered, self._moved, self._counted = name, now, now, now
@@ -147,7 +158,7 @@ class PhaseClock:
         """What the time since the admission went to, by phase, up to this moment."""
         with self._lock:
             sums, now, since = self._spending.so_far(), time.monotonic(), self._waits.since
-            going_on = sums.setdefault(self._name, Spent())
+            going_on = sums.setdefault(Phase.SPARE if self._spending.standing_by else self._name, Spent())
             seconds, waiting = now - self._counted, self._waits.total - self._waited + (now - since if since else 0.0)
             going_on.seconds += seconds
             going_on.waiting += min(waiting, seconds)

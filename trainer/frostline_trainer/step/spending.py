@@ -11,17 +11,23 @@ from frostline_trainer.step.device_trail import Spent
 
 
 class Spending:
-    """Seconds by phase, and how much of them the worker was blocked on other members. The lock of its clock guards it."""
+    """Seconds by phase, and how much of them the worker was blocked on other members. The lock of its clock guards it.
+
+    standing_by: whatever phase goes on, the worker is a spare one.
+    """
 
     def __init__(self) -> None:
         self._settled: dict[str, Spent] = {}
         self._open: dict[str, Spent] = {}
         self._recovering = False
+        self.standing_by = False
 
     def add(self, phase: str, seconds: float, waiting: float) -> None:
         """A phase is over. What is entered to answer a failure belongs to the recovery, up to the next step."""
-        if phase in IN_STEP:
+        if self.standing_by or phase in IN_STEP:
             self._recovering = False
+        if self.standing_by:
+            phase = Phase.SPARE
         elif phase == Phase.RESHAPE and self._recovering:
             phase = Phase.RECOVERY
         _add(self._open, phase, seconds, waiting)
