@@ -5,9 +5,8 @@ import time
 import pytest
 
 from frostline_contract.phases import Phase
-from frostline_contract.plan import GenerationId, Placement, Plan
+from frostline_contract.plan import GenerationId
 from frostline_trainer.generations.messages import heartbeat
-from frostline_trainer.generations.plan_table import PlanTable
 from frostline_trainer.step.device_trail import Spent
 from frostline_trainer.step.link import Links
 from frostline_trainer.step.phases import PhaseClock
@@ -79,13 +78,3 @@ def test_who_is_in_no_plan_stands_by_from_the_moment_that_it_hears_so() -> None:
     spent = {phase: one.seconds for phase, one in clock.spent().items()}
     assert spent[Phase.START] >= 0.05 and spent[Phase.SPARE] >= 0.05 and spent[Phase.RESHAPE] >= 0.02
     assert spent[Phase.RECOVERY] < 0.02, "neither the wait nor what it joins later is the failure's"
-
-
-def test_the_table_knows_whether_the_newest_plan_passes_this_worker_over() -> None:
-    table = PlanTable("w")
-    assert not table.passes_over, "no plan is there yet"
-    for counter, workers, over in ((1, ("a", "w"), False), (2, ("a", "b"), True), (3, ("w", "b"), False)):
-        placement = Placement(degrees={"pp": 2, "dp": 1}, stage_bounds=(0, 1, 2), leaf_bounds=(0, 8), workers=workers)
-        generation = GenerationId(incarnation=1, counter=counter)
-        assert table.receive(Plan(generation=generation, lineage=0, start="fresh", freeze_point=0, placement=placement))
-        assert table.passes_over == over

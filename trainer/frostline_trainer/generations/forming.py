@@ -72,7 +72,7 @@ class Preparation:
             if row is not None:
                 return row.plan
             assert not is_member, "a member leaves its loop for a plan that is due"
-            if self._plans.passes_over:
+            if self._plans.state(self._plans.newest) is PlanState.OTHERS:
                 self.on_stand_by()
             self._mailbox.wait(SWITCH_POLL_SECONDS)
         return None

@@ -215,13 +215,6 @@ class PlanTable:
                 row.unanswered = False
             return [Row(row.plan, row.state, row.reason) for row in due]
 
-    @property
-    def passes_over(self) -> bool:
-        """Whether the newest plan is one of others alone."""
-        with self.changed:
-            row = self.rows.get(self.newest.counter)
-            return row is not None and row.state is PlanState.OTHERS
-
     def due(self) -> Row | None:
         """The newest plan that this worker must enter now, or FAILED where it must report instead; None: none yet.
 
