@@ -64,13 +64,19 @@ class Bookkeeping:
         await self.write(now)
 
     async def write(self, now: float) -> None:
-        """Replace ledger.json. Raises OSError, or what `may_write` raises where this controller leads no more."""
+        """Replace ledger.json; where that fails (a full disk), nothing waits for it, and it is tried again later.
+
+        Raises what `may_write` raises where this controller leads no more.
+        """
         self._learn_times()
         values = {
             "version": LEDGER_VERSION, "saved_at": round(time.time(), 3), "ledger": ledger_of(self._facts, self._store).as_json(),
             "books": self._facts.books.dump(now),
         }  # fmt: skip
-        await asyncio.to_thread(self._replace, values)
+        try:
+            await asyncio.to_thread(self._replace, values)
+        except OSError as error:
+            log.warning("ledger.json cannot be written, trying again later error=%s", error)
 
     def _learn_times(self) -> None:
         """The units' times, from profile.json, which the first plan's workers have left."""

@@ -6,6 +6,10 @@ from enum import StrEnum
 from frostline_contract.phases import Phase
 
 
+SECONDS_MAX = 1e10
+"""A worker's life in one phase is shorter: three centuries."""
+
+
 class Use(StrEnum):
     """What a worker's second went to. Each second of a worker, from its admission to its leaving, has exactly one.
 
@@ -57,8 +61,10 @@ def by_use(seconds: Mapping[str, float], waiting: Mapping[str, float]) -> dict[U
     """
     used = dict.fromkeys(Use, 0.0)
     for phase, spent in seconds.items():
-        use = use_of(phase)
-        blocked = min(spent, waiting.get(phase, 0.0)) if use in (Use.COMPUTING, Use.DATA) else 0.0
+        if not 0.0 <= spent < SECONDS_MAX:
+            continue  # no worker means that
+        use, waited = use_of(phase), waiting.get(phase, 0.0)
+        blocked = min(spent, waited) if use in (Use.COMPUTING, Use.DATA) and waited > 0.0 else 0.0
         used[Use.BUBBLE] += blocked
         used[use] += spent - blocked
     return used

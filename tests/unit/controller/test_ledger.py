@@ -1,5 +1,6 @@
 """The ledger: each worker-second in exactly one use, whatever befell workers and controllers; what was saved, by its formulas."""
 
+import math
 from dataclasses import dataclass, field
 
 import pytest
@@ -82,6 +83,8 @@ def test_waiting_for_others_is_a_bubble_only_where_a_member_would_compute() -> N
     waiting = {Phase.SCHEDULE: 6.0, Phase.EXCHANGE: 3.0, Phase.LOAD: 0.5, Phase.CHECKPOINT: 1.0}
     expected = {Use.COMPUTING: 5.0, Use.BUBBLE: 6.5, Use.EXCHANGE: 4.0, Use.DATA: 1.5, Use.CHECKPOINTS: 3.0, Use.IDLE: 7.0}
     assert by_use(seconds, waiting) == dict.fromkeys(Use, 0.0) | expected
+    nonsense = {Phase.VOTE: math.nan, Phase.AUDIT: math.inf, Phase.NORMS: -3.0}
+    assert by_use(seconds | nonsense, waiting | {Phase.SCHEDULE: 6.0, Phase.EXCHANGE: math.nan}) == by_use(seconds, waiting)
 
 
 def test_what_follows_a_dead_workers_last_word_is_lost_and_a_leavers_is_not() -> None:
