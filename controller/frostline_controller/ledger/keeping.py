@@ -83,7 +83,11 @@ class Bookkeeping:
         facts, places = self._facts, self._store.places
         if facts.books.times is not None or facts.identity is None or not places.profile.exists():
             return
-        profile = MeasuredProfile.model_validate_json(places.profile.read_text(encoding="utf-8"))
+        try:
+            profile = MeasuredProfile.model_validate_json(places.profile.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            log.warning("profile.json cannot be read, savings are not estimated yet error=%r", error)
+            return
         facts.books.times = saved.UnitTimes(
             tuple(unit.forward_seconds for unit in profile.units), tuple(unit.backward_seconds for unit in profile.units),
             profile.micro_batch_size, facts.identity.prefix_cost,

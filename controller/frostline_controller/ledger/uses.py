@@ -5,7 +5,6 @@ from enum import StrEnum
 
 from frostline_contract.phases import Phase
 
-
 SECONDS_MAX = 1e10
 """A worker's life in one phase is shorter: three centuries."""
 
