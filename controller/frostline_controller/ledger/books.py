@@ -44,6 +44,7 @@ class Books:
     closed: sums over workers whose accounts are not kept any more. start_workers: of the pods that the run began with; 0: it has
     not begun. given_back: worker-seconds that it held fewer, up to `held_at`; since then it holds `held`. fetch_seconds: so
     long a step was kept waiting for one cached sample, as workers told last; None: none has. times: of the units, once measured.
+    over: the run has ended, and what workers say while they exit is not the run's.
     """
 
     accounts: dict[str, Account] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class Books:
     given_back: float = 0.0
     fetch_seconds: float | None = None
     times: UnitTimes | None = None
+    over: bool = False
 
     def admit(self, worker_id: str, at: float) -> None:
         """A worker is there; it has told nothing yet. One that is known goes on."""
@@ -63,6 +65,8 @@ class Books:
     def hear(self, worker_id: str, seconds: Mapping[str, float], waiting: Mapping[str, float], phase: str, at: float) -> None:
         """A worker's newest word, also of one that was given up before: what it says covers its whole life."""
         known = self.accounts.get(worker_id)
+        if self.over:
+            return
         if known is not None and known.tail is not None and known.until is not None and at <= known.until:
             return
         self.accounts[worker_id] = Account(by_use(seconds, waiting), at, use_of(phase))
@@ -78,6 +82,7 @@ class Books:
 
     def leave_all(self, at: float) -> None:
         """The run has ended."""
+        self.over = True
         for worker_id in list(self.accounts):
             self.leave(worker_id, at, died=False)
 

@@ -49,7 +49,7 @@ class Bookkeeping:
         facts = self._facts
         if facts.ended or now - self._looked_at < LOOK_SECONDS:
             return
-        self._looked_at = now
+        self._looked_at, facts.books.over = now, False
         self._note_workers(now)
         self._note_pods(now)
         if self._changed or now - self._written_at >= EVERY_SECONDS:

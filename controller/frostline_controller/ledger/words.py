@@ -5,9 +5,9 @@ from frostline_controller.ledger.uses import Use
 
 USES = {
     Use.COMPUTING: "computing",
-    Use.BUBBLE: "waiting for other members (pipeline bubble)",
+    Use.BUBBLE: "pipeline bubble, slower members",
     Use.EXCHANGE: "exchanging gradients",
-    Use.DATA: "loading data, with the cache",
+    Use.DATA: "loading data",
     Use.CHECKPOINTS: "checkpoints",
     Use.LOST: "lost to failures and rollbacks",
     Use.RESHAPING: "starting and reshaping",

@@ -95,6 +95,8 @@ def test_the_status_the_metrics_and_the_result_tell_one_ledger_and_its_cost(tmp_
         assert 'frostline_worker_seconds{use="exchange"} 10.0' in text and "frostline_cost 1.0" in text
         assert 'frostline_saved_worker_seconds_estimated{by="pods"} 0.0' in text
         await stage.controller.bookkeeping.close(stage.facts.clock())
+        stage.passed += 0.1
+        stage.tell(0, start=10.0, schedule=60.1, exchange=10.0, load=20.0)  # it exits, and says so
         flags = {"user_mistake": False, "crash_loop": False}
         record = result_record(stage.facts, stage.store, pb.RunOutcome(), stage.facts.state.state, **flags)
         assert record["ledger"] == told["ledger"]
