@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from frostline_contract.mesh import Mesh
 from frostline_contract.statistics import StepRecord
 
+GAP_MAX = 10_000_000
+"""Steps without a record before one with: no run has that, and memory is taken for each."""
+
 
 @dataclass
 class StepSums:
@@ -39,6 +42,8 @@ class Steps:
             self.taken_back += worker_seconds
             return
         missing = record.step + 1 - len(self._seconds)
+        if missing > GAP_MAX:
+            return
         if missing > 0:
             for column in (self._seconds, self._points, self._replicas, self._hits, self._lineages):
                 column.extend([0] * missing)
