@@ -76,13 +76,15 @@ class MemoryUse(Frozen):
 
     peak_bytes: the most that tensors held; on a CPU the most that the process ever held, with interpreter, libraries and data.
     limit_bytes: what the worker may use; 0: unknown. communicator_bytes: what the device had less after the generation's NCCL
-    communicators were connected. communicators: how many those are.
+    communicators were connected. communicators: how many those are. tensor_bytes: the most that tensors held in a step, on a CPU
+    counted where placement.worker_memory_bytes is set; 0: not counted.
     """
 
     peak_bytes: int = 0
     limit_bytes: int = 0
     communicator_bytes: int = 0
     communicators: int = 0
+    tensor_bytes: int = 0
 
 
 class LinkProfile(Frozen):

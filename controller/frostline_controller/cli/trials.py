@@ -15,6 +15,7 @@ from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import CommandError
+from frostline_controller.ledger.sums import Ledger
 from frostline_controller.report.data import read_run
 
 TELL_SECONDS = 20.0
@@ -63,9 +64,11 @@ class Outcome:
     shapes: tuple[dict[str, int], ...]
     cache_hits: int
     micro_batch_size: int
+    ledger: Ledger | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "shapes": list(self.shapes)}
+        ledger = self.ledger.as_json() if self.ledger is not None else None
+        return {**self.__dict__, "shapes": list(self.shapes), "ledger": ledger}
 
 
 def name_of(arm: str) -> str:
@@ -138,6 +141,7 @@ def read_outcome(trial: Trial) -> Outcome:
         shapes=tuple(shape for i, shape in enumerate(shapes) if i == 0 or shape != shapes[i - 1]),
         cache_hits=sum(record.cache_hits for record in run.records),
         micro_batch_size=int(run.job["training"]["micro_batch_size"]),
+        ledger=run.ledger,
     )
 
 

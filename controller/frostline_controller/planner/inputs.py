@@ -14,6 +14,10 @@ from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
 
 
+class NothingFits(ValueError):
+    """No placement of the workers that there are fits: the text has the figures, the field and what to do. More may fit."""
+
+
 @dataclass(frozen=True)
 class MemberInfo:
     """One worker that the planner may use.
@@ -115,10 +119,21 @@ class PlanInputs:
     @cached_property
     def memory_cap(self) -> float:
         """Bytes that every worker has: the job's limit, or the least of what members measured; infinite where neither is."""
-        known = [member.memory_bytes for member in self.members if member.memory_bytes > 0]
-        if self.placement.worker_memory_bytes is not None:
-            known.append(self.placement.worker_memory_bytes)
-        return float(min(known)) if known else float("inf")
+        return min(self._memory_caps, key=lambda one: one[0])[0]
+
+    @property
+    def memory_cap_words(self) -> str:
+        """What the cap is, by its field and value."""
+        cap, whose = min(self._memory_caps, key=lambda one: one[0])
+        return f"{whose} {int(cap):,}" if cap < float("inf") else "there is no cap"
+
+    @property
+    def _memory_caps(self) -> list[tuple[float, str]]:
+        """Every cap in bytes, and whose it is; of equal ones the job's counts."""
+        asked = self.placement.worker_memory_bytes
+        caps = [(float(asked), "placement.worker_memory_bytes is")] if asked is not None else []
+        measured = [(float(one.memory_bytes), "a worker's device has") for one in self.members if one.memory_bytes > 0]
+        return [*caps, *measured] or [(float("inf"), "")]
 
     @cached_property
     def machine_sizes(self) -> frozenset[int]:

@@ -42,6 +42,7 @@ def _source(name: str) -> str:
 def page(run: RunData) -> str:
     """The whole page as text. Its own Content-Security-Policy has the browser refuse any access to a network."""
     from frostline_controller.report.charts import build_charts
+    from frostline_controller.report.ledger_chart import ledger_chart
     from frostline_controller.report.timeline import timeline_chart
 
     charts = {chart.name: chart for chart in build_charts(run)}
@@ -61,6 +62,7 @@ def page(run: RunData) -> str:
         wide=wide,
         pairs=list(charts.values()),
         timeline=timeline_chart(run),
+        ledger=ledger_chart(run),
         occupancy=held,
         # Any "<" of an event's reason could end the script element early ("</script>") or keep it from ending ("<!--<script>").
         data=json.dumps(held, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),

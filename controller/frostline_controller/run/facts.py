@@ -12,6 +12,7 @@ from frostline_contract.plan import Decision, Plan
 from frostline_contract.run_status import ENDED
 from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.decisions.surviving import in_force, surviving_decisions
+from frostline_controller.ledger.books import Books
 from frostline_controller.members.membership import GONE, Membership, Worker
 from frostline_controller.run.durable import DurableState, FailedDevice, RunIdentity
 from frostline_controller.run.memory_account import MemoryAccount
@@ -36,6 +37,7 @@ class RunFacts:
         message: what the run waits for, for the status; empty: nothing.
         trouble: what somebody has to see to while the run goes on, for the status; empty: nothing.
         memory: what each generation's fullest worker holds, beside its plan's figure.
+        books: what the time of each worker went to; its handlers keep what workers tell, the reconciler's task takes it in.
         accept_numerics: workers of another probe digest are taken in (resume --accept-numerics).
         wake: set where the reconciler has something to do.
         hurry: set where its next round is not to wait for company, since a decision is due.
@@ -67,7 +69,7 @@ class RunFacts:
         self.entered: dict[str, tuple[int, float]] = {}
         self.reshape_seconds = 1.0
         self.message, self.trouble = store.state.message, ""
-        self.memory = MemoryAccount()
+        self.memory, self.books = MemoryAccount(), Books()
         self.accept_numerics = False
         self._follow_identity()
         self._surviving: tuple[object, object, object, list[Decision]] | None = None

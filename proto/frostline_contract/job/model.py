@@ -7,6 +7,7 @@ from pydantic import model_validator
 from frostline_contract.job.cluster import (
     FAULTS_OF_A_SERVICE,
     CacheSection,
+    ClusterSection,
     ControllerSection,
     Fault,
     PlacementSection,
@@ -33,6 +34,7 @@ class Job(Section):
     decisions: DecisionsSection = fixed(DecisionsSection(), doc="How decisions meet steps.")
     elastic: ElasticSection = fixed(ElasticSection(), doc="Which parts of the elasticity are on.")
     placement: PlacementSection = fixed(PlacementSection(), doc="Who computes.")
+    cluster: ClusterSection = fixed(ClusterSection(), later=True, doc="What the machines are like.")
     cache: CacheSection = fixed(CacheSection(), doc="The activation cache.")
     checkpoint: CheckpointSection = fixed(CheckpointSection(), doc="What is kept.")
     controller: ControllerSection = fixed(ControllerSection(), doc="Clocks of the control plane.")

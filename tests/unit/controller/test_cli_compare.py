@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from frostline_controller.cli.compare_report import Comparison, write_comparison
 from frostline_controller.cli.compare_statistics import paired_difference, sign_flip_lower_bound
 from frostline_controller.cli.trials import Outcome, Trial, read_outcome, static_overrides
 from frostline_controller.decisions.student_t import t_quantile, upper_tail
+from frostline_controller.ledger.sums import Ledger
 from tests.unit.controller.synthetic_run import job_values, write_run
 
 # Tables of Student's distribution: 95 % quantiles by degrees of freedom.
@@ -108,3 +110,16 @@ def test_the_comparison_is_told_in_three_forms(tmp_path: Path) -> None:
     assert "3 of 3 runs" in text
     assert (tmp_path / "comparison-accuracy.svg").read_text().startswith("<?xml")
     assert (tmp_path / "comparison-time.svg").exists()
+
+
+def test_the_ledgers_of_timed_runs_stand_side_by_side(tmp_path: Path) -> None:
+    def timed(arm: str, seed: int, computing: float, saved: float) -> Outcome:
+        ledger = Ledger(used={"computing": computing, "idle": 10.0}, saved={"freezing": saved})
+        return replace(outcome(arm, seed, 0.9), ledger=ledger)
+
+    times = (timed("static", 0, 100.0, 0.0), timed("static", 1, 300.0, 0.0), timed("elastic", 0, 80.0, 30.0))
+    text = write_comparison(Comparison("job", ("static", "elastic"), (0, 1), times, times, {}), tmp_path)
+    assert "| computing | 200.0 | 80.0 |" in text and "| together | 210.0 | 90.0 |" in text
+    assert "| saved by freezing, estimated | 0.0 | 30.0 |" in text
+    runs = json.loads((tmp_path / "comparison.json").read_text())["time_runs"]
+    assert runs[2]["ledger"]["saved_estimates"] == {"freezing": 30.0}

@@ -35,7 +35,7 @@ class Preparation:
     """Every plan that names this worker is prepared at once, each in a thread of its own.
 
     What has become of a plan is said by the mailbox's table; here are its groups. step(): the worker's last committed step. The
-    training thread never waits in here for others.
+    training thread never waits in here for others. on_stand_by: called while the newest plan is one of others alone.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Preparation:
     ) -> None:
         self._context, self._identity, self._mailbox, self._client = context, identity, mailbox, client
         self._plans, self._step = mailbox.plans, step
+        self.on_stand_by: Callable[[], None] = lambda: None
         self._watchdog = Watchdog()
         self._lock = threading.Lock()
         self._formations: dict[GenerationId, Formation] = {}
@@ -72,6 +73,8 @@ class Preparation:
             if row is not None:
                 return row.plan
             assert not is_member, "a member leaves its loop for a plan that is due"
+            if self._plans.state(self._plans.newest) is PlanState.OTHERS:
+                self.on_stand_by()
             self._mailbox.wait(SWITCH_POLL_SECONDS)
         return None
 
