@@ -44,6 +44,7 @@ class BoundaryCache:
         dtype: The compute type.
         run_dir: Values are signed with the secret of the environment or of this directory, where there is one.
         pin_memory: For rows that go to a GPU.
+        keep_previous: Other runs may begin at the boundary before: its values stay where they are.
 
     Raises:
         ValueError: A codec, shape, dtype or secret that cannot be.
@@ -59,11 +60,12 @@ class BoundaryCache:
         dtype: torch.dtype,
         run_dir: Path,
         pin_memory: bool = False,
+        keep_previous: bool = False,
     ) -> None:
         self.codec: Codec = make_codec(section.codec, value_shape, dtype)
         self._layout = ValueLayout(self.codec, tags_of(read_secret(run_dir)))
         self._audit_fraction = section.shadow_audit_fraction
-        self._pin_memory = pin_memory
+        self._pin_memory, self._keep_previous = pin_memory, keep_previous
         self._meter = Meter()
         self._distrusted: set[CacheIdentity] = set()
         self.before_fill: Callable[[Tensor], Tensor] | None = None
@@ -154,8 +156,8 @@ class BoundaryCache:
         self._writer.fill(boundary.identity, [samples[i] for i in chosen], [variants[i] for i in chosen], copied, not on_host)
 
     def drop_previous(self, samples: Sequence[int], variants: Sequence[int]) -> None:
-        """Remove samples from the boundary before, in the background, behind the fills queued so far."""
-        boundary = self._control.boundary
+        """Remove samples from the boundary before, in the background, behind the fills queued so far, unless they are kept."""
+        boundary = self._control.boundary if not self._keep_previous else None
         if boundary is not None and boundary.previous is not None:
             self._writer.drop(boundary.previous, samples, variants)
 

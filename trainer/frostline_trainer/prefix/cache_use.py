@@ -7,6 +7,7 @@ from frostline_contract.cache_identity import CacheIdentity
 from frostline_contract.cache_sharing import unsigned_refusal
 from frostline_contract.job import Job
 from frostline_contract.plan import SAMPLE
+from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import CacheProfile
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.cache.codec import make_codec
@@ -20,11 +21,16 @@ log = logging.getLogger(__name__)
 
 
 class CacheUse:
-    """Connects the worker's generations to its BoundaryCache; the cache is made when it is first needed."""
+    """Connects the worker's generations to its BoundaryCache; the cache is made when it is first needed.
+
+    A run that shares a cache with others has been given the token that opens it; the worker's own opens the run's own cache.
+    """
 
     def __init__(self, context: RunContext, cache_address: str, token: str, worker_id: str, run_dir: Path) -> None:
         self._context, self._worker_id, self._run_dir = context, worker_id, run_dir
-        self._address, self._token = cache_address, token
+        self._address, shared_token = cache_address, RunDirectory(run_dir).cache_token
+        self._shared = shared_token.exists()
+        self._token = str(shared_token) if self._shared else token
         self.cache: BoundaryCache | None = None
         self._hit_fraction = 0.0
         codec = make_codec(context.job.cache.codec, context.hidden_shape, context.dtype)
@@ -54,6 +60,7 @@ class CacheUse:
                 self._context.dtype,
                 self._run_dir,
                 pin_memory=self._context.device.type != "cpu",
+                keep_previous=self._shared,
             )
             self.cache.before_fill = self._context.plug.rows_to_store
         previous = self._previous_boundary(state, boundary)
