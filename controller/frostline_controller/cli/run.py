@@ -21,6 +21,7 @@ from frostline_controller.cli.run_folder import (
 from frostline_controller.cli.starting_checks import how_to_go_on
 from frostline_controller.cli.terminal import Terminal, open_terminal
 from frostline_controller.cluster.local.prepared_run import PreparedRun, new_run, resumed_run
+from frostline_controller.sweep.directory import SweepDirectory
 
 if TYPE_CHECKING:
     from frostline_controller.cli.services import LocalServices
@@ -48,7 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def resume(arguments: argparse.Namespace) -> int:
-    """Go on with a run from its newest checkpoint, perhaps with other live fields."""
+    """Go on with a run from its newest checkpoint, perhaps with other live fields; or with a sweep."""
+    if arguments.dir is not None and SweepDirectory(arguments.dir).holds_sweep():
+        from frostline_controller.cli.sweep import resumed
+
+        if arguments.overrides or arguments.accept_numerics or arguments.from_scratch:
+            raise UserMistake(f"{arguments.dir} is a sweep: resume one of its runs with these options, or the sweep without them")
+        return resumed(arguments.dir, arguments)
     with resumed_run(
         find_run_folder(arguments.dir), overrides=arguments.overrides, workers=arguments.workers,
         accept_numerics=arguments.accept_numerics, from_scratch=arguments.from_scratch, shared_cache=_shared_cache(arguments),

@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 from contextlib import closing
 
@@ -52,10 +50,12 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Compute chosen steps again in one process (the trainer's verifier, which needs torch) and pass its verdict on."""
-    folder = find_run_folder(arguments.dir)
-    steps = ["--steps", arguments.steps] if arguments.steps else []
-    return subprocess.run([sys.executable, "-P", "-m", "frostline_trainer.verify", str(folder), *steps], check=False).returncode
+    """Compute chosen steps again in one process and pass the verifier's words on as they come."""
+    from frostline_controller import api
+
+    steps = [int(step) for step in arguments.steps.split(",")] if arguments.steps else []
+    api.verify(find_run_folder(arguments.dir), steps=steps, quiet=False)
+    return exit_codes.DONE
 
 
 def job(arguments: argparse.Namespace) -> int:

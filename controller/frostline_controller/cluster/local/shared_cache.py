@@ -74,7 +74,7 @@ def uses_cache(job: Job) -> bool:
 def check_shared_cache(folder: Path) -> None:
     """Raises UserMistake where nobody keeps a cache in `folder`."""
     if not RunDirectory(folder).tokens.exists():
-        raise UserMistake(f"--shared-cache {folder}: holds no cache that is kept for several runs; leave it out, or name one that is")
+        raise UserMistake(f"--shared-cache {folder}: no cache is kept there for several runs; leave it out")
 
 
 def join_cache(run_dir: Path, folder: Path) -> None:
