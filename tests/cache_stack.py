@@ -40,11 +40,12 @@ class CacheStack:
         """Another client of a shard, to look and to damage."""
         return redis.Redis(port=self.shards[shard].port, password=self.shards[shard].password)
 
-    def connect(self, shape: tuple[int, int] = (8, 16), dtype: torch.dtype = torch.float32, **section: object) -> BoundaryCache:
+    def connect(
+        self, shape: tuple[int, int] = (8, 16), dtype: torch.dtype = torch.float32, keep_previous: bool = False, **section: object
+    ) -> BoundaryCache:
         """A worker's cache, closed with the stack."""
-        cache = BoundaryCache(
-            "", self.tokens.by_role[WORKER], f"worker-{next(self.numbers)}", CacheSection(**section), shape, dtype, self.run_dir
-        )
+        token, worker = self.tokens.by_role[WORKER], f"worker-{next(self.numbers)}"
+        cache = BoundaryCache("", token, worker, CacheSection(**section), shape, dtype, self.run_dir, keep_previous=keep_previous)
         self.opened.append(cache)
         return cache
 

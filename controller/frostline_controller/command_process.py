@@ -4,7 +4,7 @@ import contextlib
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import CommandError
@@ -36,15 +36,19 @@ class Command:
         quiet: keep its standard output.
         dies_with_us: the kernel kills it where we are killed. Then call from a thread that lives as long.
         module: that the words are given to.
+        environment: of the process; None: ours.
     """
 
-    def __init__(self, words: Sequence[str], quiet: bool, dies_with_us: bool = False, module: str = COMMAND_LINE) -> None:
+    def __init__(
+        self, words: Sequence[str], quiet: bool, dies_with_us: bool = False, module: str = COMMAND_LINE,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self._name = f"frostline {words[0]}" if module == COMMAND_LINE else module
         command = [*python_module(module), *words]
         self._process = subprocess.Popen(
             mortal(command) if dies_with_us else command,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if quiet else None, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
+            start_new_session=True, env=environment,
         )  # fmt: skip
 
     @property

@@ -1,12 +1,9 @@
 """Runs of a sweep side by side: each a `frostline run` or `resume` of its own, within the workers given, over one cache."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-from frostline_contract.job import load_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_controller.cli import exit_codes
@@ -14,12 +11,12 @@ from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.interrupts import Interrupts
 from frostline_controller.cli.progress import ProgressReader
 from frostline_controller.cli.terminal import PLAIN_SECONDS, progress_line
-from frostline_controller.cluster.local.shared_cache import SharedCache, uses_cache
 from frostline_controller.command_process import Command, RunError
 from frostline_controller.report.data import read_run
 from frostline_controller.report.figures import read_figures
 from frostline_controller.report.tables import duration
 from frostline_controller.sweep.directory import SweepDirectory, SweepState, SweptRun
+from frostline_controller.sweep.services import SweepServices
 from frostline_controller.sweep.telling import final_words, values_in_words
 
 LOOK_SECONDS = 0.1
@@ -34,18 +31,19 @@ class RunningRun:
         run: which.
         places: of the sweep.
         report: draw the run's report.html at its end.
-        shared_cache: folder of the sweep's cache; None: there is none.
+        services: that the runs share.
     """
 
-    def __init__(self, run: SweptRun, places: SweepDirectory, report: bool, shared_cache: Path | None) -> None:
+    def __init__(self, run: SweptRun, places: SweepDirectory, report: bool, services: SweepServices) -> None:
         self.run, self._places = run, places.run_of(run)
         folder = str(self._places.path)
         if self._places.holds_run():
             words = ["resume", folder, "--from-scratch"]  # which says: also where it had not come to a checkpoint
         else:
             words = ["run", "-f", str(places.job_of(run)), "--out", folder]
-        cache = ["--shared-cache", str(shared_cache)] if shared_cache is not None else []
-        self.command = Command([*words, "--quiet", *cache, *([] if report else ["--no-report"])], quiet=True, dies_with_us=True)
+        words += ["--shared-cache", str(services.shared_cache)] if services.shared_cache is not None else []
+        words += ["--quiet", *([] if report else ["--no-report"])]
+        self.command = Command(words, quiet=True, dies_with_us=True, environment=services.environment)
         self._client = ControlClient(self._places.path)
         self._reader: ProgressReader | None = None
         self._told_at, self._told_step = time.monotonic(), -1
@@ -103,23 +101,23 @@ class SweepRunner:
 
     def run(self, asked: Interrupts) -> SweepState:
         """Go on until every run is over, or the user wants to stop; returns what has come of them."""
-        with kept_cache(self._places, self.state) as cache:
-            passed_on = 0
-            try:
-                while self._active or (not asked.count and self._next() is not None):
-                    if cache is not None:
-                        cache.advance()
-                    while not asked.count and (chosen := self._next()) is not None:
-                        self._start(chosen, self._places.cache if cache is not None else None)
-                    for one in list(self._active.values()):
-                        self._look(one)
-                    if asked.count > passed_on:
-                        passed_on += 1  # one at a look: of two signals at once a process hears one
-                        self._stop(passed_on)
-                    time.sleep(LOOK_SECONDS)
-            finally:
-                for one in self._active.values():
-                    one.command.kill()
+        services, passed_on = SweepServices(self._places, self.state), 0
+        try:
+            services.start()
+            while self._active or (not asked.count and self._next() is not None):
+                services.advance()
+                while not asked.count and (chosen := self._next()) is not None:
+                    self._start(chosen, services)
+                for one in list(self._active.values()):
+                    self._look(one)
+                if asked.count > passed_on:
+                    passed_on += 1  # one at a look: of two signals at once a process hears one
+                    self._stop(passed_on)
+                time.sleep(LOOK_SECONDS)
+        finally:
+            for one in self._active.values():
+                one.command.kill()
+            services.stop()
         return self._keep(self.state)
 
     def _next(self) -> SweptRun | None:
@@ -131,10 +129,10 @@ class SweepRunner:
         taken = sum(one.run.workers for one in self._active.values())
         return waiting if not self._active or taken + waiting.workers <= self.state.workers else None
 
-    def _start(self, run: SweptRun, shared_cache: Path | None) -> None:
+    def _start(self, run: SweptRun, services: SweepServices) -> None:
         again = self._places.run_of(run).holds_run()
         run = replace(run, state=RunStatus.RUNNING, message="")
-        self._active[run.number] = RunningRun(run, self._places, self._report, shared_cache)
+        self._active[run.number] = RunningRun(run, self._places, self._report, services)
         self._keep(self.state.with_run(run))
         self._tell(run, "goes on" if again else "starts")
 
@@ -174,19 +172,3 @@ class SweepRunner:
     def _tell(self, run: SweptRun, news: str) -> None:
         at = duration(time.monotonic() - self._begun)
         self._say(f"{run.number}/{len(self.state.runs)}  {values_in_words(run)}  {at}: {news}")
-
-
-@contextmanager
-def kept_cache(places: SweepDirectory, state: SweepState) -> Iterator[SharedCache | None]:
-    """The cache of all runs, kept until the end of the context; None where no run is to come that uses one."""
-    jobs = [load_job(places.job_of(run)) for run in state.runs if not run.over]
-    sections = [job.cache for job in jobs if uses_cache(job)]
-    if not sections:
-        yield None
-        return
-    cache = SharedCache(places.cache, max(sections, key=lambda section: section.memory_bytes))
-    try:
-        cache.start()
-        yield cache
-    finally:
-        cache.stop()

@@ -102,36 +102,6 @@ COMMAND_LINES = [
     ("compare -f {job} --arms static,fast", "fast is no arm; known: static, freezing"),
     ("compare -f {job} --time-seeds x", "'x' is no whole number"),
     ("compare -f {job} --out {job}", "cannot be made"),
-    ("sweep", "-f JOB is missing: name the job file, or a sweep to go on with by --resume DIR"),
-    ("sweep -f {job}", "give --vary section.field=a,b,c once or more often"),
-    ("sweep -f {dir}/none.yaml --vary seed=0-3", "none.yaml: cannot be read"),
-    ("sweep -f {job} --vary seed", "--vary 'seed': write it as section.field=a,b,c or section.field=0-3"),
-    ("sweep -f {job} --vary =1,2", "write it as section.field=a,b,c"),
-    ("sweep -f {job} --vary seed=", "--vary seed: names no value; write seed=a,b,c or seed=0-3"),
-    ("sweep -f {job} --vary seed=1,,2", "--vary 'seed=1,,2': a value is missing beside a comma"),
-    ("sweep -f {job} --vary seed=3-0", "--vary 'seed=3-0': the range 3-0 runs backwards; write 0-3"),
-    ("sweep -f {job} --vary seed=0-99999", "--vary: 100,000 runs are more than 1000"),
-    ("sweep -f {job} --vary seed=0-40 --vary training.steps=1-40", "--vary: 1,640 runs are more than 1000"),
-    ("sweep -f {job} --vary seed=[1", "--vary 'seed=[1': no valid YAML"),
-    ("sweep -f {job} --vary sed=1,2", "--vary sed=1: sed: unknown key; did you mean seed?"),
-    ("sweep -f {job} --vary training.steps=9,fast", "--vary training.steps=\"fast\": training.steps is 'fast'"),
-    ("sweep -f {job} --vary model.family.a=1,2", "family is no section"),
-    ("sweep -f {job} --vary seed=1,2 --set seed=3", "--vary seed: --set seed=3 fixes it; leave one of the two out"),
-    ("sweep -f {job} --vary training.steps=1,2 --set training={{steps:__3}}", "fixes it; leave one of the two out"),
-    ("sweep -f {job} --vary seed=1,2 --vary seed=3", "--vary seed: is varied twice; write all its values in one --vary"),
-    ("sweep -f {job} --vary data.max_samples=8,9 --vary data={{}}", "--vary data: is varied within --vary data.max_samples"),
-    ("sweep -f {job} --vary name=a,b", "--vary name: a sweep names its runs itself"),
-    ("sweep -f {job} --vary seed=1,2 --workers 1 --side-by-side 2", "--workers 1: too few for --side-by-side 2"),
-    ("sweep -f {job} --vary placement.workers=1,4 --workers 2", "the run with placement.workers=4 needs 4; raise it"),
-    (
-        "sweep -f {job} --vary seed=1,2 --set checkpoint.uri=/tmp/x",
-        "checkpoint.uri is '/tmp/x': all runs of the sweep would write",
-    ),
-    ("sweep -f {job} --vary seed=1,2 --out {dir}", "is not empty and holds no run"),
-    ("sweep -f {job} --vary seed=1,2 --retry-failed", "--retry-failed: says something with --resume DIR only"),
-    ("sweep --resume {dir}", "is no sweep: it has no sweep.json"),
-    ("sweep --resume {dir} --vary seed=1", "--vary: a sweep that goes on keeps its jobs; leave it out"),
-    ("run -f {job} --shared-cache {dir}", "no cache is kept there for several runs; leave it out"),
     ("job", "one of the arguments --explain --schema is required"),
     ("job --explain freeze.rail", "no field 'freeze.rail'; did you mean freeze.rails"),
     ("job --explain --schema", "not allowed with argument"),
@@ -273,8 +243,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is accepted by mistake fails here, instead of training."""
-    for starts in ("run.watch", "sweep.SweepRunner"):
-        monkeypatch.setattr(f"frostline_controller.cli.{starts}", lambda *given, **named: pytest.fail("it was started"))
+    monkeypatch.setattr("frostline_controller.cli.run.watch", lambda *given, **named: pytest.fail("it was started"))
 
 
 @pytest.fixture

@@ -55,6 +55,12 @@ def cache_service(
     return Service("cache-server", tuple(argv), env=env, needed=False)
 
 
+def preload_service(socket: str, run_dir: Path | None = None) -> Service:
+    """The warm process that forks workers. run_dir: whose workers; None: those of several runs."""
+    env = {"FROSTLINE_RUN_DIR": str(run_dir)} if run_dir is not None else {}
+    return Service("preload", (*python_module("frostline_trainer.process.preload"), socket), env=env)
+
+
 class ServiceProcess:
     """Starts a service, and again whenever it dies, later each time it does so soon. `say` is told what a user should know."""
 
