@@ -244,7 +244,7 @@ def _add_sweep(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_looking(commands: argparse._SubParsersAction) -> None:
-    status = _add(commands, "status", "steer:status", "Where a run stands, and what each worker does.",
+    status = _add(commands, "status", "steer:status", "Where a run stands, and what each worker does; or the runs of a sweep.",
                   "  frostline status\n  frostline status runs/digits --json\n  frostline status --watch")  # fmt: skip
     _dir_argument(status)
     status.add_argument("--json", action="store_true", help="machine-readable")
@@ -255,7 +255,7 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     verify.add_argument(
         "--steps", type=step_list, metavar="10,20", help="steps to compute again (default: the verifier's choice)"
     )
-    report = _add(commands, "report", "steer:report", "Write report.html and the TensorBoard files of a run.",
+    report = _add(commands, "report", "steer:report", "Write a run's report.html and TensorBoard files, or a sweep's page.",
                   "  frostline report runs/digits")  # fmt: skip
     _dir_argument(report)
     examples = "  frostline job --explain\n  frostline job --explain freeze.rails\n  frostline job --schema > schema.json"

@@ -21,7 +21,7 @@ from frostline_controller.cli.run_folder import (
 from frostline_controller.cli.starting_checks import how_to_go_on
 from frostline_controller.cli.terminal import Terminal, open_terminal
 from frostline_controller.cluster.local.prepared_run import PreparedRun, new_run, resumed_run
-from frostline_controller.sweep.directory import SweepDirectory
+from frostline_controller.sweep.directory import sweep_in
 
 if TYPE_CHECKING:
     from frostline_controller.cli.services import LocalServices
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def resume(arguments: argparse.Namespace) -> int:
     """Go on with a run from its newest checkpoint, perhaps with other live fields; or with a sweep."""
-    if arguments.dir is not None and SweepDirectory(arguments.dir).holds_sweep():
+    if sweep_in(arguments.dir):
         from frostline_controller.cli.sweep import resumed
 
         if arguments.overrides or arguments.accept_numerics or arguments.from_scratch:

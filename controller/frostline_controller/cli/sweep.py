@@ -81,7 +81,7 @@ def _run(places: SweepDirectory, state: SweepState, quiet: bool, report: bool) -
     try:
         write_page(places, state)
     except OSError as error:
-        complain(f"the page could not be written ({error}); `frostline sweep --resume` writes it again")
+        complain(f"the page could not be written ({error}); `frostline report {places.path}` writes it again")
     say(table_text(table_of(state)))
     say(f"page {places.page}")
     return _exit_code(places, state, asked.count > 1)

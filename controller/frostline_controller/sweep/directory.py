@@ -113,3 +113,9 @@ class SweepDirectory:
             return SweepState(**kept, axes=axes, runs=runs)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{self.state}: is no sweep's ({error!r}); restore it, or start another sweep") from None
+
+
+def sweep_in(given: str | None) -> SweepDirectory | None:
+    """The sweep in the directory that a command names; None where it names none, or another one."""
+    places = SweepDirectory(Path(given).resolve()) if given is not None else None
+    return places if places is not None and places.holds_sweep() else None

@@ -1,5 +1,7 @@
 """Builds sweep.html: one file with the table and the pictures of a sweep, readable without a network."""
 
+from pathlib import Path
+
 from frostline_contract.durable_files import replace_durably
 from frostline_contract.run_status import RunStatus
 from frostline_controller.report.build import rendered
@@ -9,9 +11,10 @@ from frostline_controller.sweep.directory import SweepDirectory, SweepState
 from frostline_controller.sweep.telling import table_of, values_in_words
 
 
-def write_page(places: SweepDirectory, state: SweepState) -> None:
-    """Write sweep.html from what is known now. Raises OSError."""
+def write_page(places: SweepDirectory, state: SweepState) -> Path:
+    """Write sweep.html from what is known now, and return its path. Raises OSError."""
     replace_durably(places.page, page(places, state))
+    return places.page
 
 
 def page(places: SweepDirectory, state: SweepState) -> str:

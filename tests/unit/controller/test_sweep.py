@@ -128,6 +128,13 @@ def test_a_sweep_that_has_ended_is_not_run_again(job_file: str, tmp_path: Path, 
     assert (code, "every run has ended; there is nothing to go on with" in said) == (exit_codes.USER_MISTAKE, True)
     code, _, said = end_of(capsys, "resume", str(places.path), "--set", "seed=3")
     assert (code, "is a sweep: resume one of its runs" in said) == (exit_codes.USER_MISTAKE, True)
+    places.write(replace(state, runs=tuple(as_it_stands(run, places.run_of(run)) for run in state.runs)))
+    code, said, _ = end_of(capsys, "status", str(places.path), "--watch")
+    assert (code, said.count("completed")) == (exit_codes.DONE, 2)
+    code, said, _ = end_of(capsys, "status", str(places.path), "--json")
+    assert [run["state"] for run in json.loads(said)["runs"]] == ["completed"] * 2
+    code, said, _ = end_of(capsys, "report", str(places.path))
+    assert (code, said) == (exit_codes.DONE, f"{places.page}\n") and places.page.exists()
     found = api.SweepResult(places.path)
     assert found.result(found.runs[1]).status == "completed"
     (places.state).write_text("{}")
