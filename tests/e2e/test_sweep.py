@@ -82,3 +82,17 @@ def test_a_run_that_fails_ends_no_other_and_ctrl_c_stops_at_checkpoints(
     assert [run.values for run in done.failed] == [{field: values[0] for field, values in sources.items()}]
     assert "nowhere" in done.failed[0].message
     assert done.result(done.runs[1]).digest == one_worker.digest
+
+
+def test_from_python_a_failed_run_is_told_and_not_raised(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FROSTLINE_PRELOAD", workshop.env["FROSTLINE_PRELOAD"])
+    monkeypatch.chdir(tmp_path)
+    found = api.sweep(TINY_DIGITS, {"data.source": ["nowhere"], "seed": range(7, 8)}, overrides={"elastic.cache": False})
+    assert found.directory == tmp_path / "runs" / "sweep-tiny"
+    assert (found.state, found.failed) == ("failed", found.runs)
+    assert found.runs[0].values == {"data.source": "nowhere", "seed": 7}
+    assert "nowhere" in found.runs[0].message
+    with pytest.raises(api.JobMistake, match="1 failed: `frostline sweep --resume"):
+        api.resume_sweep(found.directory)

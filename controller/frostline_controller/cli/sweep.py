@@ -102,8 +102,8 @@ def _beginning(places: SweepDirectory, state: SweepState) -> str:
     over = sum(run.over for run in state.runs)
     ended = f", {over} of which have ended" if over else ""
     cache = "one cache for them all" if state.shares_cache else "no cache"
-    at_once = f"at most {state.side_by_side} at a time on {state.workers} worker(s)"
-    return f"sweep {places.path}: {len(state.runs)} runs{ended}, {at_once}; {cache}"
+    workers = f", {state.workers} worker(s) together" if state.workers is not None else ""
+    return f"sweep {places.path}: {len(state.runs)} runs{ended}, at most {state.side_by_side} at a time{workers}; {cache}"
 
 
 def _seen(folder: Path) -> str:

@@ -52,15 +52,16 @@ class SweptRun:
 
 @dataclass(frozen=True)
 class SweepState:
-    """A sweep as sweep.json has it. workers: at most, of all runs together. metric: the task's, "" before a run has ended.
+    """A sweep as sweep.json has it.
 
-    shares_cache: whether any run uses one. side_by_side: runs at a time, at most.
+    workers: at most, of all runs together; None: as many as the runs side by side have. side_by_side: runs at a time, at most.
+    shares_cache: whether any run uses one. metric: the task's, "" before a run has ended.
     """
 
     name: str
     axes: tuple[Axis, ...]
     runs: tuple[SweptRun, ...]
-    workers: int
+    workers: int | None
     side_by_side: int
     shares_cache: bool
     job_file: str = ""

@@ -93,7 +93,7 @@ def made_sweep(
         name=name,
         axes=tuple(axes),
         runs=tuple(swept),
-        workers=workers or side_by_side * max(run.workers for run in swept),
+        workers=workers,
         side_by_side=side_by_side,
         shares_cache=any(uses_cache(run.job) for run in runs),
         job_file=job_file,

@@ -126,8 +126,9 @@ class SweepRunner:
         waiting = next((run for run in untouched if run.number not in self._active), None)
         if waiting is None or len(self._active) >= self.state.side_by_side:
             return None
-        taken = sum(one.run.workers for one in self._active.values())
-        return waiting if not self._active or taken + waiting.workers <= self.state.workers else None
+        wanted = waiting.workers + sum(one.run.workers for one in self._active.values())
+        fits = self.state.workers is None or wanted <= self.state.workers
+        return waiting if fits or not self._active else None
 
     def _start(self, run: SweptRun, services: SweepServices) -> None:
         again = self._places.run_of(run).holds_run()
@@ -163,7 +164,10 @@ class SweepRunner:
         else:
             word = RunStatus.COMPLETED if state.count(RunStatus.COMPLETED) == over else RunStatus.FAILED
         self.state = replace(state, metric=metric, state=word, wall_seconds=time.monotonic() - self._begun)
-        self._places.write(self.state)
+        try:
+            self._places.write(self.state)
+        except OSError as error:  # a full disk, say: what it says is read from the runs' directories when the sweep goes on
+            self._say(f"{self._places.state}: cannot be written ({error.strerror}); the runs go on")
         return self.state
 
     def _metric(self, run: SweptRun) -> str:

@@ -80,7 +80,7 @@ def test_workers_are_the_runs_own_where_they_say_them(job_file: str, tmp_path: P
     _, state = made(job_file, tmp_path / "sweep", "placement.workers=1,3", workers=4, side_by_side=2)
     assert ([run.workers for run in state.runs], state.workers) == ([1, 3], 4)
     _, state = made(job_file, tmp_path / "own", "seed=1,2", side_by_side=2)
-    assert ([run.workers for run in state.runs], state.workers) == ([4, 4], 8)
+    assert ([run.workers for run in state.runs], state.workers) == ([4, 4], None)
     with pytest.raises(UserMistake, match="raise it"):
         planned_runs(job_file, [], [parse_axis("placement.workers=1,5")], 4, 1)
 
