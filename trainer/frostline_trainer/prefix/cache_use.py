@@ -13,6 +13,7 @@ from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.revision import prefix_revision
 from frostline_trainer.data.augment import augmentation_of, cache_refusal
+from frostline_trainer.data.split import names_of
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
@@ -61,6 +62,7 @@ class CacheUse:
                 self._run_dir,
                 pin_memory=self._context.device.type != "cpu",
                 keep_previous=self._shared,
+                names=names_of(self._context.data.train).numbers,
             )
             self.cache.before_fill = self._context.plug.rows_to_store
         previous = self._previous_boundary(state, boundary)
@@ -114,7 +116,7 @@ class CacheUse:
             preprocessing_of(context.job, context.precision.name),
             context.probe_digest,
         )
-        return CacheIdentity(revision, context.data.train.digest, "train", boundary)
+        return CacheIdentity(revision, names_of(context.data.train).digest, "train", boundary)
 
     @staticmethod
     def _previous_boundary(state: RunState, boundary: int) -> int | None:
