@@ -98,6 +98,8 @@ class Command:
         code = self._process.returncode
         if code == exit_codes.DONE or code in also:
             return said or ""
+        if code == -signal.SIGINT:
+            raise RunError(exit_codes.INTERRUPTED, f"`{self._name}` was interrupted")
         message = complaints.strip().removeprefix("frostline: ")
         if not message:
             message = (said or "").strip() or f"`{self._name}` ended with code {code}"
