@@ -84,15 +84,15 @@ def test_a_run_that_fails_ends_no_other_and_ctrl_c_stops_at_checkpoints(
     assert done.result(done.runs[1]).digest == one_worker.digest
 
 
-def test_from_python_a_failed_run_is_told_and_not_raised(
-    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FROSTLINE_PRELOAD", workshop.env["FROSTLINE_PRELOAD"])
+def test_from_python_a_failed_run_is_told_and_not_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FROSTLINE_PRELOAD", raising=False)  # so the sweep starts the warm process of its runs itself
     monkeypatch.chdir(tmp_path)
     found = api.sweep(TINY_DIGITS, {"data.source": ["nowhere"], "seed": range(7, 8)}, overrides={"elastic.cache": False})
     assert found.directory == tmp_path / "runs" / "sweep-tiny"
     assert (found.state, found.failed) == ("failed", found.runs)
     assert found.runs[0].values == {"data.source": "nowhere", "seed": 7}
     assert "nowhere" in found.runs[0].message
+    assert (found.directory / "cache" / "logs" / "preload.log").exists()
+    assert not (found.result(found.runs[0]).directory / "logs" / "preload.log").exists()
     with pytest.raises(api.JobMistake, match="1 failed: `frostline sweep --resume"):
         api.resume_sweep(found.directory)
