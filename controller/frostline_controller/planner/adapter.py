@@ -53,7 +53,7 @@ class Situation:
     uncacheable: why nothing may be cached in this run; empty where it may. prefix_cost: of frozen units, over what was profiled.
     tied: the head uses unit 0's matrix. present: ids of workers that are there, where that is more than `workers`.
     memory_limit_bytes: a plan that was predicted to need more ran out of memory; 0: none has. never_learnt: units that have been
-    frozen since step 1.
+    frozen since step 1. cache_shared: by several runs.
     """
 
     num_units: int
@@ -71,6 +71,7 @@ class Situation:
     parallel_slots: int | None
     tied: bool = False
     prefix_cost: float = 1.0
+    cache_shared: bool = False
     present: frozenset[str] = frozenset()
     memory_limit_bytes: int = 0
     never_learnt: int = 0
@@ -143,6 +144,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         near_link=_median_link([worker.near_link for worker in situation.workers]),
         cache=_cache(situation.workers),
         cache_available=elastic.cache and not situation.uncacheable and situation.cache_reachable,
+        cache_shared=situation.cache_shared,
         uncacheable=situation.uncacheable,
         cache_use=job.cache.use,
         tied=situation.tied,

@@ -91,6 +91,7 @@ class Choosing:
             uncacheable=facts.identity.uncacheable,
             prefix_cost=facts.identity.prefix_cost,
             cache_reachable=bool(facts.cache_address()) and not facts.cache_off,
+            cache_shared=facts.cache_shared,
             parallel_slots=facts.parallel_slots,
             train_samples=facts.identity.train_samples,
             tied=facts.identity.tied,

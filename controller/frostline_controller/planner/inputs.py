@@ -43,7 +43,8 @@ class PlanInputs:
     "per_replica" each replica's). reduction_leaves: L. freeze_point: index of the first trainable unit.
     members: the workers there are. link: between machines, or between any two members where that is not known apart.
     near_link: within one machine; None where nobody has measured it. cache: measured traffic, None before there was any.
-    cache_available: there is a server to read from and the augmentation mode allows it. tied: the head uses unit 0's matrix.
+    cache_available: there is a server to read from and the augmentation mode allows it. cache_shared: by several runs.
+    tied: the head uses unit 0's matrix.
     current: the placement in force, None at the start. start_pp_degree, start_dp_degree: the shape that the run began
     with, None before the start. steps_left: steps still to train. measured_reshape_seconds: what a reshape costs.
     parallel_slots: how many workers can truly compute at once (cores shared on one machine); None: all of them.
@@ -64,6 +65,7 @@ class PlanInputs:
     near_link: LinkProfile | None = None
     cache: CacheProfile | None = None
     cache_available: bool = False
+    cache_shared: bool = False
     cache_use: Literal["auto", "always", "never"] = "auto"
     uncacheable: str = ""
     tied: bool = False

@@ -3,6 +3,7 @@
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -39,6 +40,12 @@ def _source(name: str) -> str:
     return pages.loader.get_source(pages, name)[0]
 
 
+def rendered(name: str, **values: Any) -> str:
+    """A page of the folder `page` with its values, in the style of them all."""
+    text = _pages().get_template(name).render(css=_source("report.css"), **values)
+    return text.encode("utf-8", "replace").decode()  # half a surrogate pair, which a JSON line may hold, is no text
+
+
 def page(run: RunData) -> str:
     """The whole page as text. Its own Content-Security-Policy has the browser refuse any access to a network."""
     from frostline_controller.report.charts import build_charts
@@ -50,8 +57,8 @@ def page(run: RunData) -> str:
     status = str(run.result.get("status") or "unfinished")
     named = (run.job.get("model", {}).get("family"), run.job.get("task", {}).get("kind"), run.job.get("data", {}).get("source"))
     held = occupancy(run)
-    template = _pages().get_template("page.html")
-    text = template.render(
+    return rendered(
+        "page.html",
         run=run,
         tables=tables,
         number_columns=tables.NUMBER_COLUMNS,
@@ -66,7 +73,5 @@ def page(run: RunData) -> str:
         occupancy=held,
         # Any "<" of an event's reason could end the script element early ("</script>") or keep it from ending ("<!--<script>").
         data=json.dumps(held, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-        css=_source("report.css"),
         javascript=_source("report.js"),
     )
-    return text.encode("utf-8", "replace").decode()  # half a surrogate pair, which a JSON line may hold, is no text

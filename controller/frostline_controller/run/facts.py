@@ -161,6 +161,11 @@ class RunFacts:
         return file.read_text(encoding="utf-8").strip() if file.exists() else self._cache_address
 
     @property
+    def cache_shared(self) -> bool:
+        """Whether other runs use the same cache server."""
+        return self._store.places.cache_token.exists()
+
+    @property
     def cache_off(self) -> str:
         """Why the cache is used no more; empty where it may be."""
         return self._store.amendments.cache_off

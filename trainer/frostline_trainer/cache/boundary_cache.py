@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,6 +48,8 @@ class BoundaryCache:
         run_dir: Values are signed with the secret of the environment or of this directory, where there is one.
         pin_memory: For rows that go to a GPU.
         device_clock: Of the device that rows to be stored lie on.
+        keep_previous: Other runs may begin at the boundary before: its values stay where they are.
+        names: Of the samples, by their place in the split, in all keys; None: the place itself.
 
     Raises:
         ValueError: A codec, shape, dtype or secret that cannot be.
@@ -63,11 +66,13 @@ class BoundaryCache:
         run_dir: Path,
         pin_memory: bool = False,
         device_clock: Callable[[], DeviceClock] = HostClock,
+        keep_previous: bool = False,
+        names: Sequence[int] | np.ndarray | None = None,
     ) -> None:
         self.codec: Codec = make_codec(section.codec, value_shape, dtype)
-        self._layout = ValueLayout(self.codec, tags_of(read_secret(run_dir)))
+        self._layout = ValueLayout(self.codec, tags_of(read_secret(run_dir)), names)
         self._audit_fraction = section.shadow_audit_fraction
-        self._pin_memory, self._device_clock = pin_memory, device_clock
+        self._pin_memory, self._device_clock, self._keep_previous = pin_memory, device_clock, keep_previous
         self._suspended = False
         self._meter = Meter()
         self._distrusted: set[CacheIdentity] = set()
@@ -149,8 +154,8 @@ class BoundaryCache:
             return
         if self.before_fill is not None:
             rows = self.before_fill(rows)
-        pairs = zip(samples, variants, strict=True)
-        chosen = [i for i, (sample, variant) in enumerate(pairs) if admitted(sample, variant, boundary.fraction)]
+        pairs = zip(map(self._layout.name, samples), variants, strict=True)
+        chosen = [i for i, (name, variant) in enumerate(pairs) if admitted(name, variant, boundary.fraction)]
         room = self._writer.room_for(
             len(chosen), self.codec.value_shape[0] * self.codec.value_shape[1] * self.codec.dtype.itemsize
         )
@@ -167,8 +172,8 @@ class BoundaryCache:
         self._writer.fill(*names, payloads, encoded=True, copied=self._device_clock().mark())
 
     def drop_previous(self, samples: Sequence[int], variants: Sequence[int]) -> None:
-        """Remove samples from the boundary before, in the background, behind the fills queued so far."""
-        boundary = self._boundary
+        """Remove samples from the boundary before, in the background, behind the fills queued so far, unless they are kept."""
+        boundary = self._boundary if not self._keep_previous else None
         if boundary is not None and boundary.previous is not None:
             self._writer.drop(boundary.previous, samples, variants)
 

@@ -15,7 +15,7 @@ from frostline_trainer.data.augment import Augmentation, augmentation_note, augm
 from frostline_trainer.data.partition import partition
 from frostline_trainer.data.records import Images, resolve_labels
 from frostline_trainer.data.sizes import DataSizes
-from frostline_trainer.data.split import IGNORED, TaskData, digest_of
+from frostline_trainer.data.split import IGNORED, SampleNames, TaskData, digest_of
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,9 @@ class ImageSplit:
         self.digest = digest_of(
             "images", name, records.digest, numbers.tobytes(), self._labels.tobytes(), repr(preprocessing), repr(augmentation)
         )
+        # Variants are drawn by a sample's place in the split: augmented ones have no name outside of it.
+        by_itself = SampleNames(digest_of("images", records.digest, repr(preprocessing)), numbers)
+        self.sample_names = by_itself if augmentation is None else None
 
     def __len__(self) -> int:
         return len(self._numbers)

@@ -11,11 +11,13 @@ from frostline_contract.cache_sharing import unsigned_refusal
 from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.job import Job
 from frostline_contract.plan import SAMPLE
+from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import CacheProfile
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.revision import prefix_revision
 from frostline_trainer.data.augment import augmentation_of, cache_refusal
+from frostline_trainer.data.split import names_of
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
@@ -39,11 +41,16 @@ class _Asked:
 
 
 class CacheUse:
-    """Connects the worker's generations to its BoundaryCache; the cache is made when it is first needed."""
+    """Connects the worker's generations to its BoundaryCache; the cache is made when it is first needed.
+
+    A run that shares a cache with others has been given the token that opens it; the worker's own opens the run's own cache.
+    """
 
     def __init__(self, context: RunContext, cache_address: str, token: str, worker_id: str, run_dir: Path) -> None:
         self._context, self._worker_id, self._run_dir = context, worker_id, run_dir
-        self._address, self._token = cache_address, token
+        self._address, shared_token = cache_address, RunDirectory(run_dir).cache_token
+        self._shared = shared_token.exists()
+        self._token = str(shared_token) if self._shared else token
         self.cache: BoundaryCache | None = None
         self._hit_fraction = 0.0
         self._lock = threading.Lock()
@@ -82,6 +89,8 @@ class CacheUse:
                 self._run_dir,
                 pin_memory=self._context.device.type != "cpu",
                 device_clock=lambda: self._context.device_clock,
+                keep_previous=self._shared,
+                names=names_of(self._context.data.train).numbers,
             )
             self.cache.before_fill = self._context.plug.rows_to_store
         previous = self._previous_boundary(state, boundary)
@@ -154,12 +163,12 @@ class CacheUse:
         """
         context, codec = self._context, self._context.job.cache.codec
         points = [(point, codec) for point in chain if point <= boundary] if codec != "none" else []
-        states = [unit.state_dict() for unit in context.cut.units[:boundary]]
+        states, names = [unit.state_dict() for unit in context.cut.units[:boundary]], names_of(context.data.train)
         preprocessing = preprocessing_of(context.job, context.precision.name)
 
         def find() -> CacheIdentity:
             revision = prefix_revision(states, (tile, *context.hidden_shape), points, preprocessing, context.probe_digest)
-            return CacheIdentity(revision, context.data.train.digest, "train", boundary)
+            return CacheIdentity(revision, names.digest, "train", boundary)
 
         return find
 

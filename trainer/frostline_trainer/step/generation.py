@@ -277,8 +277,9 @@ class Generation:
         self.groups.close()
 
     def _reduce(self, buffers: GradientBuffers) -> torch.Tensor:
+        replicas, leaf_bounds = self.groups.replicas, self.placement.leaf_bounds
         with self.weighing.part():
-            total = reduce_gradients(buffers, self.groups.replicas, self.placement.leaf_bounds, self.num_leaves, self.context.exact)
+            total = reduce_gradients(buffers, replicas, leaf_bounds, self.num_leaves, self.context.exact)
         buffers.adopt(total)
         return total
 
