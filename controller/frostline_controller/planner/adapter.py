@@ -52,7 +52,8 @@ class Situation:
     parallel_slots: workers that can compute at once on one machine; None: all. cache_reachable: a cache server is there.
     uncacheable: why nothing may be cached in this run; empty where it may. prefix_cost: of frozen units, over what was profiled.
     tied: the head uses unit 0's matrix. present: ids of workers that are there, where that is more than `workers`.
-    memory_limit_bytes: a plan that was predicted to need more ran out of memory; 0: none has.
+    memory_limit_bytes: a plan that was predicted to need more ran out of memory; 0: none has. optimizer_seconds_per_byte: of an
+    update, for a byte of trainable weights.
     """
 
     num_units: int
@@ -72,6 +73,7 @@ class Situation:
     prefix_cost: float = 1.0
     present: frozenset[str] = frozenset()
     memory_limit_bytes: int = 0
+    optimizer_seconds_per_byte: float = PlanInputs.optimizer_seconds_per_byte
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         boundary_bytes_per_sample=situation.boundary_bytes_per_sample,
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
+        optimizer_seconds_per_byte=situation.optimizer_seconds_per_byte,
         base_bytes=_communicator_bytes(job, situation),
     )
 
