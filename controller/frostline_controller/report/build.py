@@ -26,15 +26,15 @@ def build_report(run_dir: str | Path) -> Path:
 
 
 @cache
-def _pages() -> Environment:
-    """The template, the style sheet and the script, of the folder `page`. What a value holds is escaped."""
+def templates() -> Environment:
+    """The templates, the style sheet and the script, of the folder `page`. What a value holds is escaped."""
     loader = PackageLoader("frostline_controller.report", "page")
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
-def _source(name: str) -> str:
+def source(name: str) -> str:
     """A file of the folder as it is."""
-    pages = _pages()
+    pages = templates()
     assert pages.loader is not None
     return pages.loader.get_source(pages, name)[0]
 
@@ -49,7 +49,7 @@ def page(run: RunData) -> str:
     status = str(run.result.get("status") or "unfinished")
     named = (run.job.get("model", {}).get("family"), run.job.get("task", {}).get("kind"), run.job.get("data", {}).get("source"))
     held = occupancy(run)
-    template = _pages().get_template("page.html")
+    template = templates().get_template("page.html")
     text = template.render(
         run=run,
         tables=tables,
@@ -64,7 +64,7 @@ def page(run: RunData) -> str:
         occupancy=held,
         # Any "<" of an event's reason could end the script element early ("</script>") or keep it from ending ("<!--<script>").
         data=json.dumps(held, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-        css=_source("report.css"),
-        javascript=_source("report.js"),
+        css=source("report.css"),
+        javascript=source("report.js"),
     )
     return text.encode("utf-8", "replace").decode()  # half a surrogate pair, which a JSON line may hold, is no text

@@ -96,7 +96,7 @@ class Cluster(Section):
     """A cluster, as `frostline simulate --cluster FILE` reads it."""
 
     name: str = Field("cluster", description="For people.")
-    nodes: tuple[NodeGroup, ...] = Field(min_length=1, description="Groups of equal nodes.")
+    nodes: tuple[NodeGroup, ...] = Field(description="Groups of equal nodes, at least one.")
     device: DeviceSection = Field(description="What computes.")
     link_between_nodes: LinkSection = Field(description="Between devices of two nodes.")
     link_within_node: LinkSection | None = Field(None, description="Between devices of one node; null: as between nodes.")
@@ -111,6 +111,8 @@ class Cluster(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Cluster":
+        if not self.nodes:
+            raise ValueError("nodes is empty; give at least one group, such as {count: 2, devices: 8}")
         if self.devices > DEVICES_MAX:
             raise ValueError(f"nodes hold {self.devices} devices, more than the {DEVICES_MAX} that can be planned for; take fewer")
         return self
