@@ -19,7 +19,9 @@ def simulate_arguments(parser: argparse.ArgumentParser) -> None:
     """Add them to the subcommand's parser."""
     parser.add_argument("dir", nargs="?", metavar="DIR", help="a finished run: its job, unit times and decisions are taken")
     parser.add_argument("-f", "--file", metavar="JOB", help="the job file (YAML)")
-    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="a.b=c", help="override a field of the job")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="overrides", metavar="a.b=c", help="override a field of the job"
+    )
     parser.add_argument("--cluster", metavar="FILE", help="the cluster file (YAML); without it the machine of the finished run")
     parser.add_argument(
         "--all-devices", action="store_true", help="take every device of the cluster, whatever placement.workers says"
@@ -67,6 +69,6 @@ def arms(text: str) -> list[str]:
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:12]) and len(text) <= 12):
+    if not (text.isascii() and text.isdigit() and int(text[:12]) > 0 and len(text) <= 12):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return int(text)

@@ -114,7 +114,9 @@ class Cluster(Section):
         if not self.nodes:
             raise ValueError("nodes is empty; give at least one group, such as {count: 2, devices: 8}")
         if self.devices > DEVICES_MAX:
-            raise ValueError(f"nodes hold {self.devices} devices, more than the {DEVICES_MAX} that can be planned for; take fewer")
+            raise ValueError(
+                f"nodes hold {self.devices} devices, more than the {DEVICES_MAX} that can be planned for; take fewer"
+            )
         return self
 
     @property

@@ -1,7 +1,7 @@
 """What the activation cache holds as a replayed run goes on: nothing at a new boundary, everything after a pass over the data.
 
-A pass at a boundary reads what earlier passes have written there. Where the boundary has moved deeper, a value of the old boundary is
-read, advanced through the newly frozen units, and written at the new one (docs/design.md 8), so that only those units are computed.
+A pass at a boundary reads what earlier passes have written there. Where the boundary has moved deeper, a value of the old boundary
+is read, advanced through the newly frozen units, and written at the new one (docs/design.md 8): only those units are computed.
 """
 
 from dataclasses import replace
@@ -21,7 +21,10 @@ NO_HIT = 1e-12
 
 
 class CacheContents:
-    """boundary: the freeze point that is cached, 0: none. passed: samples since then. older: the boundary before it."""
+    """The boundary activations that the cache has.
+
+    boundary: the freeze point that is cached, 0: none. passed: samples since then. older: the boundary before it.
+    """
 
     def __init__(self, train_samples: int, variants: int, covered: float) -> None:
         self.train_samples, self.variants, self.covered = train_samples, variants, covered

@@ -33,7 +33,7 @@ class Change:
 
 @dataclass(frozen=True)
 class History:
-    """changes: in the order in which they come. source: where they are from, in words."""
+    """What is frozen when. changes: in the order in which they come. source: where they are from, in words."""
 
     changes: tuple[Change, ...]
     source: str
@@ -48,7 +48,9 @@ NOTHING_FREEZES = History((), "nothing freezes")
 
 def by_epoch(points: Mapping[float, int]) -> History:
     """Freeze points by the epoch from which they hold."""
-    changes = [Change(point, f"freeze point {point} from epoch {epoch:g} on", epoch=epoch) for epoch, point in sorted(points.items())]
+    changes = [
+        Change(point, f"freeze point {point} from epoch {epoch:g} on", epoch=epoch) for epoch, point in sorted(points.items())
+    ]
     return History(tuple(changes), "freeze points by epoch")
 
 
@@ -65,7 +67,9 @@ def of_records(records: Sequence[StepRecord], decisions: Sequence[Decision], nam
     return History(tuple(changes), f"the decisions of {name}")
 
 
-def by_policy(job: Job, num_units: int, calendar: DecisionCalendar, kept: Sequence[IntervalStatistics] = (), tied: bool = False) -> History:
+def by_policy(
+    job: Job, num_units: int, calendar: DecisionCalendar, kept: Sequence[IntervalStatistics] = (), tied: bool = False
+) -> History:
     """What the job's policy and rails decide, interval by interval.
 
     Args:

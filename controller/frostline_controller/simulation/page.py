@@ -14,15 +14,19 @@ from frostline_controller.simulation.tables import ARM_HEAD, arm_rows
 def write_page(found: Simulation, values: Mapping[str, object], text: str, out: Path) -> None:
     """Write the files. values: what simulation.json holds. text: what the command prints. Raises OSError."""
     charts = build_charts(found)
-    page = templates().get_template("simulation.html").render(
-        job=found.job.name,
-        cluster=found.world.cluster.name,
-        notes=found.notes,
-        head=ARM_HEAD,
-        rows=arm_rows(found),
-        charts=charts,
-        text=text,
-        css=source("report.css"),
+    page = (
+        templates()
+        .get_template("simulation.html")
+        .render(
+            job=found.job.name,
+            cluster=found.world.cluster.name,
+            notes=found.notes,
+            head=ARM_HEAD,
+            rows=arm_rows(found),
+            charts=charts,
+            text=text,
+            css=source("report.css"),
+        )
     )
     replace_durably(out / "simulation.json", json.dumps(values, indent=1, allow_nan=False) + "\n")
     replace_durably(out / "simulation.html", page)

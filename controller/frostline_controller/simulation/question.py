@@ -53,7 +53,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """simulation: the arms. comparison: predicted against measured, where a finished run is simulated on its own machine."""
+    """What was asked for.
+
+    simulation: the arms. comparison: predicted against measured, where a finished run is simulated on its own machine.
+    """
 
     simulation: Simulation
     comparison: Comparison | None

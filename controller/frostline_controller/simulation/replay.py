@@ -5,7 +5,7 @@ What the controller would do is done by its own functions: `choose_placement` wi
 which steps have passed, what the cache holds, who is held, and what it all took.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
@@ -109,7 +109,9 @@ class Replay:
 
     @property
     def reshapes(self) -> int:
-        return sum(1 for before, after in zip(self.spans, self.spans[1:], strict=False) if before.placement is not after.placement)
+        return sum(
+            1 for before, after in zip(self.spans, self.spans[1:], strict=False) if before.placement is not after.placement
+        )
 
 
 @dataclass(frozen=True)
@@ -194,9 +196,19 @@ class _Books:
             hit = self.contents.hit_fraction if placement.use_cache else 0.0
             self.spans.append(
                 Span(
-                    self.step + 1, steps, self.samples, self.freeze_point, placement, cost, hit, self.held, self.clock,
-                    reshape_seconds, price, reason,
-                )  # fmt: skip
+                    self.step + 1,
+                    steps,
+                    self.samples,
+                    self.freeze_point,
+                    placement,
+                    cost,
+                    hit,
+                    self.held,
+                    self.clock,
+                    reshape_seconds,
+                    price,
+                    reason,
+                )
             )
             self.step += steps
             self.samples += steps * cost.samples
@@ -252,5 +264,3 @@ def _steps_until(change: Change, step: int, samples: int, train_samples: int, sa
 def _computed(placement: Placement) -> dict[str, object]:
     """What makes two placements different: everything but the prediction."""
     return placement.model_dump(exclude={"predicted_step_seconds", "predicted_peak_bytes"})
-
-

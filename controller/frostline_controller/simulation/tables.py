@@ -20,10 +20,15 @@ def arm_rows(found: Simulation) -> list[tuple[str, ...]]:
         speedup = found.speedup(name)
         rows.append(
             (
-                name, seconds_words(run.seconds), f"{speedup:.2f}x" if speedup else "-", f"{run.steps:,}",
-                f"{run.samples / run.seconds:,.1f}", str(run.reshapes), f"{run.device_hours:,.2f}",
+                name,
+                seconds_words(run.seconds),
+                f"{speedup:.2f}x" if speedup else "-",
+                f"{run.steps:,}",
+                f"{run.samples / run.seconds:,.1f}",
+                str(run.reshapes),
+                f"{run.device_hours:,.2f}",
                 f"{run.money:,.2f} {currency}" if run.money else "-",
-            )  # fmt: skip
+            )
         )
     return rows
 
@@ -38,12 +43,19 @@ def span_rows(run: Replay, limit: int = SPANS_MAX) -> list[tuple[str, ...]]:
 
 
 def _span_row(span: Span) -> tuple[str, ...]:
+    placement = span.placement
     return (
-        f"{span.steps:,}", seconds_words(span.start_seconds), str(span.freeze_point), f"{shape_words(span)}, {span.placement.schedule}",
-        f"{len(span.placement.workers)} of {span.held}", f"{span.hit_fraction:.0%} hits" if span.placement.use_cache else "no",
-        seconds_words(span.cost.total_seconds), f"{span.samples_per_second:,.1f}", f"{span.bubble_share:.0%}",
+        f"{span.steps:,}",
+        seconds_words(span.start_seconds),
+        str(span.freeze_point),
+        f"{shape_words(span)}, {placement.schedule}",
+        f"{len(placement.workers)} of {span.held}",
+        f"{span.hit_fraction:.0%} hits" if placement.use_cache else "no",
+        seconds_words(span.cost.total_seconds),
+        f"{span.samples_per_second:,.1f}",
+        f"{span.bubble_share:.0%}",
         f"{span.cost.peak_bytes / 2**30:.3g} GiB",
-    )  # fmt: skip
+    )
 
 
 def as_text(found: Simulation) -> str:
@@ -65,11 +77,11 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of equal columns, the first one to the left, the others to the right."""
     table = [tuple(head), *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(head))]
-    return [
-        "  ".join(text.ljust(width) if place == 0 else text.rjust(width) for place, (text, width) in enumerate(zip(row, widths, strict=True)))
-        .rstrip()
-        for row in table
-    ]  # fmt: skip
+    lines = []
+    for row in table:
+        first, *others = zip(row, widths, strict=True)
+        lines.append("  ".join([first[0].ljust(first[1]), *(text.rjust(width) for text, width in others)]).rstrip())
+    return lines
 
 
 def seconds_words(seconds: float) -> str:
@@ -80,6 +92,5 @@ def seconds_words(seconds: float) -> str:
         return f"{seconds:.3g} s"
     minutes = round(seconds / 60)
     if minutes < 60:
-        return f"{minutes // 60}h{minutes % 60:02d}m" if minutes >= 60 else f"{int(seconds // 60)}m{int(seconds % 60):02d}s"
-    hours = minutes // 60
-    return f"{hours}h{minutes % 60:02d}m"
+        return f"{int(seconds // 60)}m{int(seconds % 60):02d}s"
+    return f"{minutes // 60}h{minutes % 60:02d}m"

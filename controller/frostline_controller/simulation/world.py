@@ -110,7 +110,9 @@ def build_world(
         for _ in range(group.count):
             for place in range(group.devices):
                 if len(workers) < limit:
-                    workers.append(_worker(cluster, kept, len(workers), job.placement.workers_per_pod, f"node-{node}", place, cache))
+                    workers.append(
+                        _worker(cluster, kept, len(workers), job.placement.workers_per_pod, f"node-{node}", place, cache)
+                    )
             node += 1
     return World(
         cluster, tuple(workers), tuple(cluster.prices()[:limit]), units, source, boundary, train_samples,
