@@ -1,7 +1,7 @@
 """What the activation cache holds as a replayed run goes on: nothing at a new boundary, everything after a pass over the data.
 
-A pass at a boundary reads what earlier passes have written there. Where the boundary has moved deeper, a value of the old boundary
-is read, advanced through the newly frozen units, and written at the new one (docs/design.md 8): only those units are computed.
+A pass at a boundary reads what earlier passes have written there. Where the boundary has moved deeper, a value of the old one
+is read, advanced through the newly frozen units, and written again (docs/design.md 8): only those units are computed.
 """
 
 from dataclasses import replace
