@@ -103,10 +103,10 @@ def text() -> str:
         _table(alpha_rows()),
         "\nThe same runs over the baseline's published time:\n",
         _table(alpha_rows_over_published()),
-        "\n## Depth and micro-batches\n\nViT-B/16, nothing frozen. The calibration was fitted to the first five rows.\n",
+        "\n## Depth and micro-batches\n\nViT-B/16, nothing frozen; the calibration was fitted to the first five rows.\n",
         _table([*micro_batch_rows(), *best_multiple_rows()]),
-        "\nThe published curves of K = 4 and K = 2 are flat (264, 288, 300, 296, 300 and 520, 544 images/s), so their best M / K\n"
-        "is within the noise of a log; the simulated ones are within 5 % of their best from 2 K to 4 K too.\n",
+        "\nThe published curves of K = 4 and K = 2 are flat (264, 288, 300, 296, 300 and 520, 544 images/s), so their best M\n"
+        "/ K is within the noise of a log; the simulated ones are within 5 % of their best from 2 K to 4 K too.\n",
         _thresholds(),
         "\n## Throughput over the run\n\nImageNet, read off a published picture, so without a goal.\n",
         _table(throughput_rows()),

@@ -46,10 +46,12 @@ def _shapes(arm: str, run: Replay) -> Chart:
     """Degrees and frozen units of one arm over time."""
     figure, axes = new_figure(WIDE, 2.6)
     edges = _edges(run)
+    axes.stairs(
+        [span.freeze_point for span in run.spans], edges, fill=True, color=COLOURS["ice"], alpha=0.6, label="frozen units"
+    )
     for axis in ("dp", "pp"):
         axes.stairs([span.placement.degrees[axis] for span in run.spans], edges, baseline=None, linewidth=2.2, **AXIS_STYLE[axis])
-    points = [span.freeze_point for span in run.spans]
-    axes.stairs(points, edges, fill=True, color=COLOURS["ice"], alpha=0.6, label="frozen units")
+    axes.set_xlim(right=edges[-1])
     _finish(axes, "degree, units")
     shapes = [in_words(span.placement.degrees, TIMES) for span in run.spans]
     walk = " → ".join(shape for place, shape in enumerate(shapes) if place == 0 or shape != shapes[place - 1])
