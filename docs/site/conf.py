@@ -26,8 +26,8 @@ nitpicky = True
 NAVIGATION = {
     "Start": ["docs/concepts", "docs/tutorial", "docs/troubleshooting"],
     "Use": [
-        "docs/job-reference", "docs/simulate", "docs/run-directory", "docs/python-api", "docs/faults", "docs/extending", "docs/clusters",
-        "charts/frostline/README", "docs/security",
+        "docs/job-reference", "docs/simulate", "docs/run-directory", "docs/python-api", "docs/faults", "docs/extending",
+        "docs/clusters", "charts/frostline/README", "docs/security",
     ],
     "Understand": ["docs/design", "docs/protocols", "docs/grpc", "docs/glossary"],
     "Measured": ["docs/benchmarks", "docs/comparison/digits", "docs/comparison/reviews", "docs/comparison/published"],
