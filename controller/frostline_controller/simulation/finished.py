@@ -46,13 +46,13 @@ class FinishedRun:
         return statistics[0].last_step * self.job.training.batch_size
 
     def own_cluster(self) -> Cluster:
-        """The machine that this runs on, as a cluster of the run's workers, with the unit times and links that they measured."""
+        """This machine's cores as a cluster of the run's workers, with the unit times and links that they measured."""
         job, profile = self.job, self.profile
         seconds = [event.seconds for event in self.data.events if event.kind == "reshape" and event.seconds > 0]
         slots = parallel_slots(job, os.cpu_count() or 1) if profile.device == "cpu" else None
         link = profile.link or LinkProfile()
         return Cluster(
-            name=f"the machine of {self.data.run_dir.name}",
+            name="this machine",
             nodes=(NodeGroup(count=job.placement.workers, devices=1),),
             device=DeviceSection(
                 name=profile.device,

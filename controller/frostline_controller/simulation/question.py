@@ -82,7 +82,8 @@ def answer(question: Question) -> Answer:
 
 def _world(question: Question, job: Job, cluster: Cluster) -> World:
     run, samples = question.run, question.train_samples
-    samples = samples or (run.train_samples if run is not None and question.job is None else known_train_samples(job))
+    same_data = run is not None and job.data == run.job.data
+    samples = samples or (run.train_samples if run is not None and same_data else known_train_samples(job))
     measured = question.profile or (run.profile if run is not None else None)
     table = cluster.device.units is not None
     return build_world(cluster, job, size=_size(job, table or measured is not None), measured=measured, train_samples=samples)

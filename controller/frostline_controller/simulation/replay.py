@@ -14,6 +14,7 @@ from frostline_contract.plan import Placement
 from frostline_controller.planner.adapter import Choice, Situation, choose_placement, plan_inputs
 from frostline_controller.planner.cheapest import cheapest_placement
 from frostline_controller.planner.cost import StepCost, placement_cost
+from frostline_controller.planner.verdict import differ
 from frostline_controller.simulation.contents import CacheContents
 from frostline_controller.simulation.history import Change, History
 from frostline_controller.simulation.world import World
@@ -152,7 +153,7 @@ class _Books:
         if before is None:
             self.placement, self.start = choice.placement, dict(choice.placement.degrees)
             return reason, 0.0
-        if not due and not (choice.pays and _computed(choice.placement) != _computed(before)):
+        if not due and not (choice.pays and differ(choice.placement, before)):
             return reason, 0.0
         self.placement = choice.placement
         if self.job.placement.objective == "cost":
@@ -259,8 +260,3 @@ def _steps_until(change: Change, step: int, samples: int, train_samples: int, sa
     if not train_samples:
         raise ValueError("a freeze history by epoch needs the number of training samples; give --train-samples N")
     return ceil((change.epoch * train_samples - samples) / samples_of_step)
-
-
-def _computed(placement: Placement) -> dict[str, object]:
-    """What makes two placements different: everything but the prediction."""
-    return placement.model_dump(exclude={"predicted_step_seconds", "predicted_peak_bytes"})
