@@ -13,7 +13,7 @@ from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.inputs import parallel_slots
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.report.data import RunData, read_run
-from frostline_controller.simulation.cluster_file import Cluster, DeviceSection, LinkSection, NodeGroup, UnitTable
+from frostline_controller.simulation.cluster_file import Cluster, DeviceSection, LinkSection, NodeGroup
 from frostline_controller.simulation.history import History, of_records
 from frostline_controller.simulation.simulate import known_train_samples
 
@@ -46,7 +46,7 @@ class FinishedRun:
         return statistics[0].last_step * self.job.training.batch_size
 
     def own_cluster(self) -> Cluster:
-        """This machine's cores as a cluster of the run's workers, with the unit times and links that they measured."""
+        """This machine's cores as a cluster of the run's workers, with the links that they measured."""
         job, profile = self.job, self.profile
         seconds = [event.seconds for event in self.data.events if event.kind == "reshape" and event.seconds > 0]
         slots = parallel_slots(job, os.cpu_count() or 1) if profile.device == "cpu" else None
@@ -58,7 +58,6 @@ class FinishedRun:
                 name=profile.device,
                 kind="cpu" if profile.device == "cpu" else "gpu",
                 optimizer_bytes_per_second=OWN_OPTIMIZER,
-                units=UnitTable(micro_batch_size=profile.micro_batch_size, units=profile.units),
             ),
             link_between_nodes=LinkSection(**link.model_dump()),
             reshape_seconds=median(seconds) if seconds else 1.0,
