@@ -11,6 +11,8 @@ from frostline_contract.job.yaml_text import JobError, read_yaml
 from frostline_contract.statistics import LinkProfile, UnitProfile
 
 DEVICES_MAX = 65536
+UNIT_MAX = 1e15
+"""The largest number of a unit table: a petabyte, or seconds that nobody has."""
 
 
 class ClusterError(ValueError):
@@ -21,12 +23,12 @@ class LinkSection(Section):
     """What two workers send over. Latencies in seconds, bandwidths in bytes a second."""
 
     latency_seconds: float = Field(gt=0.0, le=SECONDS_MAX, description="A message of no bytes.")
-    bandwidth_bytes_per_second: float = Field(gt=0.0, description="One message, one way.")
+    bandwidth_bytes_per_second: float = Field(ge=1.0, le=1e18, description="One message, one way.")
     reduce_latency_seconds: float | None = Field(
         None, gt=0.0, le=SECONDS_MAX, description="An all-reduce of no bytes; null: three messages."
     )
     reduce_bandwidth_bytes_per_second: float | None = Field(
-        None, gt=0.0, description="An all-reduce of two members, the buffer's bytes over its time; null: as one message."
+        None, ge=1.0, le=1e18, description="An all-reduce of two members, the buffer's bytes over its time; null: as one message."
     )
 
     def profile(self) -> LinkProfile:
@@ -54,8 +56,10 @@ class UnitTable(Section):
     def _not_negative(cls, units: tuple[UnitProfile, ...]) -> tuple[UnitProfile, ...]:
         for number, unit in enumerate(units):
             for name, value in unit:
-                if not 0 <= value < float("inf"):
-                    raise ValueError(f"unit {number} has {name} {value}; it must be 0 or above")
+                if not 0 <= value <= UNIT_MAX:
+                    raise ValueError(f"unit {number} has {name} {value}; it must be 0 to {UNIT_MAX:g}")
+            if unit.forward_seconds <= 0 or unit.backward_seconds <= 0:
+                raise ValueError(f"unit {number} takes no time; forward_seconds and backward_seconds must be above 0")
         return units
 
 
@@ -65,11 +69,14 @@ class DeviceSection(Section):
     name: str = Field("device", description="For people.")
     kind: Literal["gpu", "cpu"] = Field("gpu", description="What training.precision auto and placement.backend auto stand for.")
     teraflops: float | None = Field(
-        None, gt=0.0, description="10^12 FLOP/s that training sustains, not the peak; needed where nothing says unit times."
+        None,
+        ge=1e-6,
+        le=1e9,
+        description="10^12 FLOP/s that training sustains, not the peak; needed where nothing says unit times.",
     )
     call_seconds: float = Field(3e-5, ge=0.0, le=SECONDS_MAX, description="What each unit's call costs beyond its FLOPs.")
     optimizer_bytes_per_second: float = Field(
-        2e11, gt=0.0, description="Weights that an optimizer step updates in a second, in bytes."
+        2e11, ge=1.0, le=1e18, description="Weights that an optimizer step updates in a second, in bytes."
     )
     memory_bytes: int = Field(0, ge=0, description="What a worker may use; 0: no limit.")
     units: UnitTable | None = Field(None, description="Unit times by number.")
@@ -80,9 +87,9 @@ class NodeGroup(Section):
 
     count: int = Field(ge=1, le=DEVICES_MAX, description="Nodes.")
     devices: int = Field(ge=1, le=DEVICES_MAX, description="Devices a node.")
-    speed: float = Field(1.0, gt=0.0, le=1e3, description="Of its devices, over that of `device`.")
+    speed: float = Field(1.0, ge=1e-3, le=1e3, description="Of its devices, over that of `device`.")
     memory_bytes: int | None = Field(None, ge=0, description="Of its devices; null: device.memory_bytes.")
-    price_per_device_hour: float = Field(0.0, ge=0.0, description="Money for an hour of one of its devices.")
+    price_per_device_hour: float = Field(0.0, ge=0.0, le=1e9, description="Money for an hour of one of its devices.")
 
 
 class CacheTimes(Section):
