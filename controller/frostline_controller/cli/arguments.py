@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 
 from frostline_controller.cli import exit_codes
+from frostline_controller.cli.simulate_arguments import SIMULATE, SIMULATE_EXAMPLES, simulate_arguments
 
 ARMS = ("static", "freezing", "elastic", "freeze", "pipeline", "replicas", "cache")
 COUNT_MAX, DEVICES_MAX, SEEDS_MAX = 2**31 - 1, 65536, 10_000
@@ -23,6 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
     _add_plan(commands)
+    simulate_arguments(_add(commands, "simulate", "simulate:simulate", SIMULATE, SIMULATE_EXAMPLES))
     _add_compare(commands)
     _add_sweep(commands)
     _add_looking(commands)

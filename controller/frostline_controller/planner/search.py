@@ -70,6 +70,9 @@ def make_plan(inputs: PlanInputs) -> PlannedPlacement:
     if best is None:
         raise NothingFits(refusal(model, limits))
     words = f"least step time of {len(candidates)} shapes"
+    priced = sum(candidate.alternative is not None for candidate in candidates)
+    if priced < len(candidates):
+        words += f", of which {len(candidates) - priced} were ruled out by lower bounds"
     if inputs.placement.objective == "cost":
         best, words = _fewest_workers(model, candidates, best)
     return finish(model, best.alternative, best.bounds, best.table.costs, "; ".join([words, *limits.notes]), cache_reason,

@@ -28,7 +28,7 @@ def build_report(run_dir: str | Path) -> Path:
 
 @cache
 def _pages() -> Environment:
-    """The template, the style sheet and the script, of the folder `page`. What a value holds is escaped."""
+    """The templates, the style sheet and the script, of the folder `page`. What a value holds is escaped."""
     loader = PackageLoader("frostline_controller.report", "page")
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
