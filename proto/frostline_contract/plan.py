@@ -312,7 +312,7 @@ def _named_by_index(values: Mapping[str, Any]) -> dict[str, Any]:
     found["state_ranges"] = values.get("state_ranges") or 1
     for older, name in (("sources", "source_indices"), ("buddies", "buddy_indices")):
         if values.get(older) and not values.get(name):
-            placement = Placement.model_validate(values["placement"])
+            placement = Placement.model_validate(values.get("placement") or {})
             places = {worker: place for place, worker in enumerate((*placement.workers, *values.get("leavers", ())))}
             if unknown := sorted(set(values[older]) - places.keys() - {""}):
                 raise ValueError(f"{older} name {unknown[0]!r}, which is no participant of the plan")
