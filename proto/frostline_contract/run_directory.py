@@ -25,7 +25,8 @@ class RunDirectory:
     job: the resolved job. facts: what the command line knew (run.json). metrics, statistics, plans, events: append-only lines.
     profile: what the workers measured. ledger: what their time went to. result: how the run ended. status: the last status
     seen. lock: held by the owner of the directory. cluster: the local stand-in for the Kubernetes API; in it, faults: planned
-    faults that have happened, and cuts: pods that are cut off from the controller.
+    faults that have happened, and cuts: pods that are cut off from the controller. cache_token: of a cache that several runs
+    share; without it, the run's own.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -40,7 +41,7 @@ class RunDirectory:
         self.faults, self.cuts = self.cluster / "faults", self.cluster / "cut"
         self.controller_address, self.cache_address = path / "controller.address", path / "cache.address"
         self.tokens, self.redis_password = path / "tokens.json", path / "redis.password"
-        self.cache_secret = path / "cache.secret"
+        self.cache_secret, self.cache_token = path / "cache.secret", path / "cache.token"
 
     def holds_run(self) -> bool:
         """True where a run was started here."""

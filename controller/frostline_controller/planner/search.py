@@ -70,6 +70,9 @@ def make_plan(inputs: PlanInputs) -> PlannedPlacement:
     if best is None:
         raise NothingFits(refusal(model, limits))
     words = f"least step time of {len(candidates)} shapes"
+    priced = sum(candidate.alternative is not None for candidate in candidates)
+    if priced < len(candidates):
+        words += f", of which {len(candidates) - priced} were ruled out by lower bounds"
     if inputs.placement.objective == "cost":
         best, words = _fewest_workers(model, candidates, best)
     return finish(model, best.alternative, best.bounds, best.table.costs, "; ".join([words, *limits.notes]), cache_reason,
@@ -208,12 +211,17 @@ def _fewest_workers(model: CostModel, candidates: list[_Candidate], best: _Candi
 
 
 def _reference_seconds(inputs: PlanInputs) -> float:
-    """Seconds a sample that the run took at its start: nothing frozen, the shape it began with. 0.0 where that is unknown."""
+    """Seconds a sample that the run took at its start: frozen what was so from step 1, the shape it began with.
+
+    0.0 where that is unknown, or nothing more is frozen.
+    """
     pp = inputs.start_pp_degree or (inputs.current.pp_degree if inputs.current else None)
     dp = inputs.start_dp_degree or (inputs.current.dp_degree if inputs.current else None)
-    if inputs.freeze_point == 0 or pp is None or dp is None or pp > inputs.num_units or dp > inputs.reduction_leaves:
+    if inputs.freeze_point == inputs.never_learnt or pp is None or dp is None:
         return 0.0
-    model = CostModel(replace(inputs, freeze_point=0)).of_depth(pp)
+    if pp > inputs.num_units - inputs.never_learnt or dp > inputs.reduction_leaves:
+        return 0.0
+    model = CostModel(replace(inputs, freeze_point=inputs.never_learnt)).of_depth(pp)
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
     table = PartitionTable(StageCosts(model, longest, leaf_bounds, "1f1b", 1), pp, pp)

@@ -40,9 +40,13 @@ def parse_job(raw: dict[str, Any], origin: str = "job") -> Job:
     try:
         return Job.model_validate(raw)
     except ValidationError as error:
-        lines = [f"{origin}: {len(error.errors())} mistake(s)"]
-        lines += [f"  {_describe(mistake)}" for mistake in error.errors()]
-        raise JobError("\n".join(lines)) from None
+        raise JobError(describe_mistakes(error, origin, Job)) from None
+
+
+def describe_mistakes(error: ValidationError, origin: str, model: type[BaseModel]) -> str:
+    """One line a mistake of a file that `model` describes: field, value and remedy. origin: the file, for people."""
+    mistakes = error.errors()
+    return "\n".join([f"{origin}: {len(mistakes)} mistake(s)", *(f"  {_describe(mistake, model)}" for mistake in mistakes)])
 
 
 def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -163,20 +167,19 @@ def _absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     return raw
 
 
-def _describe(mistake: Any) -> str:
+def _describe(mistake: Any, model: type[BaseModel]) -> str:
     place = ".".join(str(part) for part in mistake["loc"])
     if mistake["type"] == "extra_forbidden":
-        return f"{place}: unknown key{_nearest(mistake['loc'])}"
+        return f"{place}: unknown key{_nearest(mistake['loc'], model)}"
     if mistake["type"] == "missing":
         return f"{place}: missing; add it"
     text = mistake["msg"].removeprefix("Value error, ")
     value = mistake["input"]
     shown = "" if isinstance(value, (dict, BaseModel)) else f" is {value!r}"
-    return f"{place or 'job'}{shown}: {text}"
+    return f"{place or model.__name__.lower()}{shown}: {text}"
 
 
-def _nearest(location: tuple[Any, ...]) -> str:
-    model: Any = Job
+def _nearest(location: tuple[Any, ...], model: Any) -> str:
     for part in location[:-1]:
         field = getattr(model, "model_fields", {}).get(part)
         model = field.annotation if field else None

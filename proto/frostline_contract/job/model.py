@@ -73,6 +73,11 @@ class Job(Section):
         """Steps an interval: the job's number, or one epoch, but always longer than the decision lag."""
         return self.freeze.interval_steps or max(steps_per_epoch, self.decisions.lag_steps + 1)
 
+    @property
+    def initial_freeze_point(self) -> int:
+        """What the freeze section says of step 1; with adapters it may be more (`frostline_contract.initial_freeze`)."""
+        return self.freeze.initial_units if self.elastic.freeze else 0
+
     def checkpoint_root(self, run_dir: Path) -> Path:
         """The folder of the run's checkpoints: the same wherever the commands are typed."""
         return Path(run_dir).absolute() / (self.checkpoint.uri or "checkpoints")

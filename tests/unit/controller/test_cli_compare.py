@@ -25,7 +25,8 @@ def outcome(arm: str, seed: int, accuracy: float, seconds: float = 10.0, digest:
     return Outcome(
         arm=arm, seed=seed, workers=4, wall_seconds=seconds + 2, training_seconds=seconds, digest=digest,
         final={"loss": 0.3, "accuracy": accuracy}, freeze_point=0 if arm == "static" else 3, num_units=8,
-        shapes=((4, 1), (2, 2)), cache_hits=7, micro_batch_size=8,
+        shapes=((4, 1), (2, 2)), cache_hits=7, cache_misses=0, micro_batch_size=8,
+        worker_seconds=4 * seconds,
     )  # fmt: skip
 
 
@@ -88,6 +89,10 @@ def test_an_outcome_is_read_from_a_run_directory(tmp_path: Path) -> None:
     assert found.final == {"loss": 0.2104, "accuracy": 0.9611}
     assert (found.freeze_point, found.num_units, found.wall_seconds) == (4, 8, 42.5)
     assert found.shapes == ({"dp": 1, "pp": 4}, {"dp": 2, "pp": 2}, {"dp": 4, "pp": 1})
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    # Every shape of that run has four workers, steps that were taken back were computed too, and one record came twice.
+    seconds = {(line["lineage"], line["step"]): line["step_seconds"] for line in lines if "step" in line}
+    assert found.worker_seconds == pytest.approx(4 * sum(seconds.values()))
     assert found.training_seconds == pytest.approx(0.33 * 119 + 5, rel=0.05)
 
 

@@ -14,6 +14,7 @@ from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.generations.groups import Formation, Groups
 from frostline_trainer.generations.plan_table import FORMED, PlanState
 from frostline_trainer.generations.watchdog import Watchdog
+from frostline_trainer.process.device_facts import host_identity
 from frostline_trainer.process.identity import Identity
 from frostline_trainer.process.sick_device import end_if_sick
 from frostline_trainer.step.context import RunContext
@@ -188,7 +189,8 @@ class Preparation:
     def _prepare(self, plan: Plan) -> None:
         started = time.perf_counter()
         timeout = timedelta(seconds=self._context.job.controller.reshape_deadline_seconds)
-        formation = Formation(plan, self._identity.worker_id, plan.backend, timeout, self._identity.host)
+        machine = host_identity() if self._context.exact else ""  # sums in the library's order have one level
+        formation = Formation(plan, self._identity.worker_id, plan.backend, timeout, self._identity.host, machine)
         with self._lock:
             if self._plans.state(plan.generation) is not PlanState.FORMING:
                 return

@@ -195,6 +195,8 @@ class Generation:
         """Each stage's reduced gradient; it leaves for its buddies as soon as it is complete."""
         totals, tied = {}, self._tied_stages
         for number in [one.stage for one in self._program.exchange if one.kind is Kind.REDUCE]:
+            if not self.buffers[number].parameters:
+                continue
             totals[number] = self._reduce(self.buffers[number])
             if number not in tied:
                 self.keeper.send(number, self.buffers[number], totals[number])
@@ -275,9 +277,9 @@ class Generation:
         self.groups.close()
 
     def _reduce(self, buffers: GradientBuffers) -> torch.Tensor:
-        replicas = self.groups.along("dp")
+        replicas, leaf_bounds = self.groups.replicas, self.placement.leaf_bounds
         with self.weighing.part():
-            total = reduce_gradients(buffers, replicas, self.placement.leaf_bounds, self.num_leaves, self.context.exact)
+            total = reduce_gradients(buffers, replicas, leaf_bounds, self.num_leaves, self.context.exact)
         buffers.adopt(total)
         return total
 
