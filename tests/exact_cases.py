@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from frostline_trainer.data.split import TaskData
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.process.setup import deterministic_cuda
 from frostline_trainer.step.context import RunContext, has_dropout
+from frostline_trainer.step.grid import grid_of
 from frostline_trainer.tasks import task_for
 from tests.oracle.models import CLASSES, TOKENS, VOCABULARY, small_batch, small_model
 from tests.oracle.plain_loop import IGNORED, Recipe, Trace, run_plain_loop
@@ -67,6 +69,7 @@ class Case:
     state_ranges: int = 1
     device: str = "cpu"
     loss_chunk_tokens: int = 0
+    cells: int | tuple[int, ...] = 1
 
     def freeze_point_at(self, step: int) -> int:
         """The freeze point in force in `step`."""
@@ -139,6 +142,7 @@ def job_of(case: Case) -> Job:
                 "clip_norm": case.clip_norm,
                 "precision": case.dtype,
                 "loss_chunk_tokens": case.loss_chunk_tokens,
+                "token_cells": case.cells,
                 "activation_checkpointing": case.activation_checkpointing,
                 "numerics": case.numerics,
                 "batch": case.batch,
@@ -179,7 +183,8 @@ def build_case(case: Case) -> RunContext:
         unit.to(device)
     config = cut.model.config
     return RunContext(job, data, task_for(job, sizes), cut, device, family.hidden_shape(config, sizes),
-                      has_dropout(config), family.forward_flops(config, sizes, job.task.kind))  # fmt: skip
+                      has_dropout(config), family.forward_flops(config, sizes, job.task.kind),
+                      grid_of(job, family, config, sizes))  # fmt: skip
 
 
 @cache
@@ -201,6 +206,7 @@ def oracle_trace(case: Case) -> Trace:
         freeze_points=dict(case.freezing),
         untie_on_freeze=case.untie_on_freeze,
         mixed_bfloat16=case.dtype == "mixed_bfloat16",
+        cells=(0, *accumulate(case.cells)) if isinstance(case.cells, tuple) else (),
     )
     model = small_model(case.family, dtype, case.dropout, BLOCKS).to(case.device)
     return run_plain_loop(model, batches, recipe)

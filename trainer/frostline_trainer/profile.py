@@ -16,6 +16,7 @@ from frostline_trainer.step.building import stage_settings
 from frostline_trainer.step.chunks import Inputs
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.one_unit import OneUnit
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.unit_kinds import first_of_its_kind
 from frostline_trainer.step.unit_state import lent_to
@@ -106,20 +107,20 @@ class _Measuring:
         entry = self._hidden.detach().requires_grad_() if self._hidden is not None else None
         if not weighed:
             started = self._now()
-            root = self._forward(stage, entry, is_head)
+            run, output = self._forward(stage, entry, is_head)
             middle = self._now()
-            root.backward(None if is_head else torch.ones_like(root))
+            run.backward(None if is_head else torch.ones_like(output))
             return _Turn(middle - started, self._now() - middle)
         with metered(self._context.device) as meter:
-            root = self._forward(stage, entry, is_head)
+            run, output = self._forward(stage, entry, is_head)
             kept = meter.now
-            root.backward(None if is_head else torch.ones_like(root))
-            return _Turn(0.0, 0.0, kept, meter.peak - kept, root.detach())
+            run.backward(None if is_head else torch.ones_like(output))
+            return _Turn(0.0, 0.0, kept, meter.peak - kept, output)
 
-    def _forward(self, stage: Stage, entry: torch.Tensor | None, is_head: bool) -> torch.Tensor:
-        """Where the backward begins: the output, or the loss."""
-        score = self._loss if is_head else None
-        return stage.run_trainable(entry, self._inputs, 0, 0, score)
+    def _forward(self, stage: Stage, entry: torch.Tensor | None, is_head: bool) -> tuple[OneUnit, torch.Tensor]:
+        """What goes backward next, and its output, or the loss."""
+        run = OneUnit(stage, self._inputs, entry, self._loss if is_head else None, self._context.grid)
+        return run, run.forward()
 
     def _loss(self, logits: torch.Tensor, inputs: Inputs) -> torch.Tensor:
         return self._context.task.loss(logits, inputs, self._counts)

@@ -47,6 +47,7 @@ class PlanInputs:
     boundary_bytes_per_sample: one sample's hidden activation. exact_numerics: gradients are summed over the fixed tree.
     optimizer_seconds_per_byte: an optimizer step's time for a byte of trainable weights. base_bytes: memory of a worker
     that holds no unit: communicators. cache_use: the job's cache.use. uncacheable: why nothing may be cached, or empty.
+    token_cells: cells of each sequence.
     """
 
     units: tuple[UnitProfile, ...]
@@ -77,6 +78,7 @@ class PlanInputs:
     exact_numerics: bool = True
     optimizer_seconds_per_byte: float = 5e-10
     base_bytes: int = 0
+    token_cells: int = 1
 
     def __post_init__(self) -> None:
         if not self.units:
