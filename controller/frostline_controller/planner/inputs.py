@@ -10,6 +10,7 @@ from frostline_contract.job import Job
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.plan import Placement
+from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
 
@@ -127,6 +128,12 @@ class PlanInputs:
         """
         whole = all(size > 0 and gcd(size, pp_degree) == pp_degree for size in self.machine_sizes)
         return self.near_link if self.near_link is not None and whole else self.link
+
+    def num_slices(self, pp_degree: int, schedule: str) -> int:
+        """Slices in which each micro-batch passes a pipeline of this depth."""
+        if pp_degree == 1 or self.token_cells == 1 or not schedule_named(schedule).takes_slices:
+            return 1
+        return min(self.placement.slices or self.token_cells, self.token_cells)
 
     @cached_property
     def speeds(self) -> tuple[float, ...]:

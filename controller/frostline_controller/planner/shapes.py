@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from frostline_contract.schedules import schedule_named
 from frostline_controller.planner.cost import replica_micro_batches
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
@@ -93,16 +92,9 @@ def pp_choices(inputs: PlanInputs, limits: ShapeLimits, dp: int) -> list[int]:
     return list(range(1, most + 1))
 
 
-def num_slices(inputs: PlanInputs, pp: int, schedule: str) -> int:
-    """Slices of each micro-batch in a pipeline of this depth."""
-    if pp == 1 or not schedule_named(schedule).takes_slices:
-        return 1
-    return min(inputs.placement.slices or inputs.token_cells, inputs.token_cells)
-
-
 def cells_by_slice(inputs: PlanInputs, pp: int, schedule: str) -> tuple[int, ...]:
     """How many token cells each slice holds: an even share; () where all travel in one."""
-    count = num_slices(inputs, pp, schedule)
+    count = inputs.num_slices(pp, schedule)
     bounds = [number * inputs.token_cells // count for number in range(count + 1)]
     return tuple(high - low for low, high in pairwise(bounds)) if count > 1 else ()
 
@@ -121,7 +113,7 @@ def schedules_for(inputs: PlanInputs, pp: int, dp: int) -> list[tuple[str, int]]
     counts = replica_micro_batches(inputs, deal_by_speed(inputs.reduction_leaves, [1.0] * dp))
     if pinned == "gpipe":
         return [("gpipe", 1)]
-    one_forward_one_backward = min(counts) * num_slices(inputs, pp, "1f1b" if pinned == "auto" else pinned) >= pp
+    one_forward_one_backward = min(counts) * inputs.num_slices(pp, "1f1b" if pinned == "auto" else pinned) >= pp
     interleaved = virtual > 1 and pp * virtual <= inputs.trainable_units and min(counts) >= pp
     interleaved = interleaved and all(m % (m // pp) == 0 for m in counts)
     if pinned == "auto":
