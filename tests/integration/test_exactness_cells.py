@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
+from frostline_contract.schedules import BUILT_IN, Schedule
 from tests.exact_cases import FREEZING, NEVER, THAWING, Case, oracle_trace
 from tests.hand_made_plans import Layout, Segment, run_series
 from tests.integration.test_exactness import differences
+from tests.simulated_kills import kill_over_simulated_nccl
+from tests.simulated_members import run_simulated
+from tests.simulated_nccl import Network
+from tests.split_backwards import split_1f1b
 from tests.warm_workers import WarmWorkers
 
 THREE, UNEVEN = (6, 5, 5), (1, 9, 2, 4)
@@ -81,6 +86,23 @@ def test_slices_change_at_a_reshape_and_no_bit_does(warm_workers: WarmWorkers) -
         Segment(Layout(2, 1, slices=ALL[UNEVEN]), 6, freeze_point=2),
     ]
     assert differences(case, run_series(warm_workers, case, tour)) == []
+
+
+def test_slices_with_split_backwards_have_the_bits_of_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over NCCL's rules: gradients of weights come later, and walk graphs again that have given their keys' gradients already."""
+    monkeypatch.setitem(BUILT_IN, "split", Schedule(lambda *shape: split_1f1b(*shape[:4], 2, *shape[4:]), takes_slices=True))
+    case, network = Case("llama", cells=THREE, dropout=0.0, steps=4), Network()
+    try:
+        runs = run_simulated(case, Layout(2, 2, schedule="split", slices=EACH[THREE]), network)
+    finally:
+        network.close()
+    assert differences(case, runs) == []
+
+
+def test_a_death_with_slices_under_way_changes_no_bit() -> None:
+    """The survivors go on in one slice, with other degrees; the step is computed again."""
+    case = Case("gpt2_tied", cells=THREE, dropout=0.0, freezing=((2, 1),), steps=4)
+    assert kill_over_simulated_nccl(case, Layout(2, 2, slices=EACH[THREE]), 3, 1, "exchange") == []
 
 
 def test_cells_are_the_whole_sequence_to_rounding() -> None:
