@@ -60,7 +60,7 @@ class CellPipeline(Pipeline):
         return whole.new_empty(whole.shape[0], self._grid[cells.stop] - self._grid[cells.start], whole.shape[2])
 
     def _strand(self, number: int, micro_batch: MicroBatch, step: int, loss: Loss, learns: bool, keep: bool) -> Strand:
-        """learns: whether something upstream of the stage does."""
+        """The stage's strand of a micro-batch. learns: whether something upstream of the stage does."""
         score = loss if number == self._last_stage else None
         place = (step, micro_batch.number)
         return Strand(self._stages[number], self._grid, micro_batch.inputs, place, score, learns, keep, self._plug.activation)

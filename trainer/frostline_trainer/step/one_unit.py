@@ -9,7 +9,9 @@ from frostline_trainer.step.strand import Strand
 
 
 class OneUnit:
-    """stage: of the unit alone. entry: None for an embedding. score: None for all but the head. grid: bounds of the cells that
+    """A unit that is computed alone.
+
+    stage: of the unit alone. entry: None for an embedding. score: None for all but the head. grid: bounds of the cells that
     units behind the embedding compute, () for whole sequences.
     """
 
