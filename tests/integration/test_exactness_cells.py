@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from frostline_contract.schedules import BUILT_IN, Schedule
-from tests.exact_cases import FREEZING, NEVER, THAWING, Case, oracle_trace
+from tests.exact_cases import FREEZING, NEVER, THAWING, Case, oracle_trace, without_checkpointing
 from tests.hand_made_plans import Layout, Segment, run_series
 from tests.integration.test_exactness import differences
 from tests.simulated_kills import kill_over_simulated_nccl
@@ -85,7 +85,10 @@ def test_slices_change_at_a_reshape_and_no_bit_does(warm_workers: WarmWorkers) -
         Segment(Layout(3, 1, slices=EACH[UNEVEN]), 5),  # frozen from step 4 on: what is planned for nothing frozen goes on
         Segment(Layout(2, 1, slices=ALL[UNEVEN]), 6, freeze_point=2),
     ]
-    assert differences(case, run_series(warm_workers, case, tour)) == []
+    runs = run_series(warm_workers, case, tour)
+    expected = oracle_trace(without_checkpointing(case)).losses
+    assert differences(case, runs[:2]) == []
+    assert [list(run.losses.values()) for run in runs[2:]] == [expected[:5], expected[:3]]
 
 
 def test_slices_with_split_backwards_have_the_bits_of_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:

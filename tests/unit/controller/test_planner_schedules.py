@@ -9,6 +9,7 @@ from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.schedule_figures import Figures
 from frostline_contract.schedules import BUILT_IN, Schedule, gpipe
 from frostline_controller.planner.adapter import check_shapes
+from frostline_controller.planner.describe import describe
 from frostline_controller.planner.search import make_plan
 from tests.unit.controller.planner_cases import inputs
 from tests.unit.controller.synthetic_run import job_values
@@ -35,6 +36,16 @@ def test_cells_travel_in_slices_where_there_is_a_pipeline_to_fill(monkeypatch: p
     monkeypatch.setitem(BUILT_IN, "own", Schedule(lambda *shape: gpipe(*shape)))
     assert [slices(4), slices(4, asked=2), slices(4, asked=1), slices(1)] == [(1,) * 5, (2, 3), (), ()]
     assert slices(4, "own") == ()
+
+
+def test_a_plan_says_how_cells_travel() -> None:
+    def said(token_cells: int, pp_degree: int) -> list[str]:
+        known = inputs(8, 4, placement=PlacementSection(workers=4, pp_degree=pp_degree, slices=2), token_cells=token_cells)
+        return [line for line in describe(make_plan(known), known).splitlines() if "cells" in line]
+
+    assert said(1, 4) == []
+    assert said(3, 4) == ["3 token cells a sequence, which travel in 2 slices of 1, 2 cells"]
+    assert said(3, 1) == ["3 token cells a sequence, which travel in one slice"]
 
 
 def test_one_forward_one_backward_needs_as_many_slices_as_stages() -> None:
