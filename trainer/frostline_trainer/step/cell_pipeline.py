@@ -10,7 +10,7 @@ from frostline_contract.operations import CLOSING, LEADING_UP, Kind
 from frostline_trainer.replication.evidence import Digest, Evidence, digest_of
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.grid import Grid
-from frostline_trainer.step.pipeline import Loss, MicroBatch, Pipeline, UpstreamLearns, _Step
+from frostline_trainer.step.pipeline import Loss, MicroBatch, Pipeline, UpstreamLearns, StepState
 from frostline_trainer.step.programs import Carried, Instruction, Message
 from frostline_trainer.step.strand import Strand
 
@@ -65,7 +65,7 @@ class CellPipeline(Pipeline):
         place = (step, micro_batch.number)
         return Strand(self._stages[number], self._grid, micro_batch.inputs, place, score, learns, keep, self._plug.activation)
 
-    def _forward_of(self, instruction: Instruction, state: _Step) -> None:
+    def _forward_of(self, instruction: Instruction, state: StepState) -> None:
         """A slice's forward; with the first slice of a micro-batch what comes whole."""
         number, micro_batch = instruction.stage, state.micro_batches[instruction.micro_batch]
         if self._stages[number].is_frozen:
@@ -84,7 +84,7 @@ class CellPipeline(Pipeline):
         else:
             self._leaving[Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)] = found
 
-    def _backward_of(self, instruction: Instruction, state: _Step) -> None:
+    def _backward_of(self, instruction: Instruction, state: StepState) -> None:
         """A slice's backward, or one of its two parts; the weights' gradients join their leaf cell by cell, last to first."""
         kind, number, cells = instruction.kind, instruction.stage, self._slices[instruction.slice]
         place, learns = (number, instruction.micro_batch), state.upstream_learns(number)
@@ -103,7 +103,9 @@ class CellPipeline(Pipeline):
             if cells.start == 0:
                 del self._strands[place]
 
-    def _close_cells(self, number: int, micro_batch: MicroBatch, strand: Strand, kind: Kind, cells: range, state: _Step) -> None:
+    def _close_cells(
+        self, number: int, micro_batch: MicroBatch, strand: Strand, kind: Kind, cells: range, state: StepState
+    ) -> None:
         """The weights' gradients of a slice, added to the micro-batch's leaf; each apart at first where evidence is wanted."""
         buffers, is_audited = self._buffers[number], micro_batch.number == state.audited
         addends = strand.addends(cells, buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None)

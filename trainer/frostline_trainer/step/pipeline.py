@@ -66,7 +66,7 @@ class _Passed:
 
 
 @dataclass
-class _Step:
+class StepState:
     """What all operations of one step are told, and what they leave. number: the step's. audited: number of the micro-batch of
     which evidence is kept. passed: by stage and micro-batch, between its forward and the end of its backward.
     """
@@ -106,7 +106,7 @@ class Pipeline:
         micro_batches: the replica's, in the program's count. upstream_learns(stage): whether any unit before `stage` is
         trainable. audited: number of the micro-batch of which evidence is kept.
         """
-        state = _Step(step, micro_batches, loss, upstream_learns, audited)
+        state = StepState(step, micro_batches, loss, upstream_learns, audited)
         for instruction in program:
             if not self._carry(instruction, upstream_learns):
                 self._compute(instruction, state)
@@ -127,14 +127,14 @@ class Pipeline:
         """Memory of a message's shape."""
         return torch.empty_like(self._hidden_like)
 
-    def _compute(self, instruction: Instruction, state: _Step) -> None:
+    def _compute(self, instruction: Instruction, state: StepState) -> None:
         """Carry out a forward, a backward, or one of a backward's two parts, and keep what it gives rise to."""
         if instruction.kind is Kind.FORWARD:
             self._forward_of(instruction, state)
         else:
             self._backward_of(instruction, state)
 
-    def _backward_of(self, instruction: Instruction, state: _Step) -> None:
+    def _backward_of(self, instruction: Instruction, state: StepState) -> None:
         """A micro-batch's backward through a stage, or one of its two parts."""
         kind, number = instruction.kind, instruction.stage
         place, upstream_learns = (number, instruction.micro_batch), state.upstream_learns(number)
@@ -208,7 +208,7 @@ class Pipeline:
         """The stage's input: None for raw samples, the cached boundary, or what the previous stage sends."""
         return micro_batch.boundary if instruction.stage == 0 else self._arrived(Carried.ACTIVATION, instruction)
 
-    def _forward_of(self, instruction: Instruction, state: _Step) -> None:
+    def _forward_of(self, instruction: Instruction, state: StepState) -> None:
         """A micro-batch's forward through a stage; it is kept for its backward where the stage learns."""
         number, micro_batch = instruction.stage, state.micro_batches[instruction.micro_batch]
         is_audited = micro_batch.number == state.audited
