@@ -10,7 +10,7 @@ from frostline_contract.operations import CLOSING, LEADING_UP, Kind
 from frostline_trainer.replication.evidence import Digest, Evidence, digest_of
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.grid import Grid
-from frostline_trainer.step.pipeline import Loss, MicroBatch, Pipeline, UpstreamLearns, StepState
+from frostline_trainer.step.pipeline import Loss, MicroBatch, Pipeline, StepState, UpstreamLearns
 from frostline_trainer.step.programs import Carried, Instruction, Message
 from frostline_trainer.step.strand import Strand
 
