@@ -293,8 +293,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 "proto/frostline_contract/schedules.py",
-                "for stage in reversed(stages) for m in range(num_microbatches)]",
-                "for stage in reversed(stages) for m in reversed(range(num_microbatches))]",
+                "descending = [(m, part) for m in numbers for part",
+                "descending = [(m, part) for m in reversed(numbers) for part",
             ),
         ),
         ("tests/unit/trainer/test_engine_programs.py",),
