@@ -17,6 +17,7 @@ from frostline_trainer.families.registry import family_named
 from frostline_trainer.process.cell_check import check_cells
 from frostline_trainer.process.probe import run_probe
 from frostline_trainer.process.setup import _check_head
+from frostline_trainer.profile import profile_units
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.grid import equal_cells, grid_of
 from tests.exact_cases import TOKENS, Case, build_case, job_of
@@ -155,6 +156,14 @@ def test_an_other_grid_is_another_numerics_and_another_probe() -> None:
     contexts = [build_case(replace(CASE, cells=cells)) for cells in (1, 2, (6, 5, 5), (6, 4, 6))]
     assert [context.numerics for context in contexts[::2]] == ["", "tokens in cells of 6, 5, 5"]
     assert len({run_probe(context)[0] for context in contexts}) == len(contexts)
+
+
+def test_units_are_measured_in_cells_and_the_embedding_as_a_whole() -> None:
+    """In cells each block keeps the keys and values of all tokens too, so it holds more between forward and backward."""
+    whole, cells = (profile_units(build_case(replace(CASE, dropout=0.0, cells=cells))).units for cells in (1, (8, 8)))
+    assert all(unit.forward_seconds > 0 and unit.backward_seconds > 0 for unit in cells)
+    assert cells[0].activation_bytes == whole[0].activation_bytes
+    assert cells[1].activation_bytes > whole[1].activation_bytes
 
 
 def test_keys_come_in_order_and_gradients_go_in_the_other() -> None:
