@@ -1,5 +1,5 @@
 """Token cells are numerics and slices placement: every shape, schedule and grouping of cells has the bits of a plain loop over
-the unsplit model that computes the same cells (docs/protocols.md 1.20)."""
+the unsplit model that computes the same cells (docs/protocols.md 1.21)."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,6 +1,6 @@
 """The plain loop over cells of tokens: each cell through the unsplit model's own layers, with lists of keys and values.
 
-Written again from docs/protocols.md 1.20: embedding and frozen layers compute whole sequences, the others one cell after another;
+Written again from docs/protocols.md 1.21: embedding and frozen layers compute whole sequences, the others one cell after another;
 backward from the last cell, each cell's gradients are an addend of their own, and the embedding's come last.
 """
 

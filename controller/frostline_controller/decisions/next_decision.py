@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.job import Job
+from frostline_contract.job import Job, load_job
 from frostline_contract.plan import Decision
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import IntervalStatistics
@@ -85,10 +85,18 @@ def read_replay(run_dir: Path) -> tuple[Decision, ...]:
     return tuple(newest.values())
 
 
-def with_recorded_tile(job: Job, run_dir: Path) -> Job:
-    """The job, with the prefix tile that another run chose: it is a part of the numerics that a replay follows."""
-    tile = RunDirectory(run_dir).recorded_prefix_tile() or job.cache.prefix_tile
-    return job.model_copy(update={"cache": job.cache.model_copy(update={"prefix_tile": tile})})
+def with_recorded_start(job: Job, run_dir: Path) -> Job:
+    """The job, with another run's prefix tile and initial units: parts of the numerics that a replay follows.
+
+    Raises ValueError where that run's job cannot be read.
+    """
+    places = RunDirectory(run_dir)
+    tile = places.recorded_prefix_tile() or job.cache.prefix_tile
+    units = load_job(places.job).initial_freeze_point
+    return job.model_copy(update={
+        "cache": job.cache.model_copy(update={"prefix_tile": tile}),
+        "freeze": job.freeze.model_copy(update={"initial_units": units}),
+    })  # fmt: skip
 
 
 def decision_line(decision: Decision) -> dict[str, object]:

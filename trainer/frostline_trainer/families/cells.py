@@ -1,5 +1,5 @@
 """What a causal block is told of a cell: the tokens [start, stop) of a sequence, computed after those before them and without
-those behind them (docs/protocols.md 1.20).
+those behind them (docs/protocols.md 1.21).
 
 A block hands each cell's keys and values to `Cell.update`, which gives back those of all tokens up to the cell's end. In the
 backward, cells last to first, the gradients of keys and values are gathered where they are kept, and each cell takes its part

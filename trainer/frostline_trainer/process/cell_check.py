@@ -1,4 +1,4 @@
-"""What a run with token cells asks of its model, looked at before the run begins (docs/protocols.md 1.20).
+"""What a run with token cells asks of its model, looked at before the run begins (docs/protocols.md 1.21).
 
 One unit of each kind computes a sequence as a whole and in cells: outputs and gradients are the same but for rounding. That finds
 what no type can say: a block that reads tokens behind its own, or keeps a state along tokens that its cells do not pass on, or

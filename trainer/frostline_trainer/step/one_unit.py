@@ -31,10 +31,14 @@ class OneUnit:
         return self._root.detach()
 
     def backward(self, gradient: torch.Tensor | None) -> None:
-        """The gradients of weights and entry become their `.grad`s. gradient: of the output; None for a loss."""
+        """The gradients of weights and entry become their `.grad`s; an embedding that never learns has none.
+
+        gradient: of the output; None for a loss.
+        """
         assert self._root is not None
         if self._strand is None:
-            self._root.backward(gradient)
+            if self._root.requires_grad:
+                self._root.backward(gradient)
             return
         assert self._entry is not None
         if gradient is not None:
