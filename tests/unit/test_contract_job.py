@@ -74,6 +74,11 @@ BAD_INPUT = [
         ["training.token_cells=[8, 8]", "training.loss_chunk_tokens=4"],
         ["loss_chunk_tokens is 4", "cell by cell already: set loss_chunk_tokens to 0"],
     ),
+    (
+        "cells and adapters",
+        ["task.kind=language_modeling", "training.token_cells=2", "model.adapters={blocks: all, targets: [c_attn]}"],
+        ["training.token_cells is 2 and model.adapters is given", "set token_cells to 1"],
+    ),
     ("compiled cells", ["training.token_cells=2", "training.compile=true"], ["compile is true; cells are not compiled"]),
     (
         "more slices than cells",
