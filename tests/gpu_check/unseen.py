@@ -7,7 +7,6 @@ ALWAYS = {
     "network's peer need more",
     "GPUs that fail or hang": "ECC errors, GPUs off the bus and broken NVLinks cannot be ordered; planned faults stand for them",
     "too little memory": "nothing here fills a GPU: what follows an allocation that fails is seen with torch's own error on CPUs",
-    "buddies' units on a device": "no part has failure domains: keepers were run on CPUs and on a device that only counts",
     "clouds and device plugins": "no pod ran here: capabilities, /dev/shm, claims and the device plugin are the chart's",
     "long runs": "a part takes minutes: leaks and rare races need days",
 }
