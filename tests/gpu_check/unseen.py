@@ -3,8 +3,10 @@
 from tests.gpu_check.machine import Machine
 
 ALWAYS = {
-    "several nodes": "one machine was checked: InfiniBand, RoCE, RDMA registration and the failure of a network's peer need more",
-    "GPUs that fail": "ECC errors, GPUs off the bus and broken NVLinks cannot be ordered; planned faults stand for them",
+    "several nodes": "one machine was checked: InfiniBand, RoCE, RDMA registration, sums over machines and the failure of a "
+    "network's peer need more",
+    "GPUs that fail or hang": "ECC errors, GPUs off the bus and broken NVLinks cannot be ordered; planned faults stand for them",
+    "too little memory": "nothing here fills a GPU: what follows an allocation that fails is seen with torch's own error on CPUs",
     "clouds and device plugins": "no pod ran here: capabilities, /dev/shm, claims and the device plugin are the chart's",
     "long runs": "a part takes minutes: leaks and rare races need days",
 }

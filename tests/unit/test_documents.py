@@ -175,6 +175,8 @@ def test_every_promise_names_the_tests_that_show_it() -> None:
 def test_promises_are_numbered_in_order() -> None:
     numbers = [tuple(map(int, number.split("."))) for number in promises_of(SPECIFICATION)]
     assert numbers == sorted(set(numbers))
+    written = re.findall(r"^\*\*(\d+\.\d+) ", text_of(SPECIFICATION), flags=re.MULTILINE)
+    assert sorted(written) == sorted(set(written)), "two promises have one number"
     for before, after in zip(numbers, numbers[1:], strict=False):
         skipped = after[0] - before[0] > 1 or (after[0] == before[0] and after[1] - before[1] > 1)
         assert not skipped, f"{before} is followed by {after}"
