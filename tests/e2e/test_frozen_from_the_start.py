@@ -70,7 +70,7 @@ def test_deaths_reshapes_and_a_resume_change_no_bit(alone: Ended, workshop: Work
 
 
 def test_it_is_verified_and_replayed(alone: Ended, workshop: Workshop, tmp_path: Path) -> None:
-    checked = workshop.command("verify", str(alone.folder), "--steps", "1,2,27,60")
-    assert checked.returncode == 0 and checked.stdout.count("same bits") == 5, checked.stdout + checked.stderr
+    checked = workshop.command("verify", str(alone.folder), "--steps", "1,2,27")
+    assert checked.returncode == 0 and checked.stdout.count("same bits") == 4, checked.stdout + checked.stderr
     replayed = workshop.run(tmp_path / "again", {"elastic": {"cache": False}}, "--workers", "2", "--replay", str(alone.folder))
     assert replayed.digest == alone.digest, "initial units are those of the run that is replayed"

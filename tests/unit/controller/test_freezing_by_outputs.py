@@ -43,6 +43,8 @@ def test_plasticity_says_which_blocks_have_settled_and_which_has_not():
         "plasticity: outputs move most at block 5, by 0.5 (1 - CKA, against the interval before); at blocks 1 to 2 by at most "
         "10.0% of that; at block 3 by 40.0%, and 20% is settled: 2 blocks"
     )
+    one = propose(inputs_of(moved(2, [0.0, 0.05, 0.2, 0.4, 0.5, 0.4], 2), policy=PLASTICITY))
+    assert one.freeze_point == 3 and "; at block 2 by at most 10.0% of that; at block 3" in one.reason
     alike = propose(inputs_of(moved(2, [0.3] * 6), policy=PLASTICITY))
     assert alike.freeze_point == 0 and alike.reason.endswith("at block 1 by 100.0%, and 20% is settled: 0 blocks")
     assert propose(inputs_of(moved(2, [0.3] * 6), policy={**PLASTICITY, "settled_share": 1.0})).freeze_point == 7

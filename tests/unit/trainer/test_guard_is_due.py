@@ -16,7 +16,7 @@ def due(every: int, decisions: list[Decision], off: tuple[str, ...] = (), initia
         "freeze": {"initial_units": initial_units, "rails": {"guard_intervals": 2, "off": list(off)}},
     }
     job = parse_job(values)
-    return [interval for interval in range(1, 13) if guard_is_due(job, decisions, interval)]
+    return [interval for interval in range(1, 13) if guard_is_due(job, 8, decisions, interval)]
 
 
 def adopted(*points: int) -> list[Decision]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 
+from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
 from frostline_contract.learning_rate import learning_rate
@@ -98,7 +99,7 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
     """
     context, step, sums = generation.context, state.step, state.interval
     number = calendar.interval_of(step)
-    guard = _read_guard(generation) if guard_is_due(context.job, state.decisions, number) else None
+    guard = _read_guard(generation) if guard_is_due(context.job, context.num_units, state.decisions, number) else None
     likenesses = _read_outputs(generation) if context.job.freeze.probes and context.job.elastic.freeze else []
     count = max(sums.accepted, 1)
     statistics = IntervalStatistics(
@@ -125,7 +126,7 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
     state.unconfirmed_statistics, state.interval, state.likenesses = statistics, IntervalSums(first_step=step + 1), likenesses
 
 
-def guard_is_due(job: Job, decisions: Sequence[Decision], interval: int) -> bool:
+def guard_is_due(job: Job, num_units: int, decisions: Sequence[Decision], interval: int) -> bool:
     """Whether the guard split is scored at an interval's end: each `evaluation.every_intervals`, and while a freeze is watched.
 
     So a harmful freeze is found after one interval, however seldom the split is scored otherwise. decisions: all adopted ones.
@@ -133,7 +134,7 @@ def guard_is_due(job: Job, decisions: Sequence[Decision], interval: int) -> bool
     every, rails = job.evaluation.every_intervals, job.freeze.rails
     if every <= 1 or interval % every == 0:
         return bool(every)
-    points = [(0, job.initial_freeze_point), *((one.number, one.freeze_point) for one in decisions)]
+    points = [(0, initial_freeze_point(job, num_units)), *((one.number, one.freeze_point) for one in decisions)]
     freezes = [number for (_, before), (number, after) in pairwise(points) if after > before]
     watched = range(freezes[-1] + 1, freezes[-1] + rails.guard_intervals + 1) if freezes else ()
     return "guard" not in rails.off and interval in watched

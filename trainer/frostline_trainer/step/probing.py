@@ -86,8 +86,8 @@ def _run_probe(generation: Generation, count: int, rows: dict[int, list[torch.Te
 
 def mean_output(output: torch.Tensor, inputs: Inputs) -> torch.Tensor:
     """Each sample's output, averaged over its tokens (padding left out), float64: (samples, width)."""
-    values, mask = output.detach().double(), inputs.get("attention_mask")
-    if mask is None or mask.shape != values.shape[:2]:
-        return values.mean(dim=1)
-    weights = mask.double().unsqueeze(-1)
-    return (values * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+    mask = inputs.get("attention_mask")
+    if mask is None or mask.shape != output.shape[:2]:
+        return output.mean(dim=1, dtype=torch.float64)
+    real = mask.to(output.dtype).unsqueeze(-1)
+    return (output * real).sum(dim=1, dtype=torch.float64) / mask.sum(dim=1, keepdim=True).clamp(min=1).double()

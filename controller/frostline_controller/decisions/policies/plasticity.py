@@ -33,9 +33,8 @@ def propose(inputs: FreezeInputs) -> Proposal:
     settled = settled_blocks(changes, frozen, inputs.num_blocks, share * largest)
     words = [f"outputs move most at block {changes.index(largest, 1)}, by {largest:.3g} (1 - CKA, against the interval before)"]
     if settled > frozen:
-        words.append(
-            f"at blocks {frozen + 1} to {settled} by at most {max(changes[frozen + 1 : settled + 1]) / largest:.1%} of that"
-        )
+        where = f"block {settled}" if settled == frozen + 1 else f"blocks {frozen + 1} to {settled}"
+        words.append(f"at {where} by at most {max(changes[frozen + 1 : settled + 1]) / largest:.1%} of that")
     if settled < inputs.num_blocks:
         words.append(f"at block {settled + 1} by {changes[settled + 1] / largest:.1%}, and {share:.0%} is settled")
     return Proposal(max(inputs.current, freeze_point_of(settled)), f"plasticity: {'; '.join(words)}: {settled} blocks")
