@@ -68,3 +68,8 @@ def test_a_forecast_begins_at_the_first_adapter_and_knows_how_narrow_they_are() 
     assert forecast(adapted, freeze_point=2).plans[0].inputs.freeze_point == 5
     with pytest.raises(ValueError, match="the model has the blocks 0 to 5"):
         forecast(job_with(adapters={"blocks": "last 7"}))
+
+
+def test_a_block_between_adapters_is_not_taken_for_one_that_has_settled() -> None:
+    one = entry(1, [3.0, 0.0, 2.0, 4.0], 1, unit_parameters=(0, 10, 0, 10, 10, 5))
+    assert decide(inputs_of(one, only=(), policy={"alpha": 0.9})).freeze_point == 4
