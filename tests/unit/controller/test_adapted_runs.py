@@ -42,10 +42,10 @@ def test_no_request_and_no_switch_goes_below_the_first_unit_with_adapters(change
 
 def test_the_event_of_step_1_says_what_freezes_it() -> None:
     adapted = job_with(adapters={"blocks": "last half"})
-    assert initial_freeze_reason(adapted, 8) == (
+    assert initial_freeze_reason(adapted, 8, tied=False) == (
         "unit 4 is the first one with adapters: units 0 to 3 are frozen from step 1, of 8 units"
     )
-    assert initial_freeze_reason(job_with(), 8) == ""
+    assert initial_freeze_reason(job_with(), 8, tied=False) == ""
 
 
 def test_weights_below_adapters_are_held_and_neither_exchanged_nor_updated() -> None:
