@@ -1,5 +1,5 @@
 """What chaos trains: tiny jobs of 40 steps that clip and freeze; one whose guard rolls back, one whose batch grows with the
-replicas, one that begins frozen. Everything here is numerics; cases change the rest."""
+replicas, one that begins frozen, one with adapters. Everything here is numerics; cases change the rest."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -146,4 +146,15 @@ _EARLY = Variant(
     num_units=8,
 )
 
-VARIANTS = {variant.name: variant for variant in (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY)}
+_ADAPTED = Variant(
+    "adapted",
+    {
+        **_TIED.values,
+        "name": "chaos-adapted",
+        "model": {**_TIED.values["model"], "adapters": {"rank": 4, "dropout": 0.1, "blocks": [0, 1, 3, 5]}},
+    },
+    num_units=8,
+)
+"""Two blocks between others have no adapters: they learn nothing and hand gradients on."""
+
+VARIANTS = {variant.name: variant for variant in (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY, _ADAPTED)}

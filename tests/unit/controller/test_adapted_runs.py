@@ -42,10 +42,10 @@ def test_no_request_and_no_switch_goes_below_the_first_unit_with_adapters(change
 
 def test_the_event_of_step_1_says_what_freezes_it() -> None:
     adapted = job_with(adapters={"blocks": "last half"})
-    assert initial_freeze_reason(adapted, 8) == (
+    assert initial_freeze_reason(adapted, 8, tied=False) == (
         "unit 4 is the first one with adapters: units 0 to 3 are frozen from step 1, of 8 units"
     )
-    assert initial_freeze_reason(job_with(), 8) == ""
+    assert initial_freeze_reason(job_with(), 8, tied=False) == ""
 
 
 def test_weights_below_adapters_are_held_and_neither_exchanged_nor_updated() -> None:
@@ -68,3 +68,8 @@ def test_a_forecast_begins_at_the_first_adapter_and_knows_how_narrow_they_are() 
     assert forecast(adapted, freeze_point=2).plans[0].inputs.freeze_point == 5
     with pytest.raises(ValueError, match="the model has the blocks 0 to 5"):
         forecast(job_with(adapters={"blocks": "last 7"}))
+
+
+def test_a_block_between_adapters_is_not_taken_for_one_that_has_settled() -> None:
+    one = entry(1, [3.0, 0.0, 2.0, 4.0], 1, unit_parameters=(0, 10, 0, 10, 10, 5))
+    assert decide(inputs_of(one, only=(), policy={"alpha": 0.9})).freeze_point == 4

@@ -167,6 +167,8 @@ FIELDS = [
     ("freeze.policy={name: replay, replay_of: none}", "give the folder of a run"),
     ("freeze.policy.points=[1, 2]", "freeze.policy.points"),
     ("freeze.interval_steps=1", "freeze.interval_steps is 1"),
+    ("model.adapters={rank: 0}", "model.adapters.rank is 0"),
+    ("model.adapters={blocks: first 2}", "blocks is 'first 2'; write all, last N, last half"),
     ("model.config=3", "model.config is 3"),
     ("model.config.since=2020-01-01", "is 2020-01-01, a date; write a text (in quotes), a number, a list or a mapping"),
     ("model.config.key=!!binary aGVsbG8=", "binary; write a text"),

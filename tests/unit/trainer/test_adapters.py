@@ -10,14 +10,14 @@ from safetensors.torch import load_file
 
 from frostline_trainer.families.base import CutModel, learnable
 from frostline_trainer.model import build_cut_model, numbers_saved, save_model, set_frozen
-from frostline_trainer.step.unit_state import export_unit, import_unit, release_unit
+from frostline_trainer.step.unit_state import begin_again, export_unit, import_unit, release_unit
 from tests.unit.trainer import families_cases as cases
 from tests.unit.trainer.test_families_model import AUTO
 
 LAST = {"rank": 2, "blocks": "last 1"}
 
 
-def built(case: str, adapters: dict[str, Any] = LAST, **job: Any) -> CutModel:
+def built(case: str, adapters: dict[str, Any] | None = LAST, **job: Any) -> CutModel:
     return build_cut_model(cases.job_of(case, adapters=adapters, **job), cases.sizes_of(case))
 
 
@@ -73,6 +73,17 @@ def test_what_never_learns_is_no_state_and_stays_when_a_state_arrives(case: str)
     assert torch.equal(cases.run_units(own.units, inputs), cases.run_units(other.units, inputs))
     with pytest.raises(ValueError, match="1 unknown"):
         import_unit(1, own.units[1], {}, {"weight/layer.extra": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("adapters", [None, LAST])
+def test_a_unit_that_gave_its_memory_back_begins_again(adapters: dict[str, Any] | None) -> None:
+    used, fresh = trained(built("bert", adapters)), built("bert", adapters)
+    with torch.no_grad():
+        next(used.units[1].parameters()).add_(1.0)  # a weight below adapters that has gone wrong
+    for unit, new in zip(used.units, fresh.units, strict=True):
+        release_unit(unit)
+        begin_again(unit, new)
+        assert all(torch.equal(tensor, new.state_dict()[name]) for name, tensor in unit.state_dict().items())
 
 
 @pytest.mark.parametrize("case", cases.CASES)

@@ -19,6 +19,7 @@ from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.link import Endpoint, Links, measure_links
 from frostline_trainer.step.phases import PhaseClock
 from frostline_trainer.step.run_state import RunState
+from frostline_trainer.step.unit_state import begin_again
 from frostline_trainer.transport.collectives import Group, broadcast_bytes
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ class Entrance:
         """All weights are what the run began with, those that never learn too. Raises ValueError where they cannot be."""
         drawn = build_cut_model(self._context.job, self._context.data.sizes)
         for unit, fresh in zip(self._context.cut.units, drawn.units, strict=True):
-            unit.load_state_dict(fresh.state_dict())
+            begin_again(unit, fresh)
         now, before = weights_digest(self._context), self._context.weights_digest
         if now != before:
             raise ValueError(

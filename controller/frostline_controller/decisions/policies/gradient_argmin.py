@@ -60,11 +60,9 @@ def propose(inputs: FreezeInputs) -> Proposal:
 
 
 def scores_of(entry: IntervalStatistics, normalise: bool) -> tuple[float, ...]:
-    """The score of each block, embedding and head left out."""
-    norms = entry.unit_gradient_norms[1:-1]
-    if not normalise:
-        return norms
-    return tuple(norm / math.sqrt(max(1, count)) for norm, count in zip(norms, entry.unit_parameters[1:-1], strict=True))
+    """The score of each block, embedding and head left out. A block between adapters has nothing to learn: it is no candidate."""
+    blocks = zip(entry.unit_gradient_norms[1:-1], entry.unit_parameters[1:-1], strict=True)
+    return tuple(math.inf if count == 0 else norm / math.sqrt(count) if normalise else norm for norm, count in blocks)
 
 
 def _in_force(frozen: float, blocks: int) -> float:
