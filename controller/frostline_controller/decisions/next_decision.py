@@ -6,6 +6,7 @@ from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
+from frostline_contract.job.automatic import with_numbers
 from frostline_contract.plan import Decision
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import IntervalStatistics
@@ -85,10 +86,13 @@ def read_replay(run_dir: Path) -> tuple[Decision, ...]:
     return tuple(newest.values())
 
 
-def with_recorded_tile(job: Job, run_dir: Path) -> Job:
-    """The job, with the prefix tile that another run chose: it is a part of the numerics that a replay follows."""
-    tile = RunDirectory(run_dir).recorded_prefix_tile() or job.cache.prefix_tile
-    return job.model_copy(update={"cache": job.cache.model_copy(update={"prefix_tile": tile})})
+def with_recorded_numerics(job: Job, run_dir: Path) -> Job:
+    """The job with what another run has settled, which a replay follows: prefix tile, and what is `auto` here."""
+    places = RunDirectory(run_dir)
+    tile = places.recorded_prefix_tile() or job.cache.prefix_tile
+    job = job.model_copy(update={"cache": job.cache.model_copy(update={"prefix_tile": tile})})
+    recorded = places.read_job_values().get("training", {})
+    return with_numbers(job, {name: recorded[name] for name in job.training.automatic if isinstance(recorded.get(name), int)})
 
 
 def decision_line(decision: Decision) -> dict[str, object]:

@@ -2,8 +2,8 @@
 
 Few leaves allow few, large micro-batches, which compute faster; enough of both let the largest world fill its replicas and its
 pipeline. Which is worth more, the planner itself says: each pair is planned for the fewest and the most workers that the run may
-have, and for the most with half the blocks frozen, within the memory of a worker. Near the best the fewest micro-batches are
-taken, then the fewest leaves: that costs the least memory, and measurements that differ by so little are noise.
+have, and for the most with half the blocks frozen and with all but one, within the memory of a worker. Near the best the fewest
+micro-batches are taken, then the fewest leaves: these cost the least memory, and measurements that differ by so little are noise.
 """
 
 import math
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from frostline_contract.communicators import most_communicator_bytes
 from frostline_contract.job import Job
-from frostline_contract.job.automatic import Settled, at_size, sizes_to_try
+from frostline_contract.job.automatic import Settled, at_size
 from frostline_contract.job.section import AUTO
 from frostline_contract.mesh import in_words
 from frostline_contract.statistics import SizeProfiles, UnitProfile
@@ -58,8 +58,8 @@ def settle(job: Job, inputs: PlanInputs, profiles: Mapping[int, tuple[UnitProfil
     tried = [one for size in sorted(profiles) for one in _at_size(job, inputs, worlds, size, profiles[size])]
     if not tried:
         raise ValueError(
-            f"training.{' and training.'.join(job.training.automatic)} cannot be settled: no micro-batch size was measured of those "
-            f"that cut batch_size {job.training.batch_size}; set them"
+            f"training.{' and training.'.join(job.training.automatic)} cannot be settled: no size was measured that gives "
+            f"batch_size {job.training.batch_size} enough micro-batches; set them"
         )
     fewest_unfit = min(one.unfit for one in tried)
     fitting = [one for one in tried if one.unfit == fewest_unfit]
@@ -118,15 +118,14 @@ def settle_measured(job: Job, measured: SizeProfiles, slots: int | None) -> Sett
 
 
 def _worlds(job: Job, inputs: PlanInputs) -> list[PlanInputs]:
-    """The fewest workers, the most, and the most with half the blocks frozen: what a choice is judged by."""
+    """The fewest workers, the most, and the most as blocks freeze: what a choice is judged by."""
     pinned = (job.placement.pp_degree or 1) * (job.placement.dp_degree or 1)
     fewest = max(1, pinned, job.placement.min_workers)
     worlds = [replace(inputs, members=inputs.members[:fewest])] if fewest < len(inputs.members) else []
     worlds.append(inputs)
-    half = (inputs.num_units - 2) // 2 + 1
-    if job.elastic.freeze and 0 < half < inputs.num_units - 1:
-        worlds.append(replace(inputs, freeze_point=half))
-    return worlds
+    blocks = inputs.num_units - 2
+    points = (blocks // 2 + 1, blocks) if job.elastic.freeze and blocks > 1 else ()
+    return [*worlds, *(replace(inputs, freeze_point=point) for point in dict.fromkeys(points))]
 
 
 def _at_size(job: Job, inputs: PlanInputs, worlds: list[PlanInputs], size: int, units: tuple[UnitProfile, ...]) -> list[_Tried]:
@@ -187,7 +186,7 @@ def _reason(job: Job, chosen: _Tried, tried: list[_Tried], counts: list[bool], w
 
 def _world_in_words(world: PlanInputs) -> str:
     workers = len(world.members)
-    frozen = ", half the blocks frozen," if world.freeze_point else ""
+    frozen = f" with {world.freeze_point} of {world.num_units} units frozen" if world.freeze_point else ""
     return f"on {workers} worker{'s' if workers != 1 else ''}{frozen}"
 
 

@@ -4,6 +4,8 @@ They are numerics: `auto` says that the run chooses them before its first step, 
 job that it follows has numbers there, and nothing chooses again: neither a resume, nor a replay, nor a changed release.
 """
 
+from collections.abc import Mapping
+
 from frostline_contract.job.model import Job
 from frostline_contract.job.section import AUTO
 from frostline_contract.job.training import TrainingSection
@@ -23,18 +25,17 @@ class Settled(Frozen):
 
 def with_settled(job: Job, settled: Settled) -> Job:
     """The job with numbers where it said `auto`; what it said in numbers stays. Raises ValueError where they make no job."""
-    return _with_training(job, {name: getattr(settled, name) for name in job.training.automatic})
+    return with_numbers(job, {name: getattr(settled, name) for name in job.training.automatic})
 
 
 def with_numbers_of(offered: Job, followed: Job) -> Job:
     """A changed job for a run that has settled: its `auto` is what the run follows, so it changes nothing."""
-    numbers = {name: getattr(followed.training, name) for name in offered.training.automatic}
-    return _with_training(offered, numbers)
+    return with_numbers(offered, {name: getattr(followed.training, name) for name in offered.training.automatic})
 
 
 def at_size(job: Job, micro_batch_size: int) -> Job:
     """A job that can be measured at this micro-batch size: one leaf, and no shape that asks for more."""
-    return _with_training(job, {"micro_batch_size": micro_batch_size, "reduction_leaves": 1}, placed=False)
+    return with_numbers(job, {"micro_batch_size": micro_batch_size, "reduction_leaves": 1}, placed=False)
 
 
 def sizes_to_try(training: TrainingSection, workers: int) -> tuple[int, ...]:
@@ -50,8 +51,8 @@ def sizes_to_try(training: TrainingSection, workers: int) -> tuple[int, ...]:
     return tuple(sorted({-(-training.batch_size // count) for count in counts}))
 
 
-def _with_training(job: Job, values: dict[str, int], placed: bool = True) -> Job:
-    """The job checked again with other values in `training`. placed: its pinned and scheduled shapes must fit them."""
+def with_numbers(job: Job, values: Mapping[str, int], placed: bool = True) -> Job:
+    """The job checked again with other numbers in `training`. placed: its pinned and scheduled shapes must fit them."""
     if not values:
         return job
     raw = job.model_dump()

@@ -7,7 +7,6 @@ from pydantic import field_validator, model_validator
 from frostline_contract.job.section import AUTO, Section, fixed, live, number_or_auto
 from frostline_contract.precision import PrecisionName
 
-
 LEAVES_MAX = 1024
 MicroBatchSize = number_or_auto(ge=1)
 ReductionLeaves = number_or_auto(ge=1, le=LEAVES_MAX)
@@ -122,8 +121,8 @@ class TrainingSection(Section):
 
     @property
     def num_microbatches(self) -> int:
-        """M: micro-batches a step; the last are padded with items of weight 0."""
-        return -(-self.batch_size // self.micro_batch_size)
+        """M: micro-batches a step; the last are padded with items of weight 0. 0 while micro_batch_size is yet to be settled."""
+        return 0 if self.micro_batch_size == AUTO else -(-self.batch_size // self.micro_batch_size)
 
 
 class EvaluationSection(Section):

@@ -68,7 +68,7 @@ def test_few_leaves_allow_fewer_and_larger_micro_batches():
 
 def test_a_pinned_pipeline_gets_micro_batches_enough_to_fill_it():
     deep = settled(job(pp_degree=4, min_workers=4))
-    assert 64 // deep.micro_batch_size >= 2 * 4
+    assert 64 // deep.micro_batch_size >= 4
     assert deep.reduction_leaves == 1
 
 
@@ -119,7 +119,7 @@ def test_the_reason_names_the_choice_the_shapes_and_what_others_would_take():
             "reduction_leaves ",
             " on 1 worker ",
             " on 2 workers (",
-            "half the blocks frozen",
+            " with 4 of 8 units frozen",
             "other sizes, of its time: ",
         )
     )
