@@ -34,7 +34,7 @@ def settled_here(job: Job) -> Settled | None:
 def _measured(job: Job) -> SizeProfiles:
     threads = str(job.training.threads)
     with tempfile.TemporaryDirectory(prefix="frostline-sizes-") as folder:
-        file, out = Path(folder) / "job.yaml", Path(folder) / "sizes.json"
+        file, out = Path(folder) / "asked.yaml", Path(folder) / "sizes.json"
         file.write_text(dump_job(job), encoding="utf-8")
         env = child_environment({**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads})
         ended = subprocess.run(
