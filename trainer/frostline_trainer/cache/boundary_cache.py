@@ -108,6 +108,24 @@ class BoundaryCache:
         self._meter.time("exposed", time.monotonic() - started, sum(hits))
         return hits
 
+    def take(self, samples: Sequence[int], variants: Sequence[int], device: torch.device) -> Tensor | None:
+        """All samples' boundary activations, (n, tokens, width) on `device`, where every one was prefetched in this order.
+
+        They lie where they were received (page-locked for a device), so that a step's rows cost no copy in the host. None where
+        one is missing, or was asked for in another order: then `read` has what there is.
+        """
+        boundary = self._control.boundary
+        if boundary is None or boundary.identity in self._distrusted:
+            return None
+        started = time.monotonic()
+        payloads = self._prefetcher.take_whole(boundary.identity, samples, variants)
+        if payloads is None:
+            return None
+        rows = self.codec.decode(payloads.to(device, non_blocking=True))
+        self._meter.add(hits=len(samples), exposed_seconds=time.monotonic() - started)
+        self._meter.time("exposed", time.monotonic() - started, len(samples))
+        return rows
+
     def read_previous(self, samples: Sequence[int], variants: Sequence[int], out: Tensor) -> list[bool]:
         """As `read`, at the boundary before: what is found is advanced by the caller through the newly frozen units."""
         boundary = self._control.boundary

@@ -20,7 +20,7 @@ WAIT_SECONDS_MAX = 2.0
 """How long `take` waits for a batch that is on its way."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Batch:
     identity: CacheIdentity
     samples: list[int]
@@ -86,6 +86,25 @@ class Prefetcher:
             there = batch.done.wait(max(0.0, deadline - time.monotonic())) and batch.hits[row]
             taken.append(Taken(batch.payloads[row] if there else None))
         return taken
+
+    def take_whole(self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int]) -> Tensor | None:
+        """These samples' payloads (n, payload_bytes) as they lie where they were received, if they lie there in this order.
+
+        None where they do not, or one of them was missing: then nothing is taken. The memory is the caller's from now on. Waits
+        at most WAIT_SECONDS_MAX.
+        """
+        keys = [(identity, *pair) for pair in zip(samples, variants, strict=True)]
+        with self._changed:
+            batch, first = self._places.get(keys[0], (None, 0)) if keys else (None, 0)
+            if batch is None or any(self._places.get(key) != (batch, row) for row, key in enumerate(keys, start=first)):
+                return None
+        rows = slice(first, first + len(keys))
+        if not (batch.done.wait(WAIT_SECONDS_MAX) and all(batch.hits[rows])):
+            return None
+        with self._changed:
+            for key in keys:
+                self._places.pop(key, None)
+        return batch.payloads[rows]
 
     def forget_all(self) -> None:
         """The boundary moved: nobody will ask for what is here."""
