@@ -23,6 +23,9 @@ from frostline_trainer.cache.writer import Writer
 
 log = logging.getLogger(__name__)
 
+SCATTER = 0x9E3779B97F4A7C15
+"""An odd number near 2**64 over the golden ratio: multiples of it, modulo 2**64, lie evenly."""
+
 
 class BoundaryCache:
     """The activation cache of one worker. Nothing here raises because of Redis or the cache server.
@@ -185,7 +188,8 @@ class BoundaryCache:
 
     def audit_due(self, samples: Sequence[int], step: int) -> list[bool]:
         """Which of a step's hits are to be computed again: a fixed share by hash, the same whoever asks."""
-        return [seed_of("audit", step, sample) < self._audit_fraction * 2**63 for sample in samples]
+        seed, limit = seed_of("audit", step), self._audit_fraction * 2**64
+        return [((seed + sample) * SCATTER) % 2**64 < limit for sample in samples]
 
     def report_audit(self, ok: bool, sample: int = -1) -> None:
         """A hit was computed again. Where it differs this boundary's values are not used any more by this worker."""
