@@ -17,7 +17,10 @@ from frostline_trainer.cache.resolving import connected, resolve
 from frostline_trainer.cache.value_run import ValueRun
 
 WINDOW_BYTES = 3 * 512 * 1024
-"""Reply bytes asked for and not yet received, a connection: more only fills socket buffers and thrashes the CPU's cache."""
+"""Bytes sent and not yet acknowledged, a connection."""
+READ_WINDOW_BYTES = 256 * 1024
+"""Reply bytes asked for and not yet received, a connection; a larger value comes alone. More only fills socket buffers, thrashes
+the CPU's cache, and keeps Redis so busy that a loaded machine makes it wait for its turn."""
 
 WINDOW_REQUESTS_MAX = 512
 SMALL_VALUE_BYTES = 32 * 1024
@@ -101,7 +104,7 @@ class Connection:
         lengths = [sum(len(part) for part in target) for target in targets]
         largest = max(lengths, default=1)
         self._refill_bytes = BUFFER_BYTES if largest <= SMALL_VALUE_BYTES else LARGE_REFILL_BYTES
-        window = min(WINDOW_REQUESTS_MAX, max(2, WINDOW_BYTES // max(largest, 1)))
+        window = min(WINDOW_REQUESTS_MAX, max(1, READ_WINDOW_BYTES // max(largest, 1)))
         in_a_row = 0 < largest <= SMALL_VALUE_BYTES and min(lengths) == largest and len({len(target) for target in targets}) == 1
         outcomes: list[Outcome] = []
         sent = 0

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 SECONDS_MAX = 30.0
 """A larger size is not begun after so long: each takes about twice as long as the one before."""
 WORSE = 1.1
-"""Where a sample takes so much longer than at the best size, larger sizes are not measured: they only take more memory."""
+"""Where a sample takes so much longer at two sizes than at the best, larger ones are not measured: they only take more memory."""
 
 
 def measure_sizes(job: Job) -> SizeProfiles:
@@ -36,13 +36,16 @@ def measure_sizes(job: Job) -> SizeProfiles:
     started, found = time.monotonic(), list[WorkerProfile]()
     sizes = sizes_to_try(job.training, job.placement.workers)
     context = unproven_context(at_size(job, sizes[0]))
+    # A machine that does other things as well delays one size and not the other; the one thread's own time says what each costs.
+    alone = context.device.type == "cpu" and job.training.threads == 1
+    clock = time.thread_time if alone else time.perf_counter
     sizes = [size for size in sizes if size <= len(context.data.train)]
     for size in sizes:
         if found and (_is_worse(found) or time.monotonic() - started > SECONDS_MAX):
             break
         context.job = at_size(job, size)
         try:
-            found.append(profile_units(context))
+            found.append(profile_units(context, clock))
         except torch.OutOfMemoryError as shortage:
             if not found:
                 raise
@@ -62,8 +65,8 @@ def measure_sizes(job: Job) -> SizeProfiles:
 
 
 def _is_worse(found: list[WorkerProfile]) -> bool:
-    seconds = [_seconds_a_sample(profile) for profile in found]
-    return seconds[-1] > WORSE * min(seconds)
+    *before, last = [_seconds_a_sample(profile) for profile in found]
+    return bool(before) and min(before[-1], last) > WORSE * min(before)
 
 
 def _seconds_a_sample(profile: WorkerProfile) -> float:
