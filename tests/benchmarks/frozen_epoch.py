@@ -65,8 +65,8 @@ def _rows(subject: str, stack: CacheStack, effort: Effort) -> list[Row]:
         return run
 
     cache.take_counts()
-    seconds, processor = interleave_both({"cached": with_reader(reader), "computed": with_reader(None), "unfrozen": lambda: epoch(unfrozen)},
-                                         effort.pairs(PAIRS[subject]))  # fmt: skip
+    ways = {"cached": with_reader(reader), "computed": with_reader(None), "unfrozen": lambda: epoch(unfrozen)}
+    seconds, processor = interleave_both(ways, effort.pairs(PAIRS[subject]))
     counts = cache.take_counts()
     assert counts.hits > 0, f"the cached epochs read {counts.hits} values of {counts.misses} missing ones"
     note = f"{100 * counts.hits / (counts.hits + counts.misses):.1f} % hits"
