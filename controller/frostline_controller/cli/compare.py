@@ -40,8 +40,8 @@ def compare(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise UserMistake(f"{out}: cannot be made ({error.strerror}); give another --out") from None
     say = open_terminal(quiet=True).say  # goes on where nobody reads it any more
-    if job.training.automatic:
-        job = _settled_for_all(job, out, arguments, say)
+    job, settings = settled_for_all(job, out, say)
+    arguments.overrides = [*arguments.overrides, *settings]
     arms = list(dict.fromkeys(name_of(arm) for arm in arguments.arms))
     trials = accuracy_trials(job, arms, arguments.seeds, arguments.accuracy_workers, out)
     accuracy = _run_all("accuracy", trials, arguments, say)
@@ -58,17 +58,18 @@ def compare(arguments: argparse.Namespace) -> int:
     return exit_codes.DONE
 
 
-def _settled_for_all(job: Job, out: Path, arguments: argparse.Namespace, say: Callable[[str], None]) -> Job:
-    """One answer to the job's `auto` for all arms and seeds, kept for when the same command goes on."""
+def settled_for_all(job: Job, out: Path, say: Callable[[str], None]) -> tuple[Job, list[str]]:
+    """One answer to the job's `auto` for all arms and seeds: the job with it, and as overrides for each run.
+
+    It is kept in `out` for when the same command goes on.
+    """
     kept = read_json(out / SETTLED)
     settled = Settled.model_validate(kept) if kept else settled_here(job)
-    assert settled is not None, "compare asks only where something is to be settled"
+    if settled is None:
+        return job, []
     replace_durably(out / SETTLED, settled.model_dump_json(indent=1) + "\n")
     say(settled.reason)
-    arguments.overrides = [
-        *arguments.overrides, *(f"training.{name}={getattr(settled, name)}" for name in job.training.automatic)
-    ]  # fmt: skip
-    return with_settled(job, settled)
+    return with_settled(job, settled), [f"training.{name}={getattr(settled, name)}" for name in job.training.automatic]
 
 
 def accuracy_trials(job: Job, arms: list[str], seeds: list[int], workers: int, out: Path) -> list[Trial]:
