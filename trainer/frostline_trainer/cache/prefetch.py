@@ -22,7 +22,7 @@ WAIT_SECONDS_MAX = 2.0
 
 @dataclass(eq=False)
 class _Batch:
-    """pairs: (sample, variant) of each row of payloads."""
+    """Values that are received together. pairs: (sample, variant) of each row of payloads."""
 
     identity: CacheIdentity
     pairs: list[tuple[int, int]]
