@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,10 +40,14 @@ class CacheStack:
         """Another client of a shard, to look and to damage."""
         return redis.Redis(port=self.shards[shard].port, password=self.shards[shard].password)
 
-    def connect(self, shape: tuple[int, int] = (8, 16), dtype: torch.dtype = torch.float32, **section: object) -> BoundaryCache:
+    def connect(
+        self, shape: tuple[int, int] = (8, 16), dtype: torch.dtype = torch.float32, keep_previous: bool = False,
+        names: Sequence[int] | None = None, **section: object,
+    ) -> BoundaryCache:  # fmt: skip
         """A worker's cache, closed with the stack."""
+        token, worker = self.tokens.by_role[WORKER], f"worker-{next(self.numbers)}"
         cache = BoundaryCache(
-            "", self.tokens.by_role[WORKER], f"worker-{next(self.numbers)}", CacheSection(**section), shape, dtype, self.run_dir
+            "", token, worker, CacheSection(**section), shape, dtype, self.run_dir, keep_previous=keep_previous, names=names
         )
         self.opened.append(cache)
         return cache

@@ -6,18 +6,26 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from frostline_contract.job import Job, parse_job
+from frostline_contract.job.adapters import AdaptersSection, blocks_with_adapters
+from frostline_contract.seeds import seed_of
 from frostline_trainer.data.order import BatchOrder
 from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.data.split import TaskData
+from frostline_trainer.families.adapters import add_adapters
 from frostline_trainer.families.registry import family_named
-from frostline_trainer.process.setup import deterministic_cuda
-from frostline_trainer.step.context import RunContext, has_dropout
+from frostline_trainer.model import seeded_cpu
+from frostline_trainer.process.setup import deterministic_cuda, draws_random_numbers, unit_flops
+from frostline_trainer.step.context import RunContext
 from frostline_trainer.tasks import task_for
+from tests.oracle.anatomy import anatomy_of
 from tests.oracle.models import CLASSES, TOKENS, VOCABULARY, small_batch, small_model
 from tests.oracle.plain_loop import IGNORED, Recipe, Trace, run_plain_loop
+from tests.oracle.plain_loop import seed_of as oracle_seed
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "mixed_bfloat16": torch.float32}
 """Of weights."""
@@ -38,6 +46,7 @@ TASK_OF = {
     "llama_tied": ("llama", "language_modeling"),
 }
 
+ADAPTERS = {"rank": 4, "alpha": 8.0}
 NEVER: tuple[tuple[int, int], ...] = ()
 FREEZING = ((2, 1), (3, 3), (5, 5))
 """(first step, freeze point): nothing, one unit, several, all but the last two blocks and the head."""
@@ -67,6 +76,8 @@ class Case:
     state_ranges: int = 1
     device: str = "cpu"
     loss_chunk_tokens: int = 0
+    adapters: str | tuple[int, ...] = ""
+    adapter_dropout: float = 0.0
 
     def freeze_point_at(self, step: int) -> int:
         """The freeze point in force in `step`."""
@@ -126,7 +137,12 @@ def job_of(case: Case) -> Job:
     family, kind = TASK_OF[case.family]
     return parse_job(
         {
-            "model": {"family": family, "dropout": case.dropout, "untie_on_freeze": case.untie_on_freeze},
+            "model": {
+                "family": family,
+                "dropout": case.dropout,
+                "untie_on_freeze": case.untie_on_freeze,
+                "adapters": _adapters(case),
+            },
             "task": {"kind": kind},
             "data": {"source": "digits", "augmentation": _augmentation(case)},
             "training": {
@@ -149,6 +165,10 @@ def job_of(case: Case) -> Job:
             "cache": {"codec": case.codec, "shadow_audit_fraction": case.audit_fraction},
         }
     )
+
+
+def _adapters(case: Case) -> dict[str, Any] | None:
+    return {**ADAPTERS, "dropout": case.adapter_dropout, "blocks": case.adapters} if case.adapters else None
 
 
 def _augmentation(case: Case) -> dict[str, Any]:
@@ -175,11 +195,13 @@ def build_case(case: Case) -> RunContext:
     cut = family.cut(small_model(case.family, DTYPES[case.dtype], case.dropout, BLOCKS), job.task.kind)
     if case.untie_on_freeze:
         cut.tied = None
+    if case.adapters:
+        with seeded_cpu(seed_of("adapters", 0)):
+            add_adapters(cut, job.model)
     for unit in cut.units:
         unit.to(device)
-    config = cut.model.config
-    return RunContext(job, data, task_for(job, sizes), cut, device, family.hidden_shape(config, sizes),
-                      has_dropout(config), family.forward_flops(config, sizes, job.task.kind))  # fmt: skip
+    return RunContext(job, data, task_for(job, sizes), cut, device, family.hidden_shape(cut.model.config, sizes),
+                      draws_random_numbers(job, cut), unit_flops(family, cut, sizes, job))  # fmt: skip
 
 
 @cache
@@ -203,7 +225,26 @@ def oracle_trace(case: Case) -> Trace:
         mixed_bfloat16=case.dtype == "mixed_bfloat16",
     )
     model = small_model(case.family, dtype, case.dropout, BLOCKS).to(case.device)
+    if case.adapters:
+        adapt(model, case)
     return run_plain_loop(model, batches, recipe)
+
+
+def adapt(model: PreTrainedModel, case: Case) -> None:
+    """Adapters as plain peft puts them in, drawn as docs/protocols.md 1.4 says; the head learns with them."""
+    from peft import LoraConfig, get_peft_model
+
+    units = anatomy_of(model, untie=False).units
+    blocks = blocks_with_adapters(AdaptersSection(blocks=case.adapters), BLOCKS)
+    inside = {id(module) for block in blocks for module in units[1 + block][0].modules()}
+    layers = [name for name, one in model.named_modules() if id(one) in inside and isinstance(one, nn.Linear | Conv1D)]
+    torch.manual_seed(oracle_seed("adapters", 0))
+    sizes = {"r": ADAPTERS["rank"], "lora_alpha": ADAPTERS["alpha"]}
+    get_peft_model(model, LoraConfig(**sizes, lora_dropout=case.adapter_dropout, target_modules=layers))
+    embedding = {id(parameter) for module in units[0] for parameter in module.parameters()}
+    for module in units[-1]:
+        for parameter in module.parameters():
+            parameter.requires_grad_(id(parameter) not in embedding)
 
 
 def _in_type(key: str, value: Tensor, dtype: torch.dtype) -> Tensor:

@@ -155,13 +155,16 @@ def numerics(record: StepRecord) -> tuple[Any, ...]:
 
 
 class HandMadeRun:
-    """Leads workers through generations. ended(): worker ids whose processes are gone. layouts: by number of workers left."""
+    """Leads workers through generations. ended(): worker ids whose processes are gone. layouts: by number of workers left.
+    initial: freeze point of step 1.
+    """
 
     def __init__(self, service: HandController, ended: Any, layouts: Mapping[int, Layout], domains: Mapping[str, str],
-                 decisions: Sequence[Decision] = (), state_ranges: int = 1, backend: Backend = GLOO) -> None:  # fmt: skip
+                 decisions: Sequence[Decision] = (), state_ranges: int = 1, backend: Backend = GLOO,
+                 initial: int = 0) -> None:  # fmt: skip
         self.service, self.told = service, service.told
         self._ended, self._layouts, self._domains, self._decisions = ended, layouts, domains, tuple(decisions)
-        self._state_ranges = state_ranges
+        self._state_ranges, self._initial = state_ranges, initial
         self._backend: Backend = backend
         self.current: Plan | None = None
         self.prepared: Plan | None = None
@@ -274,7 +277,8 @@ class HandMadeRun:
     def _draft(self, placement: Placement, lineage: int, freeze_point: int = 0, decision: int = 0) -> PlanDraft:
         return PlanDraft(
             generation=next_generation(), lineage=lineage, placement=placement, first_worker=self._store(placement.workers),
-            freeze_point=freeze_point, decision_number=decision, domains=self._domains, state_ranges=self._state_ranges,
+            freeze_point=max(freeze_point, self._initial), decision_number=decision, domains=self._domains,
+            state_ranges=self._state_ranges,
         )  # fmt: skip
 
     def _store(self, workers: Sequence[str]) -> Worker:

@@ -76,7 +76,7 @@ async def serve(options: argparse.Namespace, addresses: list[tuple[str, int]], c
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     shards = ShardMap(addresses, redis_password(run_dir))
     await shards.refresh()
-    boundaries = Boundaries()
+    boundaries = Boundaries(options.shared)
     control = CacheControl(shards, boundaries, memory_bytes)
     server, bound = await start_server(
         lambda added: cache_pb2_grpc.add_CacheControlServicer_to_server(control, added), host, options.port, callers
@@ -130,6 +130,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--health-port", type=int, default=0, help="plain-text port of the standard health service; 0: none")
     parser.add_argument("--metrics-port", type=int, default=0, help="port of Prometheus' metrics; 0: none")
     parser.add_argument("--memory-bytes", type=int, default=None, help="limit of all shards together; default: their maxmemory")
+    parser.add_argument("--shared", action="store_true", help="runs come and go: keep what one has left until memory is wanted")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser
 

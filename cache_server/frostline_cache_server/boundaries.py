@@ -35,9 +35,14 @@ class Known:
 
 
 class Boundaries:
-    """All identities that this server has heard of since it started."""
+    """All identities that this server has heard of since it started.
 
-    def __init__(self) -> None:
+    shared: several runs use the cache, one after the other too. Another run may begin at a boundary that one has left, so its
+    values stay until the memory is wanted, and count as promised while they are leased.
+    """
+
+    def __init__(self, shared: bool = False) -> None:
+        self._shared = shared
         self._known: dict[bytes, Known] = {}
 
     def known(self, identity: CacheIdentity) -> Known | None:
@@ -79,14 +84,14 @@ class Boundaries:
     def sweepable(self, now: float, used: int, usable: int) -> dict[bytes, str]:
         """Namespaces to remove from Redis, each with the reason.
 
-        What was left behind by a moved boundary goes as soon as nobody leases it. What merely nobody leases goes when the
-        memory is wanted, least recently leased first in the answer.
+        What was left behind by a moved boundary goes as soon as nobody leases it, unless the cache is shared. What merely
+        nobody leases goes when the memory is wanted, least recently leased first in the answer.
         """
         idle = sorted((entry for entry in self._known.values() if not entry.in_use(now)), key=Known.last_use)
         pressed = (usable > 0 and used > PRESSURE_SHARE * usable) or self._short(now)
         reasons = {}
         for entry in idle:
-            if entry.succeeded_by is not None:
+            if entry.succeeded_by is not None and not self._shared:
                 reasons[entry.identity.namespace()] = f"boundary {entry.identity.boundary} was left and its leases ran out"
             elif pressed:
                 reasons[entry.identity.namespace()] = f"boundary {entry.identity.boundary} has no lease and memory is wanted"
@@ -108,5 +113,5 @@ class Boundaries:
         return sum(
             entry.admission.promised_bytes
             for key, entry in self._known.items()
-            if key != namespace and entry.in_use(now) and entry.succeeded_by is None
+            if key != namespace and entry.in_use(now) and (entry.succeeded_by is None or self._shared)
         )

@@ -16,73 +16,32 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from frostline_contract.job import Job, dump_job, load_job
-from frostline_contract.mesh import with_degrees
 from frostline_contract.run_directory import RunDirectory
-from frostline_contract.run_status import status_word
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.run_folder import find_run_folder, new_run_folder
 from frostline_controller.cli.status import read_status
 from frostline_controller.command_process import Command, JobMistake, RunError, mistakes
 from frostline_controller.planner.forecast import forecast
+from frostline_controller.run_result import RunResult
+from frostline_controller.sweep.grid import checked_axis
+from frostline_controller.sweep.planning import new_sweep_folder, planned_runs, sweep_name
+from frostline_controller.sweep.result import SweepResult
 
 __all__ = [
-    "JobLike", "JobMistake", "Run", "RunError", "RunResult", "plan", "result", "resume", "run", "start", "status", "verify",
+    "JobLike", "JobMistake", "Run", "RunError", "RunResult", "SweepResult", "plan", "result", "resume", "resume_sweep", "run",
+    "start", "status", "sweep", "verify",
 ]  # fmt: skip
 
 JobLike = Job | Mapping[str, Any] | str | Path
 """A checked Job, a mapping as a job file holds it, or the path of a job file. Relative paths in a mapping are relative to the
 working directory, those in a file to the file."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A view of a run directory (docs/run-directory.md has every schema)."""
-
-    directory: Path
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """result.json. Raises FileNotFoundError where the run has not ended."""
-        return json.loads(RunDirectory(self.directory).result.read_text(encoding="utf-8"))
-
-    @property
-    def status(self) -> str:
-        """completed, suspended, failed or cancelled."""
-        return status_word(str(self.result["status"]))
-
-    @property
-    def steps(self) -> int:
-        """The last committed step."""
-        return int(self.result["steps"])
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of final weights and optimizer state: the same on any placement (docs/protocols.md 1.10)."""
-        return str(self.result["digest"])
-
-    @property
-    def final(self) -> dict[str, float]:
-        """Loss and metrics on the test split."""
-        return dict(self.result["final"])
-
-    @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """The surviving records by step, one a step: what a rollback or a restore took back is left out."""
-        records = RunDirectory(self.directory).read_records().surviving
-        return [with_degrees(line) for line in records]
-
-    @property
-    def model_directory(self) -> Path:
-        """What `save_pretrained` wrote: `AutoModel...from_pretrained` takes it."""
-        return RunDirectory(self.directory).model
 
 
 class Run:
@@ -189,6 +148,57 @@ def resume(
     return Run(Path(directory).resolve(), words, quiet).wait()
 
 
+def sweep(
+    job: JobLike,
+    vary: Mapping[str, Sequence[Any]],
+    *,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    side_by_side: int = 1,
+    overrides: Mapping[str, Any] | None = None,
+    quiet: bool = True,
+    report: bool = True,
+) -> SweepResult:
+    """Train a job once for every combination of varied fields, as `frostline sweep` does; returns when all runs have ended.
+
+    A run that fails ends no other: its state says so. A sweep that was stopped (Ctrl-C) returns too, with runs to go.
+
+    Args:
+        job: what to train.
+        vary: dotted fields of the job, and the values that each has in turn; the last one changes fastest.
+        out: the sweep's directory, new or empty; None: runs/sweep-<name>, runs/sweep-<name>-2, ...
+        workers: worker processes of all runs together; None: what the job says, for each.
+        side_by_side: runs at a time.
+        overrides: dotted fields and their values, for every run.
+        quiet: no progress on the terminal.
+        report: draw each run's report.html.
+
+    Raises:
+        JobMistake: the job, a value or the directory is wrong.
+        RunError: the sweep itself came to nothing.
+    """
+    varied = [word for field, values in vary.items() for word in ("--vary", f"{field}={json.dumps(list(values))}")]
+    options = [*_option("--workers", workers), "--side-by-side", str(side_by_side), *_ending(quiet, report)]
+    with _job_file(job) as file:
+        with mistakes():
+            axes = [checked_axis(field, values) for field, values in vary.items()]
+            settings = _settings(overrides)
+            runs = planned_runs(file, settings, axes, workers, side_by_side)
+            folder = new_sweep_folder(sweep_name(file, settings, runs), None if out is None else str(out))
+        return _swept(["sweep", "-f", file, *varied, "--out", str(folder), *_set_options(overrides), *options], folder, quiet)
+
+
+def resume_sweep(
+    directory: str | Path, *, workers: int | None = None, retry_failed: bool = False, quiet: bool = True, report: bool = True
+) -> SweepResult:
+    """Go on with a sweep that stopped, as `frostline sweep --resume` does: with what has not ended, and nothing that has.
+
+    retry_failed: also with runs that failed or were cancelled. Raises JobMistake and RunError.
+    """
+    options = [*_option("--workers", workers), *(["--retry-failed"] if retry_failed else []), *_ending(quiet, report)]
+    return _swept(["sweep", "--resume", str(directory), *options], Path(directory).resolve(), quiet)
+
+
 def result(directory: str | Path) -> RunResult:
     """The run in a directory, ended or not. Raises FileNotFoundError where there is none."""
     folder = Path(directory).resolve()
@@ -221,18 +231,38 @@ def status(directory: str | Path) -> dict[str, Any]:
             return _plain(read_status(folder, client)[0])
 
 
-def verify(directory: str | Path, *, steps: Sequence[int] = ()) -> str:
-    """Compute steps of a run again in one process and compare their bits, as `frostline verify` does.
+def verify(directory: str | Path, *, steps: Sequence[int] = (), quiet: bool = True) -> str:
+    """Compute steps of a run again in one process (the trainer's verifier, which needs torch) and compare their bits.
 
-    steps: none: one after each checkpoint, and the last. Returns what the verifier says of each step. Raises RunError (code 1)
-    where a bit differs, JobMistake where a step was never recorded.
+    Args:
+        directory: of the run.
+        steps: none: one after each checkpoint, and the last.
+        quiet: return what the verifier says of each step; else it goes to standard output as it comes, and "" is returned.
+
+    Raises:
+        RunError: a bit differs (code 1).
+        JobMistake: there is no run, or a step was never recorded.
     """
+    with mistakes():
+        folder = find_run_folder(str(directory))
     chosen = ["--steps", ",".join(str(step) for step in steps)] if steps else []
-    return Command(["verify", str(directory), *chosen], quiet=True).end()
+    return Command([str(folder), *chosen], quiet, module="frostline_trainer.verify").end()
 
 
 def _ending(quiet: bool, report: bool) -> list[str]:
     return [*(["--quiet"] if quiet else []), *([] if report else ["--no-report"])]
+
+
+def _swept(words: Sequence[str], folder: Path, quiet: bool) -> SweepResult:
+    """Carry a sweep out. Runs that failed are no error of it: each says so itself."""
+    command = Command(words, quiet)
+    try:
+        command.end(also=(exit_codes.DRAINED,))
+    except RunError as error:
+        found = SweepResult(folder)
+        if error.code != exit_codes.FAILED or not found.failed:
+            raise
+    return SweepResult(folder)
 
 
 def _steer(directory: Path, kind: str) -> str:
@@ -248,7 +278,7 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 def _checked(file: str, overrides: Mapping[str, Any] | None) -> Job:
     """The job of a file with the overrides. Raises JobMistake."""
     with mistakes():
-        return load_job(file, [f"{path}={json.dumps(value)}" for path, value in (overrides or {}).items()])
+        return load_job(file, _settings(overrides))
 
 
 @contextlib.contextmanager
@@ -267,9 +297,13 @@ def _job_file(job: JobLike) -> Iterator[str]:
         yield file.name
 
 
+def _settings(values: Mapping[str, Any] | None) -> list[str]:
+    """`field=value`; values are written as JSON, which is YAML."""
+    return [f"{path}={json.dumps(value)}" for path, value in (values or {}).items()]
+
+
 def _set_options(values: Mapping[str, Any] | None) -> list[str]:
-    """--set options; values are written as JSON, which is YAML."""
-    return [word for path, value in (values or {}).items() for word in ("--set", f"{path}={json.dumps(value)}")]
+    return [word for setting in _settings(values) for word in ("--set", setting)]
 
 
 def _option(name: str, value: Any) -> list[str]:

@@ -3,15 +3,17 @@
 import contextlib
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import CommandError
+from frostline_controller.cluster.local.child import mortal, python_module
+
+COMMAND_LINE = "frostline_controller.cli.main"
 
 
-class RunError(Exception):
+class RunError(CommandError):
     """The command did not succeed. code: its exit status (`frostline_controller.cli.exit_codes`); the text is its message."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -24,23 +26,54 @@ class JobMistake(RunError, ValueError):
 
 
 class Command:
-    """A command that is carried out in a process of its own.
+    """A command, or another module of ours, that is carried out in a process of its own.
 
     The process has a session of its own: it hears of Ctrl-C from us alone, and so exactly once, whoever our terminal tells as
     well. Its standard output is kept where `quiet`, else it goes where ours goes.
+
+    Args:
+        words: of the command line, without `frostline`.
+        quiet: keep its standard output.
+        dies_with_us: the kernel kills it where we are killed. Then call from a thread that lives as long.
+        module: that the words are given to.
+        environment: of the process; None: ours.
     """
 
-    def __init__(self, words: Sequence[str], quiet: bool) -> None:
-        self._name = words[0]
+    def __init__(
+        self, words: Sequence[str], quiet: bool, dies_with_us: bool = False, module: str = COMMAND_LINE,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self._name = f"frostline {words[0]}" if module == COMMAND_LINE else module
+        command = [*python_module(module), *words]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "frostline_controller.cli.main", *words],
+            mortal(command) if dies_with_us else command,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if quiet else None, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
+            start_new_session=True, env=environment,
         )  # fmt: skip
 
     @property
     def running(self) -> bool:
         return self._process.poll() is None
+
+    def interrupt(self) -> None:
+        """Ctrl-C: a run drains; the second time it stops at once."""
+        if self.running:
+            self._process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """SIGKILL; what it had started for itself dies with it."""
+        if self.running:
+            self._process.kill()
+        self._process.wait()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ends within so many seconds. Ctrl-C is passed on, as by `end`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
+                self._process.wait(seconds)
+            except KeyboardInterrupt:
+                self.interrupt()
+        return not self.running
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Until it is so, or the process has ended."""
@@ -61,13 +94,15 @@ class Command:
             try:
                 said, complaints = self._process.communicate()
             except KeyboardInterrupt:
-                self._process.send_signal(signal.SIGINT)
+                self.interrupt()
         code = self._process.returncode
         if code == exit_codes.DONE or code in also:
             return said or ""
+        if code == -signal.SIGINT:
+            raise RunError(exit_codes.INTERRUPTED, f"`{self._name}` was interrupted")
         message = complaints.strip().removeprefix("frostline: ")
         if not message:
-            message = (said or "").strip() or f"`frostline {self._name}` ended with code {code}"
+            message = (said or "").strip() or f"`{self._name}` ended with code {code}"
         raise (JobMistake if code == exit_codes.USER_MISTAKE else RunError)(code, message)
 
 

@@ -26,11 +26,11 @@ nitpicky = True
 NAVIGATION = {
     "Start": ["docs/concepts", "docs/tutorial", "docs/troubleshooting"],
     "Use": [
-        "docs/job-reference", "docs/run-directory", "docs/python-api", "docs/faults", "docs/extending", "docs/clusters",
-        "charts/frostline/README", "docs/security",
+        "docs/job-reference", "docs/simulate", "docs/run-directory", "docs/sweeps", "docs/python-api", "docs/faults",
+        "docs/extending", "docs/clusters", "charts/frostline/README", "docs/security",
     ],
     "Understand": ["docs/design", "docs/protocols", "docs/grpc", "docs/glossary"],
-    "Measured": ["docs/benchmarks", "docs/comparison/digits", "docs/comparison/reviews"],
+    "Measured": ["docs/benchmarks", "docs/comparison/digits", "docs/comparison/reviews", "docs/comparison/published"],
     "Change": ["CONTRIBUTING", "docs/testing", "CHANGELOG"],
     "Decisions": sorted(f"docs/adr/{file.stem}" for file in (ROOT / "docs" / "adr").glob("*.md")),
 }  # fmt: skip

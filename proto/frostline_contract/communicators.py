@@ -8,6 +8,8 @@ PAIR_CTAS = 4
 """Thread blocks of a channel's kernels at most: they wait beside computations."""
 GROUP_CTAS = 16
 """Of a collective's."""
+LEVELS = 2
+"""Groups over which replicas sum where several share each machine: four of them at least."""
 CTA_BYTES = 24 << 20
 """What is planned for one thread block: above what was seen, and not yet measured by this project."""
 GENERATIONS = 2
@@ -21,5 +23,6 @@ def channels_of(pp_degree: int) -> int:
 
 def most_communicator_bytes(workers: int) -> int:
     """The most that a member's communicators are planned to take in any shape of so many workers, those of two generations."""
-    blocks = channels_of(workers) * PAIR_CTAS + GROUP_CTAS if workers > 1 else 0
+    groups = 0 if workers < 2 else LEVELS if workers >= 4 else 1
+    blocks = channels_of(workers) * PAIR_CTAS + groups * GROUP_CTAS
     return GENERATIONS * blocks * CTA_BYTES

@@ -14,9 +14,12 @@ class IntervalStatistics(Frozen):
     """What decisions read (docs/protocols.md 6.3): nothing measured by a clock, nothing that depends on the placement.
 
     unit_gradient_norms: root mean square over the interval's accepted steps of each unit's gradient L2 norm, before
-    clipping; 0.0 for frozen units (docs/design.md 6: Eq. (1)). unit_parameters: parameter count of each unit.
+    clipping; 0.0 for frozen units (docs/design.md 6: Eq. (1)). unit_parameters: how many
+    parameters of each unit learn where it does.
     unit_forward_flops: forward FLOPs of one sample through each unit. learning_rate: at the last step.
     learning_rate_peak: the highest so far, so that a drop shows. accepted_steps: steps not refused as non-finite.
+    unit_output_changes: how far each unit's outputs on the probe's samples have moved since the interval before, 0 to 1
+    (`frostline_trainer.step.probing`); 0.0 for frozen units and the head; empty where nothing was compared.
     """
 
     number: int
@@ -32,6 +35,7 @@ class IntervalStatistics(Frozen):
     loss_mean: float
     accepted_steps: int
     guard: GuardReading | None = None
+    unit_output_changes: tuple[float, ...] = ()
 
 
 class UnitProfile(Frozen):
@@ -39,7 +43,8 @@ class UnitProfile(Frozen):
 
     forward_seconds, backward_seconds: a micro-batch. parameter_bytes: weights. optimizer_bytes: moments.
     activation_bytes: what one micro-batch keeps for its backward. output_bytes: what crosses to the next unit. working_bytes: the
-    most that its forward or backward takes beyond that at any time; 0: not measured.
+    most that its forward or backward takes beyond that at any time; 0: not measured. still_bytes: of the weights those that never
+    learn, below adapters.
     """
 
     forward_seconds: float
@@ -49,6 +54,12 @@ class UnitProfile(Frozen):
     activation_bytes: int
     output_bytes: int
     working_bytes: int = 0
+    still_bytes: int = 0
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of the weights that learn where the unit does."""
+        return self.parameter_bytes - self.still_bytes
 
 
 class WorkerProfile(Frozen):
@@ -76,13 +87,15 @@ class MemoryUse(Frozen):
 
     peak_bytes: the most that tensors held; on a CPU the most that the process ever held, with interpreter, libraries and data.
     limit_bytes: what the worker may use; 0: unknown. communicator_bytes: what the device had less after the generation's NCCL
-    communicators were connected. communicators: how many those are.
+    communicators were connected. communicators: how many those are. tensor_bytes: the most that tensors held in a step, on a CPU
+    counted where placement.worker_memory_bytes is set; 0: not counted.
     """
 
     peak_bytes: int = 0
     limit_bytes: int = 0
     communicator_bytes: int = 0
     communicators: int = 0
+    tensor_bytes: int = 0
 
 
 class LinkProfile(Frozen):

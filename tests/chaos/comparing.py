@@ -6,9 +6,12 @@ from collections.abc import Collection
 from typing import Any
 
 from frostline_contract.annotations import PLAN
+from frostline_contract.intervals import DecisionCalendar
+from frostline_controller.decisions.next_decision import decision_of_line
+from frostline_controller.decisions.surviving import timeline
 from frostline_controller.run.durable import decode_state
 from frostline_trainer.data.order import PADDING, BatchOrder
-from tests.chaos.jobs import STEPS
+from tests.chaos.jobs import INTERVAL, LAG, STEPS
 from tests.e2e.runs import Ended
 
 NUMERICS = (
@@ -18,10 +21,11 @@ NUMERICS = (
 DECIDED = ("number", "interval", "effective_step", "freeze_point", "decision_kind", "rollback_to_step", "void")
 
 
-def differences(ended: Ended, reference: Ended, late: Collection[int] = ()) -> list[str]:
+def differences(ended: Ended, reference: Ended, late: Collection[int] = (), replayed: bool = False) -> list[str]:
     """What of the results is not bit for bit that of `reference`, and what is there twice or missing.
 
-    late: decisions that came too late and changed nothing: `reference` is a replay, which knows nothing of them.
+    late: decisions that came too late and changed nothing. replayed: `reference` is a replay, which knows of none of these, nor
+    of what was decided and taken back again: what counts is what was in force in the end.
     """
     if ended.code != 0:
         return [f"exit status {ended.code}"]
@@ -31,7 +35,8 @@ def differences(ended: Ended, reference: Ended, late: Collection[int] = ()) -> l
         if wrong:
             found.append(f"step {ours['step']} differs in {', '.join(wrong)}: {ours[wrong[0]]!r} and not {theirs[wrong[0]]!r}")
             break
-    ours, theirs = ({line for line in decided(run) if line[0] not in late} for run in (ended, reference))
+    what = in_force_by_number if replayed else decided
+    ours, theirs = ({line for line in what(run) if line[0] not in late} for run in (ended, reference))
     if ours != theirs:
         found.append(f"decisions {sorted(ours)} and not {sorted(theirs)}")
     if ended.result["digest"] != reference.result["digest"]:
@@ -49,6 +54,13 @@ def bits(value: Any) -> str:
 def decided(ended: Ended) -> set[tuple[Any, ...]]:
     """Decisions without their lineage: what is decided again after a restore must say the same."""
     return {tuple(line[name] for name in DECIDED) for line in ended.decisions}
+
+
+def in_force_by_number(ended: Ended) -> set[tuple[Any, ...]]:
+    """(number, effective step, freeze point) of the decisions that survive; a rollback stands where what it took back stood."""
+    calendar = DecisionCalendar(interval_steps=INTERVAL, lag_steps=LAG, total_steps=STEPS)
+    kept = timeline([decision_of_line(line) for line in ended.decisions], calendar).values()
+    return {(one.number, one.effective_step, one.freeze_point) for one in kept if not one.void}
 
 
 def voids(ended: Ended) -> set[int]:

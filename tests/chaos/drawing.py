@@ -62,7 +62,7 @@ class _Draw:
     def whole(self) -> Case:
         """Faults that the survivors should make good, one at a time or in each other's wake."""
         rng = self._rng
-        variant = rng.choices(("vit", "tied", "hurt", "replicas", LOADED), (50, 18, 16, 8, 8))[0]
+        variant = rng.choices(("vit", "tied", "hurt", "replicas", LOADED, "early"), (42, 18, 16, 8, 8, 8))[0]
         if variant == "replicas":
             return self._replicas()
         workers = rng.choice((4, 4, 5, 6))

@@ -84,6 +84,7 @@ def jobs() -> list[Case]:
         case("rolled-back", [planned("kill_worker", 11, 1, "rollback")], variant="hurt", shape=(2, 2)),
         case("replicas", [killed], variant="replicas", shape=(1, 2)),
         case("in-an-audit", [planned("kill_worker", 15, 1, "audit")], shape=(2, 2), audit_every=5),
+        case("early", [killed, planned("kill_worker", 26, 0, "freeze")], variant="early", shape=(2, 2), cache=True),
         case("gpipe", [killed], schedule="gpipe", shape=(2, 2)),
         case("interleaved", [killed], schedule="interleaved_1f1b", virtual_stages=2, shape=(2, 2)),
         case("pairs", [planned("kill_pod", 14, 1)], workers_per_pod=2, min_workers=3, shape=(2, 2)),

@@ -1,5 +1,5 @@
 """What chaos trains: tiny jobs of 40 steps that clip and freeze; one whose guard rolls back, one whose batch grows with the
-replicas. Everything here is numerics; cases change the rest."""
+replicas, one that begins frozen. Everything here is numerics; cases change the rest."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -135,4 +135,15 @@ _LOADED = Variant(
     num_units=8,
 )
 
-VARIANTS = {variant.name: variant for variant in (_VIT, _TIED, _HURT, _REPLICAS, _LOADED)}
+_EARLY = Variant(
+    "early",
+    {
+        **_VIT.values,
+        "name": "chaos-early",
+        # Two units are frozen from step 1; then everything counts as settled, and the caps say how deep.
+        "freeze": {**_REST["freeze"], "initial_units": 2, "policy": {"name": "plasticity", "settled_share": 1.0}},
+    },
+    num_units=8,
+)
+
+VARIANTS = {variant.name: variant for variant in (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY)}

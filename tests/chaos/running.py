@@ -93,7 +93,7 @@ class Laboratory:
             late, complaints = self._late(case, ended, timeline)
             problems += [*verdict.complaints, *complaints]
             replay = late or case.changes_numerics
-            problems += differences(ended, self._replayed(case, ended) if replay else reference, late)
+            problems += differences(ended, self._replayed(case, ended) if replay else reference, late, replayed=bool(replay))
         except (KeyError, ValueError, OSError) as broken:
             problems.append(f"the run directory cannot be read: {broken!r}")
         if case.seed is None and timeline is not None and len(timeline.hits) < len(case.faults):

@@ -106,7 +106,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     ),
     "too little memory": (
         lambda folder: {"placement": {"worker_memory_bytes": 1000}},
-        "bytes a worker and the cap is 1,000; add workers",
+        "bytes a worker, and placement.worker_memory_bytes is 1,000; raise placement.workers",
     ),
 }
 

@@ -89,6 +89,19 @@ def test_a_killed_redis_changes_nothing_but_speed(one_worker: Ended, workshop: W
     assert sum(hits[-10:]) > 0, "it came back empty, and was filled again"
 
 
+def check_ledger(ended: Ended, workers: int) -> None:
+    """Each worker-second has one use, losses and a killed controller included; the records and the clock say what it may be."""
+    ledger, records = ended.result["ledger"], ended.records
+    used, total = ledger["used"], ledger["worker_seconds"]
+    assert sum(used.values()) == pytest.approx(total) and min(used.values()) >= 0.0
+    in_steps = sum(record["step_seconds"] * record["degrees"]["pp"] * record["degrees"]["dp"] for record in records)
+    assert used["lost"] > 0.0 and used["reshaping"] > 0.0
+    # A replacement is there for a moment beside whom it replaces.
+    assert in_steps < total < (workers + 1) * ended.result["wall_seconds"]
+    assert json.loads((ended.folder / "ledger.json").read_text())["ledger"] == ledger
+    assert ledger["saved_estimates"]["freezing"] > 0.0
+
+
 def test_preemptions_cost_no_step(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
     """With notice, without, and with a controller that dies too; every unit is kept in two nodes, so nothing is lost."""
     faults = [
@@ -110,6 +123,7 @@ def test_preemptions_cost_no_step(one_worker: Ended, workshop: Workshop, tmp_pat
     assert len(told) == 4
     assert told[1] == "planned: kill_worker of trainer-1 at step 22 in exchange"
     assert len(ended.events("failure")) >= 2, ended.lines("events.jsonl")
+    check_ledger(ended, workers=3)
 
 
 def test_a_reclaim_of_all_nodes_pauses_the_run_and_it_goes_on_by_itself(
@@ -161,6 +175,8 @@ def test_a_spare_worker_takes_a_lost_pods_place_at_once(one_worker: Ended, works
     before, after = (set(ended.plans[index]["placement"]["workers"]) for index in (answer - 1, answer))
     assert (len(before), len(after), len(before & after)) == (2, 2, 1), "the spare is the second"
     assert not ended.events("join"), "the replacement is the next spare"
+    check_ledger(ended, workers=3)
+    assert ended.result["ledger"]["used"]["idle"] > 3.0, "a spare worker was there for slow steps"
 
 
 def test_a_node_that_was_cut_off_publishes_nothing_and_is_not_taken_back(

@@ -38,6 +38,20 @@ def test_any_number_of_workers_ends_with_the_same_bits(workers: int, one_worker:
     assert sum(record["cache_hits"] for record in ended.records) > 100
 
 
+def test_a_model_that_does_not_fit_one_worker_is_trained_by_a_pipeline(
+    one_worker: Ended, workshop: Workshop, tmp_path: Path
+) -> None:
+    needed = one_worker.plans[0]["placement"]["predicted_peak_bytes"]
+    cap = int(0.8 * needed)
+    ended = workshop.run(tmp_path / "capped", {"placement": {"worker_memory_bytes": cap}}, "--workers", "2")
+    assert ended.digest == one_worker.digest
+    assert ended.plans[0]["placement"]["degrees"] == {"dp": 1, "pp": 2}
+    assert all(plan["placement"]["predicted_peak_bytes"] <= cap for plan in ended.plans)
+    told = ended.result["memory"]
+    assert all(0 < row["tensor_bytes"] <= cap for row in told), told
+    assert not ended.events("memory_over_cap")
+
+
 def test_a_replay_takes_every_decision_from_another_run(one_worker: Ended, workshop: Workshop, tmp_path: Path) -> None:
     changes = {"freeze": {"policy": {"name": "gradient_argmin", "points": {}}}, "elastic": {"cache": False}}
     ended = workshop.run(tmp_path / "again", changes, "--workers", "2", "--replay", str(one_worker.folder))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jwt
+import torch
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.protobuf.message import DecodeError
 
@@ -19,6 +20,7 @@ from frostline_rpc.convert import to_message, to_record
 from frostline_rpc.errors import DomainError, InvalidRequest
 from frostline_rpc.projected import ProjectedTokens
 from frostline_trainer.cache.resp import Connection, ConnectionFault
+from frostline_trainer.step.packing import pack, unpack
 from tests.fuzz.mutating import mutated, with_another_value
 from tests.fuzz.subject import Subject, synthetic_run
 
@@ -138,7 +140,7 @@ class RoleTokens(Subject):
 class PodTokens(Subject):
     """Tokens of a cluster, their signatures good or broken, their claims of odd shapes."""
 
-    name, share = "pod tokens", 0.04
+    name, share = "pod tokens", 0.02
 
     def __init__(self) -> None:
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -161,4 +163,22 @@ class PodTokens(Subject):
         assert caller is None or caller.role == "worker"
 
 
-SUBJECTS = (Replies, CachedValues, Messages, RoleTokens, PodTokens)
+class MovedStates(Subject):
+    """A piece's state as another member sends it: tensors come of it, or it is refused."""
+
+    name, share = "moved states", 0.02
+
+    def __init__(self) -> None:
+        row = pack({"weight/a": torch.arange(12.0).reshape(3, 4), "step/a": torch.tensor(3.0)})
+        self._whole = row.numpy().tobytes()
+
+    def run(self, rng: random.Random) -> None:
+        said = mutated(self._whole, rng)
+        try:
+            found = unpack(torch.frombuffer(bytearray(said), dtype=torch.uint8) if said else torch.empty(0, dtype=torch.uint8))
+        except RuntimeError:
+            return
+        assert sum(tensor.nbytes for tensor in found.values()) <= len(said)
+
+
+SUBJECTS = (Replies, CachedValues, Messages, RoleTokens, PodTokens, MovedStates)

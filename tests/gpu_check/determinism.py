@@ -12,6 +12,8 @@ from frostline_contract.plan import GenerationId, Plan
 from frostline_trainer.replication.inventory import Holdings
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.digests import world_digest
+from frostline_trainer.step.side_copies import await_copies
+from frostline_trainer.step.unit_state import export_unit, unit_digest
 from tests.benchmarks.stepper import Stepper
 from tests.benchmarks.subjects import new_context
 from tests.engine_member import run_member
@@ -37,7 +39,9 @@ def determinism(setting: Setting) -> None:
     sizes = ("gpt2",) if setting.quick else subjects.FAMILIES
     small = [(family, precision) for family in families for precision in precisions]
     large = [(family, precision) for family in sizes for precision in precisions if precision in LARGE_PRECISIONS]
-    setting.told.expect([_small(*one) for one in small] + [_large(*one) for one in large] + [PROBE, PLACES, SYNCHRONISATIONS])
+    setting.told.expect(
+        [_small(*one) for one in small] + [_large(*one) for one in large] + [PROBE, COPIES, PLACES, SYNCHRONISATIONS]
+    )
     for precision in ORACLE_TYPES:
         if not accepted(precision, setting.device):
             setting.told.tell(f"every family in {precision}", Verdict.UNSEEN, f"no job may say so on {setting.device}")
@@ -46,6 +50,7 @@ def determinism(setting: Setting) -> None:
     ask_probe(setting)
     for family, precision in large:
         ask_large(setting, family, precision)
+    ask_copies(setting)
     ask_places(setting)
     count_synchronisations(setting)
 
@@ -62,6 +67,7 @@ def accepted(precision: str, device: str) -> bool:
 # ---- small models
 
 PROBE = "the start-up probe gives the same digest twice"
+COPIES = "what a checkpoint copies while the next steps run is the state of its own step"
 PLACES = "whether a sample's bits depend on its place in a micro-batch (a block of the larger gpt2; 1: they do not)"
 SYNCHRONISATIONS = "operations of a step that make the host wait for the device"
 
@@ -121,6 +127,23 @@ def one_worker(context: RunContext, freeze_point: int = 0) -> Plan:
     placement = Layout(1, 1).placement(0).model_copy(update={"stage_bounds": (0, context.num_units)})
     return Plan(generation=GenerationId(incarnation=1, counter=0), lineage=0, start="fresh", freeze_point=freeze_point,
                 placement=placement)  # fmt: skip
+
+
+def ask_copies(setting: Setting) -> None:
+    """Copies are given to the device and not waited for; two updates follow at once."""
+    context = subjects.build("gpt2", setting.device, "float32")
+    stepper = Stepper(context, one_worker(context))
+    stepper.step()
+    states = {unit: export_unit(unit, module, context.moments) for unit, module in enumerate(context.cut.units)}
+    then = {unit: unit_digest(state) for unit, state in states.items()}
+    copies, copied = context.copies.of(states)
+    for _ in range(STEPS):
+        stepper.step()
+    await_copies(copied)
+    same = sum(unit_digest(copies[unit]) == then[unit] for unit in states)
+    moved_on = sum(unit_digest(state) != then[unit] for unit, state in states.items())
+    words = f"{same} of {len(states)} units as they were, {moved_on} have moved on"
+    setting.told.judge(COPIES, same == moved_on == len(states), words)
 
 
 def ask_places(setting: Setting) -> None:

@@ -18,8 +18,9 @@ from frostline_trainer.step.alignment import is_aligned
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.evaluation import evaluate
 from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.packing import pack, unpack
 from frostline_trainer.step.run_state import RunState
-from frostline_trainer.step.unit_state import export_unit, import_unit, pack, unpack
+from frostline_trainer.step.unit_state import export_unit, import_unit
 from tests.cache_stack import CacheStack, cache_stack, wait_until
 from tests.engine_member import Run, train_step
 from tests.exact_cases import LEAVES, Case
@@ -53,11 +54,11 @@ class Walk:
     """Watches every call of a unit: its operands, weights, gradients and what comes back in the backward."""
 
     def __init__(self, context: RunContext) -> None:
-        self.calls, self.faults = 0, list[str]()
+        self.calls, self.gradients, self.faults = 0, 0, list[str]()
         self._context = context
         for number, unit in enumerate(context.cut.units):
             unit.register_forward_pre_hook(lambda unit, given, number=number: self._look(number, unit, *given))
-            unit.register_full_backward_pre_hook(lambda unit, grads, number=number: self._note(number, "gradient", *grads))
+            unit.register_forward_hook(lambda unit, given, output, number=number: self._follow(number, output))
 
     def _look(self, number: int, unit: torch.nn.Module, hidden: torch.Tensor | None, inputs: dict[str, torch.Tensor]) -> None:
         self.calls += 1
@@ -70,6 +71,19 @@ class Walk:
             self._note(number, f"moment of {name}", *(m for m in moments.values() if isinstance(m, torch.Tensor)))
         for name, buffer in unit.named_buffers():
             self._note(number, name, buffer)
+
+    def _follow(self, number: int, output: torch.Tensor) -> None:
+        """Look at the gradient of a unit's output when it comes.
+
+        The library's hook for a module's backward is meant for modules whose inputs have gradients, and warns of others: the
+        first unit that learns has none.
+        """
+        if output.requires_grad:
+            output.register_hook(lambda gradient: self._arrive(number, gradient))
+
+    def _arrive(self, number: int, gradient: torch.Tensor) -> None:
+        self.gradients += 1
+        self._note(number, "gradient", gradient)
 
     def _note(self, number: int, what: str, *tensors: torch.Tensor) -> None:
         self.faults += [f"unit {number}: {what} at {t.data_ptr() % 64}" for t in tensors if not is_aligned(t)]
@@ -114,5 +128,5 @@ def test_from_a_checkpoint_by_a_message_through_the_cache(plan_fields: dict, sta
         pytest.skip(f"no run caches whole micro-batches on this machine: {context.place_dependence}")
     walk = Walk(context)
     assert train(context, stack, walk, **plan_fields) > 0
-    assert walk.calls > 100
+    assert walk.calls > 100 and walk.gradients > 100
     assert not walk.faults, walk.faults[:5]

@@ -13,13 +13,13 @@ from tests.simulated_members import in_threads
 CPU = torch.device("cpu")
 
 
-def links_of(layout: Layout, machines: str) -> list[Links]:
-    """What each member measures; machines: a letter each, by global rank."""
+def links_of(layout: Layout, machines: str, levels: bool = False) -> list[Links]:
+    """What each member measures; machines: a letter each, by global rank. levels: sums go over machines."""
     count, port = layout.pp_degree * layout.dp_degree, engine_member.store_port()
     plan = make_plan(Segment(layout, 1), None, [port] * count)
 
     def measure(index: int) -> Links:
-        groups = form_groups(plan, f"w{index}")
+        groups = form_groups(plan, f"w{index}", machine=machines[index] if levels else "")
         try:
             return measure_links(groups, plan.placement.shape.mesh, Endpoint(machines[index], CPU, HostClock()))
         finally:
@@ -50,3 +50,9 @@ def test_every_member_measures_its_own_links_by_kind(layout: Layout, machines: s
 
 def test_a_lone_worker_measures_nothing() -> None:
     assert links_of(Layout(1, 1), "a") == [Links()]
+
+
+def test_sums_over_machines_are_measured_level_by_level() -> None:
+    for links in links_of(Layout(1, 4), "aabb", levels=True):
+        assert links.near is not None and links.far is not None
+        assert links.near.reduce_bandwidth_bytes_per_second > 0 and links.far.reduce_bandwidth_bytes_per_second > 0

@@ -7,8 +7,13 @@ from dataclasses import replace
 import pytest
 
 from frostline_contract.operations import Operation
+from frostline_contract.plan import Plan
 from frostline_contract.schedules import BUILT_IN, Schedule
+from frostline_trainer.generations.groups import Groups
+from frostline_trainer.step.exchange import Levels
+from tests import engine_member
 from tests.exact_cases import Case
+from tests.forming import form_groups
 from tests.hand_made_plans import Layout, Segment
 from tests.integration.test_exactness import FAMILIES, differences
 from tests.simulated_kills import PHASES, kill_over_simulated_nccl
@@ -134,3 +139,21 @@ def test_a_split_backward_has_the_bits_of_a_whole_one(
     monkeypatch.setitem(BUILT_IN, "split", Schedule(split))
     for case in (Case(family, dropout=0.0), Case(family, dropout=0.0, activation_checkpointing=True)):
         assert differences(case, run_simulated(case, layout, network)) == []
+
+
+@pytest.mark.parametrize(("layout", "machines"), [(Layout(1, 4), "aabb"), (Layout(2, 4), "aaaabbbb")], ids=str)
+def test_replicas_that_share_machines_sum_over_two_levels(
+    layout: Layout, machines: str, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oracle's bits, though no sum goes over all replicas at once."""
+    formed: list[Groups] = []
+
+    def on_machines(plan: Plan, worker_id: str, *arguments: object) -> Groups:
+        groups = form_groups(plan, worker_id, *arguments, machine=machines[plan.participants.index(worker_id)])  # type: ignore[arg-type]
+        formed.append(groups)
+        return groups
+
+    monkeypatch.setattr(engine_member, "form_groups", on_machines)
+    case = case_of("vit")
+    assert differences(case, run_simulated(case, layout, network)) == []
+    assert formed and all(isinstance(groups.replicas, Levels) and "dp" not in groups.lines for groups in formed)

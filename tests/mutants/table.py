@@ -210,7 +210,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a reader of metrics.jsonl applies a lineage's cut to the lines above it only",
         (
             Edit(
-                "controller/frostline_controller/api.py",
+                "controller/frostline_controller/run_result.py",
                 "        records = RunDirectory(self.directory).read_records().surviving\n",
                 "        from frostline_contract.jsonl import read_jsonl\n"
                 "        kept: dict[int, dict[str, Any]] = {}\n"

@@ -68,8 +68,10 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
 
     A batch is a dict of tensors with equal first dimensions: model inputs, and labels under "labels" (causal models: already
     shifted) or "start_positions" and "end_positions", -100 where ignored; "label_weights" for regression. Rows short of a whole
-    number of micro-batches must be padded by the caller with ignored labels. Raises ValueError where they are not.
+    number of micro-batches must be padded by the caller with ignored labels. Raises ValueError where they are not. A parameter
+    that takes no gradient when it comes here never learns.
     """
+    still = frozenset(id(parameter) for parameter in model.parameters() if not parameter.requires_grad)
     anatomy = anatomy_of(model)
     if recipe.untie_on_freeze:
         anatomy.tied = None
@@ -84,7 +86,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
     try:
         for step, batch in enumerate(batches, 1):
             freeze_point = recipe.freeze_points.get(step, freeze_point)
-            freeze(anatomy, freeze_point)
+            freeze(anatomy, freeze_point, still)
             position["step"] = step
             loss = accumulate(anatomy, batch, recipe, position)
             rate = scheduled_rate(recipe, step, total_steps)
@@ -145,13 +147,16 @@ def make_optimizer(anatomy: Anatomy, recipe: Recipe) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, eps=recipe.epsilon, fused=True)
 
 
-def freeze(anatomy: Anatomy, freeze_point: int) -> None:
-    """Units below `freeze_point` get no gradient and no dropout; a matrix shared with unit 0 stops in the head too."""
+def freeze(anatomy: Anatomy, freeze_point: int, still: frozenset[int] = frozenset()) -> None:
+    """Units below `freeze_point` get no gradient and no dropout; a matrix shared with unit 0 stops in the head too.
+
+    still: ids of parameters that never learn, in no unit.
+    """
     for unit, modules in enumerate(anatomy.units):
         for module in modules:
             module.train(unit >= freeze_point)
         for parameter in anatomy.parameters(unit):
-            parameter.requires_grad_(unit >= freeze_point)
+            parameter.requires_grad_(unit >= freeze_point and id(parameter) not in still)
     if anatomy.tied and freeze_point > 0:
         anatomy.tied[1].requires_grad_(False)
 

@@ -189,6 +189,14 @@ def test_a_field_that_came_later_is_in_no_digest_at_its_default() -> None:
         parse_job(apply_overrides(SMALL, ["training.state_ranges=0"]))
 
 
+def test_a_section_that_came_later_and_may_change_is_in_no_digest_that_must_not() -> None:
+    """`cluster`: an older run is the same run, and a price may be given, and changed, while it goes on."""
+    plain, priced = parse_job(SMALL), parse_job(apply_overrides(SMALL, ["cluster.price_per_worker_hour=2.5"]))
+    assert job_digest(priced) == job_digest(plain) and section_digests(priced) == section_digests(plain)
+    assert "cluster" not in section_digests(plain)
+    assert job_revision(priced) != job_revision(plain)
+
+
 def test_every_field_is_documented_and_says_whether_it_may_change() -> None:
     missing, pending = [], [Job]
     while pending:

@@ -117,6 +117,46 @@ def test_every_test_of_the_failure_model_exists() -> None:
     assert named > 30
 
 
+GPU_FINDINGS = {"A": 5, "B": 6, "C": 8, "D": 6, "E": 14, "F": 6, "G": 5, "H": 1, "T": 8}
+"""Numbers of the findings of the review for GPUs by letter; H has none."""
+GPU_PAGES = (
+    "docs/adr/0013-time-and-speed-on-a-device.md",
+    "docs/adr/0014-what-gpus-ask.md",
+    "docs/adr/0015-precision-and-memory.md",
+)
+NOT_TESTED = {"G2": "a page"}
+"""Findings without a test, and what their row says of it."""
+
+
+def findings_in(text: str) -> set[str]:
+    """The findings that a table's cell names: A1, or E3 to E14."""
+    found = set()
+    for letter, low, high in re.findall(r"\b([A-HT])(\d+)?(?: to \1(\d+))?\b", text):
+        numbers = range(int(low), int(high or low) + 1) if low else ()
+        found |= {f"{letter}{number}" for number in numbers} or ({letter} & {"H"})
+    return found
+
+
+def answers_to_findings() -> dict[str, list[str]]:
+    """The rows about each finding: those whose first cells name it."""
+    rows: dict[str, list[str]] = {}
+    for page in GPU_PAGES:
+        for line in re.findall(r"^\|.*\|$", text_of(page), flags=re.MULTILINE):
+            for finding in findings_in(line.split("|")[1]):
+                rows.setdefault(finding, []).append(line)
+    return rows
+
+
+def test_every_finding_of_the_review_for_gpus_is_held_by_a_test_or_says_why_not() -> None:
+    expected = {f"{letter}{number}" for letter, count in GPU_FINDINGS.items() if letter != "H" for number in range(1, count + 1)}
+    rows = answers_to_findings()
+    assert rows.keys() == expected | {"H"}
+    for finding, lines in rows.items():
+        tested = any("`tests/" in line for line in lines) or all("check: `recovery`" in line for line in lines)
+        assert tested or NOT_TESTED[finding] in " ".join(lines), finding
+    assert not any("not done" in line for lines in rows.values() for line in lines)
+
+
 def promises_of(name: str) -> dict[str, str]:
     """The text of each numbered promise; a section without numbers of its own is one."""
     promises = {}

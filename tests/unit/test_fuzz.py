@@ -2,9 +2,11 @@
 
 import logging
 import random
+import time
 
 import pytest
 
+from tests.fuzz import running
 from tests.fuzz.file_subjects import SUBJECTS as FILES
 from tests.fuzz.running import fuzz, fuzz_one
 from tests.fuzz.subject import Subject
@@ -41,3 +43,23 @@ def test_an_undeclared_error_is_found_and_can_be_had_again() -> None:
     number = int(finding.again.split("--first ")[1].split()[0])
     assert fuzz_one(Careless(), 1, 1, lambda line: None, first=number)[0].count == 1
     assert fuzz_one(Careless(), number, 1, lambda line: None) == []
+
+
+class Sluggish(Subject):
+    """Takes long over some of its turns, by their number."""
+
+    name, share = "sluggish", 1.0
+
+    def __init__(self, slow: set[int]) -> None:
+        self._slow, self._turns = slow, 0
+
+    def run(self, rng: random.Random) -> None:
+        self._turns += 1
+        time.sleep(0.3 if self._turns in self._slow else 0.0)
+
+
+@pytest.mark.parametrize(("slow", "found"), [({2}, 0), ({2, 3}, 1)])
+def test_who_takes_long_over_the_same_input_twice_hangs(slow: set[int], found: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once may be the machine's doing."""
+    monkeypatch.setattr(running, "SLOW_SECONDS", 0.25)
+    assert len(fuzz_one(Sluggish(slow), 3, 1, lambda line: None)) == found

@@ -12,9 +12,11 @@ from transformers import PreTrainedModel
 from frostline_contract.job import Job
 from frostline_contract.seeds import seed_of
 from frostline_trainer.data.sizes import DataSizes
-from frostline_trainer.families.base import CutModel, Unit
+from frostline_trainer.families.adapters import add_adapters
+from frostline_trainer.families.base import CutModel, Unit, learnable
 from frostline_trainer.families.checkpoints import quiet
 from frostline_trainer.families.registry import family_named
+from frostline_trainer.families.saved_adapters import save_adapters
 from frostline_trainer.step.alignment import align_weights
 from frostline_trainer.step.precision import precision_of
 
@@ -28,7 +30,8 @@ def build_cut_model(job: Job, sizes: DataSizes, *, pretrained: bool = True) -> C
     Fresh weights are drawn in float32 from the seed ("model", job.seed), then cast, so that precisions start from the
     same model; the process's own random state is left as it was. `pretrained=False` builds the structure with fresh
     weights and reads no checkpoint: for a worker that gets the state from a peer. With model.untie_on_freeze a tied
-    head becomes an untied one that starts as the embedding's copy.
+    head becomes an untied one that starts as the embedding's copy. With model.adapters these are put in, drawn from ("adapters",
+    job.seed): the model below them is the same with and without.
     Raises ValueError where model, task, data and checkpoint do not fit.
     """
     family = family_named(job.model.family)
@@ -43,6 +46,9 @@ def build_cut_model(job: Job, sizes: DataSizes, *, pretrained: bool = True) -> C
     if job.model.untie_on_freeze and cut.tied is not None:
         cut.tied = None
         model.config.tie_word_embeddings = False
+    if job.model.adapters is not None:
+        with seeded_cpu(seed_of("adapters", job.seed)):
+            add_adapters(cut, job.model)
     return cut
 
 
@@ -76,7 +82,8 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def save_model(cut: CutModel, directory: str | Path, processor: Any = None, dtype: torch.dtype | None = None) -> None:
-    """Write what plain transformers loads: config, safetensors weights, and tokenizer or image processor where given.
+    """Write what plain transformers loads: config, safetensors weights, and tokenizer or image processor where given. Of a model
+    with adapters what plain peft loads.
 
     A tied head is written as tied, from unit 0; an untied one as its own matrix with tie_word_embeddings false. The
     model is left as it was. dtype: of the written weights; None: of the model's. Raises OSError where the directory cannot be
@@ -84,9 +91,19 @@ def save_model(cut: CutModel, directory: str | Path, processor: Any = None, dtyp
     """
     Path(directory).mkdir(parents=True, exist_ok=True)
     with retied(cut), cast_meanwhile(cut.model, dtype), quiet():
-        cut.model.save_pretrained(directory, safe_serialization=True)
+        if cut.adapted is not None:
+            save_adapters(cut, cut.adapted, Path(directory))
+        else:
+            cut.model.save_pretrained(directory, safe_serialization=True)
     if processor is not None:
         processor.save_pretrained(directory)
+
+
+def numbers_saved(cut: CutModel) -> int:
+    """How many numbers `save_model` writes: all weights, or what learns where the model below adapters lies elsewhere."""
+    if cut.adapted is not None and (cut.adapted.path or cut.adapted.hub):
+        return sum(parameter.numel() for unit in cut.units for parameter in learnable(unit).values())
+    return sum(parameter.numel() for parameter in cut.model.parameters())
 
 
 @contextmanager
@@ -129,12 +146,14 @@ def no_decay(unit: nn.Module, name: str, parameter: Tensor) -> bool:
 
 
 def set_frozen(unit: nn.Module, frozen: bool) -> None:
-    """Freeze or unfreeze one unit: no gradients and eval mode, or both back.
+    """Freeze or unfreeze one unit: no gradients and eval mode, or both back. What never learns takes no gradient in either.
 
     `train()` on a unit or a container of units leaves a frozen Unit in eval mode; `train()` on the Hugging Face model
     goes past the units and undoes it: do not call that.
     """
     if isinstance(unit, Unit):
         unit.frozen = frozen
-    unit.requires_grad_(not frozen)
+    unit.requires_grad_(False)
+    for parameter in learnable(unit).values():
+        parameter.requires_grad_(not frozen)
     unit.train(not frozen)

@@ -4,13 +4,14 @@ One unit at a time is on the device: a model that needs a pipeline would not fit
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_trainer.data.split import first_samples
+from frostline_trainer.families.base import learnable
 from frostline_trainer.memory import metered
 from frostline_trainer.step.building import stage_settings
 from frostline_trainer.step.chunks import Inputs
@@ -78,7 +79,8 @@ class _Measuring:
         """Measure the unit, which is on the device, and keep its output for the next one."""
         context, unit = self._context, self._context.cut.units[index]
         stage = Stage([unit], index, 0, stage_settings(context))
-        buffers = GradientBuffers([(index, list(unit.parameters()))], num_microbatches=1, num_leaves=1)
+        learning = list(learnable(unit).values())
+        buffers = GradientBuffers([(index, learning)], num_microbatches=1, num_leaves=1)
         gradient = buffers.begin_apart()
         turns, is_head = list[_Turn](), index == context.num_units - 1
         while len(turns) < REPETITIONS_MIN or (
@@ -90,16 +92,17 @@ class _Measuring:
         buffers.give_back()
         if not is_head:
             self._hidden = weighed.output
-        parameters = sum(p.numel() * p.element_size() for p in unit.parameters())
+        parameters, gradients = _bytes_of(unit.parameters()), _bytes_of(learning)
         boundary = context.hidden_like()
         return UnitProfile(
             forward_seconds=min(turn.forward for turn in turns),
             backward_seconds=min(turn.backward for turn in turns),
             parameter_bytes=parameters,
-            optimizer_bytes=(2 if context.job.training.optimizer.name == "adamw" else 1) * parameters,
+            optimizer_bytes=(2 if context.job.training.optimizer.name == "adamw" else 1) * gradients,
             activation_bytes=weighed.kept_bytes,
             output_bytes=boundary.numel() * boundary.element_size(),
             working_bytes=weighed.working_bytes,
+            still_bytes=parameters - gradients,
         )
 
     def _turn(self, stage: Stage, is_head: bool, weighed: bool) -> _Turn:
@@ -108,12 +111,12 @@ class _Measuring:
             started = self._now()
             root = self._forward(stage, entry, is_head)
             middle = self._now()
-            root.backward(None if is_head else torch.ones_like(root))
+            _backward(root, is_head)
             return _Turn(middle - started, self._now() - middle)
         with metered(self._context.device) as meter:
             root = self._forward(stage, entry, is_head)
             kept = meter.now
-            root.backward(None if is_head else torch.ones_like(root))
+            _backward(root, is_head)
             return _Turn(0.0, 0.0, kept, meter.peak - kept, root.detach())
 
     def _forward(self, stage: Stage, entry: torch.Tensor | None, is_head: bool) -> torch.Tensor:
@@ -128,6 +131,16 @@ class _Measuring:
         if self._context.device.type == "cuda" and torch.cuda.is_available():
             torch.cuda.synchronize(self._context.device)
         return self._clock()
+
+
+def _backward(root: torch.Tensor, is_head: bool) -> None:
+    """From the loss, or from the output; an embedding that never learns has none."""
+    if root.requires_grad:
+        root.backward(None if is_head else torch.ones_like(root))
+
+
+def _bytes_of(parameters: Iterable[torch.Tensor]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
 
 
 def _device_name(context: RunContext) -> str:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 
 from frostline_controller.cli import exit_codes
+from frostline_controller.cli.simulate_arguments import SIMULATE, SIMULATE_EXAMPLES, simulate_arguments
 
 ARMS = ("static", "freezing", "elastic", "freeze", "pipeline", "replicas", "cache")
 COUNT_MAX, DEVICES_MAX, SEEDS_MAX = 2**31 - 1, 65536, 10_000
@@ -23,7 +24,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
     _add_plan(commands)
+    simulate_arguments(_add(commands, "simulate", "simulate:simulate", SIMULATE, SIMULATE_EXAMPLES))
     _add_compare(commands)
+    _add_sweep(commands)
     _add_looking(commands)
     _add_steering(commands)
     return parser
@@ -134,12 +137,13 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     run.add_argument("--workers", type=positive, metavar="N", help="worker processes; the same as --set placement.workers=N")
     run.add_argument("--out", metavar="DIR", help="run directory; without it runs/<name>, runs/<name>-2, ...")
     run.add_argument("--replay", metavar="RUN_DIR", help="take every decision from this run instead of the policy")
+    _shared_cache_argument(run)
     _ending_arguments(run)
     resume = _add(
-        commands, "resume", "run:resume", "Go on with a run that stopped: after Ctrl-C, suspend, a crash or a power cut.",
+        commands, "resume", "run:resume", "Go on with a run or sweep that stopped: Ctrl-C, suspend, a crash, a power cut.",
         "  frostline resume runs/digits\n  frostline resume runs/digits --workers 2 --set cache.use=never",
     )  # fmt: skip
-    resume.add_argument("dir", nargs="?", metavar="DIR", help="run directory (default: the newest in runs/)")
+    resume.add_argument("dir", nargs="?", metavar="DIR", help="directory of a run (default: the newest in runs/) or a sweep")
     _set_argument(resume, "change a live field; a fixed one is refused")
     resume.add_argument("--workers", type=positive, metavar="N", help="worker processes from now on")
     resume.add_argument(
@@ -148,13 +152,20 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     resume.add_argument(
         "--from-scratch", action="store_true", help="train again from step 0 where no checkpoint of the run is left"
     )
+    _shared_cache_argument(resume)
     _ending_arguments(resume)
 
 
-def _ending_arguments(command: argparse.ArgumentParser) -> None:
+def _shared_cache_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--shared-cache", metavar="DIR", help="use the cache that a sweep keeps in DIR, not one of its own")
+
+
+def _ending_arguments(command: argparse.ArgumentParser, whose: str = "") -> None:
     command.add_argument("--quiet", action="store_true", help="say only how it ended")
     command.add_argument(
-        "--no-report", action="store_true", help="do not draw report.html at the end; `frostline report DIR` draws it at any time"
+        "--no-report",
+        action="store_true",
+        help=f"do not draw {whose}report.html at the end; `frostline report DIR` draws it at any time",
     )
 
 
@@ -207,8 +218,35 @@ def _add_compare(commands: argparse._SubParsersAction) -> None:
     compare.add_argument("--out", metavar="DIR", help="where runs and tables go (default runs/compare-<name>)")
 
 
+def _add_sweep(commands: argparse._SubParsersAction) -> None:
+    sweep = _add(
+        commands, "sweep", "sweep:sweep",
+        "Run a job once for every combination of varied fields, over one cache that all runs share.",
+        "  frostline sweep -f job.yaml --vary training.optimizer.learning_rate=3e-5,1e-4 --vary seed=0-3\n"
+        "  frostline sweep -f job.yaml --vary model.dropout=0,0.1 --workers 4 --side-by-side 2    # two runs of two workers\n"
+        "  frostline sweep -f job.yaml --vary 'data.path=[a.csv, \"b, c.csv\"]'                    # a YAML list\n"
+        "  frostline sweep --resume runs/sweep-digits          # or: frostline resume runs/sweep-digits\n"
+        "Runs whose frozen layers have the same weights read each other's cached activations, so later ones start warm; no bit\n"
+        "depends on it. Each run is an ordinary run directory in DIR/runs; DIR/sweep.html and DIR/sweep.json compare them.\n"
+        "A run that fails is shown and ends no other (exit code 1). Ctrl-C once stops all at checkpoints; twice, at once.",
+    )  # fmt: skip
+    sweep.add_argument("-f", "--file", metavar="JOB", help="the job file (YAML); `frostline job --explain` documents it")
+    sweep.add_argument(
+        "--vary", action="append", default=[], metavar="a.b=x,y", help="a field and its values: x,y,z, a range 0-3, or [a, list]"
+    )
+    _set_argument(sweep, "override a field of the job file for all runs; may be repeated")
+    sweep.add_argument(
+        "--workers", type=positive, metavar="N", help="workers of all runs together, shared out among those side by side"
+    )
+    sweep.add_argument("--side-by-side", type=positive, metavar="M", help="runs at a time (default 1)")
+    sweep.add_argument("--out", metavar="DIR", help="the sweep's directory; without it runs/sweep-<name>, runs/sweep-<name>-2")
+    sweep.add_argument("--resume", metavar="DIR", help="go on with a sweep: what has not ended, and nothing that has")
+    sweep.add_argument("--retry-failed", action="store_true", help="with --resume: also what failed or was cancelled")
+    _ending_arguments(sweep, "each run's ")
+
+
 def _add_looking(commands: argparse._SubParsersAction) -> None:
-    status = _add(commands, "status", "steer:status", "Where a run stands, and what each worker does.",
+    status = _add(commands, "status", "steer:status", "Where a run stands, and what each worker does; or the runs of a sweep.",
                   "  frostline status\n  frostline status runs/digits --json\n  frostline status --watch")  # fmt: skip
     _dir_argument(status)
     status.add_argument("--json", action="store_true", help="machine-readable")
@@ -219,7 +257,7 @@ def _add_looking(commands: argparse._SubParsersAction) -> None:
     verify.add_argument(
         "--steps", type=step_list, metavar="10,20", help="steps to compute again (default: the verifier's choice)"
     )
-    report = _add(commands, "report", "steer:report", "Write report.html and the TensorBoard files of a run.",
+    report = _add(commands, "report", "steer:report", "Write a run's report.html and TensorBoard files, or a sweep's page.",
                   "  frostline report runs/digits")  # fmt: skip
     _dir_argument(report)
     examples = "  frostline job --explain\n  frostline job --explain freeze.rails\n  frostline job --schema > schema.json"

@@ -22,7 +22,7 @@ from frostline_controller.cli.trials import (
     run_trial,
     static_overrides,
 )
-from frostline_controller.cluster.local.measuring import settled_here
+from frostline_controller.cluster.local.measuring import settings_of, settled_here
 
 SETTLED = "settled.json"
 """What stands in place of the job's `auto`, in the folder of a comparison."""
@@ -69,7 +69,7 @@ def settled_for_all(job: Job, out: Path, say: Callable[[str], None]) -> tuple[Jo
         return job, []
     replace_durably(out / SETTLED, settled.model_dump_json(indent=1) + "\n")
     say(settled.reason)
-    return with_settled(job, settled), [f"training.{name}={getattr(settled, name)}" for name in job.training.automatic]
+    return with_settled(job, settled), settings_of(job, settled)
 
 
 def accuracy_trials(job: Job, arms: list[str], seeds: list[int], workers: int, out: Path) -> list[Trial]:

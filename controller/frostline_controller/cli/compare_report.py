@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from frostline_contract.durable_files import replace_durably
 from frostline_contract.mesh import in_words
 from frostline_controller.cli.compare_statistics import PairedDifference, paired_difference
 from frostline_controller.cli.trials import Outcome
+from frostline_controller.ledger import words
+from frostline_controller.ledger.sums import Ledger
+from frostline_controller.ledger.uses import Use
 
 SCHEMA_VERSION = 1
 
@@ -139,6 +143,7 @@ def _time_lines(comparison: Comparison) -> list[str]:
     lines += ["", f"Time of {comparison.baseline} over time of the arm (above 1: the arm is faster), median over seeds:", ""]
     lines += _table(["arm", "training", "wall clock"], [[arm, _cell(ratio), _cell(wall[arm])] for arm, ratio in ratios.items()])
     checks = comparison.same_digests()
+    lines += _ledger_lines(comparison)
     if checks:
         agree = sum(checks.values())
         lines += [
@@ -146,6 +151,22 @@ def _time_lines(comparison: Comparison) -> list[str]:
             f"Digest on {comparison.times[0].workers} workers equals the accuracy run's: {agree} of {len(checks)} runs.",
         ]
     return lines
+
+
+def _ledger_lines(comparison: Comparison) -> list[str]:
+    """What the worker-seconds of the timed runs went to, side by side: means over the seeds of each arm."""
+    told = {arm: [one.ledger for one in comparison.times if one.arm == arm and one.ledger is not None] for arm in comparison.arms}
+    arms = [arm for arm in comparison.arms if told[arm]]
+    if not arms:
+        return []
+
+    def row(name: str, seconds: Callable[[Ledger], float]) -> list[str]:
+        return [name, *(f"{statistics.fmean(seconds(one) for one in told[arm]):,.1f}" for arm in arms)]
+
+    rows = [row(words.use_name(use), lambda one, use=use: one.used.get(use, 0.0)) for use in Use]
+    rows.append(row("together", lambda one: one.total))
+    rows += [row(f"saved {name}, estimated", lambda one, by=by: one.saved.get(by, 0.0)) for by, name in words.SAVINGS.items()]
+    return ["", "Worker-seconds of the timed runs, mean over seeds:", "", *_table(["use", *arms], rows)]
 
 
 def _time_ratios(comparison: Comparison, kind: str) -> dict[str, float]:

@@ -41,9 +41,12 @@ def job_fields(model: type[BaseModel] = Job, prefix: str = "") -> Iterator[JobFi
             yield from job_fields(section, path + separator)
 
 
-def explain(field: str | None) -> str:
-    """The documentation of one field or section, or of the whole job file. Raises UserMistake for an unknown name."""
-    fields = list(job_fields())
+def explain(field: str | None, model: type[BaseModel] = Job, file: str = "job file", command: str = "job") -> str:
+    """The documentation of one field or section, or of the whole file. Raises UserMistake for an unknown name.
+
+    model: what describes the file. command: of `frostline`, whose --explain shows all of it.
+    """
+    fields = list(job_fields(model))
     if field is None:
         return "\n".join(_describe(entry) for entry in fields)
     plain = field.replace("[]", "").rstrip(".")
@@ -52,8 +55,8 @@ def explain(field: str | None) -> str:
         names = [entry.path.replace("[]", "") for entry in fields]
         close = difflib.get_close_matches(plain, names, n=3, cutoff=0.5)
         ends = [name for name in names if name.rsplit(".", 1)[-1] == plain.rsplit(".", 1)[-1]]
-        hint = ", ".join(dict.fromkeys([*ends, *close])) or "see `frostline job --explain`"
-        raise UserMistake(f"the job file has no field {field!r}; did you mean {hint}?")
+        hint = ", ".join(dict.fromkeys([*ends, *close])) or f"see `frostline {command} --explain`"
+        raise UserMistake(f"the {file} has no field {field!r}; did you mean {hint}?")
     return "\n".join(_describe(entry) for entry in chosen)
 
 
@@ -72,7 +75,8 @@ def _describe(field: JobField) -> str:
     if field.is_section:
         return f"{indent}{field.path}: {field.doc}"
     default = "required" if field.default is None else f"default {field.default}"
-    return f"{indent}{field.path}  ({field.type_text}; {default}; {field.change})\n{indent}    {field.doc}"
+    known = "; ".join(filter(None, (field.type_text, default, field.change)))
+    return f"{indent}{field.path}  ({known})\n{indent}    {field.doc}"
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:

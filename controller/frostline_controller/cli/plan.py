@@ -27,7 +27,7 @@ def plan(arguments: argparse.Namespace) -> int:
         devices=arguments.devices or (),
         freeze_point=arguments.freeze_point,
         hardware=hardware_for(job, bool(arguments.devices), arguments.hardware, arguments.teraflops),
-        measured=_measured_profile(arguments.profile) if arguments.profile else None,
+        measured=measured_profile(arguments.profile) if arguments.profile else None,
     )
     if arguments.json:
         print(json.dumps(found.as_json(), allow_nan=False))
@@ -43,7 +43,8 @@ def plan(arguments: argparse.Namespace) -> int:
     return exit_codes.DONE
 
 
-def _measured_profile(path: str) -> MeasuredProfile:
+def measured_profile(path: str) -> MeasuredProfile:
+    """A run's profile.json. Raises UserMistake."""
     try:
         return MeasuredProfile.model_validate_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

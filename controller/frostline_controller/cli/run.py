@@ -21,6 +21,7 @@ from frostline_controller.cli.run_folder import (
 from frostline_controller.cli.starting_checks import how_to_go_on
 from frostline_controller.cli.terminal import Terminal, open_terminal
 from frostline_controller.cluster.local.prepared_run import PreparedRun, new_run, resumed_run
+from frostline_controller.sweep.directory import sweep_in
 
 if TYPE_CHECKING:
     from frostline_controller.cli.services import LocalServices
@@ -43,17 +44,29 @@ def run(arguments: argparse.Namespace) -> int:
     replay = Path(arguments.replay).resolve() if arguments.replay else None
     if job.training.automatic and not arguments.quiet:
         open_terminal(quiet=True).say(f"measuring, to settle training.{' and training.'.join(job.training.automatic)}")
-    with new_run(job, out=arguments.out, replay=replay, job_file=Path(arguments.file).resolve()) as prepared:
+    with new_run(
+        job, out=arguments.out, replay=replay, job_file=Path(arguments.file).resolve(), shared_cache=_shared_cache(arguments)
+    ) as prepared:
         return watch(prepared, quiet=arguments.quiet, report=not arguments.no_report)
 
 
 def resume(arguments: argparse.Namespace) -> int:
-    """Go on with a run from its newest checkpoint, perhaps with other live fields."""
+    """Go on with a run from its newest checkpoint, perhaps with other live fields; or with a sweep."""
+    if sweep_in(arguments.dir):
+        from frostline_controller.cli.sweep import resumed
+
+        if arguments.overrides or arguments.accept_numerics or arguments.from_scratch:
+            raise UserMistake(f"{arguments.dir} is a sweep: resume one of its runs with these options, or the sweep without them")
+        return resumed(arguments.dir, arguments)
     with resumed_run(
         find_run_folder(arguments.dir), overrides=arguments.overrides, workers=arguments.workers,
-        accept_numerics=arguments.accept_numerics, from_scratch=arguments.from_scratch,
+        accept_numerics=arguments.accept_numerics, from_scratch=arguments.from_scratch, shared_cache=_shared_cache(arguments),
     ) as prepared:  # fmt: skip
         return watch(prepared, quiet=arguments.quiet, report=not arguments.no_report)
+
+
+def _shared_cache(arguments: argparse.Namespace) -> Path | None:
+    return Path(arguments.shared_cache).resolve() if arguments.shared_cache else None
 
 
 def watch(prepared: PreparedRun, quiet: bool, report: bool) -> int:
@@ -64,7 +77,7 @@ def watch(prepared: PreparedRun, quiet: bool, report: bool) -> int:
     from frostline_controller.cli.services import LocalServices
 
     folder, job = prepared.folder, prepared.job
-    services = LocalServices(folder, job, replay=prepared.replay, resume=prepared.resume)
+    services = LocalServices(folder, job, prepared.replay, prepared.resume, prepared.shared_cache)
     failure: ClusterFailure | None = None
     with closing(ControlClient(folder)) as client, interrupts() as asked:
         terminal = open_terminal(quiet)

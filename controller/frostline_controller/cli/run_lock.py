@@ -16,11 +16,16 @@ ASKED_SECONDS = 0.5
 
 
 @contextlib.contextmanager
-def owned(folder: Path) -> Iterator[None]:
+def owned(folder: Path, how_to_see: str = "") -> Iterator[None]:
     """Own the run directory until the end of the block. Raises UserMistake, naming the process, where another one does.
 
     The kernel lets go of the lock when the process ends, however it ends.
+
+    Args:
+        folder: a run directory, or that of a sweep.
+        how_to_see: what shows how far it is; "": as a run is seen.
     """
+    seen = how_to_see or f"see it with `frostline status {folder} --watch`"
     try:
         handle = os.open(RunDirectory(folder).lock, os.O_CREAT | os.O_RDWR, 0o644)
     except OSError as error:
@@ -29,9 +34,7 @@ def owned(folder: Path) -> Iterator[None]:
         deadline = time.monotonic() + ASKED_SECONDS
         while not _taken(handle, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
-                raise UserMistake(
-                    f"{folder} is running; see it with `frostline status {folder} --watch` ({_named(handle)} owns it)"
-                )
+                raise UserMistake(f"{folder} is running; {seen} ({_named(handle)} owns it)")
             time.sleep(0.02)
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)

@@ -8,6 +8,8 @@ from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.errors import NoRun
+from frostline_controller.ledger import words
+from frostline_controller.ledger.sums import Ledger
 from frostline_controller.report.data import RunData, read_run
 from frostline_controller.report.metrics import main_first, main_metric
 from frostline_controller.report.tables import duration
@@ -53,6 +55,8 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
         "cache_hit_fraction": response.cache_hit_fraction,
         "seconds_left": response.seconds_left if response.seconds_left >= 0 else None,
         "message": response.message,
+        "memory_over_cap": response.memory_over_cap,
+        "ledger": Ledger.of_message(response.ledger).as_json(),
         "controller": {"incarnation": response.incarnation, "resident_bytes": response.resident_bytes},
         "workers": [
             {
@@ -111,6 +115,7 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
     status["message"] = str(run.result.get("message", "")) if ended else why
     status["seconds_left"] = 0.0 if ended == RunStatus.COMPLETED else None
     status["metrics"] = run.final or status["metrics"]
+    status["ledger"] = run.ledger.as_json() if run.ledger is not None else status["ledger"]
     status["workers"] = [{**worker, "state": "gone", "heartbeat_age_seconds": None} for worker in status["workers"]]
     return status
 
@@ -139,6 +144,10 @@ def status_text(status: dict[str, Any]) -> str:
     if status.get("backend") == "nccl":
         lines.append("activations and gradients travel over NCCL")
     lines += _memory_lines(status)
+    if over := status.get("memory_over_cap"):
+        lines.append(f"memory: {over}")
+    if told := status.get("ledger"):
+        lines += words.lines(Ledger.of_json(told))
     for gone in status.get("quarantined") or []:
         lines.append(f"not used any more: GPU {gone['uuid']} of node {gone['node']}, which failed {gone['failures']} times")
     if status["workers"]:
@@ -167,6 +176,8 @@ def _memory_lines(status: dict[str, Any]) -> list[str]:
         return []
     taken, fullest = max(told, key=lambda one: one[0])
     whose = "" if fullest["device"]["uuid"] else ", which is a CPU's whole process with interpreter, libraries and data"
+    counted = max((worker["memory"].get("tensor_bytes", 0) for _, worker in told), default=0) if whose else 0
+    whose += f"; its tensors at most {counted:,}" if counted else ""
     return [f"memory: planned at most {planned:,} bytes a worker, measured {taken:,} at {fullest['worker_id']}{whose}"]
 
 
@@ -196,7 +207,7 @@ def _empty(run: RunData) -> dict[str, Any]:
         "planned_memory_bytes": placement.predicted_peak_bytes if placement else 0,
         "generation": "", "freeze_point": 0, "num_units": run.num_units, "shape": _shape(placement), "loss": None, "metrics": {},
         "samples_per_second": 0.0, "cache_hit_fraction": 0.0, "seconds_left": None, "message": "",
-        "controller": {"incarnation": 0, "resident_bytes": 0}, "workers": workers,
+        "memory_over_cap": "", "ledger": None, "controller": {"incarnation": 0, "resident_bytes": 0}, "workers": workers,
     }  # fmt: skip
 
 

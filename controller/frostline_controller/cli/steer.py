@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 from contextlib import closing
 
@@ -11,13 +9,17 @@ from frostline_contract.run_status import ENDED
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.run_folder import find_run_folder
+from frostline_controller.cli.run_lock import owner
 from frostline_controller.cli.status import read_status, status_text
+from frostline_controller.sweep.directory import SweepDirectory, sweep_in
 
 WATCH_SECONDS = 1.0
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Print where a run stands; with --watch until it has ended."""
+    """Print where a run stands, or the runs of a sweep; with --watch until it has ended."""
+    if sweep := sweep_in(arguments.dir):
+        return _sweep_status(sweep, arguments)
     folder = find_run_folder(arguments.dir)
     with closing(ControlClient(folder)) as client:
         while True:
@@ -27,6 +29,17 @@ def status(arguments: argparse.Namespace) -> int:
             if not arguments.watch or ended or not reachable:
                 return exit_codes.DONE if reachable or ended else exit_codes.NO_RUN
             time.sleep(WATCH_SECONDS)
+
+
+def _sweep_status(sweep: SweepDirectory, arguments: argparse.Namespace) -> int:
+    from frostline_controller.sweep.telling import table_of, table_text
+
+    while True:
+        running = bool(owner(sweep.path))  # looked for first: what its end writes is read then
+        print(sweep.state.read_text(encoding="utf-8") if arguments.json else table_text(table_of(sweep.read())), flush=True)
+        if not arguments.watch or not running:
+            return exit_codes.DONE
+        time.sleep(WATCH_SECONDS)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -41,7 +54,12 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Write report.html and the TensorBoard files of a run, finished or not."""
+    """Write report.html and the TensorBoard files of a run, or the page of a sweep, finished or not."""
+    if sweep := sweep_in(arguments.dir):
+        from frostline_controller.sweep.page import write_page
+
+        print(write_page(sweep, sweep.read()))
+        return exit_codes.DONE
     from frostline_controller.report.build import build_report
     from frostline_controller.report.tensorboard import write_tensorboard
 
@@ -52,10 +70,12 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Compute chosen steps again in one process (the trainer's verifier, which needs torch) and pass its verdict on."""
-    folder = find_run_folder(arguments.dir)
-    steps = ["--steps", arguments.steps] if arguments.steps else []
-    return subprocess.run([sys.executable, "-P", "-m", "frostline_trainer.verify", str(folder), *steps], check=False).returncode
+    """Compute chosen steps again in one process and pass the verifier's words on as they come."""
+    from frostline_controller import api
+
+    steps = [int(step) for step in arguments.steps.split(",")] if arguments.steps else []
+    api.verify(find_run_folder(arguments.dir), steps=steps, quiet=False)
+    return exit_codes.DONE
 
 
 def job(arguments: argparse.Namespace) -> int:

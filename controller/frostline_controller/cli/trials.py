@@ -2,12 +2,9 @@
 
 import math
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from frostline_contract.job import Job
 from frostline_contract.jsonl import JsonlTail
@@ -15,7 +12,9 @@ from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import CommandError
+from frostline_controller.command_process import Command, RunError
 from frostline_controller.report.data import read_run
+from frostline_controller.report.figures import RunFigures, read_figures
 
 TELL_SECONDS = 20.0
 """How often a long run's progress is told."""
@@ -47,25 +46,13 @@ class Trial:
         return [f"seed={self.seed}", f"name={self.arm}-{self.seed}", *parts, *self.overrides]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a finished run says. training_seconds: from the first step's start to the last commit, wall_seconds: all of it."""
+@dataclass(frozen=True, kw_only=True)
+class Outcome(RunFigures):
+    """What a finished run of an arm and seed says."""
 
     arm: str
     seed: int
     workers: int
-    wall_seconds: float
-    training_seconds: float
-    final: dict[str, float]
-    digest: str
-    freeze_point: int
-    num_units: int
-    shapes: tuple[dict[str, int], ...]
-    cache_hits: int
-    micro_batch_size: int
-
-    def as_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "shapes": list(self.shapes)}
 
 
 def name_of(arm: str) -> str:
@@ -78,67 +65,31 @@ def run_trial(trial: Trial, job_file: str, overrides: list[str], tell: Callable[
 
     tell(step): called now and then while it trains.
     """
-    if RunDirectory(trial.folder).ended_as() != RunStatus.COMPLETED:
-        if RunDirectory(trial.folder).holds_run():
+    places = RunDirectory(trial.folder)
+    if places.ended_as() != RunStatus.COMPLETED:
+        if places.holds_run():
             # Half of a run tells no time; it is made again from the start.
             shutil.rmtree(trial.folder)
         settings = [item for value in [*overrides, *trial.settings()] for item in ("--set", value)]
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "frostline_controller.cli",
-            "run",
-            "-f",
-            job_file,
-            "--out",
-            str(trial.folder),
-            "--quiet",
-        ]
-        process = subprocess.Popen([*command, "--workers", str(trial.workers), *settings])
-        code = _await(process, trial.folder, tell)
-        if code != exit_codes.DONE:
-            error = CommandError(f"{trial.folder}: the run ended with status {code}; the same command goes on from here")
-            error.code = code if code in exit_codes.MEANING else exit_codes.FAILED
-            raise error
-    return read_outcome(trial)
-
-
-def _await(process: subprocess.Popen[bytes], folder: Path, tell: Callable[[int], None] | None) -> int:
-    """The run's exit status. An interrupt reaches the run too, which drains; that is waited for."""
-    metrics = JsonlTail(RunDirectory(folder).metrics)
-    while True:
-        try:
-            return process.wait(TELL_SECONDS)
-        except KeyboardInterrupt:
-            process.wait()
-            raise
-        except subprocess.TimeoutExpired:
+        words = ["run", "-f", job_file, "--out", str(trial.folder), "--quiet", "--workers", str(trial.workers), *settings]
+        command, metrics = Command(words, quiet=False), JsonlTail(places.metrics)
+        while not command.wait(TELL_SECONDS):
             steps = [line["step"] for line in metrics.new() if "step" in line]
             if tell is not None and steps:
                 tell(steps[-1])
+        try:
+            command.end()
+        except RunError as error:
+            ended = CommandError(f"{trial.folder}: {error}; the same command goes on from here")
+            ended.code = error.code if error.code in exit_codes.MEANING else exit_codes.FAILED
+            raise ended from None
+    return read_outcome(trial)
 
 
 def read_outcome(trial: Trial) -> Outcome:
     """The outcome of a finished run directory."""
-    run = read_run(trial.folder)
-    every = (*run.lost_records, *run.records)
-    started = min(record.time_seconds - record.step_seconds for record in every)
-    shapes = [record.degrees for record in run.records]
-    return Outcome(
-        arm=trial.arm,
-        seed=trial.seed,
-        workers=trial.workers,
-        wall_seconds=float(run.result["wall_seconds"]),
-        training_seconds=max(record.time_seconds for record in every) - started,
-        final=run.final,
-        digest=str(run.result.get("digest", "")),
-        freeze_point=run.records[-1].freeze_point,
-        num_units=run.num_units,
-        shapes=tuple(shape for i, shape in enumerate(shapes) if i == 0 or shape != shapes[i - 1]),
-        cache_hits=sum(record.cache_hits for record in run.records),
-        micro_batch_size=int(run.job["training"]["micro_batch_size"]),
-    )
+    figures = vars(read_figures(trial.folder))
+    return Outcome(**figures, arm=trial.arm, seed=trial.seed, workers=trial.workers)
 
 
 def best_static_micro_batch(

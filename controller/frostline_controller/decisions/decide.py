@@ -7,9 +7,11 @@ So a controller that restarts, or a successor, comes to the same decision from t
 from dataclasses import replace
 
 from frostline_contract.plan import Decision
+from frostline_controller.decisions.changes import Change
 from frostline_controller.decisions.guard import breach
+from frostline_controller.decisions.initial import about_the_tie, check_initial_units
 from frostline_controller.decisions.inputs import FreezeInputs, known_at
-from frostline_controller.decisions.lineages import Change
+from frostline_controller.decisions.policies.stairs import check_stairs
 from frostline_controller.decisions.rails import apply_rails, rails_off
 from frostline_controller.decisions.registry import OPERATOR, find_policy
 
@@ -31,7 +33,8 @@ def decide(inputs: FreezeInputs) -> Decision:
             f"decision {number} would take effect at step {inputs.effective_step}; the run ends at {inputs.calendar.total_steps}"
         )
     if not inputs.elastic.freeze:
-        return _decision(inputs, 0, "elastic.freeze is false: nothing freezes", inputs.freeze.policy.name)
+        but = f" but the {inputs.lowest} units before the first with adapters" if inputs.lowest else ""
+        return _decision(inputs, inputs.lowest, f"elastic.freeze is false: nothing freezes{but}", inputs.freeze.policy.name)
     policy = find_policy(inputs.freeze.policy.name)
     condemned, finding = None, ""
     if "guard" not in rails_off(inputs.freeze.rails) | policy.exempt:
@@ -49,8 +52,11 @@ def decide(inputs: FreezeInputs) -> Decision:
 def check_freezing(inputs: FreezeInputs) -> None:
     """Raise ValueError for mistakes in the job's freeze section; worth calling before the run starts."""
     rails_off(inputs.freeze.rails)
+    check_initial_units(inputs.freeze.initial_units, inputs.num_units)
     policy = inputs.freeze.policy
     find_policy(policy.name)
+    if policy.name == "stairs":
+        check_stairs(policy.stairs)
     deepest = inputs.num_units - 1
     asked = policy.points.items() if policy.name == "manual" else ()
     for number, point in asked:
@@ -102,6 +108,4 @@ def _about_the_tie(inputs: FreezeInputs, freeze_point: int) -> str:
     """What the embedding's first freeze means for a head that shares its matrix (docs/protocols.md 1.7)."""
     if not inputs.tied or inputs.current > 0 or freeze_point == 0:
         return ""
-    if inputs.untie_on_freeze:
-        return "tied embeddings: untie_on_freeze lets the head's own matrix go on learning"
-    return "tied embeddings: freezing unit 0 stops the head's matrix too"
+    return about_the_tie(inputs.untie_on_freeze)

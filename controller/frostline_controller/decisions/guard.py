@@ -1,51 +1,89 @@
 """The held-out guard: is the model worse on samples that it never trained on than it was before a freeze?
 
-The guard split's losses are one a sample and in one order, so a reading after a freeze pairs with the last one before it.
-With d_i the rise of sample i's loss over n samples, the freeze is rolled back where the one-sided lower confidence bound
-of the mean rise, mean(d) - t(confidence, n - 1) * sd(d) / sqrt(n), exceeds margin * (mean loss before): an unlucky reading
-does not suffice, a rise that the margin tolerates does not either. A freeze is watched for `guard_intervals` readings and
-confirmed after that; a rollback takes weights, optimizer, cursor and freeze point back together and quarantines the boundary.
+The guard split's losses are one a sample and in one order, so a reading after a freeze pairs with the last one before it. Two
+things move a reading by chance: which samples the split holds, and where the weights happen to stand when it is taken, since a
+model that learns jumps about from interval to interval. The first shows in the spread of the samples' rises d_i, the second in
+the rises between readings that no freeze lies between (`chance_of`). The freeze is rolled back where the one-sided lower
+confidence bound
+
+    mean(d) - t(confidence, f) * sqrt(sd(d)^2 / n + chance),   f: degrees of freedom by Welch and Satterthwaite
+
+exceeds margin * (mean loss before): an unlucky reading does not suffice, a rise that the margin tolerates does not either. A
+freeze is watched for `guard_intervals` readings and confirmed after that. The job's confidence is for all of them together, and
+an early reading has to show more than a later one (`confidence_of`): what chance did is often gone at the next, harm is not. A
+rollback takes weights, optimizer, cursor and freeze point back together and quarantines the boundary.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from frostline_contract.plan import Decision
 from frostline_contract.statistics import GuardReading, IntervalStatistics
+from frostline_controller.decisions.changes import Change, changes
 from frostline_controller.decisions.inputs import FreezeInputs, blocks_frozen, freeze_point_of
-from frostline_controller.decisions.lineages import Change, changes, surviving_decisions
 from frostline_controller.decisions.student_t import t_quantile
+from frostline_controller.decisions.surviving import timeline
+
+CHANCE_MOVES = 12
+"""The newest moves from one reading to the next that chance is estimated from: older ones are of a model that learnt faster."""
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What a reading moves by though nothing freezes.
+
+    variance: of its mean loss against an earlier one's, as a share of that one's, squared. rises: readings that it was seen in,
+    which are its degrees of freedom. moves: that were looked at.
+    """
+
+    variance: float = 0.0
+    rises: int = 0
+    moves: int = 0
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two paired readings. rise: mean rise of the loss; bound: its lower confidence bound; tolerated: margin * loss before."""
+    """Two paired readings.
+
+    rise: mean rise of the loss. bound: its lower confidence bound. tolerated: margin * loss before. by_chance: what a reading
+    rises by without a freeze (one standard deviation), seen in so many moves.
+    """
 
     breached: bool
     rise: float
     bound: float
     tolerated: float
     samples: int
+    by_chance: float = 0.0
+    moves: int = 0
 
     @property
     def text(self) -> str:
         verdict = "exceeds" if self.breached else "is within"
+        chance = f"; without a freeze it rose by {self.by_chance:.4g} by chance ({self.moves} readings)" if self.by_chance else ""
         return (
             f"guard loss {self.rise:+.4g} over {self.samples} samples, lower bound {self.bound:+.4g} "
-            f"{verdict} the tolerated {self.tolerated:.4g}"
+            f"{verdict} the tolerated {self.tolerated:.4g}{chance}"
         )
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A freeze that the guard watches, and the last finite reading before it, where there is one."""
+    """A freeze that the guard watches.
+
+    before: the last finite reading before it, None where there is none. reading: the newest one's number after it, from 1.
+    """
 
     change: Change
     before: GuardReading | None
+    reading: int
 
 
-def compare(before: GuardReading, after: GuardReading, margin: float, confidence: float) -> Comparison:
+def compare(
+    before: GuardReading, after: GuardReading, margin: float, confidence: float, chance: Chance = Chance()
+) -> Comparison:  # fmt: skip
     """The paired one-sided t test. `before` is finite; a non-finite `after` breaches by itself.
 
     One sample alone has no bound and never breaches. Raises ValueError where the readings do not pair.
@@ -53,7 +91,7 @@ def compare(before: GuardReading, after: GuardReading, margin: float, confidence
     count = len(before.losses)
     if len(after.losses) != count:
         raise ValueError(f"guard readings hold {count} and {len(after.losses)} samples; the guard split must not change in a run")
-    tolerated = margin * abs(math.fsum(before.losses) / count)
+    tolerated = margin * abs(_mean(before))
     if not all(map(math.isfinite, after.losses)):
         return Comparison(True, math.nan, math.inf, tolerated, count)
     rises = [later - earlier for earlier, later in zip(before.losses, after.losses, strict=True)]
@@ -61,8 +99,51 @@ def compare(before: GuardReading, after: GuardReading, margin: float, confidence
     if count < 2:
         return Comparison(False, mean, -math.inf, tolerated, count)
     deviation = math.sqrt(math.fsum((rise - mean) ** 2 for rise in rises) / (count - 1))
-    bound = mean - t_quantile(confidence, count - 1) * deviation / math.sqrt(count)
-    return Comparison(bound > tolerated, mean, bound, tolerated, count)
+    of_samples, of_weights = deviation**2 / count, chance.variance * _mean(before) ** 2
+    degrees = float(count - 1)
+    if of_weights:
+        parts = of_samples**2 / (count - 1) + of_weights**2 / chance.rises
+        degrees = max(1.0, (of_samples + of_weights) ** 2 / parts)
+    bound = mean - t_quantile(confidence, degrees) * math.sqrt(of_samples + of_weights)
+    return Comparison(bound > tolerated, mean, bound, tolerated, count, math.sqrt(of_weights), chance.moves)
+
+
+def confidence_of(reading: int, readings: int, overall: float) -> float:
+    """The confidence that reading number `reading` of `readings` is held to, so that all of them together are held to `overall`.
+
+    Of the errors that `overall` allows, the share (reading / readings) cubed may have been spent by then (Kim and DeMets 1987).
+    """
+    spent = (reading / readings) ** 3 - ((reading - 1) / readings) ** 3
+    return 1.0 - (1.0 - overall) * spent
+
+
+def chance_of(statistics: Sequence[IntervalStatistics], before: int) -> Chance:
+    """What chance does to a reading, from the readings up to interval `before` that no change of the freeze point lies between.
+
+    A move counts as a share of the two losses' mean, since what a model jumps by falls with its loss. Only rises count, doubled:
+    without a trend half of chance's moves are falls, and a fall may be what was learnt. While the loss falls for good a rise by
+    chance must first make up for that, after a freeze as before it, so what shows is what counts.
+    """
+    read = [(entry, reading) for entry in statistics if entry.number <= before and (reading := finite_reading(entry))]
+    moves = [
+        _relative(_mean(earlier), _mean(later))
+        for (first, earlier), (second, later) in pairwise(read)
+        if first.freeze_point == second.freeze_point and len(later.losses) == len(earlier.losses)
+    ][-CHANCE_MOVES:]
+    rises = [move for move in moves if move > 0.0]
+    if not rises:
+        return Chance(moves=len(moves))
+    return Chance(2.0 * math.fsum(rise * rise for rise in rises) / len(moves), len(rises), len(moves))
+
+
+def _relative(earlier: float, later: float) -> float:
+    """The rise as a share of both values' mean: alike for a rise and the fall back."""
+    middle = (abs(earlier) + abs(later)) / 2.0
+    return (later - earlier) / middle if middle else 0.0
+
+
+def _mean(reading: GuardReading) -> float:
+    return math.fsum(reading.losses) / len(reading.losses)
 
 
 def finite_reading(entry: IntervalStatistics) -> GuardReading | None:
@@ -77,7 +158,7 @@ def watched_freezes(inputs: FreezeInputs) -> tuple[Watched, ...]:
     # A void rollback changed nothing, so the reading that called for it does not use up the window.
     unanswered = {
         number
-        for number, decision in surviving_decisions(inputs.decisions, inputs.calendar).items()
+        for number, decision in timeline(inputs.decisions, inputs.calendar).items()
         if decision.void and decision.kind == "rollback"
     }
     watched = []
@@ -87,8 +168,9 @@ def watched_freezes(inputs: FreezeInputs) -> tuple[Watched, ...]:
         earlier = [finite_reading(entry) for entry in inputs.statistics if entry.number <= change.number]
         before = next((reading for reading in reversed(earlier) if reading), None)
         read = [entry for entry in inputs.statistics if change.number < entry.number < inputs.newest.number and entry.guard]
-        if sum(1 for entry in read if entry.number not in unanswered) < window:
-            watched.append(Watched(change, before))
+        answered = sum(1 for entry in read if entry.number not in unanswered)
+        if answered < window:
+            watched.append(Watched(change, before, answered + 1))
     return tuple(reversed(watched))
 
 
@@ -106,7 +188,9 @@ def breach(inputs: FreezeInputs) -> tuple[Change | None, str]:
         if freeze.before is None:
             findings.append(f"freeze {freeze.change.number} has no reading before it to be held against")
             continue
-        result = compare(freeze.before, newest.guard, rails.guard_margin, rails.guard_confidence)
+        chance = chance_of(inputs.statistics, freeze.change.number)
+        confidence = confidence_of(freeze.reading, rails.guard_intervals, rails.guard_confidence)
+        result = compare(freeze.before, newest.guard, rails.guard_margin, confidence, chance)
         if result.breached:
             return freeze.change, result.text
         findings.append(f"freeze {freeze.change.number} holds: {result.text}")

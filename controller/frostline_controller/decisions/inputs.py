@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from frostline_contract.initial_freeze import lowest_freeze_point
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
 from frostline_contract.job.freezing import ElasticSection, FreezeSection
@@ -38,7 +39,7 @@ class FreezeInputs:
     replayed: for the policy `replay`, the decisions of the other run. requested: a freeze point that an operator asked for
     by command, to be decided now; None where nobody did. highest_lineage: highest lineage in any durable plan, started
     or not; a rollback opens the next one. lineage: the one that the run is in, in which workers adopt what is decided now: a
-    restore may have begun it after the newest interval.
+    restore may have begun it after the newest interval. lowest: freeze point below which nothing can learn (adapters).
     Raises ValueError where the numbers of units disagree.
     """
 
@@ -55,6 +56,7 @@ class FreezeInputs:
     requested: int | None = None
     highest_lineage: int = 0
     lineage: int = 0
+    lowest: int = 0
 
     def __post_init__(self) -> None:
         if self.num_units < 3:
@@ -87,6 +89,7 @@ class FreezeInputs:
             calendar=calendar,
             tied=tied,
             untie_on_freeze=job.model.untie_on_freeze,
+            lowest=lowest_freeze_point(job, num_units),
         )
 
     @property

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.job import Job
+from frostline_contract.job import Job, load_job
 from frostline_contract.job.automatic import with_numbers
 from frostline_contract.plan import Decision
 from frostline_contract.run_directory import RunDirectory
@@ -86,13 +86,19 @@ def read_replay(run_dir: Path) -> tuple[Decision, ...]:
     return tuple(newest.values())
 
 
-def with_recorded_numerics(job: Job, run_dir: Path) -> Job:
-    """The job with what another run has settled, which a replay follows: prefix tile, and what is `auto` here."""
+def with_recorded_start(job: Job, run_dir: Path) -> Job:
+    """The job, with another run's prefix tile, initial units and what is `auto` here: a replay follows these numerics too.
+
+    Raises ValueError where that run's job cannot be read.
+    """
     places = RunDirectory(run_dir)
     tile = places.recorded_prefix_tile() or job.cache.prefix_tile
-    job = job.model_copy(update={"cache": job.cache.model_copy(update={"prefix_tile": tile})})
-    recorded = places.read_job_values().get("training", {})
-    return with_numbers(job, {name: recorded[name] for name in job.training.automatic if isinstance(recorded.get(name), int)})
+    recorded = load_job(places.job)
+    job = job.model_copy(update={
+        "cache": job.cache.model_copy(update={"prefix_tile": tile}),
+        "freeze": job.freeze.model_copy(update={"initial_units": recorded.initial_freeze_point}),
+    })  # fmt: skip
+    return with_numbers(job, {name: getattr(recorded.training, name) for name in job.training.automatic})
 
 
 def decision_line(decision: Decision) -> dict[str, object]:

@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from frostline_contract.job.freezing import RailsSection
+from frostline_controller.decisions.changes import changes, last_rollback
 from frostline_controller.decisions.guard import finite_reading, quarantined_from
 from frostline_controller.decisions.inputs import ROUNDING, FreezeInputs, blocks_frozen, freeze_point_of, not_finite
-from frostline_controller.decisions.lineages import changes, last_rollback
 from frostline_controller.decisions.registry import Policy
 
 
@@ -116,7 +116,8 @@ def absolute(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 def cap_interval(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
     """At most so many blocks are frozen by one decision."""
-    most = inputs.freeze.rails.blocks_per_interval
+    rails = inputs.freeze.rails
+    most = max(rails.blocks_per_interval, rails.least_blocks)
     limit = freeze_point_of(blocks_frozen(inputs.current) + most)
     return Clip(limit, f"at most {most} block(s) by one decision") if wanted > limit else Clip(wanted)
 
@@ -154,6 +155,25 @@ def quarantine(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
     return _capped(inputs, wanted, most, f"freeze point {boundary} was rolled back, nothing from there on freezes again")
 
 
+def least_move(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
+    """A freeze that would take fewer blocks than it should waits, unless it takes all that may ever freeze.
+
+    Every move costs a checkpoint, rebuilt stages and a cache to fill anew, however deep: so it aims at a boundary that stays.
+    """
+    least, taken = inputs.freeze.rails.least_blocks, blocks_frozen(wanted) - blocks_frozen(inputs.current)
+    if wanted <= inputs.current or taken >= least:
+        return Clip(wanted)
+    off, deepest = rails_off(inputs.freeze.rails) | policy.exempt, inputs.num_units - 1
+    for limit in (cap_total, last_blocks, quarantine):
+        if limit.__name__ not in off:
+            deepest = limit(inputs, deepest, policy).freeze_point
+    if wanted >= deepest:
+        return Clip(wanted)
+    return Clip(
+        inputs.current, f"{taken} block(s) are fewer than {least}, and {blocks_frozen(deepest)} may freeze: it waits for more"
+    )
+
+
 RAILS: dict[str, Callable[[FreezeInputs, int, Policy], Clip]] = {
     rail.__name__: rail
     for rail in (
@@ -170,6 +190,7 @@ RAILS: dict[str, Callable[[FreezeInputs, int, Policy], Clip]] = {
         last_blocks,
         baseline,
         quarantine,
+        least_move,
     )
 }
 """In the order in which they apply: whether to move at all, how far the evidence goes, how far one may go."""
@@ -190,9 +211,9 @@ def rails_off(section: RailsSection) -> frozenset[str]:
 def apply_rails(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
     """Runs the wish through all rails that are on and apply to the policy; the note names each that clipped."""
     off = rails_off(inputs.freeze.rails) | policy.exempt
-    deepest = inputs.num_units - 1
-    point = min(max(0, wanted), deepest)
-    notes = [f"bounds: {wanted} is outside 0 to {deepest}"] if point != wanted else []
+    lowest, deepest = inputs.lowest, inputs.num_units - 1
+    point = min(max(lowest, wanted), deepest)
+    notes = [f"bounds: {wanted} is outside {lowest} to {deepest}"] if point != wanted else []
     for name, rail in RAILS.items():
         if point == inputs.current:
             break

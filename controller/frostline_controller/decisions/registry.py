@@ -11,14 +11,20 @@ from frostline_controller.decisions.policies import (
     information_per_flop,
     manual,
     operator,
+    plasticity,
     replay,
     schedule,
+    stairs,
 )
 
 GROUP = "frostline.freeze_policies"
 
-PACE = frozenset({"warmup", "cooldown", "min_active", "rearm", "patience", "unfreeze", "absolute", "cap_interval", "baseline"})
+PACE = frozenset({"warmup", "cooldown", "min_active", "rearm", "patience", "unfreeze", "absolute", "cap_interval", "baseline",
+                  "least_move"})  # fmt: skip
 """Rails that doubt a measurement or spread freezes over time: a person's explicit word is not subject to them."""
+
+BY_OUTPUTS = frozenset({"warmup", "absolute", "cap_interval"})
+"""Rails that stand in for evidence of how far blocks have settled: a policy that measures it goes as early as it shows."""
 
 EVERYTHING = PACE | {"nan", "cap_total", "last_blocks", "quarantine", "guard"}
 """Replay follows what another run did under its own rails, to the bit."""
@@ -40,6 +46,8 @@ BUILT_IN = {
         Policy("schedule", schedule.propose),
         Policy("gradient_change", gradient_change.propose),
         Policy("information_per_flop", information_per_flop.propose),
+        Policy("plasticity", plasticity.propose, BY_OUTPUTS),
+        Policy("stairs", stairs.propose, PACE),
         Policy("manual", manual.propose, PACE),
         Policy("replay", replay.propose, EVERYTHING),
     )

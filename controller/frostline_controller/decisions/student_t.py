@@ -10,8 +10,8 @@ TINY = 1e-300
 CONVERGED = 1e-15
 
 
-def t_quantile(probability: float, degrees: int) -> float:
-    """The value that a t variable of `degrees` (>= 1) stays below with `probability` in (0.5, 1)."""
+def t_quantile(probability: float, degrees: float) -> float:
+    """The value that a t variable of `degrees` (>= 1, not always whole) stays below with `probability` in (0.5, 1)."""
     assert 0.5 < probability < 1.0, f"probability is {probability}"
     assert degrees >= 1, f"degrees of freedom are {degrees}"
     tail = 1.0 - probability
@@ -27,7 +27,7 @@ def t_quantile(probability: float, degrees: int) -> float:
     return 0.5 * (low + high)
 
 
-def upper_tail(t: float, degrees: int) -> float:
+def upper_tail(t: float, degrees: float) -> float:
     """The probability that a t variable exceeds `t` >= 0."""
     return 0.5 * _incomplete_beta(degrees / (degrees + t * t), t * t / (degrees + t * t), 0.5 * degrees, 0.5)
 

@@ -4,7 +4,7 @@
 from collections.abc import Iterable
 
 from frostline_contract.intervals import DecisionCalendar
-from frostline_contract.lineage import ROLLBACK, Cuts, LineageStart
+from frostline_contract.lineage import RESTORE, ROLLBACK, Cuts, LineageStart
 from frostline_contract.plan import Decision
 from frostline_contract.statistics import IntervalStatistics
 
@@ -57,6 +57,35 @@ def surviving_decisions(
     return sorted(
         (placed(decision) for decision in decisions if survives(placed(decision))), key=lambda decision: decision.effective_step
     )
+
+
+def timeline(decisions: Iterable[Decision], calendar: DecisionCalendar) -> dict[int, Decision]:
+    """The surviving decisions of a record that holds nothing but decisions, by number, void ones included.
+
+    For what a policy is shown, and for another run's plans.jsonl. Where a decision is recorded again, as void, the newer record
+    counts.
+    """
+    newest = {(decision.decided_in, decision.number): decision for decision in decisions}
+    starts = _starts_shown_by(newest.values(), calendar)
+    return {decision.number: decision for decision in surviving_decisions(newest.values(), starts, calendar)}
+
+
+def _starts_shown_by(decisions: Iterable[Decision], calendar: DecisionCalendar) -> tuple[LineageStart, ...]:
+    """The lineages that decisions show: a rollback opens one; any other, with decisions of its own, was opened by a restore.
+
+    A restore went back to before its first decision, and at least to where the one before that takes effect: no decision that
+    survived it needs a later step.
+    """
+    starts: dict[int, LineageStart] = {}
+    for decision in decisions:
+        if decision.kind == "rollback" and not decision.void:
+            starts[decision.lineage] = LineageStart(
+                lineage=decision.lineage, starts_at_step=decision.rollback_to_step, kind=ROLLBACK
+            )
+        elif decision.kind != "rollback" and decision.lineage not in starts:
+            step = calendar.effective_step(decision.number - 1) - 1 if decision.number > 1 else 0
+            starts[decision.lineage] = LineageStart(lineage=decision.lineage, starts_at_step=step, kind=RESTORE)
+    return tuple(starts.values())
 
 
 def due_in(lineage: int, surviving: Iterable[Decision], step: int) -> list[Decision]:

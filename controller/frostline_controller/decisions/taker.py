@@ -5,6 +5,7 @@ import logging
 
 from frostline_contract.lineage import ROLLBACK, LineageStart
 from frostline_contract.plan import Decision
+from frostline_controller.decisions.initial import initial_freeze_reason
 from frostline_controller.decisions.next_decision import check_job, decision_line, due_statistics, next_decision
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
@@ -131,8 +132,9 @@ class Deciding:
         log.warning("decision void number=%s lineage=%s reason=%r", void.number, void.lineage, reason)
 
     async def _tell_effects(self) -> None:
-        """An event for each rollback, and for each change of the freeze point once it is in force."""
+        """An event for what is frozen from step 1, each rollback, and each change of the freeze point once it is in force."""
         facts, store, outbox = self._facts, self._store, self._outbox
+        await self._tell_initial()
         for decision in facts.state.decisions:
             at = decision.effective_step - 1
             if decision.kind == "rollback" and not decision.void and not store.events.holds("guard", at, decision.lineage):
@@ -151,6 +153,13 @@ class Deciding:
                     lineage=decision.lineage,
                     freeze_point=decision.freeze_point,
                 )
+
+    async def _tell_initial(self) -> None:
+        facts = self._facts
+        assert facts.identity is not None
+        reason = initial_freeze_reason(facts.job, facts.identity.num_units, facts.identity.tied)
+        if reason and not self._store.events.holds("freeze", 1, 0):
+            await self._outbox.event("freeze", reason, step=1, lineage=0, freeze_point=facts.initial_freeze_point)
 
 
 def _key(decision: Decision) -> tuple[int, int]:

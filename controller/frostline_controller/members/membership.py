@@ -32,7 +32,7 @@ class Worker:
     link: between machines; near_link: within one.
     link, cache: as the newest heartbeat says them: the message has the record's fields, and few of them are ever looked at.
     busy_seconds: a step's own work. slowness: that over what its peers would take, 0.0 unknown. lasting_slowness: what is
-    believed of it after a while. device: None where it has not told.
+    believed of it after a while. device: None where it has not told. spending: what its time went to, as told at spending_at.
     """
 
     worker_id: str
@@ -70,6 +70,8 @@ class Worker:
     on_notice: bool = False
     why_gone: str = ""
     device: DeviceFacts | None = None
+    spending: control_pb2.Spending | None = None
+    spending_at: float = 0.0
 
     @cached_property
     def order(self) -> tuple[int, str, float, str]:
@@ -123,7 +125,8 @@ class Membership:
         """Register; idempotent for one id. True where the worker is new (or had been given up)."""
         known = self._workers.get(worker.worker_id)
         if known is not None and known.presence != GONE:
-            for name in ("step", "phase", "watching", "unwatched_since", "presence", "lasting_slowness", "on_notice"):
+            for name in ("step", "phase", "watching", "unwatched_since", "presence", "lasting_slowness", "on_notice", "spending",
+                         "spending_at"):  # fmt: skip
                 setattr(worker, name, getattr(known, name))
             worker.step = max(worker.step, known.step)
         self._workers[worker.worker_id] = worker

@@ -13,6 +13,11 @@ class StartWait:
         self.since: float | None = None
         """Since when others are waited for, by the run's clock; None while nobody is there."""
 
+    @property
+    def wanted(self) -> int:
+        """How many workers the run waits for while it may."""
+        return self._choosing.wanted_workers()
+
     def workers(self, now: float) -> list[Worker]:
         """The workers to start with; empty while more are waited for, and then the run's message says so.
 
@@ -20,7 +25,7 @@ class StartWait:
         joined for the settling time of joins: the others are taken in when they come.
         """
         facts, section = self._facts, self._facts.job.controller
-        paused, wanted = facts.state.paused, self._choosing.wanted_workers()
+        paused, wanted = facts.state.paused, self.wanted
         there = [worker for worker in facts.members.available() if not is_left_over(facts, worker)]
         if not there or facts.identity is None:
             self.since = None

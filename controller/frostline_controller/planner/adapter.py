@@ -52,7 +52,8 @@ class Situation:
     parallel_slots: workers that can compute at once on one machine; None: all. cache_reachable: a cache server is there.
     uncacheable: why nothing may be cached in this run; empty where it may. prefix_cost: of frozen units, over what was profiled.
     tied: the head uses unit 0's matrix. present: ids of workers that are there, where that is more than `workers`.
-    memory_limit_bytes: a plan that was predicted to need more ran out of memory; 0: none has.
+    memory_limit_bytes: a plan that was predicted to need more ran out of memory; 0: none has. never_learnt: units that have been
+    frozen since step 1. cache_shared: by several runs. optimizer_seconds_per_byte: of an update, for a byte of trainable weights.
     """
 
     num_units: int
@@ -70,8 +71,11 @@ class Situation:
     parallel_slots: int | None
     tied: bool = False
     prefix_cost: float = 1.0
+    cache_shared: bool = False
     present: frozenset[str] = frozenset()
     memory_limit_bytes: int = 0
+    never_learnt: int = 0
+    optimizer_seconds_per_byte: float = PlanInputs.optimizer_seconds_per_byte
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         near_link=_median_link([worker.near_link for worker in situation.workers]),
         cache=_cache(situation.workers),
         cache_available=elastic.cache and not situation.uncacheable and situation.cache_reachable,
+        cache_shared=situation.cache_shared,
         uncacheable=situation.uncacheable,
         cache_use=job.cache.use,
         tied=situation.tied,
@@ -157,7 +162,9 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         boundary_bytes_per_sample=situation.boundary_bytes_per_sample,
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
+        optimizer_seconds_per_byte=situation.optimizer_seconds_per_byte,
         base_bytes=_communicator_bytes(job, situation),
+        never_learnt=min(situation.never_learnt, situation.freeze_point),
     )
 
 

@@ -16,6 +16,7 @@ def analytic_profiles(
     bytes_per_weight: int | None = None,
     moments: int = 2,
     fixed_seconds: float = 0.0,
+    halves: bool = False,
 ) -> tuple[UnitProfile, ...]:
     """Unit costs of a transformer from its FLOPs: embedding, blocks, head (num_blocks + 2 units).
 
@@ -25,7 +26,7 @@ def analytic_profiles(
     embedding_parameters: default (vocabulary + sequence) * hidden. A block keeps about 17 h values a token for its backward
     (arXiv 2205.05198, section 4, without the attention matrix, which fused kernels do not keep). moments: values of
     optimizer state a parameter. bytes_per_value: of activations, and of weights where bytes_per_weight says nothing else.
-    fixed_seconds: overhead of each unit's call.
+    fixed_seconds: overhead of each unit's call. halves: a block is two units, attention and MLP, as the paper cuts it.
     """
     tokens = micro_batch * sequence
     scored = micro_batch * (sequence if head_positions is None else head_positions)
@@ -44,6 +45,11 @@ def analytic_profiles(
         )
 
     embedding = (vocabulary + sequence) * hidden if embedding_parameters is None else embedding_parameters
-    block = unit(tokens * (24 * hidden**2 + 4 * sequence * hidden), 12 * hidden**2 + 13 * hidden, 17 * tokens * hidden)
+    if halves:
+        attention = unit(tokens * (8 * hidden**2 + 4 * sequence * hidden), 4 * hidden**2 + 6 * hidden, 7 * tokens * hidden)
+        blocks = [attention, unit(tokens * 16 * hidden**2, 8 * hidden**2 + 7 * hidden, 10 * tokens * hidden)] * num_blocks
+    else:
+        whole = unit(tokens * (24 * hidden**2 + 4 * sequence * hidden), 12 * hidden**2 + 13 * hidden, 17 * tokens * hidden)
+        blocks = [whole] * num_blocks
     head = unit(scored * 2 * hidden * vocabulary, hidden * vocabulary + vocabulary + 2 * hidden, scored * (hidden + vocabulary))
-    return (unit(tokens * hidden, embedding, tokens * hidden), *[block] * num_blocks, head)
+    return (unit(tokens * hidden, embedding, tokens * hidden), *blocks, head)

@@ -67,7 +67,7 @@ def _missing_bytes(
     inputs: PlanInputs, shape: ParallelShape, stage_bounds: tuple[int, ...], chosen: list[MemberInfo]
 ) -> dict[str, list[int]]:
     """For each chosen worker and pipeline rank, bytes of weights and moments that it would have to fetch."""
-    state = [unit.parameter_bytes + unit.optimizer_bytes for unit in inputs.units]
+    state = inputs.unit_state_bytes
     wanted = [
         {unit for stage in shape.stages_of(pp_rank) for unit in range(stage_bounds[stage], stage_bounds[stage + 1])}
         for pp_rank in range(shape.pp_degree)

@@ -9,7 +9,9 @@ def cache_verdict(inputs: PlanInputs) -> tuple[bool, str]:
     """(use the cache, why), by seconds a sample.
 
     A cache that is in use already has paid for its fills; one that is not must save more on later passes than its first
-    pass over the training split costs. Where train_samples is unknown the build cost is one fill for each sample left.
+    pass over the training split costs. Where train_samples is unknown the build cost is one fill for each sample left. In a
+    cache that several runs share, the first pass may find what another run has filled, and what it fills is read by the next:
+    it counts as a later pass.
     """
     if inputs.freeze_point == 0:
         return False, "no cache: nothing is frozen"
@@ -32,13 +34,15 @@ def cache_verdict(inputs: PlanInputs) -> tuple[bool, str]:
         return True, f"cache: {figures}; its build is paid for"
     left = inputs.steps_left * inputs.samples_of_step(inputs.current.dp_degree if inputs.current else 1)
     first_pass = min(left, inputs.train_samples) if inputs.train_samples else left / 2
-    build, saved = first_pass * fill, (left - first_pass) * (recompute - fetch)
+    later = left if inputs.cache_shared else left - first_pass
+    build, saved = first_pass * fill, later * (recompute - fetch)
     if saved <= build:
         return (
             False,
             f"no cache: {figures}, but {saved:.3g} s saved in {left} samples left would not repay {build:.3g} s of filling",
         )
-    return True, f"cache: {figures}; it saves {saved:.3g} s in {left} samples left and costs {build:.3g} s to fill"
+    sharing = ", which other runs share" if inputs.cache_shared else ""
+    return True, f"cache: {figures}; it saves {saved:.3g} s in {left} samples left and costs {build:.3g} s to fill{sharing}"
 
 
 def verdict_in(reason: str) -> str:

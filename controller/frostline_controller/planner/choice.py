@@ -3,16 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
 
 from frostline_contract.mesh import Mesh
 from frostline_contract.plan import Placement, Plan
 from frostline_controller.members.membership import Worker
-from frostline_controller.planner.adapter import Choice, Situation, choose_placement, reference_profile
+from frostline_controller.planner.adapter import Choice, Situation, choose_placement
 from frostline_controller.planner.backend import choose_backend
+from frostline_controller.planner.cheapest import cheapest_placement
 from frostline_controller.planner.draft import PlanDraft
-from frostline_controller.planner.kept_profile import KeptProfile
-from frostline_controller.run.durable import PinnedShape, next_generation
+from frostline_controller.run.durable import next_generation
 from frostline_controller.run.facts import RunFacts
 
 log = logging.getLogger(__name__)
@@ -91,10 +90,12 @@ class Choosing:
             uncacheable=facts.identity.uncacheable,
             prefix_cost=facts.identity.prefix_cost,
             cache_reachable=bool(facts.cache_address()) and not facts.cache_off,
+            cache_shared=facts.cache_shared,
             parallel_slots=facts.parallel_slots,
             train_samples=facts.identity.train_samples,
             tied=facts.identity.tied,
             memory_limit_bytes=facts.memory_limit_bytes,
+            never_learnt=facts.never_learnt(),
         )
         if self._for_cost:
             return await asyncio.to_thread(self._cheapest, situation)
@@ -116,30 +117,6 @@ class Choosing:
         return tuple(ordered[: self.limit_workers()])
 
     def _cheapest(self, situation: Situation) -> Choice:
-        """Objective "cost": the shape is chosen as if all pods that the run may have were there, so that a run which has
-        handed pods back is judged as it was before; then it is put on the lowest ordinals, since the highest are handed back.
-
-        Where the shape needs more workers than there are, `wanted_by_plan` says so, and those that are there all work.
-        """
-        job, there = self._facts.job, situation.workers
-        self.wanted_by_plan = 0
-        choice = choose_placement(job, replace(situation, workers=(*there, *self._expected(there))))
-        shape, count = choice.placement, len(choice.placement.workers)
-        if count <= len(there):
-            pinned = PinnedShape(degrees=shape.degrees, schedule=shape.schedule, virtual_stages=shape.virtual_stages)
-            present = frozenset(worker.worker_id for worker in there)
-            placed = choose_placement(job, replace(situation, workers=there[:count], pinned=pinned, present=present))
-            return Choice(placed.placement, placed.pays, choice.reason, placed.verdict)
-        if choice.pays:
-            self.wanted_by_plan = count
-        fast = job.model_copy(update={"placement": job.placement.model_copy(update={"objective": "throughput"})})
-        return choose_placement(fast, situation)
-
-    def _expected(self, there: tuple[Worker, ...]) -> list[Worker]:
-        """Workers in pods that the run may have and does not hold. They add no measurement: their profile is the median one."""
-        profile = reference_profile(there, one_machine=self._facts.parallel_slots is not None)
-        alike = replace(there[0], profile=KeptProfile.of(profile), link=None, cache=None)
-        return [
-            replace(alike, worker_id=f"expected/{number}", pod_name=f"expected-{number}", failure_domain=f"expected-{number}")
-            for number in range(len(there), self.limit_workers())
-        ]
+        """Objective "cost"; notes how many workers the shape would need beyond those that the run holds."""
+        choice, self.wanted_by_plan = cheapest_placement(self._facts.job, situation, self.limit_workers())
+        return choice

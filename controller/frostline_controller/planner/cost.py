@@ -64,8 +64,8 @@ class CostModel:
         self.backward = _sums(np.where(frozen, 0.0, column["backward_seconds"]))
         self.recompute, self.fetch = _sums(recompute), _sums(fetch)
         self.compute = self.forward + self.backward + self.recompute + self.fetch
-        self.gradient_bytes = _sums(np.where(frozen, 0.0, column["parameter_bytes"]))
-        self.state_bytes = _sums(column["parameter_bytes"] + column["optimizer_bytes"])
+        self.gradient_bytes = _sums(np.where(frozen, 0.0, column["parameter_bytes"] - column["still_bytes"]))
+        self.state_bytes = _sums(np.array(inputs.unit_state_bytes, dtype=float))
         self.activation_bytes = _sums(np.where(frozen, 0.0, column["activation_bytes"]))
         links = [self.pipeline_link, *([inputs.near_link] if inputs.near_link is not None else [])]
         sends = [_sends_over(link, column["output_bytes"]) for link in links]

@@ -6,11 +6,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from frostline_contract.communicators import most_communicator_bytes
+from frostline_contract.initial_freeze import initial_freeze_point, lowest_freeze_point
 from frostline_contract.job import Job
 from frostline_contract.job.automatic import Settled, at_size, sizes_to_try, with_settled
 from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
 from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.cli.model_size import ModelSize, model_size
+from frostline_controller.decisions.initial import check_initial_units
+from frostline_controller.planner.adapted import with_adapters
 from frostline_controller.planner.advice import Advice, advise, units_at
 from frostline_controller.planner.analytic import analytic_profiles
 from frostline_controller.planner.describe import as_json
@@ -118,7 +121,7 @@ def forecast(
     Args:
         job: what is to be trained.
         devices: numbers of equal devices to plan for; none: the job's workers.
-        freeze_point: units before it are frozen.
+        freeze_point: units before it are frozen; 0: those that the job freezes from step 1.
         hardware: what is assumed of a device; None: `hardware_for` says it.
         measured: of a run, in place of what is assumed.
 
@@ -130,7 +133,7 @@ def forecast(
     job = with_settled(job, settled) if settled is not None else job
     plans = []
     for count in devices or [job.placement.workers]:
-        inputs = plan_inputs(job, size, assumed, count, freeze_point, measured)
+        inputs = plan_inputs(job, size, assumed, count, _frozen(job, size, freeze_point), measured)
         plans.append(DevicePlan(count, inputs, make_plan(inputs), walk(inputs)))
     advice = micro_batch_advice(job, size, assumed, plans[0].inputs, measured)
     return Forecast(job, size, assumed, measured, tuple(plans), advice, settled.reason if settled is not None else "")
@@ -145,7 +148,14 @@ def settled_by_arithmetic(
     sizes = sizes_to_try(job.training, workers)
     known = {measured.micro_batch_size: measured.units} if measured else {}
     profiles = {at: units_at(known, at) if known else unit_profiles(job, size, hardware, at) for at in sizes}
-    return settle(job, plan_inputs(at_size(job, sizes[0]), size, hardware, workers, 0, measured), profiles)
+    return settle(job, plan_inputs(at_size(job, sizes[0]), size, hardware, workers, _frozen(job, size, 0), measured), profiles)
+
+
+def _frozen(job: Job, size: ModelSize, freeze_point: int) -> int:
+    """The freeze point that is asked about; with 0 that of step 1. Raises ValueError where the model cannot begin so."""
+    check_initial_units(job.initial_freeze_point, size.num_units)
+    lowest, initial = lowest_freeze_point(job, size.num_units), initial_freeze_point(job, size.num_units)
+    return max(freeze_point, lowest) if freeze_point else initial
 
 
 def hardware_for(job: Job, named_devices: bool, wanted: str | None = None, teraflops: float | None = None) -> Hardware:
@@ -169,7 +179,7 @@ def plan_inputs(
     units = measured.units if measured else unit_profiles(job, size, hardware, job.training.micro_batch_size)
     if not 0 <= freeze_point < len(units):
         raise ValueError(f"--freeze-point is {freeze_point}; it must be 0 to {len(units) - 1}, since the head always learns")
-    memory = job.placement.worker_memory_bytes or 0
+    memory, initial = job.placement.worker_memory_bytes or 0, initial_freeze_point(job, len(units))
     # Locally the workers share this machine's cores, and a plan that forgot it would promise a speed-up that cannot be.
     local = hardware.name == "cpu"
     return PlanInputs(
@@ -188,8 +198,8 @@ def plan_inputs(
         tied=size.tied,
         elastic=job.elastic,
         placement=job.placement,
-        # With nothing frozen it is the run's first plan; with a freeze point the run started earlier, at the job's depth.
-        start_pp_degree=job.placement.initial_pp_degree if freeze_point else None,
+        # With no more frozen than at step 1 it is the run's first plan; else the run started earlier, at the job's depth.
+        start_pp_degree=job.placement.initial_pp_degree if freeze_point > initial else None,
         steps_left=job.training.steps or DEFAULT_STEPS,
         parallel_slots=parallel_slots(job, os.cpu_count() or 1) if local else None,
         samples_per_step=job.training.batch_size,
@@ -198,6 +208,7 @@ def plan_inputs(
         exact_numerics=job.training.numerics == "exact",
         optimizer_seconds_per_byte=hardware.optimizer_seconds_per_byte,
         base_bytes=most_communicator_bytes(devices) if hardware.name == "gpu" and job.placement.backend != "gloo" else 0,
+        never_learnt=min(freeze_point, initial),
     )
 
 
@@ -210,7 +221,7 @@ def value_bytes(job: Job, hardware: Hardware) -> tuple[int, int]:
 def unit_profiles(job: Job, size: ModelSize, hardware: Hardware, micro_batch_size: int) -> tuple[UnitProfile, ...]:
     """Analytic unit costs at a micro-batch size."""
     weight_bytes, boundary_bytes = value_bytes(job, hardware)
-    return analytic_profiles(
+    units = analytic_profiles(
         num_blocks=size.num_blocks,
         hidden=size.hidden,
         sequence=size.sequence,
@@ -224,17 +235,21 @@ def unit_profiles(job: Job, size: ModelSize, hardware: Hardware, micro_batch_siz
         moments=2 if job.training.optimizer.name == "adamw" else 1,
         fixed_seconds=hardware.fixed_seconds,
     )
+    return with_adapters(job, size.hidden, units)
 
 
 def walk(inputs: PlanInputs) -> list[tuple[int, PlannedPlacement]]:
-    """(freeze point, plan) as layers freeze: none, a quarter, half and two thirds of the blocks. The first plan is the start."""
-    blocks = inputs.num_units - 2
+    """(freeze point, plan) as layers freeze: none but the initial ones, a quarter, half and two thirds of the blocks.
+
+    The first plan is the start.
+    """
+    blocks, begin = inputs.num_units - 2, inputs.never_learnt
     points = dict.fromkeys(round(blocks * share) + (share > 0) for share in (0, 0.25, 0.5, 0.67))
-    first = make_plan(replace(inputs, freeze_point=0, start_pp_degree=None))
+    first = make_plan(replace(inputs, freeze_point=begin, start_pp_degree=None))
     start = first.placement
     later = replace(inputs, start_pp_degree=start.pp_degree, start_dp_degree=start.dp_degree)
-    fitting = [point for point in points if 0 < point < inputs.num_units - 1]
-    return [(0, first), *((point, make_plan(replace(later, freeze_point=point))) for point in fitting)]
+    fitting = [point for point in points if begin < point < inputs.num_units - 1]
+    return [(begin, first), *((point, make_plan(replace(later, freeze_point=point))) for point in fitting)]
 
 
 def micro_batch_advice(

@@ -14,6 +14,10 @@ from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
 
 
+class NothingFits(ValueError):
+    """No placement of the workers that there are fits: the text has the figures, the field and what to do. More may fit."""
+
+
 @dataclass(frozen=True)
 class MemberInfo:
     """One worker that the planner may use.
@@ -39,7 +43,8 @@ class PlanInputs:
     "per_replica" each replica's). reduction_leaves: L. freeze_point: index of the first trainable unit.
     members: the workers there are. link: between machines, or between any two members where that is not known apart.
     near_link: within one machine; None where nobody has measured it. cache: measured traffic, None before there was any.
-    cache_available: there is a server to read from and the augmentation mode allows it. tied: the head uses unit 0's matrix.
+    cache_available: there is a server to read from and the augmentation mode allows it. cache_shared: by several runs.
+    tied: the head uses unit 0's matrix.
     current: the placement in force, None at the start. start_pp_degree, start_dp_degree: the shape that the run began
     with, None before the start. steps_left: steps still to train. measured_reshape_seconds: what a reshape costs.
     parallel_slots: how many workers can truly compute at once (cores shared on one machine); None: all of them.
@@ -47,6 +52,7 @@ class PlanInputs:
     boundary_bytes_per_sample: one sample's hidden activation. exact_numerics: gradients are summed over the fixed tree.
     optimizer_seconds_per_byte: an optimizer step's time for a byte of trainable weights. base_bytes: memory of a worker
     that holds no unit: communicators. cache_use: the job's cache.use. uncacheable: why nothing may be cached, or empty.
+    never_learnt: units frozen since step 1, which have no moments.
     """
 
     units: tuple[UnitProfile, ...]
@@ -59,6 +65,7 @@ class PlanInputs:
     near_link: LinkProfile | None = None
     cache: CacheProfile | None = None
     cache_available: bool = False
+    cache_shared: bool = False
     cache_use: Literal["auto", "always", "never"] = "auto"
     uncacheable: str = ""
     tied: bool = False
@@ -77,12 +84,15 @@ class PlanInputs:
     exact_numerics: bool = True
     optimizer_seconds_per_byte: float = 5e-10
     base_bytes: int = 0
+    never_learnt: int = 0
 
     def __post_init__(self) -> None:
         if not self.units:
             raise ValueError("the profile has 0 units; a plan needs at least one")
         if not 0 <= self.freeze_point < len(self.units):
             raise ValueError(f"freeze point {self.freeze_point} leaves no trainable unit of {len(self.units)}")
+        if self.never_learnt > self.freeze_point:
+            raise ValueError(f"{self.never_learnt} units have never learnt, and only {self.freeze_point} are frozen")
         if not self.members:
             raise ValueError("there are 0 workers to plan for")
         if len({member.worker_id for member in self.members}) != len(self.members):
@@ -98,6 +108,12 @@ class PlanInputs:
     def num_units(self) -> int:
         return len(self.units)
 
+    @cached_property
+    def unit_state_bytes(self) -> tuple[int, ...]:
+        """Weights and moments of each unit; one that has never learnt has no moments."""
+        moments = [0 if index < self.never_learnt else unit.optimizer_bytes for index, unit in enumerate(self.units)]
+        return tuple(unit.parameter_bytes + own for unit, own in zip(self.units, moments, strict=True))
+
     @property
     def trainable_units(self) -> int:
         return len(self.units) - self.freeze_point
@@ -105,10 +121,21 @@ class PlanInputs:
     @cached_property
     def memory_cap(self) -> float:
         """Bytes that every worker has: the job's limit, or the least of what members measured; infinite where neither is."""
-        known = [member.memory_bytes for member in self.members if member.memory_bytes > 0]
-        if self.placement.worker_memory_bytes is not None:
-            known.append(self.placement.worker_memory_bytes)
-        return float(min(known)) if known else float("inf")
+        return min(self._memory_caps, key=lambda one: one[0])[0]
+
+    @property
+    def memory_cap_words(self) -> str:
+        """What the cap is, by its field and value."""
+        cap, whose = min(self._memory_caps, key=lambda one: one[0])
+        return f"{whose} {int(cap):,}" if cap < float("inf") else "there is no cap"
+
+    @property
+    def _memory_caps(self) -> list[tuple[float, str]]:
+        """Every cap in bytes, and whose it is; of equal ones the job's counts."""
+        asked = self.placement.worker_memory_bytes
+        caps = [(float(asked), "placement.worker_memory_bytes is")] if asked is not None else []
+        measured = [(float(one.memory_bytes), "a worker's device has") for one in self.members if one.memory_bytes > 0]
+        return [*caps, *measured] or [(float("inf"), "")]
 
     @cached_property
     def machine_sizes(self) -> frozenset[int]:

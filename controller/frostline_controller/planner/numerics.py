@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from frostline_contract.communicators import most_communicator_bytes
+from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.job import Job
 from frostline_contract.job.automatic import Settled, at_size
 from frostline_contract.job.section import AUTO
@@ -48,7 +49,7 @@ def settle(job: Job, inputs: PlanInputs, profiles: Mapping[int, tuple[UnitProfil
 
     Args:
         job: which fields are to be settled, and between which numbers of workers.
-        inputs: the planner's, for the most workers at any size; nothing is frozen.
+        inputs: the planner's, for the most workers at any size, as the run begins.
         profiles: unit costs by micro-batch size: the sizes that may be chosen.
 
     Raises:
@@ -89,13 +90,15 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
     members = tuple(
         MemberInfo(f"worker-{i}", f"node-{i // section.workers_per_pod}", first.memory_bytes) for i in range(section.workers)
     )
+    frozen = min(initial_freeze_point(job, len(first.units)), len(first.units) - 1)
     on_gpus = first.device != "cpu" and section.backend != "gloo"
     return PlanInputs(
         units=first.units,
         micro_batch_size=first.micro_batch_size,
         num_microbatches=single.training.num_microbatches,
         reduction_leaves=1,
-        freeze_point=0,
+        freeze_point=frozen,
+        never_learnt=frozen,
         members=members,
         cache_available=job.elastic.cache and job.data.augmentation.mode != "recompute",
         cache_use=job.cache.use,
@@ -125,7 +128,8 @@ def _worlds(job: Job, inputs: PlanInputs) -> list[PlanInputs]:
     worlds.append(inputs)
     blocks = inputs.num_units - 2
     points = (blocks // 2 + 1, blocks) if job.elastic.freeze and blocks > 1 else ()
-    return [*worlds, *(replace(inputs, freeze_point=point) for point in dict.fromkeys(points))]
+    later = dict.fromkeys(point for point in points if point > inputs.freeze_point)
+    return [*worlds, *(replace(inputs, freeze_point=point) for point in later)]
 
 
 def _at_size(job: Job, inputs: PlanInputs, worlds: list[PlanInputs], size: int, units: tuple[UnitProfile, ...]) -> list[_Tried]:
@@ -136,7 +140,11 @@ def _at_size(job: Job, inputs: PlanInputs, worlds: list[PlanInputs], size: int, 
         numerics = {"units": units, "micro_batch_size": size, "num_microbatches": count, "reduction_leaves": leaves}
         plans: list[PlannedPlacement | None] = []
         for world in worlds:
-            start = next((plan for plan in reversed(plans) if plan is not None), None) if world.freeze_point else None
+            start = (
+                next((plan for plan in reversed(plans) if plan is not None), None)
+                if world.freeze_point > inputs.freeze_point
+                else None
+            )
             began = {"start_pp_degree": start.placement.pp_degree, "start_dp_degree": start.placement.dp_degree} if start else {}
             plans.append(_planned(replace(world, **numerics, **began)))
         found.append(_Tried(size, count, leaves, tuple(plans)))
@@ -162,7 +170,7 @@ def _planned(inputs: PlanInputs) -> PlannedPlacement | None:
 def _refuse(inputs: PlanInputs, world: PlanInputs, profiles: Mapping[int, tuple[UnitProfile, ...]]) -> Settled:
     """Raises what the planner says of the smallest size."""
     size = min(profiles)
-    make_plan(replace(world, units=profiles[size], micro_batch_size=size, freeze_point=0, reduction_leaves=1))
+    make_plan(replace(world, units=profiles[size], micro_batch_size=size, freeze_point=inputs.freeze_point, reduction_leaves=1))
     raise ValueError(f"no placement of {len(inputs.members)} workers fits at any micro-batch size of {sorted(profiles)}")
 
 

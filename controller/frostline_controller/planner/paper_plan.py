@@ -7,7 +7,7 @@ the rule, and stages are then cut by the same greedy fill over whole units, with
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.caching import cache_verdict
 from frostline_controller.planner.cost import CostModel, step_cost
-from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.paper_greedy import ACTIVE_ONLY, compressed_stages, greedy_bounds, largest_stage, weights
 from frostline_controller.planner.placing import Alternative, PlannedPlacement, finish
@@ -37,9 +37,9 @@ def paper_greedy_plan(inputs: PlanInputs) -> PlannedPlacement:
     shape = ParallelShape(pp, dp)
     cost = step_cost(model, bounds, deal_by_speed(inputs.reduction_leaves, [1.0] * dp), shape, schedule, [1.0] * dp)
     if cost.peak_bytes > inputs.memory_cap:
-        raise ValueError(
-            f"paper_greedy takes pp {pp}, which needs {int(cost.peak_bytes):,} bytes a worker; the cap is "
-            f"{int(inputs.memory_cap):,}. Set placement.planner: optimal, or raise placement.worker_memory_bytes"
+        raise NothingFits(
+            f"paper_greedy takes pp {pp}, which needs {int(cost.peak_bytes):,} bytes a worker, and {inputs.memory_cap_words}; "
+            "set placement.planner: optimal, or raise placement.worker_memory_bytes"
         )
     reason = "; ".join(
         [f"paper_greedy: K {start} -> {pp} with {inputs.freeze_point} of {inputs.num_units} units frozen", *limits.notes]

@@ -18,7 +18,7 @@ from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.caching import cache_verdict
 from frostline_controller.planner.cost import CostModel, replica_micro_batches, step_cost
 from frostline_controller.planner.cuts import PartitionTable, StageCosts
-from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.paper_plan import paper_greedy_plan
 from frostline_controller.planner.placing import Alternative, PlannedPlacement, finish
@@ -59,7 +59,7 @@ class _Candidate:
 def make_plan(inputs: PlanInputs) -> PlannedPlacement:
     """The placement to run next. Pure: equal inputs, equal plans.
 
-    Raises ValueError where no shape fits, with the memory needed and the cap.
+    Raises NothingFits where no shape fits, with the memory needed and the cap.
     """
     if inputs.placement.planner == "paper_greedy":
         return paper_greedy_plan(inputs)
@@ -68,8 +68,11 @@ def make_plan(inputs: PlanInputs) -> PlannedPlacement:
     limits = shape_limits(inputs)
     candidates, best = _explore(model, limits)
     if best is None:
-        raise ValueError(refusal(model, limits))
+        raise NothingFits(refusal(model, limits))
     words = f"least step time of {len(candidates)} shapes"
+    priced = sum(candidate.alternative is not None for candidate in candidates)
+    if priced < len(candidates):
+        words += f", of which {len(candidates) - priced} were ruled out by lower bounds"
     if inputs.placement.objective == "cost":
         best, words = _fewest_workers(model, candidates, best)
     return finish(model, best.alternative, best.bounds, best.table.costs, "; ".join([words, *limits.notes]), cache_reason,
@@ -208,12 +211,17 @@ def _fewest_workers(model: CostModel, candidates: list[_Candidate], best: _Candi
 
 
 def _reference_seconds(inputs: PlanInputs) -> float:
-    """Seconds a sample that the run took at its start: nothing frozen, the shape it began with. 0.0 where that is unknown."""
+    """Seconds a sample that the run took at its start: frozen what was so from step 1, the shape it began with.
+
+    0.0 where that is unknown, or nothing more is frozen.
+    """
     pp = inputs.start_pp_degree or (inputs.current.pp_degree if inputs.current else None)
     dp = inputs.start_dp_degree or (inputs.current.dp_degree if inputs.current else None)
-    if inputs.freeze_point == 0 or pp is None or dp is None or pp > inputs.num_units or dp > inputs.reduction_leaves:
+    if inputs.freeze_point == inputs.never_learnt or pp is None or dp is None:
         return 0.0
-    model = CostModel(replace(inputs, freeze_point=0)).of_depth(pp)
+    if pp > inputs.num_units - inputs.never_learnt or dp > inputs.reduction_leaves:
+        return 0.0
+    model = CostModel(replace(inputs, freeze_point=inputs.never_learnt)).of_depth(pp)
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
     table = PartitionTable(StageCosts(model, longest, leaf_bounds, "1f1b", 1), pp, pp)
@@ -246,10 +254,11 @@ def refusal(model: CostModel, limits: ShapeLimits) -> str:
     deepest = {(dp, virtual): (pp, dp, schedule, virtual) for pp, dp, schedule, virtual in runnable}  # depths ascend: last wins
     tried = list(deepest.values())[:: 1 + len(deepest) // 16]
     least = min(_least_peak(model, *choice) for choice in tried) + inputs.base_bytes
+    unpin = f"leave placement.pp_degree ({limits.pp}) to the planner, " if inputs.placement.pp_degree is not None else ""
     return (
-        f"no placement of {len(inputs.members)} workers fits: the leanest needs {int(least):,} bytes a worker and the cap is "
-        f"{int(inputs.memory_cap):,}; add workers, lower micro_batch_size or reduction_leaves, or raise "
-        "placement.worker_memory_bytes"
+        f"no placement of {len(inputs.members)} workers fits their memory: the leanest needs {int(least):,} bytes a worker, and "
+        f"{inputs.memory_cap_words}; {unpin}raise placement.workers, lower training.micro_batch_size or "
+        "training.reduction_leaves, set training.activation_checkpointing, or raise placement.worker_memory_bytes"
     )
 
 

@@ -2,7 +2,14 @@
 
 from typing import Literal
 
+from frostline_contract.plan import Placement
 from frostline_controller.planner.cost import StepCost
+
+
+def differ(one: Placement, other: Placement) -> bool:
+    """Whether two placements differ in who computes what; predictions do not count."""
+    predictions = {"predicted_step_seconds", "predicted_peak_bytes"}
+    return one.model_dump(exclude=predictions) != other.model_dump(exclude=predictions)
 
 
 def should_reshape(

@@ -94,7 +94,7 @@ class Starting:
         reached = found.lineage if found else 0
         history = self._branch(lineage, step, reached, distrusts=bool(distrusted_from)) if lineage else self._history()
         decision = self._decision(history, step)
-        freeze_point, number = in_force_by(decision)
+        freeze_point, number = facts.freeze_point_under(decision), decision.number if decision is not None else 0
         choice = await self._choosing.choose(workers, freeze_point, None, step)
         told = base.run_epoch if base is not None else (await asyncio.to_thread(current_epoch, self._root)).run_epoch
         back = f"{reason}: back to step {step}: {why_back}" if why_back else reason
@@ -148,7 +148,7 @@ class Starting:
             history = self._branch(facts.state.next_lineage, found.state.step, lineage)
             lineage = facts.state.next_lineage
             decision = self._decision(history, found.state.step)
-        freeze_point, number = in_force_by(decision)
+        freeze_point, number = facts.freeze_point_under(decision), decision.number if decision is not None else 0
         holding = {worker for piece in found.holders for worker in piece}
         ordered = sorted(workers, key=lambda worker: worker.worker_id not in holding)
         choice = await self._choosing.choose(ordered, freeze_point, None, found.state.step)
@@ -227,11 +227,6 @@ class Starting:
             plan_line(following, switched + 1),
             plan_end_line(following.generation, max(ended_at, found.state.step)),
         ]
-
-
-def in_force_by(decision: Decision | None) -> tuple[int, int]:
-    """Freeze point and number that a plan under this decision names; zeros where none was taken."""
-    return (decision.freeze_point, decision.number) if decision is not None else (0, 0)
 
 
 def _switched_at(failure: Failure, following: GenerationId) -> int | None:

@@ -3,6 +3,7 @@
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -27,7 +28,7 @@ def build_report(run_dir: str | Path) -> Path:
 
 @cache
 def _pages() -> Environment:
-    """The template, the style sheet and the script, of the folder `page`. What a value holds is escaped."""
+    """The templates, the style sheet and the script, of the folder `page`. What a value holds is escaped."""
     loader = PackageLoader("frostline_controller.report", "page")
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
@@ -39,9 +40,16 @@ def _source(name: str) -> str:
     return pages.loader.get_source(pages, name)[0]
 
 
+def rendered(name: str, **values: Any) -> str:
+    """A page of the folder `page` with its values, in the style of them all."""
+    text = _pages().get_template(name).render(css=_source("report.css"), **values)
+    return text.encode("utf-8", "replace").decode()  # half a surrogate pair, which a JSON line may hold, is no text
+
+
 def page(run: RunData) -> str:
     """The whole page as text. Its own Content-Security-Policy has the browser refuse any access to a network."""
     from frostline_controller.report.charts import build_charts
+    from frostline_controller.report.ledger_chart import ledger_chart
     from frostline_controller.report.timeline import timeline_chart
 
     charts = {chart.name: chart for chart in build_charts(run)}
@@ -49,8 +57,8 @@ def page(run: RunData) -> str:
     status = str(run.result.get("status") or "unfinished")
     named = (run.job.get("model", {}).get("family"), run.job.get("task", {}).get("kind"), run.job.get("data", {}).get("source"))
     held = occupancy(run)
-    template = _pages().get_template("page.html")
-    text = template.render(
+    return rendered(
+        "page.html",
         run=run,
         tables=tables,
         number_columns=tables.NUMBER_COLUMNS,
@@ -61,10 +69,9 @@ def page(run: RunData) -> str:
         wide=wide,
         pairs=list(charts.values()),
         timeline=timeline_chart(run),
+        ledger=ledger_chart(run),
         occupancy=held,
         # Any "<" of an event's reason could end the script element early ("</script>") or keep it from ending ("<!--<script>").
         data=json.dumps(held, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-        css=_source("report.css"),
         javascript=_source("report.js"),
     )
-    return text.encode("utf-8", "replace").decode()  # half a surrogate pair, which a JSON line may hold, is no text

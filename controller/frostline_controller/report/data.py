@@ -9,8 +9,9 @@ from frostline_contract.lineage import Cuts
 from frostline_contract.mesh import with_degrees
 from frostline_contract.plan import Decision, Plan
 from frostline_contract.reading import read_as
-from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_directory import RunDirectory, read_json
 from frostline_contract.statistics import IntervalStatistics, StepRecord
+from frostline_controller.ledger.sums import Ledger
 from frostline_controller.report.metrics import main_first, main_metric
 
 
@@ -50,7 +51,8 @@ class PlanSpan:
 class RunData:
     """A run directory as it stands, finished or not.
 
-    records: surviving steps by number, after the lineage cut. lost_records: steps that were computed and cut away.
+    records: surviving steps by number, after the lineage cut. lost_records: steps that were computed and cut away. ledger: the
+    result's, else as it was kept last; None where there is none yet, or an older version wrote the run.
     lineage_starts: (lineage, step) of each cut. job, result: {} where the file is not there.
     """
 
@@ -64,6 +66,7 @@ class RunData:
     decisions: tuple[Decision, ...]
     events: tuple[Event, ...]
     result: dict[str, Any]
+    ledger: Ledger | None = None
 
     @property
     def name(self) -> str:
@@ -118,7 +121,19 @@ def read_run(run_dir: str | Path) -> RunData:
         decisions=decisions,
         events=tuple(Event.parse(line) for line in read_jsonl(places.events)),
         result=places.read_result(),
+        ledger=read_ledger(places),
     )
+
+
+def read_ledger(places: RunDirectory) -> Ledger | None:
+    """The ledger that a run directory holds. Raises ValueError for one that is broken."""
+    result = places.read_result()
+    told = result.get("ledger") if "status" in result else None
+    told = told or read_json(places.ledger).get("ledger")
+    try:
+        return Ledger.of_json(told) if told else None
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{places.path}: its ledger is broken ({error!r}); delete {places.ledger.name}") from None
 
 
 def _surviving_statistics(path: Path, cuts: Cuts) -> tuple[IntervalStatistics, ...]:

@@ -8,10 +8,12 @@ from typing import Any
 import yaml
 
 from frostline_contract.mesh import in_words
+from frostline_controller.ledger import words
+from frostline_controller.ledger.saved import FORMULAS
 from frostline_controller.report.data import RunData
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-NUMBER_COLUMNS = {"time", "step", "steps", "took", "freeze point", "lineage", "interval", "#"}
+NUMBER_COLUMNS = {"worker-seconds", "share", "cost", "time", "step", "steps", "took", "freeze point", "lineage", "interval", "#"}
 
 
 def duration(seconds: float) -> str:
@@ -92,11 +94,40 @@ def memory(run: RunData) -> Table | None:
     for row in run.result.get("memory") or []:
         planned, peak = int(row["planned_bytes"]), int(row["peak_bytes"])
         share = f"{100 * peak / planned:.0f} %" if planned else ""
-        what = "" if row["device"] != "cpu" else "the whole process"
+        counted = int(row.get("tensor_bytes") or 0)
+        what = "" if row["device"] != "cpu" else "the whole process" + (f"; its tensors {counted:,} bytes" if counted else "")
         taken = f"{row['communicators']} ({int(row['communicator_bytes']):,} bytes)" if row["communicators"] else ""
         rows.append([row["generation"], f"{planned:,}", f"{peak:,}", share, row["worker"], row["device"], taken, what])
     head = ("generation", "planned bytes", "measured bytes", "share", "fullest worker", "device", "NCCL communicators", "note")
     return Table(head, rows) if rows else None
+
+
+def ledger_used(run: RunData) -> Table | None:
+    """What the run's worker-seconds went to. None where nobody has told."""
+    ledger = run.ledger
+    if ledger is None or not ledger.total:
+        return None
+    priced = ledger.price_per_worker_hour is not None
+    told = [(words.use_name(use), seconds) for use, seconds in ledger.used.items()]
+    rows = [
+        [name, f"{seconds:,.1f}", words.share(ledger, seconds), *([words.money(ledger.cost(seconds))] if priced else [])]
+        for name, seconds in [*told, ("together", ledger.total)]
+    ]
+    return Table(("use", "worker-seconds", "share", *(("cost",) if priced else ())), rows)
+
+
+def ledger_saved(run: RunData) -> Table | None:
+    """Estimates of what was saved, with their formulas. None where nobody has told."""
+    ledger = run.ledger
+    if ledger is None or not ledger.saved:
+        return None
+    priced = ledger.price_per_worker_hour is not None
+    rows = [
+        [words.SAVINGS.get(by, by), f"{seconds:,.1f}", *([words.money(ledger.cost(seconds))] if priced else []),
+         FORMULAS.get(by, "")]
+        for by, seconds in ledger.saved.items()
+    ]  # fmt: skip
+    return Table(("saved", "worker-seconds", *(("cost",) if priced else ()), "estimated as"), rows)
 
 
 def decisions(run: RunData) -> Table:

@@ -5,9 +5,9 @@ import logging
 from frostline_contract.job.cluster import ScheduledReshape
 from frostline_contract.lineage import ROLLBACK
 from frostline_contract.mesh import in_words
-from frostline_contract.plan import Placement
 from frostline_controller.planner.adapter import Choice
 from frostline_controller.planner.choice import Choosing
+from frostline_controller.planner.verdict import differ
 from frostline_controller.reshape.two_phase import Reshaping
 from frostline_controller.reshape.window import open_window
 from frostline_controller.run.durable import PinnedShape
@@ -135,7 +135,7 @@ class Adapting:
         pinned = facts.state.pinned
         commanded = pinned is not None and pinned.degrees == choice.placement.degrees
         frozen = facts.job.placement.reshape_every_freeze and freeze_point != current.freeze_point
-        differs = _computed(choice.placement) != _computed(current.placement)
+        differs = differ(choice.placement, current.placement)
         due = bool(leaving) or frozen or (commanded and differs) or facts.behind(current)
         reason = choice.reason if due or not choice.verdict else f"{choice.verdict}; {choice.reason}"
         return Choice(choice.placement, (choice.pays and differs) or due, reason, choice.verdict)
@@ -162,8 +162,3 @@ class Adapting:
         """Between a rollback's decision and the first record of the lineage that it opens, nothing can switch."""
         start = self._facts.state.lineages[-1]
         return start.kind == ROLLBACK and self._store.records.lineage < start.lineage
-
-
-def _computed(placement: Placement) -> dict[str, object]:
-    """What makes two placements different: everything but the prediction."""
-    return placement.model_dump(exclude={"predicted_step_seconds", "predicted_peak_bytes"})

@@ -32,4 +32,4 @@ def open_window(facts: RunFacts, not_before: int = 0) -> Window:
     until = facts.total_steps - 1
     if facts.calendar.effective_step(following) <= facts.total_steps:
         until = min(until, facts.calendar.effective_step(following) - 2)
-    return Window(newest.freeze_point if newest else 0, newest.number if newest else 0, first, until)
+    return Window(facts.freeze_point_under(newest), newest.number if newest else 0, first, until)

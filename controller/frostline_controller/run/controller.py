@@ -7,6 +7,7 @@ from pathlib import Path
 from frostline_contract.plan import Decision
 from frostline_controller.decisions.taker import Deciding
 from frostline_controller.faults import PlannedFaults
+from frostline_controller.ledger.keeping import Bookkeeping
 from frostline_controller.members.departures import Departures
 from frostline_controller.members.devices import Devices
 from frostline_controller.members.entry import EntryWatch
@@ -31,6 +32,7 @@ from frostline_controller.run.commands import Commands
 from frostline_controller.run.drain import Drain
 from frostline_controller.run.ending import Ending
 from frostline_controller.run.first_plan import FirstPlan
+from frostline_controller.run.memory_cap import MemoryCap
 from frostline_controller.run.plan_log import plan_line
 from frostline_controller.run.run import Run
 from frostline_controller.run.settling import Settling
@@ -64,15 +66,15 @@ class Controller:
         self.deciding = Deciding(facts, store, outbox, replayed)
         self.adapting = Adapting(facts, store, self.choosing, self.reshaping)
         self.following = Following(facts, store, outbox, self.adapting, offers)
-        self.drain = Drain(facts, store, outbox)
-        self.ending = Ending(facts, store, outbox, pods, self.drain, checkpoint_root)
+        self.drain, self.bookkeeping = Drain(facts, store, outbox), Bookkeeping(facts, store)
+        self.ending = Ending(facts, store, outbox, pods, self.drain, checkpoint_root, self.bookkeeping)
         self.sizing = Sizing(facts, store, outbox, pods, choosing=self.choosing, adapting=self.adapting, reshaping=self.reshaping)
         self.commands = Commands(facts, store, outbox, self.sizing, self.adapting, self.ending)
         self.hang_watch = HangWatch(facts, outbox, self.failures, self.removals)
         self.straggler_watch = StragglerWatch(facts, outbox, self.adapting)
         self.departures = Departures(facts, outbox, failures=self.failures, adapting=self.adapting, drain=self.drain)
         self.start_failures = StartFailures(facts, outbox, self.ending)
-        self.devices = Devices(facts, store, outbox)
+        self.devices, self.memory_cap = Devices(facts, store, outbox), MemoryCap(facts, store, outbox)
         self.profiling = ProfileFile(facts, store)
         self.handed_out = HandedOut(facts)
         self.publishing, self.cache_news = Publishing(facts, store, run.backend), CacheNews(facts, store, outbox)

@@ -9,6 +9,7 @@ from google.protobuf.json_format import ParseDict
 
 from frostline_contract.durable_files import replace_durably
 from frostline_contract.run_status import ENDED, RunStatus, status_word
+from frostline_controller.ledger.keeping import Bookkeeping
 from frostline_controller.members.membership import GONE
 from frostline_controller.members.start_wait import is_left_over
 from frostline_controller.run.drain import Drain
@@ -33,9 +34,10 @@ MESSAGE_CHARACTERS = 2000
 class Ending:
     """Holds the outcome until it is durable, then ends the run; or has it wait for workers, where they had to go."""
 
-    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, pods: Pods, drain: Drain, checkpoint_root: Path) -> None:
+    def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox, pods: Pods, drain: Drain, checkpoint_root: Path,
+                 bookkeeping: Bookkeeping) -> None:  # fmt: skip
         self._facts, self._store, self._outbox, self._pods = facts, store, outbox, pods
-        self._drain, self._root = drain, checkpoint_root
+        self._drain, self._root, self._bookkeeping = drain, checkpoint_root, bookkeeping
         self.outcome: pb.RunOutcome | None = None
         self.cancelled = False
         self._user_mistake = self._crash_loop = False
@@ -173,6 +175,7 @@ class Ending:
             await outbox.event("end", f"{state}: {outcome.message}" if outcome.message else state, step=outcome.steps)
         if facts.current is not None:
             await store.plans.append([plan_end_line(facts.current.generation, outcome.steps)])
+        await self._bookkeeping.close(facts.clock())
         flags = {"user_mistake": self._user_mistake, "crash_loop": self._crash_loop}
         record = result_record(facts, store, outcome, state, **flags)
         await asyncio.to_thread(replace_durably, store.places.result, json.dumps(record, indent=2))

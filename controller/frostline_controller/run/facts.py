@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
+from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job, job_revision
 from frostline_contract.phases import OUTSIDE
@@ -11,6 +12,7 @@ from frostline_contract.plan import Decision, Plan
 from frostline_contract.run_status import ENDED
 from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.decisions.surviving import in_force, surviving_decisions
+from frostline_controller.ledger.books import Books
 from frostline_controller.members.membership import GONE, Membership, Worker
 from frostline_controller.run.durable import DurableState, FailedDevice, RunIdentity
 from frostline_controller.run.memory_account import MemoryAccount
@@ -35,6 +37,7 @@ class RunFacts:
         message: what the run waits for, for the status; empty: nothing.
         trouble: what somebody has to see to while the run goes on, for the status; empty: nothing.
         memory: what each generation's fullest worker holds, beside its plan's figure.
+        books: what the time of each worker went to; its handlers keep what workers tell, the reconciler's task takes it in.
         accept_numerics: workers of another probe digest are taken in (resume --accept-numerics).
         wake: set where the reconciler has something to do.
         hurry: set where its next round is not to wait for company, since a decision is due.
@@ -66,7 +69,7 @@ class RunFacts:
         self.entered: dict[str, tuple[int, float]] = {}
         self.reshape_seconds = 1.0
         self.message, self.trouble = store.state.message, ""
-        self.memory = MemoryAccount()
+        self.memory, self.books = MemoryAccount(), Books()
         self.accept_numerics = False
         self._follow_identity()
         self._surviving: tuple[object, object, object, list[Decision]] | None = None
@@ -105,8 +108,22 @@ class RunFacts:
 
     def freeze_point(self) -> int:
         """The freeze point in force at the step that is being computed."""
-        decision = in_force(self.surviving(), self.step + 1)
-        return decision.freeze_point if decision else 0
+        return self.freeze_point_under(in_force(self.surviving(), self.step + 1))
+
+    def freeze_point_under(self, decision: Decision | None) -> int:
+        """The freeze point that a decision says, or with None the one of step 1."""
+        return decision.freeze_point if decision is not None else self.initial_freeze_point
+
+    def never_learnt(self) -> int:
+        """Units of the prefix that have been frozen since step 1: the initial ones that no decision has unfrozen."""
+        points = [decision.freeze_point for decision in self.surviving() if not decision.void]
+        return min([self.initial_freeze_point, *points])
+
+    @property
+    def initial_freeze_point(self) -> int:
+        """The freeze point of step 1; what the model's units say of it is known with the first worker."""
+        identity = self.identity
+        return initial_freeze_point(self.job, identity.num_units) if identity is not None else self.job.initial_freeze_point
 
     # ---- what the run is
 
@@ -142,6 +159,11 @@ class RunFacts:
         """host:port of the cache server: where one has been started for this run, else what we were told; empty: none."""
         file = self._store.places.cache_address
         return file.read_text(encoding="utf-8").strip() if file.exists() else self._cache_address
+
+    @property
+    def cache_shared(self) -> bool:
+        """Whether other runs use the same cache server."""
+        return self._store.places.cache_token.exists()
 
     @property
     def cache_off(self) -> str:

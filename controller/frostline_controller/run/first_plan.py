@@ -2,6 +2,7 @@
 
 from frostline_controller.members.entry import Entry, EntryWatch
 from frostline_controller.members.start_wait import StartWait
+from frostline_controller.planner.inputs import NothingFits
 from frostline_controller.recovery.plans import Starting
 from frostline_controller.run.facts import RunFacts
 
@@ -13,13 +14,22 @@ class FirstPlan:
         self._facts, self._wait, self._starting, self._entry = facts, wait, starting, entry
 
     async def advance(self, now: float) -> None:
-        """Make the plan where the workers are there; else the run's message says who is waited for. Raises CheckpointsGone."""
+        """Make the plan where the workers are there; else the run's message says who is waited for.
+
+        Raises CheckpointsGone; NothingFits where not even all the workers that the run wants have memory enough.
+        """
         facts, paused = self._facts, self._facts.state.paused
         self._entry.expect(None)  # of the generation before
         if not (workers := self._wait.workers(now)):
             return
         reason = "enough workers are there again" if paused else "resume" if facts.state.between else "first plan"
-        plan = await self._starting.from_checkpoint(workers, reason)
+        try:
+            plan = await self._starting.from_checkpoint(workers, reason)
+        except NothingFits as refusal:
+            if len(workers) >= self._wait.wanted:
+                raise
+            facts.message = f"waiting for workers: {len(workers)} of {self._wait.wanted} are there, and {refusal}"
+            return
         since = self._wait.since if paused else None
         self._entry.expect(Entry(since if since is not None else facts.started, now, plan.reason, failed=False))
         self._wait.since = None

@@ -1,4 +1,9 @@
-"""What each generation's plan said of memory, beside what its members measured: for the status, the result and the report."""
+"""What each generation's plan said of memory, beside what its members measured: for the status, the result and the report.
+
+Where the job says what a worker may use, the measured peak is held against it: the planner keeps below it by prediction alone.
+"""
+
+from dataclasses import dataclass
 
 from frostline_contract.plan import Plan
 from frostline_controller.members.membership import Worker
@@ -10,16 +15,26 @@ def taken_bytes(memory: pb.MemoryUse) -> int:
     return memory.peak_bytes + memory.communicator_bytes
 
 
+@dataclass(frozen=True)
+class MostTensors:
+    """The most that a member's tensors, and its communicators, took in one generation."""
+
+    worker_id: str
+    bytes: int
+
+
 class MemoryAccount:
     """Keeps the fullest worker of each generation. It is gone with the controller: nothing is decided by it."""
 
     def __init__(self) -> None:
         self._most: dict[str, dict[str, object]] = {}
+        self._tensors: dict[str, MostTensors] = {}
 
     def note(self, plan: Plan | None, worker: Worker) -> None:
         """A member has told what it holds; of a generation that is over nothing is kept."""
         if plan is None or worker.memory is None or worker.generation != plan.generation:
             return
+        self._note_tensors(plan, worker, worker.memory)
         known, taken = self._most.get(str(plan.generation)), taken_bytes(worker.memory)
         if known is not None and taken <= int(str(known["peak_bytes"])):
             return
@@ -34,6 +49,17 @@ class MemoryAccount:
             "limit_bytes": worker.memory.limit_bytes,
         }
 
+    def _note_tensors(self, plan: Plan, worker: Worker, memory: pb.MemoryUse) -> None:
+        held = memory.tensor_bytes + memory.communicator_bytes if memory.tensor_bytes else 0
+        known = self._tensors.get(str(plan.generation))
+        if held and (known is None or held > known.bytes):
+            self._tensors[str(plan.generation)] = MostTensors(worker.worker_id, held)
+
+    def most_tensors(self, plan: Plan | None) -> MostTensors | None:
+        """Of a generation; None where none of its members has counted any."""
+        return self._tensors.get(str(plan.generation)) if plan is not None else None
+
     def rows(self) -> list[dict[str, object]]:
         """One a generation, in the order of their plans."""
-        return list(self._most.values())
+        most = {generation: self._tensors.get(generation) for generation in self._most}
+        return [{**row, "tensor_bytes": one.bytes if (one := most[name]) else 0} for name, row in self._most.items()]

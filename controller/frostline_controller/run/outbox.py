@@ -20,7 +20,7 @@ from frostline_rpc.convert import to_message
 log = logging.getLogger(__name__)
 
 WARNINGS = frozenset(("failure", "hang", "checkpoint_failed", "decision_void", "cannot_start", "wrong_bits", "quarantine",
-                      "out_of_memory", "pause"))  # fmt: skip
+                      "out_of_memory", "memory_over_cap", "pause"))  # fmt: skip
 """Kinds of events that somebody may have to do something about."""
 
 

@@ -218,6 +218,8 @@ ROUND = (
     Act(Reconciler.settle_leavers, GOING_ON, "an answer to a failure that came meanwhile has counted them as members"),
     Act(lambda r, now: r.parts.faults.advance(), GOING_ON, "planned faults befall what the round has made"),
     Act(lambda r, now: r.parts.cache_news.advance(), GOING_ON, "tells of the round's plan"),
+    Act(lambda r, now: r.parts.memory_cap.advance(), GOING_ON, "members of the round's plan may hold more than they may"),
+    Act(lambda r, now: r.parts.bookkeeping.advance(now), GOING_ON, "who has come or gone in this round has its account"),
     Act(lambda r, now: r.parts.publishing.advance(now), GOING_ON, "people read what the round has led to"),
 )  # fmt: skip
 """A round: each act in its turn, where the run's phase is one of the act's when its turn comes."""

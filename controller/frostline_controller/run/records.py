@@ -9,6 +9,7 @@ from pathlib import Path
 
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.statistics import IntervalStatistics, StepRecord
+from frostline_controller.ledger.steps import Steps
 from frostline_controller.run.journal import Journal, uncancelled
 
 COMPARED_RECORDS = 4096
@@ -20,7 +21,10 @@ class ResultsDiffer(Exception):
 
 
 class RecordLog:
-    """metrics.jsonl: one line a step, unique by (lineage, step), with a line of its own where a lineage starts."""
+    """metrics.jsonl: one line a step, unique by (lineage, step), with a line of its own where a lineage starts.
+
+    steps: what the records add up to, for the ledger.
+    """
 
     def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
         self._journal = Journal(path, may_write)
@@ -31,6 +35,7 @@ class RecordLog:
         self._distrusting: set[int] = set()
         self.lineage = 0
         self.latest: StepRecord | None = None
+        self.steps = Steps()
         for line in self._journal.lines():
             if "starts_at_step" in line:
                 self._start(line["lineage"], line["starts_at_step"])
@@ -90,11 +95,13 @@ class RecordLog:
     def _start(self, lineage: int, step: int) -> None:
         self.lineage = max(self.lineage, lineage)
         self._complete.setdefault(lineage, step)
+        self.steps.start(lineage, step)
 
     def _holds(self, record: StepRecord) -> bool:
         return record.step <= self._complete.get(record.lineage, 0) or record.step in self._beyond.get(record.lineage, ())
 
     def _note(self, record: StepRecord) -> None:
+        self.steps.add(record)
         beyond = self._beyond.setdefault(record.lineage, set())
         beyond.add(record.step)
         step = self._complete.setdefault(record.lineage, 0)

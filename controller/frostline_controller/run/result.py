@@ -9,6 +9,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 
 from frostline_contract.plan import Plan
 from frostline_contract.run_status import RunStatus
+from frostline_controller.ledger.keeping import ledger_of
 from frostline_controller.run.epochs import claim_result, current_epoch
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore
@@ -75,6 +76,7 @@ def result_record(
         "status": state,
         "steps": outcome.steps,
         "memory": facts.memory.rows(),
+        "ledger": ledger_of(facts, store).as_json(),
         "wall_seconds": round(time.time() - facts.state.started_at, 3) if facts.state.started_at else 0.0,
         "digest": outcome.digest,
         "final": dict(outcome.final),

@@ -48,7 +48,7 @@ class RunStore:
     def __init__(
         self, job: Job, folder: Path, durable: DurableStore, state: DurableState, may_write: Callable[[], None] = lambda: None
     ) -> None:
-        self._durable = durable
+        self._durable, self.may_write = durable, may_write
         self._removing: dict[str, str] = {}
         # The digests are durable with whatever is written next, as amendments are.
         self.state = state.model_copy(update={"job_digests": section_digests(job)})

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from frostline_controller.ledger.sums import Ledger
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore
 from frostline_controller.serving.status import status_of, workers_by_state
@@ -42,6 +43,7 @@ class RunMetrics:
         for state in WORKER_STATES:
             workers.add_metric([state], self._workers[state])
         yield workers
+        yield from self._ledger()
         for name, text, kind in (
             ("recoveries", "Failures that the run has recovered from.", "failure"),
             ("reshapes", "Reshapes.", "reshape"),
@@ -49,6 +51,18 @@ class RunMetrics:
             ("hangs", "Workers that were found hanging.", "hang"),
         ):
             yield CounterMetricFamily(f"frostline_{name}", text, self._events[kind])
+
+    def _ledger(self) -> Iterator[Metric]:
+        """Gauges, since seconds of steps that are taken back move from one use to another."""
+        ledger = Ledger.of_message(self._status.ledger)
+        used = GaugeMetricFamily("frostline_worker_seconds", "Worker-seconds of the run by use.", labels=["use"])
+        saved = GaugeMetricFamily("frostline_saved_worker_seconds_estimated", "Worker-seconds saved, estimated.", labels=["by"])
+        for family, seconds in ((used, ledger.used), (saved, ledger.saved)):
+            for name, value in sorted(seconds.items()):
+                family.add_metric([name], value)
+            yield family
+        if (cost := ledger.cost(ledger.total)) is not None:
+            yield GaugeMetricFamily("frostline_cost", "What the run's worker-hours cost, in the job's currency.", cost)
 
 
 def standby_text() -> bytes:

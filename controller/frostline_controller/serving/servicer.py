@@ -116,6 +116,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         if request.HasField("memory"):
             worker.memory = request.memory
             facts.memory.note(facts.current, worker)
+        if request.HasField("spending"):
+            worker.spending, worker.spending_at = request.spending, worker.last_heard
         if request.HasField("cache"):
             worker.cache = request.cache
         if request.HasField("link"):

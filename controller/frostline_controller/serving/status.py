@@ -9,8 +9,10 @@ import psutil
 from frostline_contract.mesh import in_words
 from frostline_contract.plan import Plan
 from frostline_contract.run_status import RunStatus
+from frostline_controller.ledger.keeping import ledger_of
 from frostline_controller.members.membership import GONE, LEAVING, Worker
 from frostline_controller.run.facts import RunFacts
+from frostline_controller.run.memory_cap import over_cap
 from frostline_controller.run.store import RunStore
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import plan_pb2
@@ -42,12 +44,14 @@ def status_of(facts: RunFacts, store: RunStore, with_workers: bool = True) -> pb
         epoch=facts.step / identity.steps_per_epoch if identity and identity.steps_per_epoch else 0.0,
         incarnation=facts.state.incarnation,
         resident_bytes=psutil.Process().memory_info().rss,
+        memory_over_cap=over_cap(facts),
     )
     response.quarantined.extend(
         pb.QuarantinedDevice(node=one.node, uuid=one.uuid, failures=one.failures) for one in facts.quarantined
     )
     if facts.state.settled is not None:
         response.numerics_reason = facts.state.settled.reason
+    response.ledger.CopyFrom(ledger_of(facts, store).message())
     if identity is not None:
         response.prefix_tile, response.prefix_tile_reason = identity.prefix_tile, identity.prefix_tile_reason
     if plan is not None:

@@ -1,4 +1,4 @@
-"""Where the run lives: the job file's `placement`, `cache`, `controller` and `faults` sections."""
+"""Where the run lives: the job file's `placement`, `cluster`, `cache`, `controller` and `faults` sections."""
 
 from typing import Literal
 
@@ -42,7 +42,11 @@ class PlacementSection(Section):
         le=1024.0,
         doc="Processors that a worker gets, no more and no fewer: on this machine by a control group's quota, so that workers are devices of one speed; on a cluster as the container's request and limit. null: what the machine has.",
     )
-    worker_memory_bytes: int | None = live(None, ge=1, doc="Memory a worker may use; null: what it measures.")
+    worker_memory_bytes: int | None = live(
+        None,
+        ge=1,
+        doc="Memory a worker may use: no plan is made that is predicted to need more, and what workers measure is held against it (weights, moments, gradients and activations; on a CPU not the process around them). null: what a GPU has; on a CPU no limit.",
+    )
     hysteresis: float = live(0.05, ge=0.0, doc="A reshape must save this share of the remaining time beyond its cost.")
     reshape_every_freeze: bool = live(False, doc="Reshape at every freeze, worth it or not (for demonstrations and tests).")
     buddies: bool = live(
@@ -64,6 +68,17 @@ class PlacementSection(Section):
         if pinned > self.workers:
             raise ValueError(f"pp_degree x dp_degree = {pinned} exceeds workers {self.workers}; raise workers or lower a degree")
         return self
+
+
+class ClusterSection(Section):
+    """What the machines are like that workers run on."""
+
+    price_per_worker_hour: float | None = live(
+        None,
+        ge=0.0,
+        le=1e9,
+        doc="What a worker costs an hour, in any currency: the run's ledger then tells money beside worker-seconds, all of them at the newest price. null: no money is told.",
+    )
 
 
 class CacheSection(Section):

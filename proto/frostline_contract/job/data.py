@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
+from frostline_contract.job.adapters import AdaptersSection
 from frostline_contract.job.section import Section, fixed
 
 
@@ -28,11 +29,18 @@ class ModelSection(Section):
     attention: Literal["sdpa", "eager"] = fixed(
         "sdpa", doc="Attention kernel. On CUDA with exact numerics sdpa runs its deterministic variant."
     )
+    adapters: AdaptersSection | None = fixed(
+        None, later=True, doc="Small matrices that learn in the place of the model's own weights; null: all weights learn."
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> "ModelSection":
         if self.path and self.hub:
             raise ValueError(f"path is {self.path!r} and hub is {self.hub!r}; give one of them")
+        if self.adapters is not None and self.untie_on_freeze:
+            raise ValueError(
+                "untie_on_freeze is true and adapters is given: a head of its own is no adapter of the model; set it to false"
+            )
         return self
 
 
@@ -76,6 +84,13 @@ class DataSection(Section):
     doc_stride: int = fixed(64, ge=1, doc="squad: overlap of the windows of a long context, in tokens.")
     image_size: int | None = fixed(
         None, ge=4, le=2**14, doc="Images are resized to this many pixels square; null keeps the model config's."
+    )
+    decoding_processes: int | None = fixed(
+        None,
+        ge=0,
+        le=64,
+        doc="Processes of each worker that decode image files; null: on a GPU its share of the machine's processors less one, 8 at "
+        "most, and none on a CPU, where they would take from the model.",
     )
     tokenizer: str | None = fixed(
         None, doc="Tokenizer directory or hub id; null: the model checkpoint's, or one trained on the data."

@@ -4,12 +4,14 @@ from typing import Literal
 
 from frostline_contract.job.section import SECONDS_MAX, Section, fixed, live
 
+PROBE_SAMPLES = 16
+
 
 class PolicySection(Section):
     name: str = fixed(
         "gradient_argmin",
-        doc="gradient_argmin (the paper's Eq. (1)), schedule, gradient_change, information_per_flop, manual, replay, "
-        "or one that an entry point of frostline.freeze_policies adds.",
+        doc="gradient_argmin (the paper's Eq. (1)), schedule, gradient_change, information_per_flop, plasticity, stairs, manual, "
+        "replay, or one that an entry point of frostline.freeze_policies adds.",
     )
     alpha: float = fixed(
         1 / 3, gt=0.0, lt=1.0, doc="gradient_argmin, schedule: share of the remaining blocks frozen in one interval, at most."
@@ -20,6 +22,17 @@ class PolicySection(Section):
     percentile: float = fixed(50.0, ge=0.0, le=100.0, doc="gradient_change: N of AutoFreeze's N-th percentile.")
     form: Literal["closed", "freezeout_linear", "freezeout_cubed", "linear"] = fixed("closed", doc="schedule: which curve.")
     freezeout_t0: float = fixed(0.8, gt=0.0, le=1.0, doc="schedule: t0 of FreezeOut.")
+    settled_share: float = fixed(
+        0.1,
+        gt=0.0,
+        le=1.0,
+        later=True,
+        doc="plasticity: a block has settled when outputs move at it by no more than this share of what they move at the block where "
+        "they move most (1 - CKA).",
+    )
+    stairs: dict[float, float] = fixed(
+        {}, later=True, doc="stairs: share of the blocks that is frozen from a share of the run on, e.g. {0.1: 0.5, 0.4: 0.67}."
+    )
     points: dict[int, int] = fixed({}, doc="manual: freeze point by decision number, e.g. {3: 2, 6: 4}.")
     replay_of: str | None = fixed(None, doc="replay: run directory whose freeze history is followed.")
 
@@ -30,7 +43,7 @@ class RailsSection(Section):
     off: tuple[str, ...] = fixed(
         (),
         doc="Rails switched off: nan, warmup, cooldown, min_active, rearm, patience, unfreeze, absolute, cap_interval, "
-        "cap_total, last_blocks, baseline, quarantine, guard (which takes baseline and quarantine with it).",
+        "cap_total, last_blocks, baseline, quarantine, least_move, guard (which takes baseline and quarantine with it).",
     )
     warmup_fraction: float = fixed(0.6, ge=0.0, lt=1.0, doc="warmup: nothing freezes before this share of the steps.")
     patience: int = fixed(2, ge=1, doc="patience: consecutive intervals that must ask for at least this freeze point.")
@@ -38,7 +51,16 @@ class RailsSection(Section):
     min_active_steps: int | None = fixed(
         None, ge=0, doc="min_active: steps a block must have learnt since the start or its last unfreezing; null: two intervals."
     )
-    blocks_per_interval: int = fixed(1, ge=1, doc="cap_interval: blocks frozen by one decision, at most.")
+    blocks_per_interval: int = fixed(
+        1, ge=1, doc="cap_interval: blocks frozen by one decision, at most; least_blocks where that is more."
+    )
+    least_blocks: int = fixed(
+        1,
+        ge=1,
+        later=True,
+        doc="least_move: a freeze waits until it takes so many blocks, or all that may ever freeze: few deep moves, each of which "
+        "fills the cache anew.",
+    )
     total_fraction: float = fixed(0.5, ge=0.0, le=1.0, doc="cap_total: share of the blocks that may ever be frozen.")
     last_blocks: int = fixed(2, ge=1, doc="last_blocks: the last blocks, never frozen.")
     cooldown_intervals: int = fixed(1, ge=0, doc="cooldown: intervals without a change after one.")
@@ -59,8 +81,29 @@ class RailsSection(Section):
 
 class FreezeSection(Section):
     interval_steps: int | None = fixed(None, ge=2, doc="Steps an interval; null: one epoch.")
+    initial_units: int = fixed(
+        0,
+        ge=0,
+        later=True,
+        doc="Units frozen from step 1 (the embedding is unit 0): no gradient, no moments, no exchange, cached from the first "
+        "pass on. A command may unfreeze them. With elastic.freeze false nothing is frozen, these neither.",
+    )
     policy: PolicySection = fixed(PolicySection(), doc="Who proposes a freeze point.")
     rails: RailsSection = fixed(RailsSection(), doc="What limits the proposal.")
+    probe_samples: int | None = fixed(
+        None,
+        ge=0,
+        later=True,
+        doc="Samples of the guard split on which each unit's outputs are compared from interval to interval; null: 16 for the "
+        "policy plasticity, else 0.",
+    )
+
+    @property
+    def probes(self) -> int:
+        """Samples on which outputs are compared at every interval's end; 0: they are not."""
+        if self.probe_samples is not None:
+            return self.probe_samples
+        return PROBE_SAMPLES if self.policy.name == "plasticity" else 0
 
 
 class DecisionsSection(Section):

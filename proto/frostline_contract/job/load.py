@@ -41,9 +41,13 @@ def parse_job(raw: dict[str, Any], origin: str = "job") -> Job:
     try:
         return Job.model_validate(raw)
     except ValidationError as error:
-        lines = [f"{origin}: {len(error.errors())} mistake(s)"]
-        lines += [f"  {_describe(mistake)}" for mistake in error.errors()]
-        raise JobError("\n".join(lines)) from None
+        raise JobError(describe_mistakes(error, origin, Job)) from None
+
+
+def describe_mistakes(error: ValidationError, origin: str, model: type[BaseModel]) -> str:
+    """One line a mistake of a file that `model` describes: field, value and remedy. origin: the file, for people."""
+    mistakes = error.errors()
+    return "\n".join([f"{origin}: {len(mistakes)} mistake(s)", *(f"  {_describe(mistake, model)}" for mistake in mistakes)])
 
 
 def apply_overrides(raw: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -90,12 +94,14 @@ def section_digests(job: Job) -> dict[str, str]:
 
 def _fixed_names(section: BaseModel) -> dict[str, Any]:
     """Of a section's fields those that never change, sections below it with theirs."""
-    inner = {name: getattr(section, name) for name in type(section).model_fields}
-    return {
-        name: _fixed_names(value) if isinstance(value, BaseModel) else None
-        for name, value in inner.items()
-        if isinstance(value, BaseModel) or not (is_live(type(section).model_fields[name]) or _is_unsaid(section, name))
-    }
+    names: dict[str, Any] = {}
+    for name, field in type(section).model_fields.items():
+        inner = getattr(section, name)
+        if isinstance(inner, BaseModel):
+            _keep_section(names, name, field, _fixed_names(inner))
+        elif not (is_live(field) or _is_unsaid(section, name)):
+            names[name] = None
+    return names
 
 
 def _dumped(section: BaseModel) -> dict[str, Any]:
@@ -103,18 +109,22 @@ def _dumped(section: BaseModel) -> dict[str, Any]:
     values = section.model_dump(mode="json")
     for name in type(section).model_fields:
         inner = getattr(section, name)
-        if isinstance(inner, BaseModel):
-            values[name] = _dumped(inner)
-        elif _is_unsaid(section, name):
+        if _is_unsaid(section, name):
             del values[name]
+        elif isinstance(inner, BaseModel):
+            values[name] = _dumped(inner)
     return values
 
 
 def _is_unsaid(section: BaseModel, name: str) -> bool:
-    """Whether a field came later than runs that are still read (`section.fixed`), and has its default."""
+    """Whether a field or section came later than runs that are still read (`section.fixed`), and has its default."""
     field = type(section).model_fields[name]
+    return _came_later(field) and getattr(section, name) == field.default
+
+
+def _came_later(field: FieldInfo) -> bool:
     extra = field.json_schema_extra
-    return isinstance(extra, dict) and bool(extra.get("later")) and getattr(section, name) == field.default
+    return isinstance(extra, dict) and bool(extra.get("later"))
 
 
 def _digest(values: Any) -> str:
@@ -133,10 +143,16 @@ def _fixed(section: BaseModel, values: dict[str, Any]) -> dict[str, Any]:
     for name, field in type(section).model_fields.items():
         inner = getattr(section, name)
         if isinstance(inner, BaseModel):
-            kept[name] = _fixed(inner, values[name])
+            _keep_section(kept, name, field, _fixed(inner, values.get(name, {})))
         elif name in values and not is_live(field):
             kept[name] = values[name]
     return kept
+
+
+def _keep_section(kept: dict[str, Any], name: str, field: FieldInfo, inner: dict[str, Any]) -> None:
+    """A section that came later counts only where it has something that never changes: a live value is in no digest."""
+    if inner or not _came_later(field):
+        kept[name] = inner
 
 
 def _absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -152,20 +168,19 @@ def _absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     return raw
 
 
-def _describe(mistake: Any) -> str:
+def _describe(mistake: Any, model: type[BaseModel]) -> str:
     place = ".".join(str(part) for part in mistake["loc"] if part != NUMBER_TAG)
     if mistake["type"] == "extra_forbidden":
-        return f"{place}: unknown key{_nearest(mistake['loc'])}"
+        return f"{place}: unknown key{_nearest(mistake['loc'], model)}"
     if mistake["type"] == "missing":
         return f"{place}: missing; add it"
     text = mistake["msg"].removeprefix("Value error, ")
     value = mistake["input"]
     shown = "" if isinstance(value, (dict, BaseModel)) else f" is {value!r}"
-    return f"{place or 'job'}{shown}: {text}"
+    return f"{place or model.__name__.lower()}{shown}: {text}"
 
 
-def _nearest(location: tuple[Any, ...]) -> str:
-    model: Any = Job
+def _nearest(location: tuple[Any, ...], model: Any) -> str:
     for part in location[:-1]:
         field = getattr(model, "model_fields", {}).get(part)
         model = field.annotation if field else None

@@ -7,6 +7,7 @@ from pydantic import model_validator
 from frostline_contract.job.cluster import (
     FAULTS_OF_A_SERVICE,
     CacheSection,
+    ClusterSection,
     ControllerSection,
     Fault,
     PlacementSection,
@@ -33,6 +34,7 @@ class Job(Section):
     decisions: DecisionsSection = fixed(DecisionsSection(), doc="How decisions meet steps.")
     elastic: ElasticSection = fixed(ElasticSection(), doc="Which parts of the elasticity are on.")
     placement: PlacementSection = fixed(PlacementSection(), doc="Who computes.")
+    cluster: ClusterSection = fixed(ClusterSection(), later=True, doc="What the machines are like.")
     cache: CacheSection = fixed(CacheSection(), doc="The activation cache.")
     checkpoint: CheckpointSection = fixed(CheckpointSection(), doc="What is kept.")
     controller: ControllerSection = fixed(ControllerSection(), doc="Clocks of the control plane.")
@@ -71,6 +73,11 @@ class Job(Section):
     def interval_steps(self, steps_per_epoch: int) -> int:
         """Steps an interval: the job's number, or one epoch, but always longer than the decision lag."""
         return self.freeze.interval_steps or max(steps_per_epoch, self.decisions.lag_steps + 1)
+
+    @property
+    def initial_freeze_point(self) -> int:
+        """What the freeze section says of step 1; with adapters it may be more (`frostline_contract.initial_freeze`)."""
+        return self.freeze.initial_units if self.elastic.freeze else 0
 
     def checkpoint_root(self, run_dir: Path) -> Path:
         """The folder of the run's checkpoints: the same wherever the commands are typed."""

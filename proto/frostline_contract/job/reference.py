@@ -48,7 +48,7 @@ def _inner_section(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
         return annotation, False
     for part in typing.get_args(annotation):
         if isinstance(part, type) and issubclass(part, BaseModel):
-            return part, True
+            return part, type(None) not in typing.get_args(annotation)
     return None, False
 
 

@@ -126,7 +126,8 @@ class TrainingSection(Section):
 
 
 class EvaluationSection(Section):
-    every_intervals: int = fixed(1, ge=0, doc="Evaluate the guard split at the end of every this many intervals; 0 never.")
+    every_intervals: int = fixed(1, ge=0, doc="Evaluate the guard split at the end of every this many intervals, and of each while a "
+                              "freeze is watched; 0 never.")  # fmt: skip
     test_at_end: bool = fixed(True, doc="Score the test split when the run ends; nothing that steers the run reads it.")
 
 

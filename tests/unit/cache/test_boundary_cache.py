@@ -164,6 +164,31 @@ def test_advance_reads_the_old_boundary_writes_the_new_and_drops_the_old(stack: 
     assert not any(stack.redis(shard).exists(old.key(sample, 0)) for shard in (0, 1) for sample in samples)
 
 
+def test_runs_that_deal_samples_out_otherwise_meet_by_their_names(stack: CacheStack) -> None:
+    one, other = stack.connect(names=[7, 3, 5]), stack.connect(names=[5, 9, 7])
+    prefix = identity("of two seeds", 2)
+    stack.ready(one, prefix)
+    stack.ready(other, prefix)
+    rows = rows_of([0, 1, 2])
+    store(one, [0, 1, 2], rows)
+    out = torch.empty(3, 8, 16)
+    assert other.read([0, 1, 2], [0] * 3, out) == [True, False, True]
+    assert torch.equal(out[0], rows[2]) and torch.equal(out[2], rows[0])
+
+
+def test_a_shared_cache_keeps_the_boundary_before(stack: CacheStack) -> None:
+    cache = stack.connect(keep_previous=True)
+    old, new = identity("from step 1", 2), identity("of one run", 4)
+    stack.ready(cache, old)
+    store(cache, [0, 1], rows_of([0, 1]))
+    stack.ready(cache, new, previous=old)
+    cache.drop_previous([0, 1], [0, 0])
+    assert cache.flush()
+    another = stack.connect(keep_previous=True)
+    stack.ready(another, old)
+    assert another.read([0, 1], [0, 0], torch.empty(2, 8, 16)) == [True, True]
+
+
 def test_prefetched_samples_are_taken_once_and_belong_to_their_boundary(stack: CacheStack) -> None:
     cache = stack.connect()
     name = identity("prefetch")

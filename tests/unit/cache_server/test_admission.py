@@ -113,6 +113,17 @@ def test_without_lease_an_identity_stays_until_memory_is_wanted() -> None:
     assert books.known(identity("kept")) is None
 
 
+def test_what_one_run_has_left_stays_for_the_next_where_runs_share_the_cache() -> None:
+    books, usable = Boundaries(shared=True), stored_bytes(VALUE) * 100
+    old, new = identity("from step 1", 2), identity("of one run alone", 4)
+    books.admit(old, 80, VALUE, usable, now=0.0)
+    books.lease(old, "first", 60.0, now=0.0)
+    assert books.advance(old, new, usable, now=10.0)[1].fraction == 0.25, "what is leased is promised only once"
+    assert books.admit(new, 80, VALUE, usable, now=61.0).fraction == 1.0
+    assert books.sweepable(61.0, 0, usable) == {}, "a second run may begin there"
+    assert old.namespace() in books.sweepable(61.0, int(usable * 0.8), usable), "memory is wanted"
+
+
 def test_a_rollback_returns_to_a_boundary_that_was_left() -> None:
     books, usable = Boundaries(), stored_bytes(VALUE) * 100
     low, high = identity("low", 2), identity("high", 4)

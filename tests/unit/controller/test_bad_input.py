@@ -122,6 +122,7 @@ FIELDS = [
     ("faults=[{kind: explode, step: 1}]", "faults.0.kind is 'explode'"),
     ("reshapes=[3]", "reshapes.0 is 3"),
     ("placement.spare_workers=999999999", "less than or equal to 65536"),
+    ("cluster.price_per_worker_hour=-1", "cluster.price_per_worker_hour is -1: Input should be greater than or equal to 0"),
     ("training.steps=0", "training.steps is 0"),
     ("training.steps=many", "training.steps is 'many'"),
     ("training.steps=1.5", "training.steps is 1.5"),

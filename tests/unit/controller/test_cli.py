@@ -26,8 +26,8 @@ from frostline_rpc.auth import Tokens
 from tests.unit.controller.synthetic_run import job_values, write_run
 
 COMMANDS = (
-    "run", "resume", "plan", "compare", "status", "verify", "report", "job", "checkpoint", "freeze", "unfreeze", "reshape",
-    "resize", "suspend", "cancel",
+    "run", "resume", "plan", "compare", "sweep", "status", "verify", "report", "job", "checkpoint", "freeze", "unfreeze",
+    "reshape", "resize", "suspend", "cancel",
 )  # fmt: skip
 
 

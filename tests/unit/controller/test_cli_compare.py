@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from frostline_controller.cli.compare_report import Comparison, write_comparison
 from frostline_controller.cli.compare_statistics import paired_difference, sign_flip_lower_bound
 from frostline_controller.cli.trials import Outcome, Trial, read_outcome, static_overrides
 from frostline_controller.decisions.student_t import t_quantile, upper_tail
+from frostline_controller.ledger.sums import Ledger
 from tests.unit.controller.synthetic_run import job_values, write_run
 
 # Tables of Student's distribution: 95 % quantiles by degrees of freedom.
@@ -24,7 +26,8 @@ def outcome(arm: str, seed: int, accuracy: float, seconds: float = 10.0, digest:
     return Outcome(
         arm=arm, seed=seed, workers=4, wall_seconds=seconds + 2, training_seconds=seconds, digest=digest,
         final={"loss": 0.3, "accuracy": accuracy}, freeze_point=0 if arm == "static" else 3, num_units=8,
-        shapes=((4, 1), (2, 2)), cache_hits=7, micro_batch_size=8,
+        shapes=((4, 1), (2, 2)), cache_hits=7, cache_misses=0, micro_batch_size=8,
+        worker_seconds=4 * seconds,
     )  # fmt: skip
 
 
@@ -101,6 +104,10 @@ def test_an_outcome_is_read_from_a_run_directory(tmp_path: Path) -> None:
     assert found.final == {"loss": 0.2104, "accuracy": 0.9611}
     assert (found.freeze_point, found.num_units, found.wall_seconds) == (4, 8, 42.5)
     assert found.shapes == ({"dp": 1, "pp": 4}, {"dp": 2, "pp": 2}, {"dp": 4, "pp": 1})
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    # Every shape of that run has four workers, steps that were taken back were computed too, and one record came twice.
+    seconds = {(line["lineage"], line["step"]): line["step_seconds"] for line in lines if "step" in line}
+    assert found.worker_seconds == pytest.approx(4 * sum(seconds.values()))
     assert found.training_seconds == pytest.approx(0.33 * 119 + 5, rel=0.05)
 
 
@@ -123,3 +130,16 @@ def test_the_comparison_is_told_in_three_forms(tmp_path: Path) -> None:
     assert "3 of 3 runs" in text
     assert (tmp_path / "comparison-accuracy.svg").read_text().startswith("<?xml")
     assert (tmp_path / "comparison-time.svg").exists()
+
+
+def test_the_ledgers_of_timed_runs_stand_side_by_side(tmp_path: Path) -> None:
+    def timed(arm: str, seed: int, computing: float, saved: float) -> Outcome:
+        ledger = Ledger(used={"computing": computing, "idle": 10.0}, saved={"freezing": saved})
+        return replace(outcome(arm, seed, 0.9), ledger=ledger)
+
+    times = (timed("static", 0, 100.0, 0.0), timed("static", 1, 300.0, 0.0), timed("elastic", 0, 80.0, 30.0))
+    text = write_comparison(Comparison("job", ("static", "elastic"), (0, 1), times, times, {}), tmp_path)
+    assert "| computing | 200.0 | 80.0 |" in text and "| together | 210.0 | 90.0 |" in text
+    assert "| saved by freezing, estimated | 0.0 | 30.0 |" in text
+    runs = json.loads((tmp_path / "comparison.json").read_text())["time_runs"]
+    assert runs[2]["ledger"]["saved_estimates"] == {"freezing": 30.0}

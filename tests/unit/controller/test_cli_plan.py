@@ -24,7 +24,10 @@ def job_file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("file", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
+JOBS = sorted(file for file in EXAMPLES.rglob("*.yaml") if "clusters" not in file.parts)
+
+
+@pytest.mark.parametrize("file", JOBS, ids=lambda path: path.stem)
 def test_every_example_has_a_plan(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = load_job(file)
     own = job.placement.schedule
@@ -91,6 +94,10 @@ def test_a_measured_profile_replaces_the_analytic_one(job_file: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (
+            ["--set", "freeze.initial_units=9"],
+            "freeze.initial_units is 9, and the model has 8 units: the head always learns; set it",
+        ),
         (["--freeze-point", "8"], "--freeze-point is 8; it must be 0 to 7"),
         (["--profile", "/nowhere.json"], "--profile /nowhere.json: cannot be read (No such file or directory)"),
         (["--set", "model.config={}", "--set", "model.hub=some/model"], "model.config lacks hidden_size and num_hidden_layers"),
@@ -131,3 +138,19 @@ def test_the_first_plan_has_the_depth_that_the_job_starts_with(tmp_path: Path, c
     start, *later = plan["by_freeze_point"]
     assert (start["freeze_point"], start["degrees"]["pp"]) == (0, 3)
     assert min(step["degrees"]["pp"] for step in later) < 3, "once it has started, the depth is the planner's choice"
+
+
+def test_the_first_plan_has_what_is_frozen_from_step_1(job_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The walk begins there; a deeper point is asked for as ever; with the switch off nothing is frozen."""
+
+    def told(*arguments: str) -> dict:
+        assert main(["plan", "-f", str(job_file), "--set", "freeze.initial_units=4", "--json", *arguments]) == 0
+        (plan,) = json.loads(capsys.readouterr().out)["plans"]
+        return plan
+
+    plan = told()
+    assert plan["freeze_point"] == 4
+    assert [step["freeze_point"] for step in plan["by_freeze_point"]] == [4, 5]
+    assert all(not 0 < bound <= 4 for bound in plan["placement"]["stage_bounds"]), "the prefix rides in stage 0"
+    assert told("--freeze-point", "6")["freeze_point"] == 6
+    assert told("--set", "elastic.freeze=false")["freeze_point"] == 0

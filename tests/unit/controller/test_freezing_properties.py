@@ -33,7 +33,10 @@ def random_run(rows, policy, rails, rises, off=()):
 
     def measure(number, lineage, freeze_point):
         level = 2.0 + rises[number - 1] + (0.5 * lineage if lineage % 2 else 0.0)
-        return entry(number, rows[number - 1], freeze_point, lineage, guard=[level, level + 0.01, level - 0.02])
+        row = rows[number - 1]
+        still = (0.0, *(norm / 1000.0 if math.isfinite(norm) else 1.0 for norm in row), 0.0)
+        guard = [level, level + 0.01, level - 0.02]
+        return entry(number, row, freeze_point, lineage, guard=guard, unit_output_changes=still)
 
     return template, *simulate(template, len(rows), measure)
 
@@ -63,13 +66,27 @@ def test_no_measured_policy_under_rails_leaves_its_bounds(rows, policy, rails, r
 
 
 @settings(max_examples=25, deadline=None)
-@given(intervals, measured, rail_values, guard_rises)
+@given(intervals, st.one_of(measured, st.just("plasticity")), rail_values, guard_rises)
 def test_a_decision_computed_again_from_the_whole_history_is_the_same(rows, policy, rails, rises):
     template, statistics, decisions = random_run(rows, policy, rails, rises)
     for place in range(len(decisions)):
         # A successor has the same records, and possibly already the decision itself.
         again = replace(template, statistics=tuple(statistics[: place + 1]), decisions=tuple(decisions[: place + 1]))
         assert decide(again) == decisions[place]
+
+
+@settings(max_examples=15, deadline=None)
+@given(intervals, rail_values, guard_rises, st.integers(1, 4))
+def test_what_judges_by_outputs_stays_below_the_caps_and_moves_deep_or_not_at_all(rows, rails, rises, least):
+    _, statistics, decisions = random_run(rows, "plasticity", {**rails, "least_blocks": least}, rises)
+    limit = min(math.floor(rails["total_fraction"] * 6 + 1e-9), max(0, 6 - rails["last_blocks"]))
+    rolled_back = False
+    for read, made in zip(statistics, decisions, strict=True):
+        rolled_back |= made.kind == "rollback"
+        taken = blocks_frozen(made.freeze_point) - blocks_frozen(read.freeze_point)
+        assert blocks_frozen(made.freeze_point) <= limit
+        if taken > 0 and not rolled_back:  # a quarantine lowers what may ever freeze
+            assert taken >= least or blocks_frozen(made.freeze_point) == limit
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,6 +1,7 @@
 """Planned and measured memory, told side by side: the account of generations, the status, the report; and what units take while
 they compute is planned for."""
 
+import asyncio
 import dataclasses
 from pathlib import Path
 
@@ -13,9 +14,13 @@ from frostline_controller.members.membership import Worker
 from frostline_controller.planner.cost import CostModel, step_cost
 from frostline_controller.report import tables
 from frostline_controller.report.data import RunData
+from frostline_controller.run.controller import Controller
 from frostline_controller.run.memory_account import MemoryAccount
+from frostline_controller.run.memory_cap import over_cap
+from frostline_controller.serving.status import status_of
 from frostline_proto.v1 import control_pb2 as pb
 from tests.unit.controller.planner_cases import inputs, unit
+from tests.unit.controller.test_service_sizing import Stage, leading
 
 GIGABYTE = 10**9
 
@@ -28,13 +33,15 @@ def plan(counter: int, planned: int) -> Plan:
     return Plan(generation=generation, lineage=0, start="fresh", freeze_point=0, placement=placement)
 
 
-def told(account: MemoryAccount, current: Plan, name: str, peak: int, communicators: int = 0, of: Plan | None = None) -> None:
+def told(account: MemoryAccount, current: Plan, name: str, peak: int, communicators: int = 0, of: Plan | None = None,
+         tensors: int = 0) -> None:  # fmt: skip
     """A heartbeat's part, by a worker of which nothing else counts here."""
     blank = dict.fromkeys((one.name for one in dataclasses.fields(Worker) if one.default is dataclasses.MISSING
                            and one.default_factory is dataclasses.MISSING), "")  # fmt: skip
     worker = Worker(**(blank | {"worker_id": name}))
     worker.generation = (of or current).generation
-    worker.memory = pb.MemoryUse(peak_bytes=peak, communicator_bytes=communicators, communicators=int(communicators > 0))
+    worker.memory = pb.MemoryUse(peak_bytes=peak, communicator_bytes=communicators, communicators=int(communicators > 0),
+                                 tensor_bytes=tensors)  # fmt: skip
     account.note(current, worker)
 
 
@@ -78,6 +85,34 @@ def test_the_report_has_a_line_a_generation() -> None:
     assert tables.memory(RunData(Path(), {}, *[()] * 7, result={})) is None, "of a run before memory was told"
 
 
+def test_who_holds_more_than_the_job_allows_is_told_once_a_generation_and_in_the_status(tmp_path: Path) -> None:
+    async def story() -> None:
+        stage = Stage(tmp_path, placement={"workers": 2, "worker_memory_bytes": 1000})
+        facts, store = stage.facts, stage.store
+        for counter in (1, 2):
+            current = plan(counter, 900)
+            await store.commit(current=current)
+            told(facts.memory, current, "a", 10**9)
+            assert over_cap(facts) == "", "a CPU's whole process is not what the limit is about"
+            told(facts.memory, current, "a", 10**9, tensors=1000)
+            await stage.controller.memory_cap.advance()
+            assert over_cap(facts) == "" and store.events.counts["memory_over_cap"] == counter - 1
+            told(facts.memory, current, "b", 10**9, tensors=1234)
+            told(facts.memory, current, "a", 10**9, tensors=1001)
+            await stage.controller.memory_cap.advance()
+            await stage.controller.memory_cap.advance()
+            await Controller(stage.run, None, tmp_path / "checkpoints").memory_cap.advance()
+            assert store.events.counts["memory_over_cap"] == counter
+        says = "worker b holds 1,234 bytes, and placement.worker_memory_bytes is 1,000 (planned 900); lower training"
+        assert store.events.newest["memory_over_cap"]["reason"].startswith(says)
+        response = status_of(facts, store)
+        assert response.memory_over_cap.startswith(says) and f"memory: {says}" in status_text(from_response(response))
+        assert facts.memory.rows()[0]["tensor_bytes"] == 1234
+        stage.run.close()
+
+    asyncio.run(story())
+
+
 def test_the_unit_that_takes_most_while_it_computes_is_planned_for() -> None:
     """The last of four units takes two megabytes while it computes. One unit computes at a time: the most counts, not the sum."""
     plain = [unit() for _ in range(4)]
@@ -92,3 +127,24 @@ def test_the_unit_that_takes_most_while_it_computes_is_planned_for() -> None:
     assert peak(hungry, (0, 4)) - peak(plain, (0, 4)) == 2_000_000
     assert peak(hungry, (0, 3, 4)) - peak(plain, (0, 3, 4)) == 1000, "the first three are the fuller ones"
     assert peak(hungry, (0, 1, 4)) - peak(plain, (0, 1, 4)) == 2_000_000
+
+
+def test_workers_too_few_for_the_memory_wait_for_the_others_and_all_of_them_too_few_are_a_mistake(tmp_path: Path) -> None:
+    """One worker would start after `start_timeout_seconds`, and the model does not fit it; it does fit two, as a pipeline."""
+
+    async def story() -> None:
+        sections = {"controller": {"start_timeout_seconds": 0.1}}
+        cap = {"workers": 2, "worker_memory_bytes": 100_000}
+        async with leading(tmp_path / "fits", placement=cap, **sections) as stage:
+            await stage.join(0)
+            await stage.until(lambda: "1 of 2 are there, and no placement of 1 workers fits" in stage.facts.message, "it waits")
+            assert "placement.worker_memory_bytes is 100,000" in stage.facts.message
+            await stage.join(1)
+            plan = await stage.until(lambda: stage.facts.current, "both are there")
+            assert plan.placement.degrees == {"dp": 1, "pp": 2} and plan.placement.predicted_peak_bytes <= 100_000
+        async with leading(tmp_path / "never", placement={**cap, "worker_memory_bytes": 1000}, **sections) as stage:
+            await stage.join(0, 1)
+            await stage.until(lambda: stage.facts.ended, "nothing more is to come")
+            assert "no placement of 2 workers fits" in stage.facts.state.message
+
+    asyncio.run(story())

@@ -104,6 +104,16 @@ def test_memory_counts_frozen_moments_gradient_buffers_and_activations_in_flight
     assert cost(one, (0, 1), dp=8).peak_bytes == 300 + (1 + 1) * 100 + 1000
 
 
+def test_what_has_never_learnt_has_no_moments_in_memory_nor_to_be_moved():
+    frozen = CostModel(inputs(units=4, freeze_point=3))
+    initial = CostModel(inputs(units=4, freeze_point=3, never_learnt=2))
+    moments = 2 * 2 * 4_000_000
+    assert frozen.stage_bytes(0, 4, 1, 8, 1) - initial.stage_bytes(0, 4, 1, 8, 1) == moments
+    assert initial.inputs.unit_state_bytes == (4_000_000, 4_000_000, 12_000_000, 12_000_000)
+    with pytest.raises(ValueError, match="2 units have never learnt, and only 1 are frozen"):
+        inputs(units=4, freeze_point=1, never_learnt=2)
+
+
 def test_tied_matrices_cost_an_exchange_and_a_copy_until_they_freeze():
     free, tied = inputs(4, 2), inputs(4, 2, tied=True)
     assert cost(tied, (0, 2, 4)).total_seconds > cost(free, (0, 2, 4)).total_seconds

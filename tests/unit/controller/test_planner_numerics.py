@@ -69,7 +69,7 @@ def test_few_leaves_allow_fewer_and_larger_micro_batches():
 def test_a_pinned_pipeline_gets_micro_batches_enough_to_fill_it():
     deep = settled(job(pp_degree=4, min_workers=4))
     assert 64 // deep.micro_batch_size >= 4
-    assert deep.reduction_leaves == 1
+    assert deep.reduction_leaves == 2  # where two units learn, two such pipelines find room
 
 
 def test_free_calls_make_small_micro_batches_of_a_deep_pipeline_and_dear_ones_large():

@@ -96,7 +96,7 @@ def test_as_a_planner_it_halves_the_pipeline_and_doubles_the_replicas():
 
 def test_it_refuses_what_exceeds_the_memory_cap_with_both_numbers():
     wanted = PlacementSection(planner="paper_greedy", worker_memory_bytes=10**8)
-    with pytest.raises(ValueError, match=r"needs [\d,]+ bytes a worker; the cap is 100,000,000"):
+    with pytest.raises(ValueError, match=r"needs [\d,]+ bytes a worker, and placement.worker_memory_bytes is 100,000,000;"):
         make_plan(inputs(vit(), 4, placement=wanted))
 
 

@@ -67,6 +67,8 @@ IN_USE = Placement(pp_degree=1, dp_degree=1, stage_bounds=(0, 8), leaf_bounds=(0
         ({"boundary_bytes_per_sample": 10**8}, False, "predicted fetch"),
         ({"cache": FAST, "train_samples": 1000, "steps_left": 31}, False, "would not repay"),
         ({"cache": FAST, "train_samples": 1000, "steps_left": 31, "current": IN_USE}, True, "its build is paid for"),
+        ({"cache": FAST, "train_samples": 1000, "steps_left": 31, "cache_shared": True}, True, "which other runs share"),
+        ({"cache": SLOW, "cache_shared": True}, False, "measured fetch 0.1 s against recompute 0.01 s"),
     ],
 )
 def test_the_cache_is_read_where_that_is_faster(fields, use, words):

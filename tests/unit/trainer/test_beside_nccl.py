@@ -91,6 +91,46 @@ def test_a_generation_that_continues_another_is_connected_at_the_switch_and_not_
         assert early < late, "what continues was connected before the switch"
 
 
+DUMP = "exception_dump"
+"""The library's watchdog announces by this key, beneath all prefixes, that all who use a store are to end."""
+
+
+def test_what_the_library_announces_ends_with_its_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's one store outlives generations: a word of an old one in it would end processes that come later."""
+    network, (first, second) = Network(), plans()
+    network.expect(2)
+    stores, make = dict[str, Any](), network.make
+
+    def noted(store: Any, name: str, *others: Any) -> Any:
+        stores[name.split("/")[0]] = store
+        return make(store, name, *others)
+
+    monkeypatch.setattr(network, "make", noted)
+    met = threading.Barrier(2)
+
+    def member(index: int) -> list[bool]:
+        with network.member(index):
+            formations = [Formation(plan, f"w{index}", NCCL, timedelta(seconds=60)) for plan in (first, second)]
+            formed = [formation.form() for formation in formations]
+            met.wait(60)
+            if index == 0:
+                stores[f"g{first.generation}"].set(DUMP, "1")
+            met.wait(60)
+            heard = [bool(store.check([DUMP])) for store in (*stores.values(), *(groups.store for groups in formed))]
+            met.wait(60)
+            for groups in formed:
+                groups.close()
+            for formation in formations:  # they hold the stores, as those of a worker do
+                formation.release()
+            return heard
+
+    with over(network):
+        heard = in_threads(member, 2)
+    network.close()
+    assert list(stores) == [f"g{first.generation}", f"g{second.generation}"]
+    assert heard == [[True, False, False, False]] * 2
+
+
 def test_connecting_can_be_interrupted_and_leaves_nothing_on_the_device() -> None:
     """The peer comes after all to a communicator that nobody wants: it is aborted, and its first message is not begun."""
     network = Network()

@@ -9,7 +9,7 @@ from transformers import AutoImageProcessor, AutoTokenizer
 from frostline_contract.job import Job
 from frostline_trainer.data.load import load_data
 from frostline_trainer.data.order import BatchOrder
-from frostline_trainer.data.split import IGNORED, TaskData
+from frostline_trainer.data.split import IGNORED, TaskData, names_of
 from tests.unit.trainer.data_cases import csv_of, job_of, squad_of, write
 
 LABEL_KEYS = {"question_answering": ("start_positions", "end_positions")}
@@ -104,6 +104,31 @@ def test_splits_are_disjoint_and_follow_the_seed(loaded, case: str) -> None:
     assert other.digest != data.digest
     assert other.test._numbers.tolist() != parts[2]
     assert len(other.test) == len(parts[2])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_one_name_stands_for_is_the_same_under_any_seed(loaded, case: str) -> None:
+    job, data = loaded[case]
+    split, other = data.train, load_data(job.model_copy(update={"seed": 1})).train
+    mine, theirs = names_of(split), names_of(other)
+    if case == "squad":  # windows have no names of their own
+        assert mine.digest == split.digest != theirs.digest
+        return
+    assert mine.digest == theirs.digest and split.digest != other.digest
+    places = [{int(names.numbers[i]): i for i in range(len(one))} for names, one in ((mine, split), (theirs, other))]
+    common = sorted(places[0].keys() & places[1].keys())
+    assert len(common) >= 5
+    pair = [
+        one.collate([held[name] for name in common], [0] * len(common)) for one, held in zip((split, other), places, strict=True)
+    ]
+    assert all(torch.equal(pair[0][key], pair[1][key]) for key in pair[0])
+
+
+def test_augmented_samples_have_no_name_outside_of_their_split() -> None:
+    section = {"mode": "k-variants", "shift_pixels": 1}
+    data = load_data(job_of("image_classification", "digits", max_samples=100, augmentation=section))
+    assert names_of(data.train).digest == data.train.digest
+    assert names_of(data.guard).digest != data.guard.digest
 
 
 def test_max_samples_leaves_the_test_split_alone() -> None:

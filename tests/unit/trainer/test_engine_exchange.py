@@ -126,11 +126,12 @@ def test_bytes_travel_whole_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def member(group: Group) -> list[bytes]:
         if group.index == 0:
-            sent = [message for tag, payload in enumerate(payloads) for message in send_bytes(group, payload, 1, tag)]
+            flat = [torch.tensor(list(payload), dtype=torch.uint8) for payload in payloads]
+            sent = [message for tag, payload in enumerate(flat) for message in send_bytes(group, payload, 1, tag)]
             for message in sent:
                 message.wait()
             return [broadcast_bytes(group, payloads[2], 0)]
-        received = [receive_bytes(group, 0, tag) for tag in range(3)]
+        received = [bytes(receive_bytes(group, 0, tag).tolist()) for tag in range(3)]
         return [*received, broadcast_bytes(group, b"", 0)]
 
     sender, receiver = in_group(2, member)

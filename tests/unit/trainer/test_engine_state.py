@@ -7,7 +7,8 @@ from torch import nn
 from frostline_contract.job.training import OptimizerSection
 from frostline_trainer.model import no_decay
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
-from frostline_trainer.step.unit_state import UnitState, export_unit, import_unit, pack, run_digest, unit_digest, unpack
+from frostline_trainer.step.packing import pack, unpack
+from frostline_trainer.step.unit_state import UnitState, export_unit, import_unit, run_digest, unit_digest
 
 SECTIONS = [OptimizerSection(), OptimizerSection(name="sgd")]
 

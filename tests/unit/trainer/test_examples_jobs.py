@@ -14,7 +14,8 @@ from frostline_trainer.data.sources.glue import TASKS
 from frostline_trainer.tasks import task_for
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-JOBS = sorted(str(file.relative_to(EXAMPLES)) for file in EXAMPLES.rglob("*.yaml") if ".cache" not in file.parts)
+NO_JOBS = {".cache", "clusters"}
+JOBS = sorted(str(file.relative_to(EXAMPLES)) for file in EXAMPLES.rglob("*.yaml") if not NO_JOBS & set(file.parts))
 PUBLISHED = {
     "image_classification/imagenet_vit_b16.yaml": (0.06, 400, 10, "accuracy"),
     "image_classification/cifar100_vit_b16.yaml": (0.1, 320, 10, "accuracy"),

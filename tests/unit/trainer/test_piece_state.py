@@ -8,18 +8,24 @@ from torch import nn
 
 from frostline_contract.job.training import OptimizerSection
 from frostline_contract.pieces import RANGE_ALIGNMENT, Pieces
+from frostline_contract.plan import StateTag
+from frostline_trainer.generations.moves import give_up
+from frostline_trainer.step.alignment import is_aligned
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
+from frostline_trainer.step.packing import pack, unpack
 from frostline_trainer.step.unit_state import (
     digest_of_pieces,
     export_piece,
     export_unit,
     import_piece,
-    pack,
     parts_of,
+    release_unit,
     run_digest,
     unit_digest,
-    unpack,
 )
+from tests.exact_cases import Case, build_case
+from tests.hand_made_plans import Layout
+from tests.unit.trainer.test_engine_keeping import plan_of
 
 UNIT = 2
 SECTIONS = [OptimizerSection(), OptimizerSection(name="sgd")]
@@ -122,3 +128,38 @@ def test_with_one_piece_a_unit_state_and_digest_are_the_units() -> None:
     digests = [bytes([number]) * 32 for number in range(4)]
     assert digest_of_pieces(Pieces(4), digests) == run_digest(digests)
     assert digest_of_pieces(Pieces(2, 2), digests) not in (run_digest(digests), digest_of_pieces(Pieces(2, 2), digests[::-1]))
+
+
+@pytest.mark.parametrize("ranges", [1, 3])
+def test_a_unit_that_nobody_needs_here_takes_no_memory_until_its_state_comes_again(ranges: int) -> None:
+    table, (source, moments) = Pieces(4, ranges), trained(SECTIONS[0])
+    target, arrived = trained(SECTIONS[0], seed=5)
+    names = {name: (tensor.shape, tensor.dtype) for name, tensor in target.state_dict().items()}
+    parameters = list(target.parameters())
+    release_unit(target)
+    assert held_bytes(target) < 100 and all(parameter.grad is None for parameter in target.parameters())
+    assert {name: (tensor.shape, tensor.dtype) for name, tensor in target.state_dict().items()} == names
+    for piece in table.of_unit(UNIT):
+        import_piece(table, piece, target, arrived, unpack(pack(export_piece(table, piece, source, moments))))
+    assert digest(target, arrived) == digest(source, moments)
+    assert all(ours is theirs for ours, theirs in zip(parameters, target.parameters(), strict=True)), "ties and names stay"
+    assert all(is_aligned(tensor) for tensor in target.state_dict().values())
+    for module, held in ((source, moments), (target, arrived)):
+        step(module, held, SECTIONS[0], 9)
+    assert digest(target, arrived) == digest(source, moments)
+
+
+def test_a_member_has_memory_for_what_its_plan_needs_here_alone() -> None:
+    """Before, every worker kept the whole model in host memory."""
+    context = build_case(Case("gpt2_tied", freezing=()))
+    made = plan_of(Layout(4, 1), (0, 0, 1, 1))
+    whole = sum(map(held_bytes, context.cut.units))
+    context.holdings.settle(range(context.pieces.count), StateTag(lineage=0, step=0, generation=made.generation))
+    give_up(context, made, "w1")
+    needed = made.pieces.units_of(made.needs("w1"))
+    assert 0 < len(needed) < context.num_units
+    assert sum(map(held_bytes, context.cut.units)) - sum(held_bytes(context.cut.units[unit]) for unit in needed) < 1000 < whole
+
+
+def held_bytes(module: nn.Module) -> int:
+    return sum(tensor.untyped_storage().nbytes() for tensor in module.state_dict().values())

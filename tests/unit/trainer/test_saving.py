@@ -16,8 +16,10 @@ from frostline_trainer.checkpoints.last_files import agree_written, save_final_m
 from frostline_trainer.checkpoints.reading import complete_checkpoints, is_complete
 from frostline_trainer.checkpoints.saving import Saving
 from frostline_trainer.checkpoints.writing import POLL_SECONDS
+from frostline_trainer.generations.between_steps import BetweenSteps
 from frostline_trainer.generations.entering import Entered
 from frostline_trainer.generations.groups import lone_groups
+from frostline_trainer.step.due import CheckpointDue
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
 from tests.engine_member import EventList, Run, train_step
@@ -139,6 +141,7 @@ def test_a_freeze_goes_on_when_the_share_that_it_may_need_is_on_disk(tmp_path: P
     member.checkpoint(RunState(step=1), before_freeze=True)
     assert release.is_set()
     assert len(list(folder.glob("unit-*.sha256"))) == member.context.num_units
+    member.saving.stable()
     member.saving.close()
 
 
@@ -198,6 +201,7 @@ def test_who_waits_for_a_slow_disk_says_that_the_writer_comes_further(tmp_path: 
     folder = member.checkpoint(RunState(step=1))
     assert member.saving.wait_for_share(folder, lambda: moves.append(1)) == ""
     assert len(moves) >= member.context.num_units, "every unit's file takes longer than the time between two looks"
+    member.saving.stable()
     member.saving.close()
 
 
@@ -220,3 +224,34 @@ def test_a_model_appears_whole_or_not_at_all(member: Member) -> None:
     assert [path.name for path in member.root.glob(".model*")] == []
     (member.root / "file").write_text("")
     assert "exists" in save_final_model(member.context, folder, member.root / "file" / "model")
+
+
+@pytest.mark.parametrize(("bound", "kept"), [(0, 2), (1 << 30, 5)])
+def test_copies_do_not_queue_without_bound_before_a_slow_disk(
+    bound: int, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two shares at most, or as many as the bound holds; a checkpoint that is left out is left out by all, and told once."""
+    monkeypatch.setattr(saving_module, "UNWRITTEN_BYTES", bound)
+    disk = threading.Event()
+    member = Member(tmp_path, before=lambda operation, step: disk.wait(30))
+    between = BetweenSteps(
+        member.context,
+        state := RunState(),
+        *[None] * 2,
+        member.events,
+        member.saving,
+        *[None] * 3,  # type: ignore[arg-type]
+    )
+    for state.step in range(1, 6):
+        member.train(state.step)
+        between.do(member.entered, CheckpointDue())
+    assert sum(not snapshot.written.is_set() for snapshot in member.saving._unwritten) == kept
+    told = [event.reason for event in member.events.events if event.kind == "checkpoint_failed"]
+    assert len(told) == (kept < 5) and all("the disk is slower" in reason for reason in told)
+    disk.set()
+    member.saving.stable()
+    member.saving.finish()
+    between.do(member.entered, CheckpointDue(before_freeze=True))
+    member.saving.stable()
+    member.saving.close()
+    assert len(complete_checkpoints(member.root)) > 0 and not member.saving.is_behind(member.entered)

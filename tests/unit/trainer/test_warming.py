@@ -14,7 +14,7 @@ from frostline_trainer.data.sources.digits import read_digits
 DIGITS_JOB = Path(__file__).parents[3] / "examples" / "image_classification" / "digits.yaml"
 UNWANTED = (
     "sklearn", "pandas", "pyarrow", "datasets", "matplotlib", "scipy", "redis", "triton", "torch._dynamo.utils",
-    "torch.distributed.tensor",
+    "torch.distributed.tensor", "peft", "accelerate",
 )  # fmt: skip
 """Packages that a worker of the digits job must not import: each costs a replacement a part of the time that it has."""
 BUILT = (
@@ -23,7 +23,8 @@ BUILT = (
     "from frostline_trainer.profile import worker_profile\n"
     "worker_profile(build_context(load_job(sys.argv[1], ['training.device=cpu'])), [])\n"
     "found = sorted(set(sys.modules) - before)\n"
-    "print(gc.isenabled(), *(one for one in found if one.split('.')[0] in ('torch', 'transformers', 'frostline_trainer')))\n"
+    "named = ('torch', 'transformers', 'peft', 'frostline_trainer')\n"
+    "print(gc.isenabled(), *(one for one in found if one.split('.')[0] in named))\n"
     "print(*sys.modules)"
 )
 
@@ -31,10 +32,15 @@ BUILT = (
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], set[str]]:
     """(what the first worker still imported, all modules) of a pod of the digits job that has built its model."""
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "job.yaml").write_text(dump_job(load_job(DIGITS_JOB)))
+    return imports_of(tmp_path_factory.mktemp("run"), [])
+
+
+def imports_of(folder: Path, overrides: list[str]) -> tuple[list[str], set[str]]:
+    """(what the first worker still imported, all modules) of a pod of the digits job, changed so, that has built its model."""
+    job = folder / "job.yaml"
+    job.write_text(dump_job(load_job(DIGITS_JOB, overrides)))
     env = {**os.environ, "FROSTLINE_RUN_DIR": str(folder), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", BUILT, DIGITS_JOB], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", BUILT, job], env=env, capture_output=True, text=True, check=True)
     later, everything = done.stdout.splitlines()
     return later.split(), set(everything.split())
 
@@ -88,6 +94,12 @@ def test_a_job_file_that_cannot_be_used_is_the_workers_matter(text: str, tmp_pat
     import_for(str(tmp_path))
     assert sys.modules.get("transformers.models.vit.modeling_vit") is not None or "nobody" in text
     assert sys.modules.get("scipy", np) is not None, "it is hidden only meanwhile"
+
+
+def test_a_run_with_adapters_imports_peft_before_its_workers_are_there(tmp_path: Path) -> None:
+    later, everything = imports_of(tmp_path, ["model.adapters={blocks: last half}"])
+    assert "peft.tuners.lora" in everything and not [one for one in later if one.startswith("peft")]
+    assert not {"scipy", "torch.distributed.tensor", "torch._dynamo.utils", "datasets"} & everything
 
 
 def test_the_digits_are_those_that_scikit_learn_loads() -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,12 +15,14 @@ from frostline_contract.cache_tag import read_secret, tags_of
 from frostline_contract.job.cluster import CacheSection
 from frostline_contract.seeds import seed_of
 from frostline_trainer.cache.codec import Codec, as_bytes, make_codec
-from frostline_trainer.cache.control import Control
+from frostline_trainer.cache.control import Boundary, Control
 from frostline_trainer.cache.counts import CacheCounts, CacheProfile, Meter
 from frostline_trainer.cache.lane import Lane, Shard
 from frostline_trainer.cache.prefetch import Prefetcher
 from frostline_trainer.cache.values import ReadResult, ValueLayout, read_values
 from frostline_trainer.cache.writer import Writer
+from frostline_trainer.step.device_clock import DeviceClock, HostClock
+from frostline_trainer.step.transfer import gather, to_host
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,9 @@ class BoundaryCache:
         dtype: The compute type.
         run_dir: Values are signed with the secret of the environment or of this directory, where there is one.
         pin_memory: For rows that go to a GPU.
+        device_clock: Of the device that rows to be stored lie on.
+        keep_previous: Other runs may begin at the boundary before: its values stay where they are.
+        names: Of the samples, by their place in the split, in all keys; None: the place itself.
 
     Raises:
         ValueError: A codec, shape, dtype or secret that cannot be.
@@ -62,11 +68,15 @@ class BoundaryCache:
         dtype: torch.dtype,
         run_dir: Path,
         pin_memory: bool = False,
+        device_clock: Callable[[], DeviceClock] = HostClock,
+        keep_previous: bool = False,
+        names: Sequence[int] | np.ndarray | None = None,
     ) -> None:
         self.codec: Codec = make_codec(section.codec, value_shape, dtype)
-        self._layout = ValueLayout(self.codec, tags_of(read_secret(run_dir)))
+        self._layout = ValueLayout(self.codec, tags_of(read_secret(run_dir)), names)
         self._audit_fraction = section.shadow_audit_fraction
-        self._pin_memory = pin_memory
+        self._pin_memory, self._device_clock, self._keep_previous = pin_memory, device_clock, keep_previous
+        self._suspended = False
         self._meter = Meter()
         self._distrusted: set[CacheIdentity] = set()
         self.before_fill: Callable[[Tensor], Tensor] | None = None
@@ -87,6 +97,12 @@ class BoundaryCache:
         """
         self._control.set_boundary(identity, previous, num_values)
         self._prefetcher.forget_all()
+        self._suspended = False
+
+    def suspend(self) -> None:
+        """Until the next `set_boundary` reads miss and fills go nowhere; what is leased stays leased."""
+        self._suspended = True
+        self._prefetcher.forget_all()
 
     def clear_boundary(self) -> None:
         """Nothing is frozen, or the use decision went against the cache: reads miss, fills go nowhere."""
@@ -101,7 +117,7 @@ class BoundaryCache:
         out: (n, tokens, width) of the compute type, on any device; received into directly where it is a contiguous host
         tensor and the codec is `none`.
         """
-        boundary = self._control.boundary
+        boundary = self._boundary
         if boundary is None or boundary.identity in self._distrusted:
             self._meter.add(misses=len(samples))
             return [False] * len(samples)
@@ -131,7 +147,7 @@ class BoundaryCache:
 
     def read_previous(self, samples: Sequence[int], variants: Sequence[int], out: Tensor) -> list[bool]:
         """As `read`, at the boundary before: what is found is advanced by the caller through the newly frozen units."""
-        boundary = self._control.boundary
+        boundary = self._boundary
         if boundary is None or boundary.previous is None or boundary.previous in self._distrusted:
             return [False] * len(samples)
         started = time.monotonic()
@@ -143,7 +159,7 @@ class BoundaryCache:
 
     def prefetch(self, samples: Sequence[int], variants: Sequence[int]) -> None:
         """Read these in the background for a later `read`. What is missing then is missing for that read too."""
-        boundary = self._control.boundary
+        boundary = self._boundary
         if boundary is not None and boundary.identity not in self._distrusted:
             self._prefetcher.ask(boundary.identity, samples, variants)
 
@@ -154,13 +170,13 @@ class BoundaryCache:
 
         rows: (n, tokens, width), the prefix's own output, NOT its round trip: encoding twice may change bits. Copied.
         """
-        boundary = self._control.boundary
+        boundary = self._boundary
         if boundary is None or boundary.fraction <= 0.0 or boundary.identity in self._distrusted:
             return
         if self.before_fill is not None:
             rows = self.before_fill(rows)
-        pairs = zip(samples, variants, strict=True)
-        chosen = [i for i, (sample, variant) in enumerate(pairs) if admitted(sample, variant, boundary.fraction)]
+        pairs = zip(map(self._layout.name, samples), variants, strict=True)
+        chosen = [i for i, (name, variant) in enumerate(pairs) if admitted(name, variant, boundary.fraction)]
         room = self._writer.room_for(
             len(chosen), self.codec.value_shape[0] * self.codec.value_shape[1] * self.codec.dtype.itemsize
         )
@@ -168,15 +184,17 @@ class BoundaryCache:
         chosen = chosen[:room]
         if not chosen:
             return
-        on_host = rows.device.type == "cpu"
-        wanted = rows.detach()[torch.tensor(chosen, device=rows.device)]
+        names = boundary.identity, [samples[i] for i in chosen], [variants[i] for i in chosen]
+        if rows.device.type == "cpu":
+            self._writer.fill(*names, rows.detach()[torch.tensor(chosen)], encoded=False)
+            return
         # Rows on a GPU are encoded there, where the round trip was made, so that both have the same bits.
-        copied = wanted if on_host else self.codec.encode(wanted).cpu()
-        self._writer.fill(boundary.identity, [samples[i] for i in chosen], [variants[i] for i in chosen], copied, not on_host)
+        payloads = to_host(self.codec.encode(gather(rows.detach(), chosen)))
+        self._writer.fill(*names, payloads, encoded=True, copied=self._device_clock().mark())
 
     def drop_previous(self, samples: Sequence[int], variants: Sequence[int]) -> None:
-        """Remove samples from the boundary before, in the background, behind the fills queued so far."""
-        boundary = self._control.boundary
+        """Remove samples from the boundary before, in the background, behind the fills queued so far, unless they are kept."""
+        boundary = self._boundary if not self._keep_previous else None
         if boundary is not None and boundary.previous is not None:
             self._writer.drop(boundary.previous, samples, variants)
 
@@ -229,6 +247,10 @@ class BoundaryCache:
             self._lane.close()
 
     # Inside -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _boundary(self) -> Boundary | None:
+        return None if self._suspended else self._control.boundary
 
     def _shards(self) -> tuple[Shard, ...]:
         return self._control.shards

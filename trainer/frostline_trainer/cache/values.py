@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from frostline_contract.cache_identity import HEADER, CacheIdentity, chunk_sizes, header_fault, pack_header
@@ -20,11 +21,11 @@ WRITE_SECONDS_MAX = 5.0
 class ValueLayout:
     """How values of one codec are cut into chunks. A chunk in Redis is HEADER followed by a piece of the payload.
 
-    tags: by which own values are known.
+    tags: by which own values are known. names: of the samples, by their place in the split; None: the place itself.
     """
 
-    def __init__(self, codec: Codec, tags: Tags) -> None:
-        self._tags = tags
+    def __init__(self, codec: Codec, tags: Tags, names: Sequence[int] | np.ndarray | None = None) -> None:
+        self._tags, self._names = tags, names
         self._dtype = codec.stored_dtype
         self._shape = codec.value_shape
         self.payload_bytes = codec.payload_bytes
@@ -43,8 +44,12 @@ class ValueLayout:
         """Bytes of one sample in Redis, headers included."""
         return self.payload_bytes + self.num_chunks * HEADER.size
 
+    def name(self, sample: int) -> int:
+        """What a sample of the split is called in the cache."""
+        return sample if self._names is None else int(self._names[sample])
+
     def keys(self, identity: CacheIdentity, sample: int, variant: int) -> list[bytes]:
-        return [identity.key(sample, variant, chunk) for chunk in range(self.num_chunks)]
+        return [identity.key(self.name(sample), variant, chunk) for chunk in range(self.num_chunks)]
 
     def pieces(self, payload: memoryview) -> list[memoryview]:
         """The chunks of one sample's payload, as views."""

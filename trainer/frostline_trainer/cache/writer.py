@@ -15,6 +15,8 @@ from frostline_trainer.cache.counts import Meter
 from frostline_trainer.cache.lane import Lane
 from frostline_trainer.cache.resp import Outcome
 from frostline_trainer.cache.values import WRITE_SECONDS_MAX, ValueLayout, store_values
+from frostline_trainer.step.device_clock import HostMark, Mark
+from frostline_trainer.step.side_copies import await_copies
 
 QUEUE_BYTES_MAX = 64 << 20
 QUEUE_ENTRIES_MAX = 4096
@@ -31,6 +33,7 @@ class _Fill:
     variants: list[int]
     rows: Tensor
     encoded: bool
+    copied: Mark
 
     @property
     def size(self) -> int:
@@ -69,9 +72,12 @@ class Writer:
                 return 0
             return min(rows, max(0, QUEUE_BYTES_MAX - self._queued_bytes) // row_bytes)
 
-    def fill(self, identity: CacheIdentity, samples: list[int], variants: list[int], rows: Tensor, encoded: bool) -> None:
-        """Queue host rows that nobody else will change: raw rows, or payloads where `encoded`."""
-        self._put(_Fill(identity, samples, variants, rows, encoded))
+    def fill(self, identity: CacheIdentity, samples: list[int], variants: list[int], rows: Tensor, encoded: bool,
+             copied: Mark | None = None) -> None:  # fmt: skip
+        """Queue host rows that nobody else will change: raw rows, or payloads where `encoded`. copied: the mark behind which they
+        are whole, where they come from a device.
+        """
+        self._put(_Fill(identity, samples, variants, rows, encoded, copied or HostMark(0.0)))
 
     def drop(self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int]) -> None:
         """Queue the removal of samples; where the queue is full the cache server's sweeper does it later."""
@@ -127,6 +133,12 @@ class Writer:
         started = time.monotonic()
         if started < self._full_until:
             self._meter.add(refused_fills=len(fill.samples))
+            return
+        try:
+            await_copies(fill.copied)
+        except OSError as error:  # the training thread ends by the same error
+            log.warning("%d samples are not stored: %s", len(fill.samples), error)
+            self._meter.add(dropped_fills=len(fill.samples))
             return
         payloads = fill.rows if fill.encoded else self._codec.encode(fill.rows)
         outcomes, seconds = store_values(self._lane, self._layout, fill.identity, fill.samples, fill.variants, payloads)

@@ -15,7 +15,9 @@ from safetensors.torch import save
 from frostline_contract.durable_files import Before, create_through, replace_through
 from frostline_contract.epochs import MANIFEST_NAME
 from frostline_contract.pieces import Pieces
-from frostline_trainer.step.unit_state import UnitState, unit_digest
+from frostline_contract.plan import GenerationId
+from frostline_trainer.checkpoints.reading import VERSION_OF_PIECES, VERSION_OF_UNITS
+from frostline_trainer.step.unit_state import UnitState, digest_of_pieces, unit_digest
 
 PARTIAL = ".partial"
 
@@ -92,3 +94,19 @@ def remove_folder(folder: Path, before: Before) -> None:
 
 def _write_whole(final: Path, payload: bytes, before: Before) -> None:
     replace_through(final.with_name(final.name + PARTIAL), final, payload, before)
+
+
+def with_digests(fields: dict, folder: Path, table: Pieces, generation: GenerationId) -> dict:
+    """A manifest's fields, with file and digests of every piece. Raises OSError for a share of another generation."""
+    entries, counted = list[dict[str, str]](), list[bytes]()
+    for piece in range(table.count):
+        own, whole, written_by = digest_file(folder, table, piece).read_text().split()
+        file = piece_file(folder, table, piece).name
+        if written_by != str(generation):
+            raise OSError(f"{file} was written by generation {written_by}, the others by {generation}")
+        entries.append({"file": file, "sha256": own, "whole_sha256": whole})
+        counted.append(bytes.fromhex(own))
+    told = {**fields, "digest": digest_of_pieces(table, counted)}
+    if table.per_unit == 1:
+        return {**told, "units": entries, "version": VERSION_OF_UNITS}
+    return {**told, "state_ranges": table.ranges, "pieces": entries, "version": VERSION_OF_PIECES}

@@ -24,7 +24,7 @@ from frostline_trainer.checkpoints.restoring import restore_pieces
 from frostline_trainer.checkpoints.saving import Saving
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.generations.entering import Entered
-from frostline_trainer.model import save_model
+from frostline_trainer.model import numbers_saved, save_model
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
@@ -157,16 +157,16 @@ def _save_whole(context: RunContext, directory: Path, moved: Callable[[], None])
     partial, before = beside
     wanted = context.job.checkpoint.saved_precision
     dtype = getattr(torch, wanted) if wanted is not None else context.precision.weights
-    needed = sum(parameter.numel() * dtype.itemsize for parameter in context.cut.model.parameters())
+    needed = dtype.itemsize * numbers_saved(context.cut)
     directory.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(directory.parent).free
     if free < needed:
         raise OSError(f"{directory} needs {needed} bytes, {free} are free")
     with _watching_growth(partial, moved):
         save_model(context.cut, partial, context.data.processor, dtype)
-    for path in partial.iterdir():
+    for path in sorted(partial.rglob("*"), reverse=True):  # what a folder holds before the folder
         moved()
-        sync_file(path)
+        (sync_folder if path.is_dir() else sync_file)(path)
     sync_folder(partial)
     if directory.exists():
         move_durably(directory, before)
@@ -183,7 +183,7 @@ def _watching_growth(folder: Path, moved: Callable[[], None]) -> Iterator[None]:
         size = -1
         while not done.wait(GROWTH_SECONDS):
             with suppress(OSError):  # a file may be renamed just now
-                if (now := sum(path.stat().st_size for path in folder.iterdir())) != size:
+                if (now := sum(path.stat().st_size for path in folder.rglob("*"))) != size:
                     size = now
                     moved()
 

@@ -23,6 +23,8 @@ from frostline_trainer.step.unit_state import UnitState, export_piece
 log = logging.getLogger(__name__)
 RESTORE_WAIT_SECONDS = 60.0
 MOVED_SECONDS = 0.2
+UNWRITTEN_BYTES = 256 << 20
+"""Copies that may wait for the disk in host memory, of one worker: so much, or two shares where two are more."""
 SHARE_WAIT_SECONDS = 60.0
 """How long a freeze waits for the checkpoint that it may be rolled back to; a disk that is slower than that is not waited for."""
 PATIENCE_SECONDS = 3600.0
@@ -52,6 +54,8 @@ class Saving:
         self._waiting: list[Snapshot] = []
         self._newest: Snapshot | None = None
         self._told_last = ""
+        self._unwritten: list[Snapshot] = []
+        self._leaving_out = False
 
     def follow(self, job: Job) -> None:
         """Keep as many as another revision of the job says."""
@@ -66,31 +70,56 @@ class Saving:
         before_freeze: the guard may come back to it, whoever dies meanwhile: returns when the share is on disk. last: the run
         ends with it.
         """
-        generation, plan = entered.generation, entered.plan
+        plan = entered.plan
         # A rollback in place begins a lineage in the same generation, whose steps have the old ones' numbers and other bits.
         lineage = "" if state.lineage == plan.lineage else f"-lineage-{state.lineage}"
         folder = self.root / checkpoint_path(plan.run_epoch, f"{plan.generation}{lineage}", state.step)
         if self._newest is None or self._newest.folder != folder:
-            table, units = self._context.pieces, self._context.cut.units
-            held = plan.pieces_of(generation.worker_id)
-            own = [piece for piece in held if generation.shape.dealt_to(piece) == generation.dp_rank]
+            if before_freeze and self.is_behind(entered):
+                self._unwritten[0].written.wait(SHARE_WAIT_SECONDS)
+            own = self._share(entered)
+            copies, copied = self._context.copies.of(own)
             self._newest = Snapshot(
                 folder,
-                {piece: _copied(export_piece(table, piece, units[table.unit_of(piece)], self._context.moments)) for piece in own},
+                copies,
                 tied_names(self._context),
-                table,
+                self._context.pieces,
                 plan.generation,
                 self._manifest(entered, state, before_freeze),
                 publishes=entered.index == 0,
                 base=plan.base if plan.start == "continue" else None,
                 last=last,
+                copied=copied,
+                size=_bytes_of(own),
             )
+            self._leaving_out = False
             self._waiting.append(self._newest)
+            self._unwritten.append(self._newest)
             self._writer.write(self._newest)
         self._newest.last |= last
         if before_freeze and not self._newest.written.wait(SHARE_WAIT_SECONDS):
             log.warning("checkpoint %s is not on disk after %.0f s; training goes on", folder, SHARE_WAIT_SECONDS)
         return folder
+
+    def is_behind(self, entered: Entered) -> bool:
+        """Whether one more share would be more than this member's host memory is to hold for a disk that is slower."""
+        self._unwritten = [one for one in self._unwritten if not one.written.is_set()]
+        share = _bytes_of(self._share(entered))
+        return sum(one.size for one in self._unwritten) + share > max(UNWRITTEN_BYTES, 2 * share)
+
+    def leave_out(self, step: int, members: list[int]) -> None:
+        """All members together take no checkpoint of `step`: these are behind. Told once, until one is taken again."""
+        if self._leaving_out:
+            return
+        self._leaving_out = True
+        self._trouble(step, f"members {members} still write those before that of step {step}: the disk is slower than they come")
+
+    def _share(self, entered: Entered) -> dict[int, UnitState]:
+        """The pieces that this member writes, by reference."""
+        context, generation = self._context, entered.generation
+        held, table = entered.plan.pieces_of(generation.worker_id), context.pieces
+        own = [piece for piece in held if generation.shape.dealt_to(piece) == generation.dp_rank]
+        return {piece: export_piece(table, piece, context.cut.units[table.unit_of(piece)], context.moments) for piece in own}
 
     def stable(self) -> None:
         """A vote has passed since the copies were taken: they may be published."""
@@ -222,5 +251,5 @@ def _lineage_before_freeze(state: RunState, step: int) -> int:
     return max((one.lineage for one in freezes), default=0)
 
 
-def _copied(state: UnitState) -> UnitState:
-    return {key: tensor.detach().to("cpu", copy=True) for key, tensor in state.items()}
+def _bytes_of(share: dict[int, UnitState]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for state in share.values() for tensor in state.values())

@@ -22,12 +22,15 @@ from frostline_trainer.checkpoints.files import (
     publish_manifest,
     read_failures,
     remove_folder,
+    with_digests,
     write_failure,
     write_piece,
 )
-from frostline_trainer.checkpoints.reading import VERSION_OF_PIECES, VERSION_OF_UNITS, is_complete, read_epochs
+from frostline_trainer.checkpoints.reading import is_complete, read_epochs
 from frostline_trainer.checkpoints.retention import Retention, prune, sweep
-from frostline_trainer.step.unit_state import UnitState, digest_of_pieces
+from frostline_trainer.step.device_clock import HostMark, Mark
+from frostline_trainer.step.side_copies import await_copies
+from frostline_trainer.step.unit_state import UnitState
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.02
@@ -47,6 +50,7 @@ class Snapshot:
     manifest: its fields. publishes: whether this member is the first to publish it.
 
     base: the generation before, where it may still be publishing. stable: set once a later vote has passed.
+    copied: the mark behind which the copies are whole. size: their bytes.
     written: set once the share is on disk, or cannot be. last: the run ends with it; its members agree on what became of it, and
     try again where it could not be written.
     """
@@ -60,6 +64,8 @@ class Snapshot:
     publishes: bool
     base: GenerationId | None = None
     last: bool = False
+    copied: Mark = field(default_factory=lambda: HostMark(0.0))
+    size: int = 0
     stable: threading.Event = field(default_factory=threading.Event)
     written: threading.Event = field(default_factory=threading.Event)
     taken_at: float = field(default_factory=time.monotonic)
@@ -187,6 +193,7 @@ class CheckpointWriter:
             snapshot.written.set()
 
     def _write_pieces(self, snapshot: Snapshot) -> None:
+        await_copies(snapshot.copied)
         for piece, state in snapshot.pieces.items():
             tied = snapshot.tied_names.get(snapshot.table.unit_of(piece), frozenset())
             write_piece(snapshot.folder, snapshot.table, piece, state, tied, str(snapshot.generation), self._before(snapshot))
@@ -243,7 +250,7 @@ class CheckpointWriter:
         missing = [piece for piece in range(table.count) if not digest_file(snapshot.folder, table, piece).exists()]
         if missing or not snapshot.stable.is_set():
             return f"{piece_file(snapshot.folder, table, missing[0]).name} is missing" if missing else "no later vote has passed"
-        manifest = _with_digests(snapshot)
+        manifest = with_digests(snapshot.manifest, snapshot.folder, table, snapshot.generation)
         if self._is_fenced(snapshot):
             return "another world goes on with the run"
         if publish_manifest(snapshot.folder, manifest, self._before(snapshot)):
@@ -300,19 +307,3 @@ class CheckpointWriter:
             self._notices.before(operation, snapshot.manifest["step"])
 
         return before
-
-
-def _with_digests(snapshot: Snapshot) -> dict:
-    """The manifest's fields, with file and digests of every piece. Raises OSError for a share of another generation."""
-    entries, counted, table = list[dict[str, str]](), list[bytes](), snapshot.table
-    for piece in range(table.count):
-        own, whole, generation = digest_file(snapshot.folder, table, piece).read_text().split()
-        file = piece_file(snapshot.folder, table, piece).name
-        if generation != str(snapshot.generation):
-            raise OSError(f"{file} was written by generation {generation}, the others by {snapshot.generation}")
-        entries.append({"file": file, "sha256": own, "whole_sha256": whole})
-        counted.append(bytes.fromhex(own))
-    fields = {**snapshot.manifest, "digest": digest_of_pieces(table, counted)}
-    if table.per_unit == 1:
-        return {**fields, "units": entries, "version": VERSION_OF_UNITS}
-    return {**fields, "state_ranges": table.ranges, "pieces": entries, "version": VERSION_OF_PIECES}

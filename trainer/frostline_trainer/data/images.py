@@ -15,7 +15,7 @@ from frostline_trainer.data.augment import Augmentation, augmentation_note, augm
 from frostline_trainer.data.partition import partition
 from frostline_trainer.data.records import Images, resolve_labels
 from frostline_trainer.data.sizes import DataSizes
-from frostline_trainer.data.split import IGNORED, TaskData, digest_of
+from frostline_trainer.data.split import IGNORED, SampleNames, TaskData, digest_of
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,9 @@ class ImageSplit:
         self.digest = digest_of(
             "images", name, records.digest, numbers.tobytes(), self._labels.tobytes(), repr(preprocessing), repr(augmentation)
         )
+        # Variants are drawn by a sample's place in the split: augmented ones have no name outside of it.
+        by_itself = SampleNames(digest_of("images", records.digest, repr(preprocessing)), numbers)
+        self.sample_names = by_itself if augmentation is None else None
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -78,11 +81,12 @@ class ImageSplit:
         size, channels = self._records.image_size, self._records.channels
         pixels = np.zeros((len(indices), channels, size, size), dtype=np.float32)
         labels = np.full(len(indices), IGNORED, dtype=np.int64)
-        for row, (index, variant) in enumerate(zip(indices, variants, strict=True)):
-            if index >= 0:
-                image = self._records.pixels(int(self._numbers[index]))
-                pixels[row] = self._augmentation.apply(image, index, variant) if self._augmentation else image
-                labels[row] = self._labels[index]
+        real = [row for row, index in enumerate(indices) if index >= 0]
+        images = self._records.several([int(self._numbers[indices[row]]) for row in real])
+        for row, image in zip(real, images, strict=True):
+            index, variant = indices[row], variants[row]
+            pixels[row] = self._augmentation.apply(image, index, variant) if self._augmentation else image
+            labels[row] = self._labels[index]
         return {"pixel_values": torch.from_numpy((pixels - self._mean) / self._std), "labels": torch.from_numpy(labels)}
 
     def later_inputs(self, indices: Sequence[int]) -> dict[str, Tensor]:

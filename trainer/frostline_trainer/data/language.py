@@ -12,7 +12,7 @@ from frostline_trainer.data.augment import augmentation_note
 from frostline_trainer.data.partition import partition
 from frostline_trainer.data.records import Documents
 from frostline_trainer.data.sizes import DataSizes
-from frostline_trainer.data.split import IGNORED, TaskData, digest_of
+from frostline_trainer.data.split import IGNORED, SampleNames, TaskData, digest_of
 from frostline_trainer.data.tokenizer import build_tokenizer, tokenizer_digest
 
 
@@ -31,6 +31,7 @@ class BlockSplit:
         self.name = name
         self._stream, self._numbers, self._length, self._pad_id = stream, numbers, sequence_length, pad_id
         self.digest = digest_of("blocks", name, digest, sequence_length, pad_id, numbers.tobytes())
+        self.sample_names = SampleNames(digest_of("blocks", digest, sequence_length, pad_id), numbers)
 
     def __len__(self) -> int:
         return len(self._numbers)

@@ -1,7 +1,11 @@
 """From a job to its data: read, cut into splits, turned into tensors on demand."""
 
+from dataclasses import replace
+from typing import Any
+
 from frostline_contract.job import Job
 from frostline_trainer.data.augment import check_augmentation
+from frostline_trainer.data.decoding import Decoders
 from frostline_trainer.data.images import build_image_data
 from frostline_trainer.data.language import build_language_data
 from frostline_trainer.data.questions import build_question_data
@@ -19,8 +23,10 @@ BUILDERS = {
 """For each task the kind of records it learns from, and what cuts them into splits."""
 
 
-def load_data(job: Job) -> TaskData:
+def load_data(job: Job, decoders: int = 0) -> TaskData:
     """Read a job's data and cut it into train, guard and test; a pure function of the job and the files.
+
+    decoders: processes that decode images where a source leaves that to the moment when they are asked for; 0: none.
 
     Raises ValueError, one line that names place, value and remedy, for missing or malformed input, labels out of range,
     an empty split, undeclared randomness, and a source that does not serve the task.
@@ -36,4 +42,9 @@ def load_data(job: Job) -> TaskData:
                 f"data.source {job.data.source} gives {type(records).__name__.lower()}, task.kind {job.task.kind} learns from "
                 f"{kind.__name__.lower()}; choose another source or task"
             )
-    return build(job, train, test)
+    pool = Decoders(decoders) if decoders and getattr(train, "wanted", None) is not None else None
+    return build(job, _decoded_by(pool, train), _decoded_by(pool, test))
+
+
+def _decoded_by(pool: Decoders | None, records: Any) -> Any:
+    return replace(records, decoders=pool) if pool is not None and isinstance(records, Images) else records

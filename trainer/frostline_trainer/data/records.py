@@ -1,10 +1,13 @@
 """What a source reads, before it is cut into splits and turned into tensors: one record type a kind of task."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import numpy as np
+
+from frostline_trainer.data.decoder import Wanted
+from frostline_trainer.data.decoding import Decoders
 
 Part = Literal["train", "test"]
 """Which of the job's two inputs a source reads: the one that train and guard come from, or the test data."""
@@ -17,6 +20,7 @@ class Images:
     pixels: sample number -> float32 [channels, size, size] with values in 0..1, before normalisation. labels: int64 [N].
     label_names: class names by number, empty where classes are bare numbers. rescale_factor: what a raw pixel value was
     multiplied with to come to 0..1. where: sample number -> place for error messages. digest: hex SHA-256 of the content.
+    wanted: sample number -> its file, where files are decoded when they are asked for. decoders: processes that do it, if any.
     """
 
     pixels: Callable[[int], np.ndarray]
@@ -27,9 +31,17 @@ class Images:
     where: Callable[[int], str]
     label_names: tuple[str, ...] = ()
     rescale_factor: float = 1 / 255
+    wanted: Callable[[int], Wanted] | None = None
+    decoders: Decoders | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def several(self, numbers: Sequence[int]) -> list[np.ndarray]:
+        """`pixels` of each, in order."""
+        if self.wanted is None or self.decoders is None:
+            return [self.pixels(number) for number in numbers]
+        return self.decoders.pixels([self.wanted(number) for number in numbers])
 
 
 @dataclass(frozen=True)

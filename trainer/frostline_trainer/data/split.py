@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from frostline_trainer.data.sizes import DataSizes
@@ -14,12 +15,25 @@ IGNORED = -100
 """A label that counts in no loss (the `ignore_index` of torch's and transformers' cross entropy)."""
 
 
+@dataclass(frozen=True)
+class SampleNames:
+    """What the samples of a split are called in a cache: runs that deal the same data out otherwise, by another seed, share it.
+
+    Attributes:
+        digest: hex SHA-256 of all that decides what a named sample looks like to the model, whichever others are in the split.
+        numbers: the name of sample i.
+    """
+
+    digest: str
+    numbers: Sequence[int] | np.ndarray
+
+
 class Split(Protocol):
     """Samples 0 .. len - 1 of one split (train, guard or test).
 
     name: "train", "guard" or "test". digest: hex SHA-256 of all that decides what sample i looks like, so that a cache
     key may name (digest, name, i). A split of text may say `padding_comes_last = True`: no valid token of a row comes after
-    padding.
+    padding. One whose samples look the same whichever others are in the split says their `sample_names`.
     """
 
     name: str
@@ -51,6 +65,12 @@ def inputs_of(split: Split, indices: Sequence[int], variants: Sequence[int], sam
     """
     lean = None if samples else getattr(split, "later_inputs", None)
     return split.collate(indices, variants) if lean is None else lean(indices)
+
+
+def names_of(split: Split) -> SampleNames:
+    """What a cache calls the samples of a split: names of their own where it has them, else their places in this very split."""
+    own: SampleNames | None = getattr(split, "sample_names", None)
+    return own if own is not None else SampleNames(split.digest, range(len(split)))
 
 
 def first_samples(split: Split, count: int) -> list[int]:

@@ -12,7 +12,7 @@ from frostline_trainer.data.augment import augmentation_note
 from frostline_trainer.data.partition import partition
 from frostline_trainer.data.records import Texts, resolve_labels
 from frostline_trainer.data.sizes import DataSizes
-from frostline_trainer.data.split import IGNORED, TaskData, digest_of
+from frostline_trainer.data.split import IGNORED, SampleNames, TaskData, digest_of
 from frostline_trainer.data.tokenizer import build_tokenizer, tokenizer_digest
 
 ENCODED_AT_ONCE = 1000
@@ -68,6 +68,7 @@ class TextSplit:
         self._encoded, self._numbers, self._labels = encoded, numbers, labels[numbers]
         self._regression = labels.dtype.kind == "f"
         self.digest = digest_of("texts", name, digest, numbers.tobytes(), self._labels.tobytes())
+        self.sample_names = SampleNames(digest_of("texts", digest), numbers)
 
     def __len__(self) -> int:
         return len(self._numbers)

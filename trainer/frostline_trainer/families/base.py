@@ -1,6 +1,6 @@
 """What a model family is: how a transformer is configured, built, and cut into units."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,12 +37,14 @@ class CutModel:
     units: embedding, blocks in order, head. unit_names: one readable name each, e.g. "embedding", "block 3", "head".
     tied: (parameter name in unit 0, parameter name in the last unit) of a matrix used twice, or None. Both uses are
     parameters of their own with equal values, so that each has its own gradient; whoever trains adds the two.
+    adapted: the job's `model` section where adapters have been put into the blocks, or None.
     """
 
     model: PreTrainedModel
     units: list[nn.Module]
     unit_names: list[str]
     tied: tuple[str, str] | None = None
+    adapted: ModelSection | None = None
 
     def tied_parameters(self) -> tuple[nn.Parameter, nn.Parameter] | None:
         """(the embedding's, the head's) parameter of the tied matrix, or None."""
@@ -102,6 +104,22 @@ def assemble(
         owner, _, leaf = tied[1].rpartition(".")
         setattr(head.get_submodule(owner), leaf, nn.Parameter(shared[0].detach().clone(), requires_grad=shared[0].requires_grad))
     return cut
+
+
+def never_learns(unit: nn.Module, names: Iterable[str]) -> None:
+    """Say which of a unit's parameters learn in no step of the run, whatever is frozen: those below adapters."""
+    unit.never_learning = frozenset(names)
+
+
+def learnable(unit: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a unit that learn where the unit does, by name, in order."""
+    still = still_names(unit)
+    return {name: parameter for name, parameter in unit.named_parameters() if name not in still}
+
+
+def still_names(unit: nn.Module) -> frozenset[str]:
+    """Names of the parameters that never learn."""
+    return getattr(unit, "never_learning", frozenset())
 
 
 def first_tensor(output: Tensor | tuple[Tensor, ...]) -> Tensor:

@@ -26,6 +26,7 @@ from frostline_contract.job import Job
 from frostline_contract.job.cluster import FAULTS_OF_A_WORKER, FLIPS_OF_A_STEP, Fault
 from frostline_contract.phases import IN_STEP, Phase
 from frostline_contract.run_directory import RunDirectory
+from frostline_trainer.families.base import learnable
 from frostline_trainer.faults.flaw import Flaw, flip_first, flipped
 from frostline_trainer.faults.partition import cut_off, is_cut_off, through_partition
 from frostline_trainer.process.identity import Identity
@@ -256,7 +257,7 @@ class PlannedFaults(Plug):
             context, plan = self._parts.context, self._parts.plans.running
             assert plan is not None
             unit = plan.placement.units_of(self._parts.identity.worker_id)[-1]
-            name, parameter = next(iter(context.cut.units[unit].named_parameters()))
+            name, parameter = next(iter(learnable(context.cut.units[unit]).items()))
             moments = context.moments.get((unit, name), {})
             flip_first(parameter.detach() if fault.what == "weight" else next(one for one in moments.values() if one.ndim > 0))
 

@@ -9,6 +9,7 @@ from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.phases import Phase
 from frostline_contract.plan import Decision
 from frostline_proto.v1 import control_pb2
+from frostline_trainer.checkpoints.last_files import who_says
 from frostline_trainer.checkpoints.saving import Saving
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.mailbox import Mailbox
@@ -65,10 +66,15 @@ class BetweenSteps:
     def _save(self, entered: Entered, due: CheckpointDue) -> None:
         generation, state = entered.generation, self._state
         generation.phase(Phase.CHECKPOINT)
-        state.agreed_step = compare_copies(generation, state.step, state.agreed_step)
-        self._saving.checkpoint(entered, state, due.before_freeze)
+        # A share that one member leaves out is missing in the checkpoint of all, so all leave it out, or none.
+        behind = [] if due.before_freeze else who_says(generation, self._saving.is_behind(entered))
+        if not behind:
+            state.agreed_step = compare_copies(generation, state.step, state.agreed_step)
+            self._saving.checkpoint(entered, state, due.before_freeze)
+        elif entered.is_sender:
+            self._saving.leave_out(state.step, behind)
         generation.phase(Phase.BETWEEN)
-        if due.answers_wish:
+        if due.answers_wish and not behind:
             self._mailbox.tell(checkpoint=False)
 
     def _freeze(self, entered: Entered, decision: Decision) -> None:

@@ -19,7 +19,6 @@ from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.link import Endpoint, Links, measure_links
 from frostline_trainer.step.phases import PhaseClock
 from frostline_trainer.step.run_state import RunState
-from frostline_trainer.step.unit_state import export_unit, import_unit
 from frostline_trainer.transport.collectives import Group, broadcast_bytes
 
 log = logging.getLogger(__name__)
@@ -126,19 +125,26 @@ class Entrance:
     def _draw(self, plan: Plan) -> RunState:
         """The model is drawn from the seed; again, where its weights may have moved on."""
         if not self._untouched:
-            drawn = build_cut_model(self._context.job, self._context.data.sizes)
-            for index, unit in enumerate(self._context.cut.units):
-                import_unit(index, unit, {}, export_unit(index, drawn.units[index], {}))
-            now, before = weights_digest(self._context), self._context.weights_digest
-            if now != before:
-                raise ValueError(
-                    f"initial weights are {now[:12]!r} and were {before[:12]!r} when this worker started; "
-                    "put the files back that model.path named, or set model.revision to a commit"
-                )
+            self._begin_again()
         return RunState(lineage=plan.lineage, freeze_point=plan.freeze_point)
 
+    def _begin_again(self) -> None:
+        """All weights are what the run began with, those that never learn too. Raises ValueError where they cannot be."""
+        drawn = build_cut_model(self._context.job, self._context.data.sizes)
+        for unit, fresh in zip(self._context.cut.units, drawn.units, strict=True):
+            unit.load_state_dict(fresh.state_dict())
+        now, before = weights_digest(self._context), self._context.weights_digest
+        if now != before:
+            raise ValueError(
+                f"initial weights are {now[:12]!r} and were {before[:12]!r} when this worker started; "
+                "put the files back that model.path named, or set model.revision to a commit"
+            )
+
     def _load(self, plan: Plan) -> RunState:
+        """What learns lies in the checkpoint. What never does, below adapters, is read anew: it may be what went wrong."""
         folder, context = self._root / plan.checkpoint_path, self._context
+        if context.cut.adapted is not None and not self._untouched:
+            self._begin_again()
         manifest = read_manifest(folder)
         restore_pieces(context, context.moments, folder, manifest, plan.needs(self._worker_id))
         restored = RunState.model_validate(manifest["state"])

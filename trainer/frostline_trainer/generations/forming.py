@@ -14,6 +14,7 @@ from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.generations.groups import Formation, Groups
 from frostline_trainer.generations.plan_table import FORMED, PlanState
 from frostline_trainer.generations.watchdog import Watchdog
+from frostline_trainer.process.device_facts import host_identity
 from frostline_trainer.process.identity import Identity
 from frostline_trainer.process.sick_device import end_if_sick
 from frostline_trainer.step.context import RunContext
@@ -34,7 +35,7 @@ class Preparation:
     """Every plan that names this worker is prepared at once, each in a thread of its own.
 
     What has become of a plan is said by the mailbox's table; here are its groups. step(): the worker's last committed step. The
-    training thread never waits in here for others.
+    training thread never waits in here for others. on_stand_by: called while the newest plan is one of others alone.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Preparation:
     ) -> None:
         self._context, self._identity, self._mailbox, self._client = context, identity, mailbox, client
         self._plans, self._step = mailbox.plans, step
+        self.on_stand_by: Callable[[], None] = lambda: None
         self._watchdog = Watchdog()
         self._lock = threading.Lock()
         self._formations: dict[GenerationId, Formation] = {}
@@ -71,6 +73,8 @@ class Preparation:
             if row is not None:
                 return row.plan
             assert not is_member, "a member leaves its loop for a plan that is due"
+            if self._plans.state(self._plans.newest) is PlanState.OTHERS:
+                self.on_stand_by()
             self._mailbox.wait(SWITCH_POLL_SECONDS)
         return None
 
@@ -185,7 +189,8 @@ class Preparation:
     def _prepare(self, plan: Plan) -> None:
         started = time.perf_counter()
         timeout = timedelta(seconds=self._context.job.controller.reshape_deadline_seconds)
-        formation = Formation(plan, self._identity.worker_id, plan.backend, timeout, self._identity.host)
+        machine = host_identity() if self._context.exact else ""  # sums in the library's order have one level
+        formation = Formation(plan, self._identity.worker_id, plan.backend, timeout, self._identity.host, machine)
         with self._lock:
             if self._plans.state(plan.generation) is not PlanState.FORMING:
                 return

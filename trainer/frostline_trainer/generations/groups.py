@@ -21,8 +21,10 @@ from frostline_contract.mesh import Mesh
 from frostline_contract.plan import CONTINUE, NCCL, Plan
 from frostline_contract.shape import ParallelShape
 from frostline_trainer.memory import free_bytes
+from frostline_trainer.step.exchange import Levels, replicas_a_machine
 from frostline_trainer.transport import nccl
 from frostline_trainer.transport.collectives import DEFAULT_TIMEOUT, Group, connect_store, open_store
+from frostline_trainer.transport.machines import machines_of
 from frostline_trainer.transport.store_ping import answers
 from frostline_trainer.transport.transport import GlooTransport, Transport
 
@@ -47,7 +49,8 @@ class Groups:
         store: the generation's store, None for a lone worker.
         moving: members and leavers, see above.
         world: the members; None for a leaver.
-        lines: by axis the group of this member's line along it; empty for a leaver. With NCCL none along the pipeline.
+        lines: by axis the group of this member's line along it; empty for a leaver. With NCCL none along the pipeline. Where
+            replicas share machines "dp_near" and "dp_far" stand for "dp", see `replicas`.
         transport: carries the messages along the pipeline; None for a leaver.
         interrupted: set before any of them is.
         unconnected: what `connect` still has to connect.
@@ -107,6 +110,11 @@ class Groups:
             )
         return self.lines[axis]
 
+    @property
+    def replicas(self) -> Group | Levels:
+        """This member's line along dp, over which its gradients are summed: one group, or one a level."""
+        return self.lines["dp"] if "dp" in self.lines else Levels(self.lines["dp_near"], self.lines["dp_far"])
+
     def all(self) -> list[Group | Transport]:
         """Each group once, and the transport."""
         groups = [one for one in (self.transport, *self.lines.values(), self.world, self.moving) if one is not None]
@@ -141,12 +149,12 @@ class Formation:
     """Meets a plan's other participants and makes the groups; it can be interrupted at any time, also afterwards.
 
     backend: of the groups along axes; world and moving are always gloo. timeout: for all to arrive. host: the address at
-    which others reach this worker.
+    which others reach this worker. machine: what its machine calls itself, where sums may go over machines; "": they do not.
     """
 
     def __init__(self, plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
-                 host: str = "127.0.0.1") -> None:  # fmt: skip
-        self.plan, self._backend, self._timeout, self._host = plan, backend, timeout, host
+                 host: str = "127.0.0.1", machine: str = "") -> None:  # fmt: skip
+        self.plan, self._backend, self._timeout, self._host, self._machine = plan, backend, timeout, host, machine
         self._index = plan.participants.index(worker_id)
         self._name = f"g{plan.generation}"
         self._given_up = threading.Event()
@@ -222,8 +230,22 @@ class Formation:
         world = self._group(store, "world", index, shape.world_size, "gloo") if plan.leavers else moving
         if self._backend == NCCL and store is not None:
             return self._make_nccl(store, moving, world)
-        lines = {axis: self._line(store, shape.mesh, axis) for axis in reversed(shape.degrees)}
+        lines = self._lines(store, world, list(reversed(shape.degrees)))
         return Groups(store, moving, world, lines, GlooTransport(lines["pp"]), self._given_up)
+
+    def _lines(self, store: Any, world: Group, axes: list[str]) -> dict[str, Group]:
+        """The groups of this member's lines; of replicas that share machines two, see `Groups.lines`. All members call it."""
+        placement, mesh = self.plan.placement, self.plan.placement.shape.mesh
+        machines = machines_of(world, self._machine) if self._machine and placement.dp_degree > 2 else []
+        line = mesh.line(self._index, "dp")
+        each = replicas_a_machine([machines[member] for member in line], placement.leaf_bounds) if machines else 0
+        lines = {axis: self._line(store, mesh, axis) for axis in axes if not (axis == "dp" and each)}
+        if each:
+            machine, place = divmod(mesh.coordinate_on("dp", self._index), each)
+            name = f"dp{line[0]}"
+            lines["dp_near"] = self._group(store, f"{name} machine {machine}", place, each, self._backend)
+            lines["dp_far"] = self._group(store, f"{name} place {place}", machine, len(line) // each, self._backend)
+        return lines
 
     def _line(self, store: Any, mesh: Mesh, axis: str) -> Group:
         """The group of this member's line along an axis, named after the line's first rank."""
@@ -237,7 +259,7 @@ class Formation:
         """
         shape, mesh = self.plan.placement.shape, self.plan.placement.shape.mesh
         self._own_store = self._nccl_store(store)
-        lines = {axis: self._line(self._own_store, mesh, axis) for axis in reversed(shape.degrees) if axis != "pp"}
+        lines = self._lines(self._own_store, world, [axis for axis in reversed(shape.degrees) if axis != "pp"])
         first, pp_rank = mesh.line(self._index, "pp")[0], shape.pp_rank(self._index)
 
         def make(channel: nccl.Channel) -> Any:

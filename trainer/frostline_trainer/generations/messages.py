@@ -11,7 +11,7 @@ from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message
 from frostline_trainer.data.augment import cache_refusal
 from frostline_trainer.generations.groups import Groups
-from frostline_trainer.memory import peak_of
+from frostline_trainer.memory import on_gpu, peak_of
 from frostline_trainer.process.device_facts import device_facts
 from frostline_trainer.process.identity import Identity
 from frostline_trainer.profile import worker_profile
@@ -74,6 +74,8 @@ def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: Generati
         busy_seconds=clock.busy_seconds(),
         uncovered_pieces=uncovered_pieces,
     )
+    for phase, spent in clock.spent().items():
+        request.spending.seconds[phase], request.spending.waiting_seconds[phase] = spent.seconds, spent.waiting
     place = clock.trail.place() if clock.trail is not None else None
     if place is not None:
         request.device_phase, request.device_seconds, request.device_waiting = place.phase, place.seconds, place.waiting
@@ -90,14 +92,15 @@ def heartbeat(worker_id: str, step: int, clock: PhaseClock, generation: Generati
     return request
 
 
-def memory_use(context: RunContext, groups: Groups) -> MemoryUse:
-    """What this worker's device holds in the generation of `groups`."""
+def memory_use(context: RunContext, groups: Groups, counted: int) -> MemoryUse:
+    """What this worker's device holds in the generation of `groups`. counted: bytes of tensors, where a step's were counted."""
     peak, size = peak_of(context.device)
     return MemoryUse(
         peak_bytes=peak,
         limit_bytes=context.job.placement.worker_memory_bytes or size,
         communicator_bytes=groups.communicator_bytes,
         communicators=groups.communicators,
+        tensor_bytes=peak if on_gpu(context.device) else counted,
     )
 
 

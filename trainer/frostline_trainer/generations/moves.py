@@ -2,7 +2,8 @@
 
 from frostline_contract.plan import Plan, StateTag
 from frostline_trainer.step.context import RunContext
-from frostline_trainer.step.unit_state import export_piece, import_piece, pack, unpack
+from frostline_trainer.step.packing import pack, unpack
+from frostline_trainer.step.unit_state import export_piece, import_piece, release_unit
 from frostline_trainer.transport.collectives import Group, receive_bytes, send_bytes, wait_all
 
 
@@ -32,7 +33,7 @@ def move_pieces(context: RunContext, plan: Plan, worker_id: str, moving: Group, 
             module = context.cut.units[table.unit_of(piece)]
             import_piece(table, piece, module, context.moments, unpack(payload))
             context.holdings.settle([piece], tag)
-            received += len(payload)
+            received += payload.numel()
     wait_all(sent)
     return received
 
@@ -44,9 +45,14 @@ def receivers_of(plan: Plan, piece: int) -> list[str]:
 
 
 def give_up(context: RunContext, plan: Plan, worker_id: str) -> None:
-    """Forget the moments of what the plan does not need here: it is safe with others now, and nobody may ask for it here."""
+    """Forget what the plan does not need here: it is safe with others now, and nobody may ask for it here.
+
+    Units of which nothing is needed give back all memory: of a model that is cut over many workers none holds the whole.
+    """
     needed = set(plan.needs(worker_id))
     context.holdings.drop(piece for piece in range(plan.pieces.count) if piece not in needed)
     units = set(plan.pieces.units_of(needed))
     for key in [key for key in context.moments if key[0] not in units]:
         del context.moments[key]
+    for unit in set(range(context.num_units)) - units:
+        release_unit(context.cut.units[unit])

@@ -16,7 +16,7 @@ from frostline_contract.job import Job
 from frostline_contract.mesh import in_words
 from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId, Plan
-from frostline_contract.statistics import WorkerProfile
+from frostline_contract.statistics import MemoryUse, WorkerProfile
 from frostline_proto.v1 import control_pb2
 from frostline_trainer.checkpoints.saving import Saving
 from frostline_trainer.control.client import ControlClient
@@ -72,6 +72,7 @@ class Worker:
         )
         client = self._connect(make_registration(self.identity, self.context, self.store.port, feed_steps, self.profiles))
         response = client.register()
+        self.clock.admitted()
         self._equip(client, response)
         client.start(self._outgoing)
         self.preparation.start()
@@ -118,6 +119,7 @@ class Worker:
         self.recovery = Recovery(identity.worker_id, context, self.state, box, client)
         self.entrance = Entrance(identity.worker_id, context, self.state, self.saving.root)
         self.preparation = Preparation(context, identity, box, client, lambda: self.state.step)
+        self.preparation.on_stand_by = self.clock.stand_by
         self.between_steps = BetweenSteps(
             context, self.state, self.calendar, box, client, self.saving, self.entrance, self.caching, self.preparation
         )
@@ -263,6 +265,10 @@ class Worker:
     def _acknowledge(self, lineage: int, step: int | None, interval: int | None) -> None:
         self.state.forget(lineage, step, interval)
 
+    def _memory_use(self, entered: Entered) -> MemoryUse:
+        generation = entered.generation
+        return memory_use(self.context, generation.groups, generation.weighing.tensor_bytes)
+
     def _heartbeat(self) -> control_pb2.HeartbeatRequest:
         entered, loop = self.entered, self.loop
         return heartbeat(
@@ -273,5 +279,5 @@ class Worker:
             entered.link if entered is not None else Links(),
             self.caching.profile(),
             loop.uncovered if loop is not None else (),
-            memory_use(self.context, entered.generation.groups) if entered is not None else None,
+            self._memory_use(entered) if entered is not None else None,
         )

@@ -1,32 +1,60 @@
 """When and under which identity a worker uses the activation cache."""
 
 import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from frostline_contract.cache_identity import CacheIdentity
 from frostline_contract.cache_sharing import unsigned_refusal
+from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.job import Job
 from frostline_contract.plan import SAMPLE
+from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import CacheProfile
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.revision import prefix_revision
 from frostline_trainer.data.augment import augmentation_of, cache_refusal
+from frostline_trainer.data.split import names_of
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
+from frostline_trainer.step.side_copies import streams_of
 
 log = logging.getLogger(__name__)
+PATIENCE_SECONDS = 1.0
+"""How long a generation's entry waits for the digest of its frozen prefix: some gigabytes of weights."""
+
+
+@dataclass
+class _Asked:
+    """What a generation asks of the cache. identities: of its boundary, and of the one before where there is one. known: they
+    were found.
+    """
+
+    cache: BoundaryCache
+    identities: list[Callable[[], CacheIdentity]]
+    num_values: int
+    known: bool = False
 
 
 class CacheUse:
-    """Connects the worker's generations to its BoundaryCache; the cache is made when it is first needed."""
+    """Connects the worker's generations to its BoundaryCache; the cache is made when it is first needed.
+
+    A run that shares a cache with others has been given the token that opens it; the worker's own opens the run's own cache.
+    """
 
     def __init__(self, context: RunContext, cache_address: str, token: str, worker_id: str, run_dir: Path) -> None:
         self._context, self._worker_id, self._run_dir = context, worker_id, run_dir
-        self._address, self._token = cache_address, token
+        self._address, shared_token = cache_address, RunDirectory(run_dir).cache_token
+        self._shared = shared_token.exists()
+        self._token = str(shared_token) if self._shared else token
         self.cache: BoundaryCache | None = None
         self._hit_fraction = 0.0
+        self._lock = threading.Lock()
+        self._asked: _Asked | None = None
         codec = make_codec(context.job.cache.codec, context.hidden_shape, context.dtype)
         self.round_trip = None if codec.name == "none" else codec.round_trip
 
@@ -36,7 +64,13 @@ class CacheUse:
         return cache_refusal(self._context.job) or unsigned_refusal(self._context.job.cache, self._run_dir)
 
     def connect(self, generation: Generation, state: RunState) -> None:
-        """Let `generation` read its frozen prefix through the cache, where its placement says so and stage 0 holds the prefix."""
+        """Let `generation` read its frozen prefix through the cache, where its placement says so and stage 0 holds the prefix.
+
+        The values' identity has the digest of the prefix's weights in it. Where that takes longer than PATIENCE_SECONDS, a thread
+        goes on with it, and until it is known every read misses: the prefix is computed, to the same bits.
+        """
+        with self._lock:
+            self._asked = None
         boundary = generation.freeze_point
         wanted = generation.placement.use_cache and self.refusal is None and self._context.job.elastic.cache
         holds_prefix = 0 in generation.stages and 0 < boundary <= generation.placement.stage_bounds[1]
@@ -54,16 +88,43 @@ class CacheUse:
                 self._context.dtype,
                 self._run_dir,
                 pin_memory=self._context.device.type != "cpu",
+                device_clock=lambda: self._context.device_clock,
+                keep_previous=self._shared,
+                names=names_of(self._context.data.train).numbers,
             )
             self.cache.before_fill = self._context.plug.rows_to_store
         previous = self._previous_boundary(state, boundary)
         chain = list(state.codec_chain)
         tile = 1 if generation.plan.prefix_tile == SAMPLE else self._context.micro_batch_size
-        old = self._identity(previous, chain, tile) if previous is not None else None
         variants = self._context.job.data.augmentation
         kinds = variants.variants if variants.mode == "k-variants" else 1
-        self.cache.set_boundary(self._identity(boundary, chain, tile), old, len(self._context.data.train) * kinds)
+        identities = [self._identity_of(point, chain, tile) for point in (boundary, previous) if point is not None]
+        self._ask(_Asked(self.cache, identities, len(self._context.data.train) * kinds))
         generation.use_cache(self.cache, previous)
+
+    def _ask(self, asked: "_Asked") -> None:
+        with self._lock:
+            self._asked = asked
+        finder = threading.Thread(target=self._find, args=(asked,), name="prefix-digest", daemon=True)
+        finder.start()
+        finder.join(PATIENCE_SECONDS)
+        with self._lock:
+            if not asked.known:
+                log.info("the frozen prefix's digest takes more than %g s; it is computed until then", PATIENCE_SECONDS)
+                asked.cache.suspend()
+
+    def _find(self, asked: "_Asked") -> None:
+        """In a thread of its own, on a stream of its own."""
+        try:
+            with streams_of(self._context.device).beside():
+                found = [identity() for identity in asked.identities]
+        except RuntimeError as error:  # the training thread will have the device's error too
+            log.warning("the frozen prefix has no digest, and is not cached: %s", error)
+            return
+        with self._lock:
+            asked.known = True
+            if self._asked is asked:
+                asked.cache.set_boundary(found[0], found[1] if len(found) > 1 else None, asked.num_values)
 
     def take_counts(self) -> tuple[int, int]:
         """(hits, misses) in samples since the last call."""
@@ -90,29 +151,34 @@ class CacheUse:
         )
 
     def close(self) -> None:
+        with self._lock:
+            self._asked = None
         if self.cache is not None:
             self.cache.close()
 
-    def _identity(self, boundary: int, chain: list[int], tile: int) -> CacheIdentity:
-        """What names the cached values of a boundary: model, data, numerics and the frozen weights.
+    def _identity_of(self, boundary: int, chain: list[int], tile: int) -> Callable[[], CacheIdentity]:
+        """What finds the name of a boundary's cached values: by model, data, numerics and the frozen weights that are there now.
 
         tile: samples that the prefix computes together.
         """
         context, codec = self._context, self._context.job.cache.codec
         points = [(point, codec) for point in chain if point <= boundary] if codec != "none" else []
-        revision = prefix_revision(
-            [unit.state_dict() for unit in context.cut.units[:boundary]],
-            (tile, *context.hidden_shape),
-            points,
-            preprocessing_of(context.job, context.precision.name),
-            context.probe_digest,
-        )
-        return CacheIdentity(revision, context.data.train.digest, "train", boundary)
+        states, names = [unit.state_dict() for unit in context.cut.units[:boundary]], names_of(context.data.train)
+        preprocessing = preprocessing_of(context.job, context.precision.name)
 
-    @staticmethod
-    def _previous_boundary(state: RunState, boundary: int) -> int | None:
+        def find() -> CacheIdentity:
+            revision = prefix_revision(states, (tile, *context.hidden_shape), points, preprocessing, context.probe_digest)
+            return CacheIdentity(revision, names.digest, "train", boundary)
+
+        return find
+
+    def _previous_boundary(self, state: RunState, boundary: int) -> int | None:
         """The boundary before this one, whose values can be advanced."""
-        earlier = [decision.freeze_point for decision in state.decisions if 0 < decision.freeze_point < boundary]
+        points = [
+            initial_freeze_point(self._context.job, self._context.num_units),
+            *(decision.freeze_point for decision in state.decisions),
+        ]
+        earlier = [point for point in points if 0 < point < boundary]
         return earlier[-1] if earlier else None
 
 

@@ -1,6 +1,7 @@
 """Imports torch and transformers without what they import for features that no worker uses: a fifth of a cold pod's imports.
 
-transformers looks for scipy (losses of object detection) and for torch.distributed (its own sharding, with DTensor).
+transformers looks for scipy (losses of object detection), for torch.distributed (its own sharding, with DTensor) and for
+accelerate (its own placing of models), which is there for peft alone.
 The compiler of `torch.compile`, torch._dynamo, is imported by whatever wants to say that the compiler leaves it alone, which is
 each optimizer step too. A worker needs none of them to build, run, load or save a model; who compiles gets the real compiler.
 """
@@ -21,11 +22,17 @@ MASKS = f"{COMPILER}._trace_wrapped_higher_order_op"
 
 @contextmanager
 def lean_imports() -> Iterator[None]:
-    """Inside, scipy looks as if it were not installed, and torch as if it were built without torch.distributed. What is imported
-    already stays as it is. The stand-in for the compiler remains."""
+    """Inside, scipy and accelerate look as if they were not installed, and torch as if it were built without torch.distributed.
+    What is imported already stays as it is. The stand-in for the compiler remains."""
     defer_compiler()
-    with _hidden("scipy"), _not_distributed():
+    with _hidden("scipy"), _hidden("accelerate"), _not_distributed():
         yield
+
+
+def import_peft() -> ModuleType:
+    """peft, which looks for torch.distributed too: where transformers has not imported DTensor, each layer would miss it."""
+    with _not_distributed():
+        return importlib.import_module("peft")
 
 
 def defer_compiler() -> None:

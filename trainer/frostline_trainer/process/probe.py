@@ -14,6 +14,7 @@ from torch import nn
 
 from frostline_contract.seeds import seed_of
 from frostline_trainer.data.split import first_samples
+from frostline_trainer.families.base import never_learns
 from frostline_trainer.process.device_facts import library_versions
 from frostline_trainer.process.kernels import kernel_settings
 from frostline_trainer.step.building import stage_settings
@@ -58,6 +59,7 @@ def computes_on(context: RunContext) -> tuple[str, str]:
 def _one_step(context: RunContext, index: int, pattern: torch.Tensor) -> list[torch.Tensor]:
     """All that one step of a copy of a unit gives rise to: output, gradients, updated weights, moments."""
     unit = copy.deepcopy(context.cut.units[index]).to(context.device)
+    never_learns(unit, ())  # adapters' base weights learn in the probe: one kind of step for all units
     _draw_weights(unit, pattern)
     samples = first_samples(context.data.train, context.micro_batch_size)
     inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))

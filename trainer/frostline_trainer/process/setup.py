@@ -8,7 +8,11 @@ import torch
 
 from frostline_contract.job import Job
 from frostline_contract.schedules import schedule_named
+from frostline_trainer.data.decoding import decoders_of
 from frostline_trainer.data.load import load_data
+from frostline_trainer.data.sizes import DataSizes
+from frostline_trainer.families.adapters import parameters_added
+from frostline_trainer.families.base import CutModel, Family
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
 from frostline_trainer.prefix.tile_check import (
@@ -44,7 +48,7 @@ def unproven_context(job: Job, device: torch.device | None = None) -> RunContext
     device = device or choose_device(job)
     if device.type == "cuda":
         deterministic_cuda()
-    data = load_data(job)
+    data = load_data(job, decoders_of(job, device.type == "cpu"))
     family = family_named(job.model.family)
     cut = build_cut_model(job, data.sizes)  # in host memory: a plan says which units go to the device
     return RunContext(
@@ -54,9 +58,22 @@ def unproven_context(job: Job, device: torch.device | None = None) -> RunContext
         cut=cut,
         device=device,
         hidden_shape=family.hidden_shape(cut.model.config, data.sizes),
-        dropout=has_dropout(cut.model.config),
-        unit_flops=family.forward_flops(cut.model.config, data.sizes, job.task.kind),
+        dropout=draws_random_numbers(job, cut),
+        unit_flops=unit_flops(family, cut, data.sizes, job),
     )
+
+
+def draws_random_numbers(job: Job, cut: CutModel) -> bool:
+    """Whether any unit has dropout: the model's own, or that of adapters."""
+    adapters = job.model.adapters
+    return has_dropout(cut.model.config) or (adapters is not None and adapters.dropout > 0)
+
+
+def unit_flops(family: Family, cut: CutModel, sizes: DataSizes, job: Job) -> tuple[int, ...]:
+    """FLOPs of one sample's forward in each unit; an adapter's matrices are two for each number and token."""
+    tokens, _ = family.hidden_shape(cut.model.config, sizes)
+    own = family.forward_flops(cut.model.config, sizes, job.task.kind)
+    return tuple(flops + 2 * tokens * parameters_added(unit) for flops, unit in zip(own, cut.units, strict=True))
 
 
 def check_tiles(context: RunContext) -> None:

@@ -1,4 +1,5 @@
-"""What the preload process imports for the workers of one run: the run's own model family and the module that reads its data.
+"""What the preload process imports for the workers of one run: the run's own model family, the module that reads its data, and
+peft where the run has adapters.
 
 The run's job file is only a hint here. Where it is not there yet, or says what nobody knows, the worker imports the rest itself
 and tells what is wrong with it.
@@ -14,7 +15,7 @@ import yaml
 from frostline_contract.job import read_yaml
 from frostline_contract.run_directory import RunDirectory
 from frostline_trainer.data.sources import source_named
-from frostline_trainer.process.lean_imports import lean_imports
+from frostline_trainer.process.lean_imports import import_peft, lean_imports
 
 log = logging.getLogger(__name__)
 
@@ -24,23 +25,26 @@ USED_BY_BACKWARD = "torch.fx.experimental.symbolic_shapes"
 
 def import_for(run_dir: str) -> None:
     """Import what the workers of the run in `run_dir` need; for all families that are built in where no run is named (empty)."""
-    family, source = _named_in(RunDirectory(run_dir).job) if run_dir else ("", "")
+    family, source, adapters = _named_in(RunDirectory(run_dir).job) if run_dir else ("", "", False)
     with lean_imports():
         registry = importlib.import_module("frostline_trainer.families.registry")
         for name in [family] if family else registry.BUILT_IN:
             with suppress(ValueError):  # the worker says so, to the controller
                 registry.family_named(name)
+    if adapters:
+        import_peft()
     importlib.import_module(USED_BY_BACKWARD)
     if source:
         with suppress(ValueError):
             source_named(source)
 
 
-def _named_in(file: Path) -> tuple[str, str]:
-    """model.family and data.source of a job file; empty where it cannot be read."""
+def _named_in(file: Path) -> tuple[str, str, bool]:
+    """model.family and data.source of a job file, and whether it has model.adapters; empty where it cannot be read."""
     try:
         found = read_yaml(file.read_text(encoding="utf-8"))
-        return str(found["model"]["family"]), str(found["data"]["source"])
-    except (OSError, yaml.YAMLError, ValueError, KeyError, TypeError) as error:
+        model = found["model"]
+        return str(model["family"]), str(found["data"]["source"]), model.get("adapters") is not None
+    except (OSError, yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.info("all families are imported: %s says no model.family and data.source (%s)", file, error)
-        return "", ""
+        return "", "", False

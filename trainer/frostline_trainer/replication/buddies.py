@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from frostline_contract.plan import Plan
+from frostline_trainer.families.base import learnable
 from frostline_trainer.model import set_frozen
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.gradients import GradientBuffers
@@ -102,7 +103,7 @@ class Keeper:
         for ward in self.wards:
             set_frozen(context.cut.units[ward], ward < freeze_point)
         stop_frozen_tie(context, freeze_point, self.wards)
-        parcels = parcels_of(plan, freeze_point)
+        parcels = [parcel for parcel in parcels_of(plan, freeze_point) if _learns(context, freeze_point, parcel)]
         self._outgoing = [parcel for parcel in parcels if parcel.owner == index]
         self.resident = wards_stay_on_device(context, plan, self.wards)
         self.incoming = [_Incoming(context, parcel, freeze_point, self.resident) for parcel in parcels if parcel.buddy == index]
@@ -189,6 +190,11 @@ class Keeper:
             self.drop()
 
 
+def _learns(context: RunContext, freeze_point: int, parcel: Parcel) -> bool:
+    """Whether any parameter of a parcel's units learns: blocks between adapters have none."""
+    return any(learning(context, freeze_point, unit) for unit in parcel.units)
+
+
 class _Incoming:
     """A parcel as its buddy takes it. landing: memory for one step's gradients, laid out as in the owner's buffer. gradient: what
     wards are updated from: the same memory, or the device's where they stay there.
@@ -215,9 +221,11 @@ def wards_stay_on_device(context: RunContext, plan: Plan, wards: Sequence[int]) 
     peak, limit = plan.placement.predicted_peak_bytes, device_memory(context)
     if context.device.type == "cpu" or not wards or not peak or not limit:
         return False
-    copies = 4 if context.job.training.optimizer.name == "adamw" else 3
-    weights = sum(p.numel() * p.element_size() for ward in wards for p in context.cut.units[ward].parameters())
-    return peak + copies * weights <= ROOM_SHARE * limit
+    copies = 3 if context.job.training.optimizer.name == "adamw" else 2
+    units = [context.cut.units[ward] for ward in wards]
+    weights = sum(p.numel() * p.element_size() for unit in units for p in unit.parameters())
+    gradients = sum(p.numel() * p.element_size() for unit in units for p in learnable(unit).values())
+    return peak + weights + copies * gradients <= ROOM_SHARE * limit
 
 
 def device_memory(context: RunContext) -> int:

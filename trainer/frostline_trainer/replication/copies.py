@@ -5,7 +5,7 @@ import xxhash
 
 from frostline_trainer.replication.wrong_bits import WrongBits
 from frostline_trainer.step.generation import Generation
-from frostline_trainer.step.unit_state import export_piece
+from frostline_trainer.step.unit_state import export_piece, still_weights_of
 
 DIGEST_BYTES = 16
 ABSENT = bytes(DIGEST_BYTES)
@@ -42,10 +42,16 @@ def compare_copies(generation: Generation, step: int, agreed_step: int) -> int:
 
 
 def _fast_digest(generation: Generation, piece: int) -> bytes:
-    """Of a piece's whole state. It never leaves the run, so it need not be the SHA-256 that checkpoints and results have."""
+    """Of a piece's whole state, and, with a unit's first piece, of its weights that never learn.
+
+    It never leaves the run, so it need not be the SHA-256 that checkpoints and results have.
+    """
     context, digest = generation.context, xxhash.xxh3_128()
     table = context.pieces
-    state = export_piece(table, piece, context.cut.units[table.unit_of(piece)], context.moments)
+    unit = context.cut.units[table.unit_of(piece)]
+    state = export_piece(table, piece, unit, context.moments)
+    if table.place_of(piece) == 0:
+        state |= still_weights_of(unit)
     for key in sorted(state):
         digest.update(key.encode())
         digest.update(state[key].cpu().contiguous().view(-1).view(torch.uint8).numpy())

@@ -4,16 +4,20 @@ Pieces that it owns, pieces that it keeps for others (wards), and pieces that it
 thread alone; a report is made by that thread too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from frostline_contract.plan import StateTag
 
 
 class Holdings:
-    """Piece -> the state that is intact here. A piece that is being written is in no state at all (torn)."""
+    """Piece -> the state that is intact here. A piece that is being written is in no state at all (torn).
+
+    before_writing: called before any piece is written: what still copies pieces may have to be waited for.
+    """
 
     def __init__(self) -> None:
         self._states: dict[int, StateTag] = {}
+        self.before_writing: Callable[[], None] = lambda: None
 
     def state(self, piece: int) -> StateTag | None:
         """The piece's intact state; None where it is torn or not here."""
@@ -28,6 +32,7 @@ class Holdings:
 
     def tear(self, pieces: Iterable[int]) -> None:
         """They are about to be written: until `settle` they are nobody's."""
+        self.before_writing()
         for piece in pieces:
             self._states.pop(piece, None)
 

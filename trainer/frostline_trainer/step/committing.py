@@ -7,14 +7,19 @@ failure comes between, nothing of it is in the run state yet.
 import logging
 import math
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 
 from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.job import Job
 from frostline_contract.learning_rate import learning_rate
 from frostline_contract.phases import Phase
-from frostline_contract.plan import StateTag
+from frostline_contract.plan import Decision, StateTag
 from frostline_contract.statistics import GuardReading, IntervalStatistics, StepRecord
+from frostline_trainer.families.base import learnable
 from frostline_trainer.step.evaluation import evaluate, sample_losses
 from frostline_trainer.step.generation import Generation, StepGradients
+from frostline_trainer.step.probing import Likeness, output_changes, read_likenesses
 from frostline_trainer.step.run_state import IntervalSums, RunState
 from frostline_trainer.step.vote import VoteResult
 
@@ -93,8 +98,8 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
     """
     context, step, sums = generation.context, state.step, state.interval
     number = calendar.interval_of(step)
-    every = context.job.evaluation.every_intervals
-    guard = _read_guard(generation) if every and number % every == 0 else None
+    guard = _read_guard(generation) if guard_is_due(context.job, state.decisions, number) else None
+    likenesses = _read_outputs(generation) if context.job.freeze.probes and context.job.elastic.freeze else []
     count = max(sums.accepted, 1)
     statistics = IntervalStatistics(
         number=number,
@@ -103,20 +108,35 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
         last_step=step,
         freeze_point=state.freeze_point,
         unit_gradient_norms=tuple(math.sqrt(square / count) for square in sums.unit_squares or [0.0] * context.num_units),
-        unit_parameters=tuple(sum(p.numel() for p in unit.parameters()) for unit in context.cut.units),
+        unit_parameters=tuple(sum(p.numel() for p in learnable(unit).values()) for unit in context.cut.units),
         unit_forward_flops=context.unit_flops,
         learning_rate=state.learning_rate if sums.accepted else 0.0,
         learning_rate_peak=state.learning_rate_peak,
         loss_mean=sums.loss_sum / count,
         accepted_steps=sums.accepted,
         guard=guard,
+        unit_output_changes=output_changes(state.likenesses, likenesses),
     )
     if guard is not None:
         loss, best = guard.metrics["loss"], state.best_guard_loss
         state.best_guard_loss = loss if best is None else min(best, loss)
         if state.unconfirmed is not None:
             state.unconfirmed = state.unconfirmed.model_copy(update={"evaluation": guard.metrics})
-    state.unconfirmed_statistics, state.interval = statistics, IntervalSums(first_step=step + 1)
+    state.unconfirmed_statistics, state.interval, state.likenesses = statistics, IntervalSums(first_step=step + 1), likenesses
+
+
+def guard_is_due(job: Job, decisions: Sequence[Decision], interval: int) -> bool:
+    """Whether the guard split is scored at an interval's end: each `evaluation.every_intervals`, and while a freeze is watched.
+
+    So a harmful freeze is found after one interval, however seldom the split is scored otherwise. decisions: all adopted ones.
+    """
+    every, rails = job.evaluation.every_intervals, job.freeze.rails
+    if every <= 1 or interval % every == 0:
+        return bool(every)
+    points = [(0, job.initial_freeze_point), *((one.number, one.freeze_point) for one in decisions)]
+    freezes = [number for (_, before), (number, after) in pairwise(points) if after > before]
+    watched = range(freezes[-1] + 1, freezes[-1] + rails.guard_intervals + 1) if freezes else ()
+    return "guard" not in rails.off and interval in watched
 
 
 def _rate_scale(generation: Generation) -> float:
@@ -137,6 +157,11 @@ def _refusal_text(generation: Generation, state: RunState, step: int, result: Vo
         f"step {step}: loss {result.loss}, gradient not finite in {names[:1] or 'no unit'}, samples {samples[:8]}...; "
         "lower training.optimizer.learning_rate or check these samples"
     )
+
+
+def _read_outputs(generation: Generation) -> list[Likeness]:
+    generation.phase(Phase.EVALUATE)
+    return read_likenesses(generation)
 
 
 def _read_guard(generation: Generation) -> GuardReading:

@@ -20,6 +20,7 @@ from frostline_trainer.step.device_clock import DeviceClock, clock_of
 from frostline_trainer.step.device_trail import Trail
 from frostline_trainer.step.optimizer import Moments
 from frostline_trainer.step.precision import Precision, precision_of
+from frostline_trainer.step.side_copies import SideCopies
 
 
 @dataclass
@@ -33,6 +34,7 @@ class RunContext:
     sample_tile_cost: seconds of the prefix one sample at a time over whole micro-batches; 0 where that was not measured.
     moments: optimizer state of all units held here. holdings: which of their pieces are whole, and at which state. plug: what
     may change a step's computation from outside. device_clock: of the device's work; trail: what it has come to of it.
+    copies: of pieces, into host memory, beside the device's other work.
     """
 
     job: Job
@@ -53,10 +55,13 @@ class RunContext:
     plug: Plug = field(default_factory=Plug)
     device_clock: DeviceClock = field(init=False)
     trail: Trail = field(init=False)
+    copies: SideCopies = field(init=False)
 
     def __post_init__(self) -> None:
         self.device_clock = clock_of(self.device)
         self.trail = Trail(lambda: self.device_clock)
+        self.copies = SideCopies(lambda: self.device, lambda: self.device_clock)
+        self.holdings.before_writing = self.copies.join
 
     @property
     def num_units(self) -> int:

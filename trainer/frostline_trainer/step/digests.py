@@ -6,7 +6,14 @@ import torch
 
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.generation import Generation
-from frostline_trainer.step.unit_state import digest_of_pieces, export_piece, export_unit, run_digest, unit_digest
+from frostline_trainer.step.unit_state import (
+    digest_of_pieces,
+    export_piece,
+    export_unit,
+    run_digest,
+    still_weights_of,
+    unit_digest,
+)
 
 
 def tied_names(context: RunContext) -> dict[int, frozenset[str]]:
@@ -18,13 +25,16 @@ def tied_names(context: RunContext) -> dict[int, frozenset[str]]:
 def weights_digest(context: RunContext) -> str:
     """SHA-256 of the units' weights as they are now, without moments: before the first step it says what the run starts from.
 
-    It is over whole units, however the job cuts their state: weights are the same for any number of pieces.
+    It is over whole units, with the weights that never learn, however the job cuts their state: weights are the same for any
+    number of pieces.
 
     Units are hashed beside each other, on the threads that the job gives a worker.
     """
 
     def digest_of(unit: int) -> bytes:
-        return unit_digest(export_unit(unit, context.cut.units[unit], {}), tied_names(context).get(unit, frozenset()))
+        module = context.cut.units[unit]
+        weights = export_unit(unit, module, {}) | still_weights_of(module)
+        return unit_digest(weights, tied_names(context).get(unit, frozenset()))
 
     with ThreadPoolExecutor(max_workers=context.job.training.threads) as threads:
         return run_digest(list(threads.map(digest_of, range(context.num_units))))

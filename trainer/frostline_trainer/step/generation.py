@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from frostline_contract.operations import Kind
 from frostline_contract.phases import Phase
@@ -31,6 +32,7 @@ from frostline_trainer.step.stage import Stage, StageSettings
 from frostline_trainer.step.step_feed import StepFeed
 from frostline_trainer.step.tied import learning, stop_frozen_tie, sum_uses, tie_learns
 from frostline_trainer.step.unit_state import HOST, place_unit
+from frostline_trainer.step.weighing import Weighing
 
 
 @dataclass
@@ -77,6 +79,7 @@ class Generation:
         for unit in sorted(range(context.num_units), key=here.__contains__):  # what leaves makes room first
             place_unit(unit, context.cut.units[unit], context.moments, context.device if unit in here else HOST)
         forget_peak(context.device)
+        self.weighing = Weighing(context)
         self.buffers: dict[int, GradientBuffers] = {}
         self.prefix: PrefixReader | None = None
         self.freeze_to(freeze_point, codec_chain, round_trip)
@@ -88,6 +91,7 @@ class Generation:
         """Rebuild stages, gradient memory and optimizer for another freeze point; weights and moments stay where they are."""
         context = self.context
         self.give_back()
+        self.weighing.begin()
         self.freeze_point = freeze_point
         settings = StageSettings(**{**vars(self._settings), "codec_chain": codec_chain, "round_trip": round_trip})
         self._builder = Builder(context, self.placement, self.transport, freeze_point, settings)
@@ -147,6 +151,7 @@ class Generation:
     def compute(self, step: int) -> StepGradients:
         """Schedule and exchange: afterwards the reduced gradients are complete on the device (docs/protocols.md 2.1, 2.2)."""
         batch = self.feed.batch(step)
+        self.weighing.settle(self._units(), self.context.moments)
         self.phase(Phase.LOAD)
         self.keeper.expect()
         micro_batches = self._step_feed.micro_batches(batch, self.prefix)
@@ -154,9 +159,10 @@ class Generation:
         audits = self._audits(step)
         audited = next((audit.micro_batch for audit in audits if audit.replica == self.dp_rank), None)
         builder = self._builder
-        result = self.pipeline.run(
-            self._program.compute, micro_batches, step, builder.loss(batch), builder.upstream_learns, audited
-        )
+        with self.weighing.part():
+            result = self.pipeline.run(
+                self._program.compute, micro_batches, step, builder.loss(batch), builder.upstream_learns, audited
+            )
         if audits:
             self._fence()
             self.phase(Phase.AUDIT)
@@ -164,6 +170,7 @@ class Generation:
             Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
         self.phase(Phase.EXCHANGE)
         totals = self._exchange()
+        self.weighing.end()
         self.phase(Phase.NORMS)
         named = self._named_gradients() if self.dp_rank == 0 else []
         told = tell([*gradient_norms(named), *(loss.double() for loss in result.losses.values())])
@@ -188,6 +195,8 @@ class Generation:
         """Each stage's reduced gradient; it leaves for its buddies as soon as it is complete."""
         totals, tied = {}, self._tied_stages
         for number in [one.stage for one in self._program.exchange if one.kind is Kind.REDUCE]:
+            if not self.buffers[number].parameters:
+                continue
             totals[number] = self._reduce(self.buffers[number])
             if number not in tied:
                 self.keeper.send(number, self.buffers[number], totals[number])
@@ -268,8 +277,9 @@ class Generation:
         self.groups.close()
 
     def _reduce(self, buffers: GradientBuffers) -> torch.Tensor:
-        replicas = self.groups.along("dp")
-        total = reduce_gradients(buffers, replicas, self.placement.leaf_bounds, self.num_leaves, self.context.exact)
+        replicas, leaf_bounds = self.groups.replicas, self.placement.leaf_bounds
+        with self.weighing.part():
+            total = reduce_gradients(buffers, replicas, leaf_bounds, self.num_leaves, self.context.exact)
         buffers.adopt(total)
         return total
 
@@ -283,6 +293,9 @@ class Generation:
             for name, parameter in learning(self.context, self.freeze_point, unit)
             if parameter.grad is not None and not (tied and unit == self.context.num_units - 1 and name == tied[1])
         ]
+
+    def _units(self) -> list[tuple[int, nn.Module]]:
+        return [(stage.first_unit + place, unit) for stage in self.stages.values() for place, unit in enumerate(stage.units)]
 
     def own_micro_batches(self) -> list[int]:
         """Numbers of the micro-batches that this replica computes."""

@@ -18,7 +18,7 @@ UNIT_ALIGNMENT = 128
 
 
 class GradientBuffers:
-    """The flat gradient of `parameters_by_unit`'s trainable parameters.
+    """The flat gradient of `parameters_by_unit`'s trainable parameters; a stage of blocks between adapters has none, and no sum.
 
     parameters_by_unit: (unit index, its trainable parameters in order). num_microbatches, num_leaves: the whole step's.
     exact: sum in tree order; otherwise one buffer takes everything in the order of computation. members: of the group that

@@ -4,7 +4,6 @@ Neighbours along the pipeline measure messages, replicas of a stage measure sums
 use, in the device's own time. A plan without pipeline or replicas is measured in gloo's world; where it uses NCCL, not at all.
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,10 @@ from frostline_contract.mesh import Mesh
 from frostline_contract.statistics import LinkProfile
 from frostline_trainer.generations.groups import Groups
 from frostline_trainer.step.device_clock import DeviceClock
+from frostline_trainer.step.exchange import Levels
 from frostline_trainer.step.fence import POLL_SECONDS
 from frostline_trainer.transport.collectives import Group
+from frostline_trainer.transport.machines import machines_of
 
 SMALL, LARGE = 16, 262_144
 """float32 elements of a latency and of a bandwidth probe."""
@@ -52,15 +53,13 @@ def measure_links(groups: Groups, mesh: Mesh, here: Endpoint) -> Links:
     world = groups.world
     if world is None or world.size == 1:
         return Links()
-    machines = _machines(world, here.machine)
+    machines = machines_of(world, here.machine)
     figures: dict[bool, dict[str, float]] = {True: {}, False: {}}
     meter = _Meter(groups, here)
     for other, probe in meter.neighbours(mesh.line(world.index, "pp")):
         near = machines[other] == machines[world.index]
         figures[near] |= _figures("", probe(SMALL), probe(LARGE))
-    group, members = meter.summed(mesh.line(world.index, "dp"))
-    if group is not None:
-        near = len({machines[member] for member in members}) == 1
+    for group, near in meter.sums(mesh.line(world.index, "dp"), machines):
         figures[near] |= _figures("reduce_", meter.sum_over(group, SMALL), meter.sum_over(group, LARGE))
     far, near_by = (UNMEASURED.model_copy(update=found) if found else None for found in (figures[False], figures[True]))
     return Links(far, near_by)
@@ -68,14 +67,6 @@ def measure_links(groups: Groups, mesh: Mesh, here: Endpoint) -> Links:
 
 def _figures(prefix: str, latency: float, slow: float) -> dict[str, float]:
     return {f"{prefix}latency_seconds": latency, f"{prefix}bandwidth_bytes_per_second": 4 * LARGE / max(slow - latency, 1e-6)}
-
-
-def _machines(world: Group, own: str) -> list[int]:
-    """A number for each member's machine, by global rank."""
-    numbers = torch.zeros(world.size, dtype=torch.float64)
-    numbers[world.index] = int.from_bytes(hashlib.sha256(own.encode()).digest()[:6])
-    world.all_reduce_sum(numbers)
-    return [int(number) for number in numbers]
 
 
 Probe = Callable[[int], float]
@@ -101,11 +92,19 @@ class _Meter:
         other = self._world.index ^ 1
         return [(other, partial(self._over_world, other))] if self._world_stands_for_links and other < self._world.size else []
 
-    def summed(self, replicas: Sequence[int]) -> tuple[Group | None, Sequence[int]]:
-        """The group whose sum is measured, and its members. replicas: the global ranks that share this member's stages."""
-        if len(replicas) > 1:
-            return self._groups.along("dp"), replicas
-        return (self._world, range(self._world.size)) if self._world_stands_for_links else (None, ())
+    def sums(self, replicas: Sequence[int], machines: Sequence[int]) -> list[tuple[Group, bool]]:
+        """The groups whose sums are measured, and whether each lies within a machine.
+
+        Args:
+            replicas: the global ranks that share this member's stages.
+            machines: by global rank.
+        """
+        found = self._groups.replicas if len(replicas) > 1 else None
+        if isinstance(found, Levels):
+            return [(found.near, True), (found.far, False)]
+        if found is not None:
+            return [(found, len({machines[member] for member in replicas}) == 1)]
+        return [(self._world, len(set(machines)) == 1)] if self._world_stands_for_links else []
 
     def sum_over(self, group: Group, elements: int) -> float:
         """Seconds of a sum over a group."""

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from frostline_contract.phases import OWN_WORK, Phase
-from frostline_trainer.step.device_trail import Trail
+from frostline_trainer.step.device_trail import Spent, Trail
+from frostline_trainer.step.spending import Spending
 from frostline_trainer.transport.waiting import waits_of
 
 WINDOW = 512
@@ -51,7 +52,7 @@ class PhaseClock:
         self.trail: Trail | None = None
         self._lock = threading.Lock()
         self._name, self._entered = Phase.START, time.monotonic()
-        self._moved = self._entered
+        self._moved = self._counted = self._entered
         self._thread = threading.get_ident()
         self._waits = waits_of(self._thread)
         self._waited = self._waits.total
@@ -60,12 +61,32 @@ class PhaseClock:
         self._windows: dict[str, deque[float]] = {}
         self._own = 0.0
         self._busy = 0.0
+        self._spending = Spending()
+
+    def admitted(self) -> None:
+        """The run has taken this worker in: from here on it is told what its time goes to."""
+        with self._lock:
+            self._spending = Spending()
+            self._counted = time.monotonic()
+
+    def stand_by(self) -> None:
+        """The newest plan is one of others alone: from here on the phase's time is a spare worker's. Said again, it changes
+        nothing."""
+        with self._lock:
+            if self._spending.standing_by:
+                return
+            now = time.monotonic()
+            self._spending.add(self._name, now - self._counted, 0.0)
+            self._spending.standing_by, self._counted = True, now
 
     def enter(self, name: Phase) -> None:
         now, thread = time.monotonic(), threading.get_ident()
         with self._lock:
             self._end_phase(now)
-            self._name, self._entered, self._moved = name, now, now
+            self._spending.standing_by = False
+            if name == Phase.RECOVERY:
+                self._spending.lose()
+            self._name, self._entered, self._moved, self._counted = name, now, now, now
             if thread != self._thread:
                 self._thread, self._waits = thread, waits_of(thread)
             self._waited = self._waits.total
@@ -83,8 +104,10 @@ class PhaseClock:
         name, seconds = self._name, now - self._entered
         self._parts[name] = self._parts.get(name, 0.0) + seconds
         self._window(name).append(seconds)
+        waited = self._waits.total - self._waited
+        self._spending.add(name, now - self._counted, waited)
         if name in OWN_WORK:
-            self._own += max(0.0, seconds - (self._waits.total - self._waited))
+            self._own += max(0.0, seconds - waited)
 
     def _window(self, name: str) -> deque[float]:
         window = self._windows.get(name)
@@ -121,6 +144,7 @@ class PhaseClock:
     def _take_the_devices_word(self) -> None:
         """Where a device has left a trail since the last call, its seconds are the step's parts and own work."""
         spent = self.trail.take() if self.trail is not None else {}
+        self._spending.settle(spent)
         if not spent:
             return
         self._own = 0.0
@@ -129,6 +153,16 @@ class PhaseClock:
             self._window(name).append(one.seconds)
             if name in OWN_WORK:
                 self._own += one.seconds - one.waiting
+
+    def spent(self) -> dict[str, Spent]:
+        """What the time since the admission went to, by phase, up to this moment."""
+        with self._lock:
+            sums, now, since = self._spending.so_far(), time.monotonic(), self._waits.since
+            going_on = sums.setdefault(Phase.SPARE if self._spending.standing_by else self._name, Spent())
+            seconds, waiting = now - self._counted, self._waits.total - self._waited + (now - since if since else 0.0)
+            going_on.seconds += seconds
+            going_on.waiting += min(waiting, seconds)
+            return sums
 
     def means(self) -> dict[str, float]:
         """Rolling mean seconds a step, by phase."""

@@ -254,7 +254,8 @@ class Pipeline:
         else:
             buffers.before_backward(number)
         inputs = buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None
-        torch.autograd.backward(passed.root, passed.gradient, inputs=inputs)
+        if inputs is None or inputs:
+            torch.autograd.backward(passed.root, passed.gradient, inputs=inputs)
         self._plug.gradient(buffers.parameters)
         if apart is None:
             buffers.after_backward(number)

@@ -36,6 +36,7 @@ class RunState(BaseModel):
     data_epoch, data_offset: where the batch after `step` begins.
     cache_step: the first step that has asked the cache, 0 for none. agreed_step: the last one after which copies were compared.
     audited_step: the last one in which members have computed each other's work again, to the same bits.
+    likenesses: how each unit's outputs lay to each other at the last interval's end (step/probing.py); empty: nobody asks.
     numerics_hash: chains every accepted and refused step with the freeze point it ran under and what else
     RunContext.numerics names.
     """
@@ -66,6 +67,7 @@ class RunState(BaseModel):
     audited_step: int = 0
     numerics_hash: str = ""
     best_guard_loss: float | None = None
+    likenesses: list[list[float]] = []
     data_epoch: int = 0
     data_offset: int = 0
     _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)

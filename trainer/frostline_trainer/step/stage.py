@@ -43,14 +43,22 @@ class StageSettings:
     chunk_tokens: int = 0
 
 
+Watch = Callable[[int, torch.Tensor, Inputs], None]
+"""Is shown a unit's number, its output and the inputs of its samples."""
+
+
 class Stage:
-    """Units [first_unit, first_unit + len(units)) of the model, cut at the freeze point into frozen and trainable ones."""
+    """Units [first_unit, first_unit + len(units)) of the model, cut at the freeze point into frozen and trainable ones.
+
+    watch: is shown the output of each unit but the head; None: nobody is.
+    """
 
     def __init__(self, units: Sequence[nn.Module], first_unit: int, freeze_point: int, settings: StageSettings) -> None:
         self.units = list(units)
         self.first_unit = first_unit
         self.settings = settings
         self.num_frozen = min(max(freeze_point - first_unit, 0), len(self.units))
+        self.watch: Watch | None = None
         self.starts_learning = 0 < freeze_point == first_unit + self.num_frozen and not self.is_frozen
         self._run = [compiled(unit) for unit in self.units] if settings.compiled else self.units
         for index, unit in enumerate(self.units):
@@ -90,7 +98,7 @@ class Stage:
         settings = self.settings
         with torch.no_grad(), settings.precision.computing(settings.device):
             for index in range(first, end):
-                hidden = self._rounded(index, self._run[index](hidden, inputs))
+                hidden = self._shown(index, self._rounded(index, self._run[index](hidden, inputs)), inputs)
                 if settings.round_trip is None or self.first_unit + index + 1 not in settings.codec_chain:
                     continue
                 if round_last or index + 1 < end:
@@ -115,7 +123,7 @@ class Stage:
                     )
                 else:
                     hidden = _seeded(self._run[index], seed, device, hidden, inputs)
-                hidden = self._rounded(index, hidden)
+                hidden = self._shown(index, self._rounded(index, hidden), inputs)
         assert hidden is not None
         if score is None:
             return hidden
@@ -140,6 +148,11 @@ class Stage:
         """A unit's output in the boundary's type, wherever the model is cut; the logits as the head gives them."""
         is_head = self.first_unit + index == self.settings.num_units - 1
         return output if is_head else output.to(self.settings.precision.boundary)
+
+    def _shown(self, index: int, output: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+        if self.watch is not None and self.first_unit + index < self.settings.num_units - 1:
+            self.watch(self.first_unit + index, output, inputs)
+        return output
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -1,6 +1,8 @@
 """The state of a unit and of its pieces, each as one flat dict of tensors: what moves, lies in checkpoints and is digested.
 
-Keys: "weight/<name>" for parameters and persistent buffers, "<moment>/<parameter name>" for optimizer state.
+Keys: "weight/<name>" for parameters and persistent buffers, "<moment>/<parameter name>" for optimizer state. Weights that never
+learn, those below adapters, are no state: every worker has read them where the model comes from, and has shown by the digest of
+the initial weights that they are the run's.
 
 A piece has what lies in its range of the unit's flat layout: the unit's weights in the module's order, each beginning at a
 multiple of RANGE_ALIGNMENT elements. A moment lies as its parameter does; a parameter's step count goes with every piece that
@@ -14,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from safetensors.torch import load, save
 from torch import nn
 
 from frostline_contract.pieces import RANGE_ALIGNMENT, Pieces
+from frostline_trainer.families.base import still_names
 from frostline_trainer.step.optimizer import Moments
 
 UnitState = dict[str, torch.Tensor]
@@ -27,9 +29,21 @@ STEP = "step"
 HOST = torch.device("cpu")
 
 
+def weights_of(unit: nn.Module) -> dict[str, torch.Tensor]:
+    """The weights that are state, by name, in the module's order and by reference."""
+    still = still_names(unit)
+    return {name: tensor.detach() for name, tensor in unit.state_dict().items() if name not in still}
+
+
+def still_weights_of(unit: nn.Module) -> UnitState:
+    """The weights that never learn, as parts of a state have their names."""
+    still = still_names(unit)
+    return {WEIGHT + name: tensor.detach() for name, tensor in unit.state_dict().items() if name in still}
+
+
 def export_unit(index: int, unit: nn.Module, moments: Moments) -> UnitState:
     """The state by reference: nothing is copied."""
-    state = {WEIGHT + name: tensor.detach() for name, tensor in unit.state_dict(keep_vars=False).items()}
+    state = {WEIGHT + name: tensor for name, tensor in weights_of(unit).items()}
     for name, _ in unit.named_parameters():
         for moment, tensor in moments.get((index, name), {}).items():
             if isinstance(tensor, torch.Tensor):
@@ -42,7 +56,8 @@ def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[st
 
     Raises ValueError where names, shapes or types differ: a weight that is cast on its way has other bits.
     """
-    unit.load_state_dict(_check_weights(f"unit {index}", unit.state_dict(), state))
+    _take_memory(unit)
+    unit.load_state_dict(_check_weights(f"unit {index}", weights_of(unit), state), strict=False)
     device = next(unit.parameters()).device
     for name, _ in unit.named_parameters():
         moments.pop((index, name), None)
@@ -62,6 +77,29 @@ def place_unit(index: int, unit: nn.Module, moments: Moments, device: torch.devi
         for moment, tensor in state.items():
             if isinstance(tensor, torch.Tensor):
                 state[moment] = tensor.to(_home_of(moment, device))
+
+
+def release_unit(unit: nn.Module) -> None:
+    """Give the memory of a unit's weights back. Names, shapes and types stay; the next state put in place brings values.
+
+    Weights that never learn are no state, so nobody would bring them: they stay.
+    """
+    for tensor in _brought_by_state(unit):
+        tensor.grad = None
+        tensor.data = torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
+
+
+def _take_memory(unit: nn.Module) -> None:
+    """Of a released unit: host memory with any content."""
+    for tensor in _brought_by_state(unit):
+        if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
+            tensor.data = torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def _brought_by_state(unit: nn.Module) -> list[torch.Tensor]:
+    """The unit's own tensors that a state holds."""
+    still = still_names(unit)
+    return [tensor for name, tensor in unit.state_dict(keep_vars=True).items() if name not in still]
 
 
 @contextmanager
@@ -100,15 +138,6 @@ def _difference(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tenso
     return ""
 
 
-def pack(state: UnitState) -> bytes:
-    """Typed bytes (safetensors): nothing that came over a network is ever unpickled."""
-    return save({key: tensor.cpu().contiguous() for key, tensor in state.items()})
-
-
-def unpack(payload: bytes) -> UnitState:
-    return load(payload)
-
-
 def unit_digest(state: UnitState, skip: frozenset[str] = frozenset()) -> bytes:
     """SHA-256 over name and bytes of weights and moments, by name. `skip`: names that count elsewhere (a tied matrix)."""
     digest = hashlib.sha256()
@@ -140,7 +169,7 @@ class Part:
 
 def parts_of(table: Pieces, piece: int, unit: nn.Module) -> list[Part]:
     """What a piece has of its unit's weights, in the layout's order; empty for the range of a short layout that has none."""
-    sizes = {name: tensor.numel() for name, tensor in unit.state_dict().items()}
+    sizes = {name: tensor.numel() for name, tensor in weights_of(unit).items()}
     starts, length = dict[str, int](), 0
     for name, size in sizes.items():
         starts[name] = length
@@ -155,9 +184,9 @@ def export_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments) -
     index = table.unit_of(piece)
     if table.per_unit == 1:
         return export_unit(index, unit, moments)
-    weights, state = unit.state_dict(), UnitState()
+    weights, state = weights_of(unit), UnitState()
     for part in parts_of(table, piece, unit):
-        state[WEIGHT + part.name] = weights[part.name].detach().reshape(-1)[part.low : part.high]
+        state[WEIGHT + part.name] = weights[part.name].reshape(-1)[part.low : part.high]
         for moment, tensor in moments.get((index, part.name), {}).items():
             if isinstance(tensor, torch.Tensor):
                 state[f"{moment}/{part.name}"] = tensor if moment == STEP else tensor.reshape(-1)[part.low : part.high]
@@ -174,7 +203,8 @@ def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, s
     if table.per_unit == 1:
         import_unit(index, unit, moments, state)
         return
-    parts, weights = parts_of(table, piece, unit), unit.state_dict()
+    _take_memory(unit)
+    parts, weights = parts_of(table, piece, unit), weights_of(unit)
     own = {part.name: weights[part.name].view(-1)[part.low : part.high] for part in parts}
     given = _check_weights(f"piece {piece} of unit {index}", own, state)
     for name, tensor in given.items():

@@ -216,23 +216,22 @@ def wait_all(messages: "Sequence[Message]") -> None:
                 message.target.copy_(message.memory)
 
 
-def send_bytes(group: Group, payload: bytes, to: int, tag: int) -> list[Message]:
-    """Send a length and then the bytes, in chunks of bounded size. The caller waits for what is returned."""
-    flat = torch.frombuffer(bytearray(payload), dtype=torch.uint8) if payload else torch.empty(0, dtype=torch.uint8)
-    sent = [group.send(torch.tensor([len(payload)], dtype=torch.int64), to, tag)]
-    sent += [group.send(piece, to, tag) for piece in flat.split(CHUNK_BYTES) if piece.numel()]
+def send_bytes(group: Group, payload: torch.Tensor, to: int, tag: int) -> list[Message]:
+    """Send the length of a flat uint8 tensor, then its bytes in chunks of bounded size. The caller waits for what is returned."""
+    sent = [group.send(torch.tensor([payload.numel()], dtype=torch.int64), to, tag)]
+    sent += [group.send(piece, to, tag) for piece in payload.split(CHUNK_BYTES) if piece.numel()]
     return sent
 
 
-def receive_bytes(group: Group, source: int, tag: int) -> bytes:
-    """The counterpart of `send_bytes`."""
+def receive_bytes(group: Group, source: int, tag: int) -> torch.Tensor:
+    """The counterpart of `send_bytes`: a tensor of its own."""
     length = torch.zeros(1, dtype=torch.int64)
     group.receive(length, source, tag)
     flat = torch.empty(int(length), dtype=torch.uint8)
     for piece in flat.split(CHUNK_BYTES):
         if piece.numel():
             group.receive(piece, source, tag)
-    return flat.numpy().tobytes()
+    return flat
 
 
 def broadcast_bytes(group: Group, payload: bytes, root: int) -> bytes:

@@ -27,9 +27,9 @@ from frostline_contract.run_status import TRAINING, RunStatus
 from frostline_contract.scratch_folder import ScratchFolder
 from frostline_controller.cluster.backend import SUCCEEDED
 from frostline_controller.cluster.local.backend import LocalBackend
-from frostline_controller.cluster.local.child import child_environment, last_lines, python_module
+from frostline_controller.cluster.local.child import child_environment, last_lines
 from frostline_controller.cluster.local.pod import Pod
-from frostline_controller.cluster.local.service_process import QUICK_ENDS_MAX, Service, ServiceProcess
+from frostline_controller.cluster.local.service_process import QUICK_ENDS_MAX, Service, ServiceProcess, preload_service
 from frostline_rpc.auth import WORKER, Tokens
 
 log = logging.getLogger(__name__)
@@ -92,8 +92,7 @@ class LocalCluster:
             self._preload = ""
         else:
             self._preload = os.path.abspath(shared) if shared else str(self._sockets.path / "preload.sock")
-        preload = Service("preload", (*python_module("frostline_trainer.process.preload"), self._preload),
-                          env={"FROSTLINE_RUN_DIR": str(self.run_dir)})  # fmt: skip
+        preload = preload_service(self._preload, self.run_dir)
         wanted = (*services, *(() if shared else (preload,)))
         self._notes: SimpleQueue[str] = SimpleQueue()
         self._services = [ServiceProcess(one, self._env, self._logs, self.run_dir, self._notes.put) for one in wanted]

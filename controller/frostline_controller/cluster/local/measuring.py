@@ -31,6 +31,11 @@ def settled_here(job: Job) -> Settled | None:
         raise UserMistake(str(mistake)) from None
 
 
+def settings_of(job: Job, settled: Settled) -> list[str]:
+    """What was settled as `--set` has it, for runs that are to have one answer."""
+    return [f"training.{name}={getattr(settled, name)}" for name in job.training.automatic]
+
+
 def _measured(job: Job) -> SizeProfiles:
     threads = str(job.training.threads)
     with tempfile.TemporaryDirectory(prefix="frostline-sizes-") as folder:

@@ -21,7 +21,8 @@ from frostline_controller.cli.run_folder import give_back, new_run_folder, read_
 from frostline_controller.cli.run_lock import owned
 from frostline_controller.cli.starting_checks import check_can_write_checkpoints, check_resumable
 from frostline_controller.cluster.local.measuring import settled_here
-from frostline_controller.decisions.next_decision import replayed_decisions, with_recorded_numerics
+from frostline_controller.cluster.local.shared_cache import check_shared_cache, uses_cache
+from frostline_controller.decisions.next_decision import replayed_decisions, with_recorded_start
 
 
 @dataclass(frozen=True)
@@ -33,18 +34,21 @@ class PreparedRun:
         job: resolved.
         replay: a run directory whose decisions are followed; None: the run decides itself.
         resume: what the controller is told once: nothing for a new run, else "--resume" and perhaps "--accept-numerics".
+        shared_cache: folder of a cache that is kept for several runs; None: the run has its own.
     """
 
     folder: Path
     job: Job
     replay: Path | None = None
     resume: tuple[str, ...] = ()
+    shared_cache: Path | None = None
 
 
 @contextmanager
 def new_run(
-    job: Job, *, out: str | None = None, replay: Path | None = None, job_file: Path | None = None
-) -> Iterator[PreparedRun]:
+    job: Job, *, out: str | None = None, replay: Path | None = None, job_file: Path | None = None,
+    shared_cache: Path | None = None,
+) -> Iterator[PreparedRun]:  # fmt: skip
     """Make the directory of a new run, and own it until the end of the context.
 
     Args:
@@ -52,6 +56,7 @@ def new_run(
         out: the run directory, new or empty; None: runs/<name>, runs/<name>-2, ...
         replay: a run directory whose decisions are followed.
         job_file: where the job comes from, for run.json.
+        shared_cache: folder of a cache that is kept for several runs.
 
     Raises:
         UserMistake: the job, the directory or what is replayed cannot be used.
@@ -60,8 +65,8 @@ def new_run(
         raise UserMistake(f"--replay {replay}: holds no plans.jsonl; give the directory of a run that has trained")
     replayed_decisions(job, replay)
     if replay is not None:
-        job = with_recorded_numerics(job, replay)
-    _check_cache(job, None)
+        job = with_recorded_start(job, replay)
+    _check_cache(job, None, shared_cache)
     settled = settled_here(job)
     if settled is not None:
         job = with_settled(job, settled)
@@ -78,13 +83,13 @@ def new_run(
         if settled is not None:
             facts["settled"] = settled.model_dump()
         write_run_folder(folder, job, facts)
-        yield PreparedRun(folder, job, replay)
+        yield PreparedRun(folder, job, replay, shared_cache=shared_cache)
 
 
 @contextmanager
 def resumed_run(
     folder: Path, *, overrides: Sequence[str] = (), workers: int | None = None, accept_numerics: bool = False,
-    from_scratch: bool = False,
+    from_scratch: bool = False, shared_cache: Path | None = None,
 ) -> Iterator[PreparedRun]:  # fmt: skip
     """Own a run directory until the end of the context, to go on from its newest checkpoint.
 
@@ -94,6 +99,7 @@ def resumed_run(
         workers: worker processes; None: as before.
         accept_numerics: workers of another probe digest are taken in, and the record says so.
         from_scratch: train again from step 0 where no checkpoint is left.
+        shared_cache: folder of a cache that is kept for several runs.
 
     Raises:
         UserMistake: the run has completed, is running, has lost its checkpoints, or a fixed field was to change.
@@ -109,18 +115,20 @@ def resumed_run(
         kept = read_job(folder)
         check_resumable(folder, kept, from_scratch)
         job = resumed_job(kept, list(overrides), workers)
-        _check_cache(job, folder)
+        _check_cache(job, folder, shared_cache)
         replay, facts = _replay_of(folder), RunDirectory(folder).read_facts()
         check_can_write_checkpoints(job.checkpoint_root(folder))
         write_run_folder(folder, job, {**facts, "resumed_at": time.time()})
         # The earlier ending is over; what it said is in events.jsonl.
         RunDirectory(folder).result.unlink(missing_ok=True)
-        yield PreparedRun(folder, job, replay, said)
+        yield PreparedRun(folder, job, replay, said, shared_cache)
 
 
-def _check_cache(job: Job, folder: Path | None) -> None:
-    """Raises UserMistake where the job names servers of others and nothing signs what is stored there."""
-    if not job.elastic.cache or job.cache.use == "never":
+def _check_cache(job: Job, folder: Path | None, shared_cache: Path | None) -> None:
+    """Raises UserMistake where the job names servers of others and nothing signs what is stored there, or nobody shares one."""
+    if shared_cache is not None:
+        check_shared_cache(shared_cache)
+    if not uses_cache(job):
         return
     try:
         refusal = unsigned_refusal(job.cache, folder)

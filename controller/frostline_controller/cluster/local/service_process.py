@@ -39,13 +39,26 @@ def controller_service(run_dir: Path, replay: Path | None = None, said_once: tup
     return Service("controller", tuple(argv), said_once, final_codes=frozenset({0, 2, 4}))
 
 
-def cache_service(run_dir: Path, shards: list[str], memory_bytes: int | None = None, password: str = "") -> Service:
-    """The cache server for Redis servers at host:port. The run goes on without it: every failure of it reads as no cache."""
+def cache_service(
+    run_dir: Path, shards: list[str], memory_bytes: int | None = None, password: str = "", shared: bool = False
+) -> Service:
+    """The cache server for Redis servers at host:port. The run goes on without it: every failure of it reads as no cache.
+
+    shared: several runs use it, one after the other too.
+    """
     argv = [*python_module("frostline_cache_server"), "--run-dir", str(run_dir), "--shards", ",".join(shards)]
     if memory_bytes is not None:
         argv += ["--memory-bytes", str(memory_bytes)]
+    if shared:
+        argv.append("--shared")
     env = {"FROSTLINE_REDIS_PASSWORD": password} if password else {}
     return Service("cache-server", tuple(argv), env=env, needed=False)
+
+
+def preload_service(socket: str, run_dir: Path | None = None) -> Service:
+    """The warm process that forks workers. run_dir: whose workers; None: those of several runs."""
+    env = {"FROSTLINE_RUN_DIR": str(run_dir)} if run_dir is not None else {}
+    return Service("preload", (*python_module("frostline_trainer.process.preload"), socket), env=env)
 
 
 class ServiceProcess:

@@ -1,8 +1,8 @@
 """A person's freeze points, by decision number: {3: 2, 6: 4} is freeze point 2 from decision 3 on and 4 from decision 6 on."""
 
 from frostline_controller.decisions.inputs import FreezeInputs, Proposal
-from frostline_controller.decisions.lineages import surviving_decisions
 from frostline_controller.decisions.policies import operator
+from frostline_controller.decisions.surviving import timeline
 
 
 def propose(inputs: FreezeInputs) -> Proposal:
@@ -14,7 +14,7 @@ def propose(inputs: FreezeInputs) -> Proposal:
     if not due:
         return Proposal(inputs.current, f"manual: no freeze point is given up to decision {inputs.newest.number}")
     point = inputs.freeze.policy.points[max(due)]
-    for place, decision in surviving_decisions(inputs.decisions, inputs.calendar).items():
+    for place, decision in timeline(inputs.decisions, inputs.calendar).items():
         commanded = decision.policy == operator.NAME and decision.kind != "rollback" and not decision.void
         if commanded and max(due) <= place < inputs.newest.number:
             return Proposal(inputs.current, f"manual: the operator's decision {place} overrides freeze point {point}")

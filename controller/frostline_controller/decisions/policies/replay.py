@@ -1,7 +1,7 @@
 """Another run's freeze history, decision by decision: the surviving lineage of its plans.jsonl."""
 
 from frostline_controller.decisions.inputs import FreezeInputs, Proposal
-from frostline_controller.decisions.lineages import surviving_decisions
+from frostline_controller.decisions.surviving import timeline
 
 
 def propose(inputs: FreezeInputs) -> Proposal:
@@ -12,7 +12,7 @@ def propose(inputs: FreezeInputs) -> Proposal:
     number = inputs.newest.number
     applied = {
         place: decision
-        for place, decision in surviving_decisions(inputs.replayed, inputs.calendar).items()
+        for place, decision in timeline(inputs.replayed, inputs.calendar).items()
         if place <= number and not decision.void
     }
     if not applied:

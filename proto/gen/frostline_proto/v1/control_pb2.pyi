@@ -86,7 +86,7 @@ class RegisterResponse(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., checkpoint_root: _Optional[str] = ..., cache_address: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("worker_id", "generation", "step", "phase", "phase_seconds", "cache", "link", "resident_bytes", "step_parts", "phase_p99_seconds", "uncovered_pieces", "waiting_seconds", "busy_seconds", "device_phase", "device_seconds", "device_waiting", "near_link", "memory")
+    __slots__ = ("worker_id", "generation", "step", "phase", "phase_seconds", "cache", "link", "resident_bytes", "step_parts", "phase_p99_seconds", "uncovered_pieces", "waiting_seconds", "busy_seconds", "device_phase", "device_seconds", "device_waiting", "near_link", "memory", "spending")
     class StepPartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class HeartbeatRequest(_message.Message):
     DEVICE_WAITING_FIELD_NUMBER: _ClassVar[int]
     NEAR_LINK_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    SPENDING_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     generation: _plan_pb2.GenerationId
     step: int
@@ -137,19 +138,44 @@ class HeartbeatRequest(_message.Message):
     device_waiting: bool
     near_link: _plan_pb2.LinkProfile
     memory: MemoryUse
-    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., phase_seconds: _Optional[float] = ..., cache: _Optional[_Union[_plan_pb2.CacheProfile, _Mapping]] = ..., link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., phase_p99_seconds: _Optional[_Mapping[str, float]] = ..., uncovered_pieces: _Optional[_Iterable[int]] = ..., waiting_seconds: _Optional[float] = ..., busy_seconds: _Optional[float] = ..., device_phase: _Optional[str] = ..., device_seconds: _Optional[float] = ..., device_waiting: bool = ..., near_link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., memory: _Optional[_Union[MemoryUse, _Mapping]] = ...) -> None: ...
+    spending: Spending
+    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., phase_seconds: _Optional[float] = ..., cache: _Optional[_Union[_plan_pb2.CacheProfile, _Mapping]] = ..., link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., phase_p99_seconds: _Optional[_Mapping[str, float]] = ..., uncovered_pieces: _Optional[_Iterable[int]] = ..., waiting_seconds: _Optional[float] = ..., busy_seconds: _Optional[float] = ..., device_phase: _Optional[str] = ..., device_seconds: _Optional[float] = ..., device_waiting: bool = ..., near_link: _Optional[_Union[_plan_pb2.LinkProfile, _Mapping]] = ..., memory: _Optional[_Union[MemoryUse, _Mapping]] = ..., spending: _Optional[_Union[Spending, _Mapping]] = ...) -> None: ...
+
+class Spending(_message.Message):
+    __slots__ = ("seconds", "waiting_seconds")
+    class SecondsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class WaitingSecondsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: _containers.ScalarMap[str, float]
+    waiting_seconds: _containers.ScalarMap[str, float]
+    def __init__(self, seconds: _Optional[_Mapping[str, float]] = ..., waiting_seconds: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class MemoryUse(_message.Message):
-    __slots__ = ("peak_bytes", "limit_bytes", "communicator_bytes", "communicators")
+    __slots__ = ("peak_bytes", "limit_bytes", "communicator_bytes", "communicators", "tensor_bytes")
     PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
     LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     COMMUNICATOR_BYTES_FIELD_NUMBER: _ClassVar[int]
     COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_BYTES_FIELD_NUMBER: _ClassVar[int]
     peak_bytes: int
     limit_bytes: int
     communicator_bytes: int
     communicators: int
-    def __init__(self, peak_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., communicator_bytes: _Optional[int] = ..., communicators: _Optional[int] = ...) -> None: ...
+    tensor_bytes: int
+    def __init__(self, peak_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., communicator_bytes: _Optional[int] = ..., communicators: _Optional[int] = ..., tensor_bytes: _Optional[int] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("durable_step", "durable_lineage", "durable_interval", "known")
@@ -552,7 +578,7 @@ class QuarantinedDevice(_message.Message):
     def __init__(self, node: _Optional[str] = ..., uuid: _Optional[str] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("name", "state", "step", "total_steps", "generation", "freeze_point", "num_units", "placement", "workers", "loss", "metrics", "samples_per_second", "cache_hit_fraction", "seconds_left", "message", "lineage", "epoch", "incarnation", "resident_bytes", "uncovered_units", "run_epoch", "prefix_tile", "prefix_tile_reason", "backend", "quarantined", "numerics_reason")
+    __slots__ = ("name", "state", "step", "total_steps", "generation", "freeze_point", "num_units", "placement", "workers", "loss", "metrics", "samples_per_second", "cache_hit_fraction", "seconds_left", "message", "lineage", "epoch", "incarnation", "resident_bytes", "uncovered_units", "run_epoch", "prefix_tile", "prefix_tile_reason", "backend", "quarantined", "ledger", "memory_over_cap", "numerics_reason")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -585,6 +611,8 @@ class StatusResponse(_message.Message):
     PREFIX_TILE_REASON_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_OVER_CAP_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_REASON_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
@@ -611,5 +639,31 @@ class StatusResponse(_message.Message):
     prefix_tile_reason: str
     backend: str
     quarantined: _containers.RepeatedCompositeFieldContainer[QuarantinedDevice]
+    ledger: Ledger
+    memory_over_cap: str
     numerics_reason: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., freeze_point: _Optional[int] = ..., num_units: _Optional[int] = ..., placement: _Optional[_Union[_plan_pb2.Placement, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hit_fraction: _Optional[float] = ..., seconds_left: _Optional[float] = ..., message: _Optional[str] = ..., lineage: _Optional[int] = ..., epoch: _Optional[float] = ..., incarnation: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., uncovered_units: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., prefix_tile: _Optional[str] = ..., prefix_tile_reason: _Optional[str] = ..., backend: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[QuarantinedDevice, _Mapping]]] = ..., numerics_reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., freeze_point: _Optional[int] = ..., num_units: _Optional[int] = ..., placement: _Optional[_Union[_plan_pb2.Placement, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hit_fraction: _Optional[float] = ..., seconds_left: _Optional[float] = ..., message: _Optional[str] = ..., lineage: _Optional[int] = ..., epoch: _Optional[float] = ..., incarnation: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., uncovered_units: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., prefix_tile: _Optional[str] = ..., prefix_tile_reason: _Optional[str] = ..., backend: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[QuarantinedDevice, _Mapping]]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ..., memory_over_cap: _Optional[str] = ..., numerics_reason: _Optional[str] = ...) -> None: ...
+
+class Ledger(_message.Message):
+    __slots__ = ("used_seconds", "saved_seconds", "price_per_worker_hour")
+    class UsedSecondsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class SavedSecondsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    USED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PRICE_PER_WORKER_HOUR_FIELD_NUMBER: _ClassVar[int]
+    used_seconds: _containers.ScalarMap[str, float]
+    saved_seconds: _containers.ScalarMap[str, float]
+    price_per_worker_hour: float
+    def __init__(self, used_seconds: _Optional[_Mapping[str, float]] = ..., saved_seconds: _Optional[_Mapping[str, float]] = ..., price_per_worker_hour: _Optional[float] = ...) -> None: ...

@@ -168,7 +168,7 @@ class Plan(_message.Message):
     def __init__(self, generation: _Optional[_Union[GenerationId, _Mapping]] = ..., base: _Optional[_Union[GenerationId, _Mapping]] = ..., lineage: _Optional[int] = ..., start: _Optional[str] = ..., start_step: _Optional[int] = ..., checkpoint_path: _Optional[str] = ..., freeze_point: _Optional[int] = ..., decision_number: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., switch_from: _Optional[int] = ..., switch_until: _Optional[int] = ..., source_indices: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[str]] = ..., leavers: _Optional[_Iterable[str]] = ..., state_source: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., reason: _Optional[str] = ..., buddy_indices: _Optional[_Iterable[int]] = ..., buddies: _Optional[_Iterable[str]] = ..., holders: _Optional[_Iterable[_Union[PieceHolders, _Mapping]]] = ..., vote: _Optional[_Union[SeenVote, _Mapping]] = ..., state_generation: _Optional[_Union[GenerationId, _Mapping]] = ..., state_lineage: _Optional[int] = ..., uncovered: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., job_revision: _Optional[str] = ..., prefix_tile: _Optional[str] = ..., backend: _Optional[str] = ..., state_ranges: _Optional[int] = ...) -> None: ...
 
 class UnitProfile(_message.Message):
-    __slots__ = ("forward_seconds", "backward_seconds", "parameter_bytes", "optimizer_bytes", "activation_bytes", "output_bytes", "working_bytes")
+    __slots__ = ("forward_seconds", "backward_seconds", "parameter_bytes", "optimizer_bytes", "activation_bytes", "output_bytes", "working_bytes", "still_bytes")
     FORWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     BACKWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +176,7 @@ class UnitProfile(_message.Message):
     ACTIVATION_BYTES_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     WORKING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STILL_BYTES_FIELD_NUMBER: _ClassVar[int]
     forward_seconds: float
     backward_seconds: float
     parameter_bytes: int
@@ -183,7 +184,8 @@ class UnitProfile(_message.Message):
     activation_bytes: int
     output_bytes: int
     working_bytes: int
-    def __init__(self, forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., parameter_bytes: _Optional[int] = ..., optimizer_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., working_bytes: _Optional[int] = ...) -> None: ...
+    still_bytes: int
+    def __init__(self, forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., parameter_bytes: _Optional[int] = ..., optimizer_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., working_bytes: _Optional[int] = ..., still_bytes: _Optional[int] = ...) -> None: ...
 
 class WorkerProfile(_message.Message):
     __slots__ = ("micro_batch_size", "units", "device", "memory_bytes")
@@ -269,7 +271,7 @@ class GuardReading(_message.Message):
     def __init__(self, losses: _Optional[_Iterable[float]] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class IntervalStatistics(_message.Message):
-    __slots__ = ("number", "lineage", "first_step", "last_step", "freeze_point", "unit_gradient_norms", "unit_parameters", "unit_forward_flops", "learning_rate", "learning_rate_peak", "loss_mean", "accepted_steps", "guard")
+    __slots__ = ("number", "lineage", "first_step", "last_step", "freeze_point", "unit_gradient_norms", "unit_parameters", "unit_forward_flops", "learning_rate", "learning_rate_peak", "loss_mean", "accepted_steps", "guard", "unit_output_changes")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -283,6 +285,7 @@ class IntervalStatistics(_message.Message):
     LOSS_MEAN_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_STEPS_FIELD_NUMBER: _ClassVar[int]
     GUARD_FIELD_NUMBER: _ClassVar[int]
+    UNIT_OUTPUT_CHANGES_FIELD_NUMBER: _ClassVar[int]
     number: int
     lineage: int
     first_step: int
@@ -296,7 +299,8 @@ class IntervalStatistics(_message.Message):
     loss_mean: float
     accepted_steps: int
     guard: GuardReading
-    def __init__(self, number: _Optional[int] = ..., lineage: _Optional[int] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., freeze_point: _Optional[int] = ..., unit_gradient_norms: _Optional[_Iterable[float]] = ..., unit_parameters: _Optional[_Iterable[int]] = ..., unit_forward_flops: _Optional[_Iterable[int]] = ..., learning_rate: _Optional[float] = ..., learning_rate_peak: _Optional[float] = ..., loss_mean: _Optional[float] = ..., accepted_steps: _Optional[int] = ..., guard: _Optional[_Union[GuardReading, _Mapping]] = ...) -> None: ...
+    unit_output_changes: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, number: _Optional[int] = ..., lineage: _Optional[int] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., freeze_point: _Optional[int] = ..., unit_gradient_norms: _Optional[_Iterable[float]] = ..., unit_parameters: _Optional[_Iterable[int]] = ..., unit_forward_flops: _Optional[_Iterable[int]] = ..., learning_rate: _Optional[float] = ..., learning_rate_peak: _Optional[float] = ..., loss_mean: _Optional[float] = ..., accepted_steps: _Optional[int] = ..., guard: _Optional[_Union[GuardReading, _Mapping]] = ..., unit_output_changes: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StepRecord(_message.Message):
     __slots__ = ("lineage", "step", "loss", "learning_rate", "gradient_norm", "unit_gradient_norms", "freeze_point", "refused", "degrees", "pp_degree", "dp_degree", "generation", "step_seconds", "step_parts", "samples_per_second", "cache_hits", "cache_misses", "time_seconds", "numerics_hash", "evaluation")

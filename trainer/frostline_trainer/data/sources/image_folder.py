@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from frostline_contract.job import Job
+from frostline_trainer.data.decoder import Wanted, as_pixels, decode, unreadable
 from frostline_trainer.data.records import Images, Part
 from frostline_trainer.data.sources.files import required_path
 from frostline_trainer.data.split import digest_of
@@ -36,14 +37,19 @@ def read_image_folder(job: Job, path: str | None, part: Part) -> Images:
             f"{place}: no images; give a folder with one subfolder of images ({', '.join(SUFFIXES[:3])}, ...) a class"
         )
     size, channels = _target(job, place)
+
+    def wanted(index: int) -> Wanted:
+        return Wanted(str(files[index]), size, channels)
+
     return Images(
-        pixels=lambda index: _decode(files[index], size, channels),
+        pixels=lambda index: as_pixels(decode(wanted(index))),
         labels=np.array(labels, dtype=np.int64),
         image_size=size,
         channels=channels,
         digest=digest_of("image-folder", _tree_digest(place, files), size, channels),
         where=lambda index: str(files[index]),
         label_names=tuple(classes),
+        wanted=wanted,
     )
 
 
@@ -77,18 +83,4 @@ def _verify(file: Path) -> None:
         with Image.open(file) as image:
             image.verify()
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise _unreadable(file, error) from error
-
-
-def _decode(file: Path, size: int, channels: int) -> np.ndarray:
-    try:
-        with Image.open(file) as image:
-            small = image.convert("L" if channels == 1 else "RGB").resize((size, size), Image.Resampling.BILINEAR)
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise _unreadable(file, error) from error
-    pixels = np.asarray(small, dtype=np.float32) / 255
-    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
-
-
-def _unreadable(file: Path, error: Exception) -> ValueError:
-    return ValueError(f"{file}: no readable image ({type(error).__name__}); replace or remove the file")
+        raise unreadable(file, type(error).__name__) from error

@@ -1,0 +1,74 @@
+"""The Redis shards of one cache on this machine, and what its cache server is started with."""
+
+import logging
+import secrets
+from pathlib import Path
+
+from frostline_contract.cache_tag import read_secret
+from frostline_contract.job.cluster import CacheSection
+from frostline_contract.run_directory import RunDirectory
+from frostline_controller.cluster.local.redis_process import RedisProcess, RedisUnavailable, start_redis
+from frostline_controller.cluster.local.service_process import Service, cache_service
+
+log = logging.getLogger(__name__)
+
+
+class CacheShards:
+    """Redis of our own, or the servers that the job names. `start`, then `stop` in every case; all calls from one thread.
+
+    folder: a run directory, or the folder of a cache that several runs share; password, secret and logs lie in it.
+    """
+
+    def __init__(self, folder: Path, section: CacheSection) -> None:
+        self._folder, self._places, self._section = folder, RunDirectory(folder), section
+        self._shards: list[RedisProcess] = []
+
+    def start(self, shared: bool = False) -> Service:
+        """Start the shards; returns the cache server that is to be kept running over them.
+
+        Args:
+            shared: several runs use the cache, one after the other too.
+
+        Raises:
+            RedisUnavailable: there is no redis-server, or it does not start.
+        """
+        self._keep_secret()
+        memory = self._section.memory_bytes
+        if self._section.addresses:
+            return cache_service(self._folder, list(self._section.addresses), memory, shared=shared)
+        password: str | None = None
+        for number in range(self._section.shards):
+            # Listed one by one, so that the first ones are stopped where a later one does not start.
+            self._shards.append(self._start_shard(number, 0, password))
+            password = self._shards[-1].password
+        self._places.write_secret(self._places.redis_password, password or "")
+        return cache_service(self._folder, [shard.address for shard in self._shards], memory, password or "", shared)
+
+    def advance(self) -> None:
+        """Call it often: a shard that has died is started again, empty, at its address."""
+        for number, shard in enumerate(self._shards):
+            if not shard.is_alive():
+                shard.stop()
+                try:
+                    self._shards[number] = self._start_shard(number, shard.port, shard.password)
+                except (RedisUnavailable, OSError) as error:
+                    log.warning("shard %d does not start again, trying again: %s", number, error)
+
+    def kill(self) -> None:
+        """SIGKILL to every shard, as a planned fault does; `advance` starts them again."""
+        for shard in self._shards:
+            shard.process.kill()
+
+    def stop(self) -> None:
+        for shard in self._shards:
+            shard.stop()
+
+    def _keep_secret(self) -> None:
+        """Workers find the secret that signs cached values in the folder. Servers of others: only one that was given."""
+        own = secrets.token_urlsafe(32) if not self._section.addresses else ""
+        if secret := read_secret(self._folder) or own:
+            self._places.write_secret(self._places.cache_secret, secret)
+
+    def _start_shard(self, number: int, port: int, password: str | None) -> RedisProcess:
+        folder = self._places.redis / f"shard-{number}"
+        return start_redis(folder, self._section.memory_bytes // self._section.shards, port, password)

@@ -1,0 +1,33 @@
+"""What is frozen before any decision: `freeze.initial_units` and what lies before the first adapter, and whether a model has so
+many units that may freeze."""
+
+from frostline_contract.initial_freeze import initial_freeze_point, lowest_freeze_point
+from frostline_contract.job import Job
+
+
+def check_initial_units(units: int, num_units: int) -> None:
+    """Raise ValueError where a model of `num_units` units cannot begin with the first `units` frozen."""
+    deepest = num_units - 1
+    if units > deepest:
+        raise ValueError(
+            f"freeze.initial_units is {units}, and the model has {num_units} units: the head always learns; "
+            f"set it to {deepest} or less"
+        )
+
+
+def initial_freeze_reason(job: Job, num_units: int, tied: bool) -> str:
+    """Why units are frozen from step 1, in words; empty where none are. tied: the head uses unit 0's matrix."""
+    units, lowest = initial_freeze_point(job, num_units), lowest_freeze_point(job, num_units)
+    if units == 0:
+        return ""
+    named = "unit 0 is" if units == 1 else f"units 0 to {units - 1} are"
+    why = f"freeze.initial_units is {units}" if units > lowest else f"unit {lowest} is the first one with adapters"
+    text = f"{why}: {named} frozen from step 1, of {num_units} units"
+    return f"{text}; {about_the_tie(job.model.untie_on_freeze)}" if tied else text
+
+
+def about_the_tie(untie_on_freeze: bool) -> str:
+    """What freezing unit 0 means for a head that shares its matrix (docs/protocols.md 1.7)."""
+    if untie_on_freeze:
+        return "tied embeddings: untie_on_freeze lets the head's own matrix go on learning"
+    return "tied embeddings: freezing unit 0 stops the head's matrix too"

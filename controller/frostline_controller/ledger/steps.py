@@ -1,0 +1,75 @@
+"""What steps cost and spared, added up from their records: by freeze point, and those that a later lineage took back apart."""
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from frostline_contract.mesh import Mesh
+from frostline_contract.statistics import StepRecord
+
+GAP_MAX = 10_000_000
+"""Steps without a record before one with: no run has that, and memory is taken for each."""
+
+
+@dataclass
+class StepSums:
+    """Of the surviving steps at one freeze point. steps: how many. replica_steps: each times its replicas. hits: samples that the
+    cache gave."""
+
+    steps: int = 0
+    replica_steps: int = 0
+    hits: int = 0
+
+
+class Steps:
+    """A few numbers a step, by step number, so that a lineage that begins can take back exactly what it cuts off.
+
+    by_point: sums by freeze point. taken_back: worker-seconds of the steps that were taken back: each one's seconds times its
+    members.
+    """
+
+    def __init__(self) -> None:
+        self.by_point: dict[int, StepSums] = {}
+        self.taken_back = 0.0
+        self._starts: dict[int, int] = {}
+        self._seconds, self._points = array("d"), array("i")
+        self._replicas, self._hits, self._lineages = array("i"), array("q"), array("q")
+
+    def add(self, record: StepRecord) -> None:
+        """A record, once. It may come after the start of the lineage that takes it back."""
+        worker_seconds = max(0.0, record.step_seconds) * Mesh.of(record.degrees).size
+        if any(lineage > record.lineage and record.step > step for lineage, step in self._starts.items()):
+            self.taken_back += worker_seconds
+            return
+        missing = record.step + 1 - len(self._seconds)
+        if missing > GAP_MAX:
+            return
+        if missing > 0:
+            for column in (self._seconds, self._points, self._replicas, self._hits, self._lineages):
+                column.extend([0] * missing)
+        step, replicas = record.step, record.degrees.get("dp", 1)
+        self._seconds[step], self._points[step] = worker_seconds, record.freeze_point
+        self._replicas[step], self._hits[step], self._lineages[step] = replicas, record.cache_hits, record.lineage
+        self._count(step, 1)
+
+    def start(self, lineage: int, step: int) -> None:
+        """A lineage begins at a committed step: later ones of older lineages are taken back. Said again, it changes nothing."""
+        if lineage in self._starts:
+            return
+        self._starts[lineage] = step
+        for later in range(step + 1, len(self._seconds)):
+            if self._replicas[later] and self._lineages[later] < lineage:
+                self.taken_back += self._seconds[later]
+                self._count(later, -1)
+                self._replicas[later] = 0
+
+    def _count(self, step: int, sign: int) -> None:
+        sums = self.by_point.setdefault(self._points[step], StepSums())
+        sums.steps += sign
+        sums.replica_steps += sign * self._replicas[step]
+        sums.hits += sign * self._hits[step]
+
+
+def micro_batches(sums: Mapping[int, StepSums], a_step: int, per_replica: bool) -> dict[int, int]:
+    """Micro-batches that were computed, by freeze point. a_step: of a step, or with per_replica of each replica's part of it."""
+    return {point: a_step * (one.replica_steps if per_replica else one.steps) for point, one in sums.items()}

@@ -1,0 +1,75 @@
+"""The ledger as it is told: in the status, result.json, ledger.json, the report and the metrics."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from frostline_contract.record import Frozen
+from frostline_controller.ledger.saved import FORMULAS
+from frostline_controller.ledger.uses import OF_STEPS, Use
+from frostline_proto.v1 import control_pb2 as pb
+
+HOUR = 3600.0
+
+
+class Ledger(Frozen):
+    """The ledger of one run at one moment.
+
+    used: worker-seconds by use; each of the run's is in exactly one. saved: estimates, by what saved them; one that nothing is
+    known of is left out. price_per_worker_hour: of the job; None: not given.
+    """
+
+    used: dict[str, float]
+    saved: dict[str, float]
+    price_per_worker_hour: float | None = None
+
+    @property
+    def total(self) -> float:
+        """Worker-seconds of the run so far."""
+        return sum(self.used.values())
+
+    def cost(self, seconds: float) -> float | None:
+        """What so many worker-seconds cost; None without a price."""
+        return None if self.price_per_worker_hour is None else seconds / HOUR * self.price_per_worker_hour
+
+    def as_json(self) -> dict[str, Any]:
+        """The documented form."""
+        price = self.price_per_worker_hour
+        cost = None if price is None else {
+            "total": self.cost(self.total),
+            "used": {name: self.cost(seconds) for name, seconds in self.used.items()},
+            "saved": {name: self.cost(seconds) for name, seconds in self.saved.items()},
+        }  # fmt: skip
+        return {
+            "worker_seconds": self.total, "used": self.used, "saved_estimates": self.saved,
+            "formulas": {name: FORMULAS[name] for name in self.saved}, "price_per_worker_hour": price, "cost": cost,
+        }  # fmt: skip
+
+    @staticmethod
+    def of_json(values: Mapping[str, Any]) -> "Ledger":
+        """What `as_json` made; fields of later versions are ignored."""
+        return Ledger(
+            used=values["used"], saved=values["saved_estimates"], price_per_worker_hour=values.get("price_per_worker_hour")
+        )
+
+    def message(self) -> pb.Ledger:
+        """For the Status RPC."""
+        return pb.Ledger(used_seconds=self.used, saved_seconds=self.saved, price_per_worker_hour=self.price_per_worker_hour)
+
+    @staticmethod
+    def of_message(told: pb.Ledger) -> "Ledger":
+        """What `message` made."""
+        price = told.price_per_worker_hour if told.HasField("price_per_worker_hour") else None
+        return Ledger(used=dict(told.used_seconds), saved=dict(told.saved_seconds), price_per_worker_hour=price)
+
+
+def with_taken_back(used: Mapping[Use, float], taken_back: float) -> dict[str, float]:
+    """The uses after steps that were taken back have become lost time; the sum stays.
+
+    It is taken from the uses of steps in proportion: which of a step's seconds were which is told of one member alone.
+    """
+    of_steps = sum(used[use] for use in OF_STEPS)
+    moved = min(taken_back, of_steps)
+    keep = 1.0 - moved / of_steps if of_steps > 0 else 1.0
+    rest = {use.value: used[use] * (keep if use in OF_STEPS else 1.0) for use in Use}
+    rest[Use.LOST.value] += of_steps * (1.0 - keep)
+    return rest

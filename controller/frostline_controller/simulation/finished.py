@@ -1,0 +1,89 @@
+"""A finished run as the start of a simulation: its job, its unit times, its decisions, and the machine that it ran on."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from pydantic import ValidationError
+
+from frostline_contract.job import Job, parse_job
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.statistics import LinkProfile
+from frostline_controller.planner.inputs import parallel_slots
+from frostline_controller.planner.profile_file import MeasuredProfile
+from frostline_controller.report.data import RunData, read_run
+from frostline_controller.simulation.cluster_file import Cluster, DeviceSection, LinkSection, NodeGroup
+from frostline_controller.simulation.history import History, of_records
+from frostline_controller.simulation.simulate import known_train_samples
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a run directory holds of a run that has come to its end, or as far as it came."""
+
+    data: RunData
+    job: Job
+    profile: MeasuredProfile
+
+    @property
+    def steps(self) -> int:
+        """The last step that counts."""
+        return self.data.records[-1].step
+
+    @property
+    def history(self) -> History:
+        """What was frozen when."""
+        return of_records(self.data.records, self.data.decisions, self.data.run_dir.name)
+
+    @property
+    def train_samples(self) -> int:
+        """Of the training split: exact where the data set is known, else up to a batch too many; 0: unknown."""
+        known = known_train_samples(self.job)
+        statistics = self.data.statistics
+        if known or self.job.freeze.interval_steps is not None or not statistics:
+            return known
+        return statistics[0].last_step * self.job.training.batch_size
+
+    def own_cluster(self) -> Cluster:
+        """This machine's cores as a cluster of the run's workers, with the links that they measured."""
+        job, profile = self.job, self.profile
+        seconds = [event.seconds for event in self.data.events if event.kind == "reshape" and event.seconds > 0]
+        slots = parallel_slots(job, os.cpu_count() or 1) if profile.device == "cpu" else None
+        link = profile.link or LinkProfile()
+        return Cluster(
+            name="this machine",
+            nodes=(NodeGroup(count=job.placement.workers, devices=1),),
+            device=DeviceSection(
+                name=profile.device,
+                kind="cpu" if profile.device == "cpu" else "gpu",
+                optimizer_bytes_per_second=OWN_OPTIMIZER,
+            ),
+            link_between_nodes=LinkSection(**link.model_dump()),
+            reshape_seconds=median(seconds) if seconds else 1.0,
+            devices_at_once=slots,
+        )
+
+
+OWN_OPTIMIZER = 2e9
+"""Bytes a second: what the controller plans with, 5e-10 s a byte."""
+
+
+def read_finished(folder: str | Path) -> FinishedRun:
+    """Read a run directory.
+
+    Raises:
+        ValueError: it is none, it has no step or no profile, or a file in it is broken.
+    """
+    data = read_run(folder)
+    places = RunDirectory(folder)
+    if not data.records:
+        raise ValueError(f"{places.path} has no committed step yet; give a run that has trained")
+    try:
+        profile = MeasuredProfile.model_validate_json(places.profile.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{places.profile}: cannot be read ({error.strerror}); give a run that has measured its units") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{places.profile}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return FinishedRun(data, parse_job(data.job, str(places.job)), profile)

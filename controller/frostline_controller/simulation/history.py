@@ -1,0 +1,117 @@
+"""Which units are frozen when: a freeze history from epochs in words, from the job's policy, or from a finished run.
+
+A policy decides by production's own `decide`, interval by interval. Where a finished run kept statistics, the policy reads those;
+else it reads stand-ins in which the last block always has the smallest gradient norm and no loss ever rises, so that caps, rails
+and schedules alone decide: the boldest history that the job allows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from frostline_contract.intervals import DecisionCalendar
+from frostline_contract.job import Job
+from frostline_contract.learning_rate import learning_rate
+from frostline_contract.plan import Decision
+from frostline_contract.statistics import GuardReading, IntervalStatistics, StepRecord
+from frostline_controller.decisions.decide import decide
+from frostline_controller.decisions.inputs import FreezeInputs
+
+STAND_IN = GuardReading(losses=(1.0, 1.0))
+"""A guard reading that never changes: nothing is ever taken back."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A freeze point from a step on, or from an epoch on (a pass over the training data, counted from 0)."""
+
+    freeze_point: int
+    reason: str
+    step: int | None = None
+    epoch: float | None = None
+
+
+@dataclass(frozen=True)
+class History:
+    """What is frozen when. changes: in the order in which they come. source: where they are from, in words."""
+
+    changes: tuple[Change, ...]
+    source: str
+
+    def deepest(self) -> int:
+        """The deepest freeze point of all."""
+        return max((change.freeze_point for change in self.changes), default=0)
+
+
+NOTHING_FREEZES = History((), "nothing freezes")
+
+
+def by_epoch(points: Mapping[float, int]) -> History:
+    """Freeze points by the epoch from which they hold."""
+    changes = [
+        Change(point, f"freeze point {point} from epoch {epoch:g} on", epoch=epoch) for epoch, point in sorted(points.items())
+    ]
+    return History(tuple(changes), "freeze points by epoch")
+
+
+def of_records(records: Sequence[StepRecord], decisions: Sequence[Decision], name: str) -> History:
+    """What was in force at each step of a finished run, rollbacks taken into account: its surviving records say so."""
+    reasons = {(decision.effective_step, decision.freeze_point): decision.reason for decision in decisions}
+    changes = []
+    if records and records[0].freeze_point:
+        changes.append(Change(records[0].freeze_point, "frozen from the start", step=records[0].step))
+    for before, after in pairwise(records):
+        if after.freeze_point != before.freeze_point:
+            reason = reasons.get((after.step, after.freeze_point), "")
+            changes.append(Change(after.freeze_point, reason or f"freeze point {after.freeze_point}", step=after.step))
+    return History(tuple(changes), f"the decisions of {name}")
+
+
+def by_policy(
+    job: Job, num_units: int, calendar: DecisionCalendar, kept: Sequence[IntervalStatistics] = (), tied: bool = False
+) -> History:
+    """What the job's policy and rails decide, interval by interval.
+
+    Args:
+        kept: statistics of a finished run, one an interval; freeze points in them are replaced by those decided here. Empty:
+            stand-ins.
+
+    Raises:
+        ValueError: the job's freeze section is wrong, or the kept statistics are of another model.
+    """
+    statistics: list[IntervalStatistics] = []
+    decisions: list[Decision] = []
+    changes: list[Change] = []
+    number = 1
+    while job.elastic.freeze and calendar.effective_step(number) <= calendar.total_steps and (not kept or number <= len(kept)):
+        in_force = _in_force(decisions, calendar.last_step_of(number))
+        read = kept[number - 1] if kept else _stand_in(job, num_units, calendar, number, in_force)
+        statistics.append(read.model_copy(update={"number": number, "lineage": 0, "freeze_point": in_force}))
+        decision = decide(FreezeInputs.of_job(job, num_units, calendar, statistics, decisions, tied))
+        if decision.kind == "rollback":
+            # Steps would be done again; here they are not, and the freeze point is given back from the decision's step on.
+            decision = decision.model_copy(update={"kind": "unfreeze", "lineage": 0, "rollback_to_step": -1})
+        decisions.append(decision)
+        if decision.freeze_point != in_force:
+            changes.append(Change(decision.freeze_point, decision.reason, step=decision.effective_step))
+        number += 1
+    policy = job.freeze.policy.name
+    return History(tuple(changes), f"policy {policy}, " + ("on a finished run's statistics" if kept else "caps and rails alone"))
+
+
+def _in_force(decisions: Sequence[Decision], step: int) -> int:
+    return next((decision.freeze_point for decision in reversed(decisions) if decision.effective_step <= step), 0)
+
+
+def _stand_in(job: Job, num_units: int, calendar: DecisionCalendar, number: int, freeze_point: int) -> IntervalStatistics:
+    """An interval in which deeper blocks have smaller gradients, as they had in every interval before."""
+    training, last = job.training, calendar.last_step_of(number)
+    norms = tuple(0.0 if unit < freeze_point else float(num_units - unit) for unit in range(num_units))
+    watched = job.evaluation.every_intervals and number % job.evaluation.every_intervals == 0
+    return IntervalStatistics(
+        number=number, lineage=0, first_step=calendar.first_step_of(number), last_step=last, freeze_point=freeze_point,
+        unit_gradient_norms=norms, unit_parameters=(1,) * num_units, unit_forward_flops=(1,) * num_units,
+        learning_rate=learning_rate(training.optimizer, training.schedule, last, calendar.total_steps),
+        learning_rate_peak=training.optimizer.learning_rate, loss_mean=1.0, accepted_steps=calendar.interval_steps,
+        guard=STAND_IN if watched else None,
+    )  # fmt: skip

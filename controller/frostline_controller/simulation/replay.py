@@ -1,0 +1,262 @@
+"""Replays a run on paper: at each freeze the production planner is asked, and each stretch of steps is priced by its cost model.
+
+What the controller would do is done by its own functions: `choose_placement` with its verdict on whether a reshape pays,
+`cheapest_placement` for the objective cost, `placement_cost` for the step that follows. This module only keeps the run's books:
+which steps have passed, what the cache holds, who is held, and what it all took.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+from frostline_contract.job import Job
+from frostline_contract.plan import Placement
+from frostline_controller.planner.adapter import Choice, Situation, choose_placement, plan_inputs
+from frostline_controller.planner.cheapest import cheapest_placement
+from frostline_controller.planner.cost import StepCost, placement_cost
+from frostline_controller.planner.verdict import differ
+from frostline_controller.simulation.contents import CacheContents
+from frostline_controller.simulation.history import Change, History
+from frostline_controller.simulation.world import World
+
+SECONDS_AN_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Span:
+    """Steps that are all alike.
+
+    Attributes:
+        first_step, steps: which, counted from 1.
+        samples: trained before it.
+        freeze_point, placement: in force.
+        cost: of one of its steps.
+        hit_fraction: of the boundary activations, those that the cache has; 0 without one.
+        held: devices that the run holds, spare ones included.
+        start_seconds: when its first step begins, from the run's start.
+        reshape_seconds: how long training stood still before that.
+        price_per_hour: of what is held.
+        reason: why this placement; empty where only the cache's contents have changed.
+    """
+
+    first_step: int
+    steps: int
+    samples: int
+    freeze_point: int
+    placement: Placement
+    cost: StepCost
+    hit_fraction: float
+    held: int
+    start_seconds: float
+    reshape_seconds: float
+    price_per_hour: float
+    reason: str
+
+    @property
+    def seconds(self) -> float:
+        """Of its steps, without the reshape before them."""
+        return self.steps * self.cost.total_seconds
+
+    @property
+    def end_seconds(self) -> float:
+        return self.start_seconds + self.seconds
+
+    @property
+    def samples_per_second(self) -> float:
+        return self.cost.samples / self.cost.total_seconds
+
+    @property
+    def bubble_share(self) -> float:
+        """The part of a step in which the critical pipeline rank waits for others."""
+        return self.cost.parts["bubble"] / self.cost.total_seconds
+
+    @property
+    def device_hours(self) -> float:
+        """Of all devices that are held, the reshape before included."""
+        return self.held * (self.seconds + self.reshape_seconds) / SECONDS_AN_HOUR
+
+    @property
+    def money(self) -> float:
+        return self.price_per_hour * (self.seconds + self.reshape_seconds) / SECONDS_AN_HOUR
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A whole run. spans: in order, one after the other."""
+
+    spans: tuple[Span, ...]
+    history: History
+
+    @property
+    def seconds(self) -> float:
+        """Steps and reshapes; evaluation, checkpoints and the start are not in it."""
+        return self.spans[-1].end_seconds
+
+    @property
+    def steps(self) -> int:
+        return sum(span.steps for span in self.spans)
+
+    @property
+    def samples(self) -> int:
+        return sum(span.steps * span.cost.samples for span in self.spans)
+
+    @cached_property
+    def device_hours(self) -> float:
+        return sum(span.device_hours for span in self.spans)
+
+    @cached_property
+    def money(self) -> float:
+        return sum(span.money for span in self.spans)
+
+    @property
+    def reshapes(self) -> int:
+        return sum(
+            1 for before, after in zip(self.spans, self.spans[1:], strict=False) if before.placement is not after.placement
+        )
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long the run is: all steps, or (where the batch grows with the replicas) all samples, whichever comes first."""
+
+    steps: int
+    samples: int | None
+
+    def left(self, step: int, samples: int, samples_of_step: int) -> int:
+        """Steps that are still to be done after `step`."""
+        left = self.steps - step
+        return left if self.samples is None else min(left, ceil((self.samples - samples) / samples_of_step))
+
+
+class _Books:
+    """What the replay knows at a moment."""
+
+    def __init__(self, job: Job, world: World, length: Length) -> None:
+        self.job, self.world, self.length = job, world, length
+        self.step, self.samples, self.clock = 0, 0, 0.0
+        self.freeze_point = 0
+        self.placement: Placement | None = None
+        self.start: dict[str, int] = {}
+        self.held = len(world.workers)
+        self.contents = CacheContents.of(job, world)
+        self.spans: list[Span] = []
+
+    # ---- deciding, by production's functions
+
+    def choose(self, freeze_point: int) -> tuple[str, float]:
+        """Take the freeze point and, where it pays, another placement. Returns (why, seconds that the switch stops training)."""
+        before, changed = self.placement, freeze_point != self.freeze_point
+        self.freeze_point = freeze_point
+        choice = self._asked()
+        due = self.job.placement.reshape_every_freeze and changed
+        reason = f"{choice.verdict}; {choice.reason}" if choice.verdict and not due else choice.reason
+        if before is None:
+            self.placement, self.start = choice.placement, dict(choice.placement.degrees)
+            return reason, 0.0
+        if not due and not (choice.pays and differ(choice.placement, before)):
+            return reason, 0.0
+        self.placement = choice.placement
+        if self.job.placement.objective == "cost":
+            per_pod = self.job.placement.workers_per_pod
+            self.held = min(len(self.world.workers), per_pod * ceil(len(choice.placement.workers) / per_pod))
+        return reason, self.world.cluster.reshape_seconds
+
+    def _asked(self) -> Choice:
+        if self.job.placement.objective != "cost":
+            return choose_placement(self.job, self._situation())
+        choice, wanted = cheapest_placement(self.job, self._situation(), len(self.world.workers))
+        if wanted:  # pods come back before the next plan
+            self.held = wanted
+            choice, _ = cheapest_placement(self.job, self._situation(), len(self.world.workers))
+        return choice
+
+    def _situation(self) -> Situation:
+        left = max(0, self.length.steps - self.step)
+        return self.world.situation(self.job, self.freeze_point, self.placement, self.start, left, self.held)
+
+    # ---- passing time
+
+    def cost(self) -> StepCost:
+        """A step of the placement in force, with the cache as full as it is now."""
+        assert self.placement is not None
+        inputs = plan_inputs(self.job, self._situation())
+        if self.placement.use_cache:
+            inputs = self.contents.priced(inputs)
+        return placement_cost(self.placement, inputs)
+
+    def pass_steps(self, most: int, reason: str, reshape_seconds: float) -> None:
+        """Train until `most` steps are done, in one span for each state of the cache."""
+        placement = self.placement
+        assert placement is not None
+        self.contents.at(self.freeze_point if placement.use_cache else 0)
+        self.clock += reshape_seconds
+        while most > 0:
+            cost = self.cost()
+            steps = min(most, self.contents.steps_alike(cost.samples))
+            price = sum(self.world.prices[: self.held])
+            hit = self.contents.hit_fraction if placement.use_cache else 0.0
+            self.spans.append(
+                Span(
+                    self.step + 1,
+                    steps,
+                    self.samples,
+                    self.freeze_point,
+                    placement,
+                    cost,
+                    hit,
+                    self.held,
+                    self.clock,
+                    reshape_seconds,
+                    price,
+                    reason,
+                )
+            )
+            self.step += steps
+            self.samples += steps * cost.samples
+            self.clock += steps * cost.total_seconds
+            self.contents.pass_samples(steps * cost.samples)
+            most, reason, reshape_seconds = most - steps, "", 0.0
+
+
+def replay(job: Job, world: World, history: History, length: Length) -> Replay:
+    """Replay a run.
+
+    Raises:
+        ValueError: no placement fits, or the history goes deeper than the model.
+    """
+    if history.deepest() >= world.num_units:
+        raise ValueError(
+            f"freeze point {history.deepest()} ({history.source}) is beyond the model's {world.num_units} units; at most "
+            f"{world.num_units - 1}, since the head always learns"
+        )
+    books = _Books(job, world, length)
+    changes = list(history.changes)
+    reason, reshape_seconds = books.choose(_take_due(changes, books.step, books.samples, world.train_samples, 0))
+    while True:
+        samples_of_step = books.cost().samples
+        left = length.left(books.step, books.samples, samples_of_step)
+        if left <= 0:
+            return Replay(tuple(books.spans), history)
+        until = _steps_until(changes[0], books.step, books.samples, world.train_samples, samples_of_step) if changes else left
+        books.pass_steps(min(left, until), reason, reshape_seconds)
+        if until >= left:
+            return Replay(tuple(books.spans), history)
+        point = _take_due(changes, books.step, books.samples, world.train_samples, books.freeze_point)
+        reason, reshape_seconds = books.choose(point)
+
+
+def _take_due(changes: list[Change], step: int, samples: int, train_samples: int, now: int) -> int:
+    """The freeze point of the next step; takes the changes that are due from the list."""
+    while changes and _steps_until(changes[0], step, samples, train_samples, 1) <= 0:
+        now = changes.pop(0).freeze_point
+    return now
+
+
+def _steps_until(change: Change, step: int, samples: int, train_samples: int, samples_of_step: int) -> int:
+    """Steps that are still computed before the change is in force; 0 or less where it is."""
+    if change.step is not None:
+        return change.step - 1 - step
+    assert change.epoch is not None
+    if not train_samples:
+        raise ValueError("a freeze history by epoch needs the number of training samples; give --train-samples N")
+    return ceil((change.epoch * train_samples - samples) / samples_of_step)

@@ -1,0 +1,197 @@
+"""A described cluster as the planner sees one: workers with profiles, links and places, and the situation at a step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from frostline_contract.device import DeviceFacts
+from frostline_contract.job import Job
+from frostline_contract.plan import Placement
+from frostline_contract.statistics import CacheProfile, UnitProfile, WorkerProfile
+from frostline_controller.cli.model_size import ModelSize
+from frostline_controller.members.membership import Worker
+from frostline_controller.planner.adapter import Situation
+from frostline_controller.planner.advice import units_at
+from frostline_controller.planner.cost import predicted_cache_seconds
+from frostline_controller.planner.forecast import Hardware, unit_profiles
+from frostline_controller.planner.kept_profile import KeptProfile
+from frostline_controller.planner.profile_file import MeasuredProfile
+from frostline_controller.simulation.cluster_file import Cluster, NodeGroup
+
+
+@dataclass(frozen=True)
+class World:
+    """What stays the same while a run is replayed.
+
+    Attributes:
+        cluster: as its file describes it.
+        workers: one a device, those that the job may have.
+        prices: money for an hour of each of them.
+        units: costs of the model's units on the reference device, at the job's micro-batch size.
+        unit_source: where they are from, in words.
+        boundary_bytes: one sample's activation at the boundary.
+        train_samples: of the training split; 0: unknown.
+        tied: the head uses unit 0's matrix.
+    """
+
+    cluster: Cluster
+    workers: tuple[Worker, ...]
+    prices: tuple[float, ...]
+    units: tuple[UnitProfile, ...]
+    unit_source: str
+    boundary_bytes: int
+    train_samples: int
+    tied: bool
+
+    @property
+    def num_units(self) -> int:
+        return len(self.units)
+
+    def situation(
+        self, job: Job, freeze_point: int, current: Placement | None, start: Mapping[str, int], steps_left: int, held: int
+    ) -> Situation:
+        """What the controller would tell the planner. held: workers that the run has now, the lowest ones."""
+        uncacheable = "data.augmentation.mode is recompute" if job.data.augmentation.mode == "recompute" else ""
+        return Situation(
+            num_units=self.num_units,
+            freeze_point=freeze_point,
+            workers=self.workers[:held],
+            current=current,
+            start=start,
+            pinned=None,
+            steps_left=steps_left,
+            reshape_seconds=self.cluster.reshape_seconds,
+            boundary_bytes_per_sample=self.boundary_bytes,
+            uncacheable=uncacheable,
+            cache_reachable=True,
+            train_samples=self.train_samples,
+            parallel_slots=self.cluster.devices_at_once,
+            tied=self.tied,
+            optimizer_seconds_per_byte=1 / self.cluster.device.optimizer_bytes_per_second,
+        )
+
+
+def hardware_of(cluster: Cluster) -> Hardware:
+    """The device as analytic unit costs take one. Raises ValueError where the file says no speed."""
+    device = cluster.device
+    if device.teraflops is None:
+        raise ValueError(
+            "device.teraflops is null, and neither device.units nor a finished run says unit times; give 10^12 FLOP/s that a "
+            "device sustains"
+        )
+    link = cluster.link_within_node or cluster.link_between_nodes
+    return Hardware(
+        device.kind, device.teraflops, link.profile(), device.call_seconds, 1 / device.optimizer_bytes_per_second,
+        max(group.devices for group in cluster.nodes),
+    )  # fmt: skip
+
+
+def build_world(
+    cluster: Cluster, job: Job, *, size: ModelSize | None, measured: MeasuredProfile | None = None, train_samples: int = 0
+) -> World:
+    """The world of a job.
+
+    Args:
+        size: the model's; None: the unit times have all that is needed.
+        measured: a finished run's profile.
+
+    Raises:
+        ValueError: nothing says unit times, or the table is of another model.
+    """
+    units, source = _units(cluster, job, size, measured)
+    if size is not None and len(units) != size.num_units:
+        raise ValueError(f"{source} has {len(units)} units and the job's model has {size.num_units}; give one of the same model")
+    limit = min(cluster.devices, job.placement.workers)
+    boundary = units[1].output_bytes // job.training.micro_batch_size
+    cache = _cache_profile(cluster, job, boundary, train_samples)
+    workers: list[Worker] = []
+    node = 0
+    for number, group in enumerate(cluster.nodes):
+        kept = _profile(cluster, group, number, job, units)
+        for _ in range(group.count):
+            for place in range(group.devices):
+                if len(workers) < limit:
+                    workers.append(
+                        _worker(cluster, kept, len(workers), job.placement.workers_per_pod, f"node-{node}", place, cache)
+                    )
+            node += 1
+    return World(
+        cluster, tuple(workers), tuple(cluster.prices()[:limit]), units, source, boundary, train_samples,
+        size.tied if size is not None else False,
+    )  # fmt: skip
+
+
+def _units(
+    cluster: Cluster, job: Job, size: ModelSize | None, measured: MeasuredProfile | None
+) -> tuple[tuple[UnitProfile, ...], str]:
+    """Unit costs at the job's micro-batch size, and where they are from: the file's table, a profile, FLOPs."""
+    wanted = job.training.micro_batch_size
+    table = cluster.device.units
+    if table is not None:
+        return units_at({table.micro_batch_size: table.units}, wanted), "the cluster file's table"
+    if measured is not None:
+        return units_at({measured.micro_batch_size: measured.units}, wanted), f"a profile measured on {measured.device}"
+    hardware = hardware_of(cluster)
+    assert size is not None, "without a table and a profile the model's size is needed"
+    return unit_profiles(job, size, hardware, wanted), f"FLOPs at {hardware.teraflops:g} TFLOP/s a device"
+
+
+def _cache_profile(cluster: Cluster, job: Job, boundary: int, train_samples: int) -> CacheProfile | None:
+    """What workers would have measured of a warm cache; None where the planner's own prediction is to hold.
+
+    The share of values that the cache's memory has room for is what a warm cache hits.
+    """
+    covered = coverage(job, boundary, train_samples)
+    if cluster.cache is None and covered == 1.0:
+        return None
+    predicted = predicted_cache_seconds(boundary, cluster.link_between_nodes.profile())
+    times = cluster.cache
+    return CacheProfile(
+        fetch_seconds_per_sample=times.fetch_seconds_per_sample if times else predicted,
+        fill_seconds_per_sample=times.fill_seconds_per_sample if times else predicted,
+        hit_fraction=covered,
+    )
+
+
+def variants_of(job: Job) -> int:
+    """Values that each sample may have in the cache."""
+    augmentation = job.data.augmentation
+    return augmentation.variants if augmentation.mode == "k-variants" else 1
+
+
+def coverage(job: Job, boundary_bytes: int, train_samples: int) -> float:
+    """The share of a run's boundary activations that the cache's memory has room for; 1 where that is not known."""
+    wanted = train_samples * variants_of(job) * boundary_bytes
+    return min(1.0, job.cache.memory_bytes / wanted) if wanted else 1.0
+
+
+def _profile(cluster: Cluster, group: NodeGroup, number: int, job: Job, units: tuple[UnitProfile, ...]) -> KeptProfile:
+    """A group's measurements: a group of another speed is another kind of device, as the planner tells speeds apart."""
+    device = cluster.device
+    memory = device.memory_bytes if group.memory_bytes is None else group.memory_bytes
+    if group.speed != 1.0:
+        units = tuple(
+            unit.model_copy(
+                update={
+                    "forward_seconds": unit.forward_seconds / group.speed,
+                    "backward_seconds": unit.backward_seconds / group.speed,
+                }
+            )
+            for unit in units
+        )
+    name = device.name if group.speed == 1.0 else f"{device.name} of group {number}"
+    return KeptProfile.of(
+        WorkerProfile(micro_batch_size=job.training.micro_batch_size, units=units, device=name, memory_bytes=memory)
+    )
+
+
+def _worker(
+    cluster: Cluster, profile: KeptProfile, number: int, per_pod: int, node: str, place: int, cache: CacheProfile | None
+) -> Worker:
+    device, near = cluster.device, cluster.link_within_node
+    gpu = device.kind == "gpu"
+    return Worker(
+        worker_id=f"device-{number}", pod_name=f"trainer-{number // per_pod}", failure_domain=node, process_id=0, store_host="",
+        store_port=0, profile=profile, registered_at=0.0, last_heard=0.0,
+        link=cluster.link_between_nodes.profile(), near_link=near.profile() if near else None, cache=cache,
+        device=DeviceFacts(host=node, name=device.name, uuid=f"{node}/{place}" if gpu else "", memory_bytes=profile.memory_bytes),
+    )  # fmt: skip

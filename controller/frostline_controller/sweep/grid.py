@@ -1,0 +1,125 @@
+"""What a sweep varies: fields of the job and their values, and every combination of them."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from frostline_contract.job import JobError
+from frostline_contract.job.yaml_text import read_yaml
+from frostline_controller.cli.errors import UserMistake
+
+RUNS_MAX = 1000
+RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
+"""Whole numbers from the first to the last, as in 0-3."""
+NAMED_BY_SWEEP = "name"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dotted field of the job, and the values that it has in turn: plain data, as a job file holds them."""
+
+    field: str
+    values: tuple[Any, ...]
+
+
+def parse_axis(text: str) -> Axis:
+    """The axis of `--vary field=values`: `a,b,c`, a range `0-3`, both, or a YAML list where values hold commas.
+
+    Raises UserMistake.
+    """
+    field, equals, values = text.partition("=")
+    if not equals or not field:
+        raise UserMistake(f"--vary {text!r}: write it as section.field=a,b,c or section.field=0-3")
+    try:
+        given = _listed(values)
+    except JobError as error:
+        raise UserMistake(f"--vary {text!r}: {error}") from None
+    return checked_axis(field, given)
+
+
+def checked_axis(field: str, values: Iterable[Any]) -> Axis:
+    """The axis of a field with each of the values once. Raises UserMistake where there are none, or far too many."""
+    once = {json.dumps(value, sort_keys=True, default=str): value for value in values}
+    if not once:
+        raise UserMistake(f"--vary {field}: names no value; write {field}=a,b,c or {field}=0-3")
+    _check_count(len(once))
+    return Axis(field, tuple(once.values()))
+
+
+def check_axes(axes: Sequence[Axis], overrides: Sequence[str]) -> None:
+    """Raises UserMistake where a field is varied twice, or is also given by --set, or is not for a sweep to vary."""
+    if not axes:
+        raise UserMistake("a sweep varies something: give --vary section.field=a,b,c once or more often")
+    for place, axis in enumerate(axes):
+        if axis.field == NAMED_BY_SWEEP:
+            raise UserMistake("--vary name: a sweep names its runs itself; give what their names begin with by --set name=")
+        for other in axes[:place]:
+            if _overlap(axis.field, other.field):
+                both = "twice" if axis.field == other.field else f"within --vary {other.field}"
+                raise UserMistake(f"--vary {axis.field}: is varied {both}; write all its values in one --vary")
+        for override in overrides:
+            field = override.partition("=")[0]
+            if _overlap(axis.field, field):
+                raise UserMistake(f"--vary {axis.field}: --set {override} fixes it; leave one of the two out")
+    _check_count(_product(len(axis.values) for axis in axes))
+
+
+def combinations(axes: Sequence[Axis]) -> list[dict[str, Any]]:
+    """Values by field, one mapping a run: the last axis changes fastest."""
+    return [
+        dict(zip((axis.field for axis in axes), values, strict=True)) for values in itertools.product(*(a.values for a in axes))
+    ]
+
+
+def settings_of(values: Mapping[str, Any]) -> list[str]:
+    """The values as `field=value`; values are written as JSON, which is YAML."""
+    return [f"{field}={json.dumps(value)}" for field, value in values.items()]
+
+
+def short_names(fields: Iterable[str]) -> dict[str, str]:
+    """A field's last part, where no other field ends so; else the whole field."""
+    every = list(fields)
+    ends = [field.rpartition(".")[2] for field in every]
+    return {field: end if ends.count(end) == 1 else field for field, end in zip(every, ends, strict=True)}
+
+
+def _listed(text: str) -> list[Any]:
+    if text.lstrip().startswith("["):
+        value = read_yaml(text)
+        return value if isinstance(value, list) else [value]
+    values: list[Any] = []
+    for part in text.split(","):
+        if found := RANGE.fullmatch(part.strip()):
+            values += _range(*(int(bound) for bound in found.groups()))
+        elif part.strip():
+            values.append(read_yaml(part))
+        elif len(text.split(",")) > 1:
+            raise JobError("a value is missing beside a comma")
+    return values
+
+
+def _range(first: int, last: int) -> range:
+    if last < first:
+        raise JobError(f"the range {first}-{last} runs backwards; write {last}-{first}")
+    _check_count(last - first + 1)
+    return range(first, last + 1)
+
+
+def _check_count(count: int) -> None:
+    if count > RUNS_MAX:
+        raise UserMistake(f"--vary: {count:,} runs are more than {RUNS_MAX}; vary fewer fields, or name fewer values")
+
+
+def _product(counts: Iterable[int]) -> int:
+    product = 1
+    for count in counts:
+        product *= count
+    return product
+
+
+def _overlap(field: str, other: str) -> bool:
+    """Whether one of two dotted fields is the other, or lies in it."""
+    return f"{field}.".startswith(f"{other}.") or f"{other}.".startswith(f"{field}.")

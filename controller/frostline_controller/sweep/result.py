@@ -1,0 +1,39 @@
+"""What a sweep came to, as Python has it: a view of its directory."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from frostline_contract.run_status import RunStatus
+from frostline_controller.run_result import RunResult
+from frostline_controller.sweep.directory import SweepDirectory, SweepState, SweptRun
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """A view of a sweep's directory as it was when it was first looked at."""
+
+    directory: Path
+
+    @cached_property
+    def _state(self) -> SweepState:
+        return SweepDirectory(self.directory).read()
+
+    @property
+    def state(self) -> str:
+        """completed, failed (a run has), or suspended (runs are to go)."""
+        return self._state.state
+
+    @property
+    def runs(self) -> tuple[SweptRun, ...]:
+        """Every run: `number`, `values` by field, `state`, `message`, and `figures` where it has completed."""
+        return self._state.runs
+
+    @property
+    def failed(self) -> tuple[SweptRun, ...]:
+        """The runs that failed or were cancelled."""
+        return tuple(run for run in self.runs if run.over and run.state != RunStatus.COMPLETED)
+
+    def result(self, run: SweptRun) -> RunResult:
+        """The run's own directory, which is as any other's."""
+        return RunResult(SweepDirectory(self.directory).run_of(run).path)

@@ -1,0 +1,178 @@
+"""Runs of a sweep side by side: each a `frostline run` or `resume` of its own, within the workers given, over one cache."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import RunStatus
+from frostline_controller.cli import exit_codes
+from frostline_controller.cli.control import ControlClient
+from frostline_controller.cli.interrupts import Interrupts
+from frostline_controller.cli.progress import ProgressReader
+from frostline_controller.cli.terminal import PLAIN_SECONDS, progress_line
+from frostline_controller.command_process import Command, RunError
+from frostline_controller.report.data import read_run
+from frostline_controller.report.figures import read_figures
+from frostline_controller.report.tables import duration
+from frostline_controller.sweep.directory import SweepDirectory, SweepState, SweptRun
+from frostline_controller.sweep.services import SweepServices
+from frostline_controller.sweep.telling import final_words, values_in_words
+
+LOOK_SECONDS = 0.1
+STOPPED = (None, exit_codes.DRAINED, exit_codes.INTERRUPTED)
+"""How the process of a run ends that can go on; None: it was killed with the sweep."""
+
+
+class RunningRun:
+    """One run and the process that owns it. The process dies with the sweep, so that nothing trains unseen.
+
+    Args:
+        run: which.
+        places: of the sweep.
+        report: draw the run's report.html at its end.
+        services: that the runs share.
+    """
+
+    def __init__(self, run: SweptRun, places: SweepDirectory, report: bool, services: SweepServices) -> None:
+        self.run, self._places = run, places.run_of(run)
+        folder = str(self._places.path)
+        if self._places.holds_run():
+            words = ["resume", folder, "--from-scratch"]  # which says: also where it had not come to a checkpoint
+        else:
+            words = ["run", "-f", str(places.job_of(run)), "--out", folder]
+        words += ["--shared-cache", str(services.shared_cache)] if services.shared_cache is not None else []
+        words += ["--quiet", *([] if report else ["--no-report"])]
+        self.command = Command(words, quiet=True, dies_with_us=True, environment=services.environment)
+        self._client = ControlClient(self._places.path)
+        self._reader: ProgressReader | None = None
+        self._told_at, self._told_step = time.monotonic(), -1
+
+    def news(self) -> str:
+        """A line on how far it is, now and then; "" where there is nothing new."""
+        if time.monotonic() - self._told_at < PLAIN_SECONDS or not self._places.job.exists():
+            return ""
+        self._reader = self._reader or ProgressReader(self._places.path, self._client, skip_events=True)
+        progress = self._reader.poll()
+        self._told_at = time.monotonic()
+        if progress.step == self._told_step:
+            return ""
+        self._told_step = progress.step
+        return progress_line(progress)
+
+    def ended(self) -> SweptRun:
+        """The run as its end left it; its process has ended, or is waited for."""
+        self._client.close()
+        try:
+            self.command.end()
+            code, message = exit_codes.DONE, ""
+        except RunError as error:
+            code, message = error.code, str(error).partition("\nlogs: ")[0]
+        return as_it_stands(replace(self.run, exit_code=code, message=message), self._places)
+
+
+def as_it_stands(run: SweptRun, places: RunDirectory) -> SweptRun:
+    """The run with state, message and figures that its directory says, whatever sweep.json had come to say."""
+    try:
+        state, result = places.ended_as(), places.read_result()
+        figures = read_figures(places.path).as_json() if state == RunStatus.COMPLETED else {}
+    except ValueError as error:
+        return replace(run, state=RunStatus.FAILED, message=str(error))
+    if not state and run.exit_code in STOPPED:
+        return replace(run, state=RunStatus.SUSPENDED if places.holds_run() else RunStatus.WAITING, message="")
+    message = "" if state in (RunStatus.COMPLETED, RunStatus.SUSPENDED) else str(result.get("message") or run.message)
+    return replace(run, state=state or RunStatus.FAILED, message=message, figures=figures)
+
+
+class SweepRunner:
+    """Starts what fits, tells of it, and keeps sweep.json true.
+
+    Args:
+        places: of the sweep.
+        state: which runs there are; those that are over are not started.
+        say: shows a line.
+        report: draw each run's report.html.
+    """
+
+    def __init__(self, places: SweepDirectory, state: SweepState, say: Callable[[str], None], report: bool) -> None:
+        self._places, self.state, self._say, self._report = places, state, say, report
+        self._active: dict[int, RunningRun] = {}
+        self._begun = time.monotonic() - state.wall_seconds
+
+    def run(self, asked: Interrupts) -> SweepState:
+        """Go on until every run is over, or the user wants to stop; returns what has come of them."""
+        services, passed_on = SweepServices(self._places, self.state), 0
+        try:
+            services.start()
+            while self._active or (not asked.count and self._next() is not None):
+                services.advance()
+                while not asked.count and (chosen := self._next()) is not None:
+                    self._start(chosen, services)
+                for one in list(self._active.values()):
+                    self._look(one)
+                if asked.count > passed_on:
+                    passed_on += 1  # one at a look: of two signals at once a process hears one
+                    self._stop(passed_on)
+                time.sleep(LOOK_SECONDS)
+        finally:
+            for one in self._active.values():
+                one.command.kill()
+            services.stop()
+        return self._keep(self.state)
+
+    def _next(self) -> SweptRun | None:
+        """The first run that waits, if it fits beside those that train."""
+        untouched = (run for run in self.state.runs if not run.over and run.exit_code is None)
+        waiting = next((run for run in untouched if run.number not in self._active), None)
+        if waiting is None or len(self._active) >= self.state.side_by_side:
+            return None
+        wanted = waiting.workers + sum(one.run.workers for one in self._active.values())
+        fits = self.state.workers is None or wanted <= self.state.workers
+        return waiting if fits or not self._active else None
+
+    def _start(self, run: SweptRun, services: SweepServices) -> None:
+        again = self._places.run_of(run).holds_run()
+        run = replace(run, state=RunStatus.RUNNING, message="")
+        self._active[run.number] = RunningRun(run, self._places, self._report, services)
+        self._keep(self.state.with_run(run))
+        self._tell(run, "goes on" if again else "starts")
+
+    def _look(self, one: RunningRun) -> None:
+        if one.command.running:
+            if news := one.news():
+                self._tell(one.run, news)
+            return
+        run = one.ended()
+        del self._active[run.number]
+        self._keep(self.state.with_run(run))
+        self._tell(run, final_words(run))
+
+    def _stop(self, times: int) -> None:
+        for one in self._active.values():
+            one.command.interrupt()
+        if times == 1 and self._active:
+            self._say(f"stopping {len(self._active)} run(s) at checkpoints; press Ctrl-C again to stop at once")
+
+    def _keep(self, state: SweepState) -> SweepState:
+        """Write sweep.json."""
+        metric = state.metric or next((self._metric(run) for run in state.runs if run.figures), "")
+        over = state.count(RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
+        if self._active:
+            word = RunStatus.RUNNING
+        elif over < len(state.runs):
+            word = RunStatus.SUSPENDED
+        else:
+            word = RunStatus.COMPLETED if state.count(RunStatus.COMPLETED) == over else RunStatus.FAILED
+        self.state = replace(state, metric=metric, state=word, wall_seconds=time.monotonic() - self._begun)
+        try:
+            self._places.write(self.state)
+        except OSError as error:  # a full disk, say: what it says is read from the runs' directories when the sweep goes on
+            self._say(f"{self._places.state}: cannot be written ({error.strerror}); the runs go on")
+        return self.state
+
+    def _metric(self, run: SweptRun) -> str:
+        return read_run(self._places.run_of(run).path).main_metric
+
+    def _tell(self, run: SweptRun, news: str) -> None:
+        at = duration(time.monotonic() - self._begun)
+        self._say(f"{run.number}/{len(self.state.runs)}  {values_in_words(run)}  {at}: {news}")

@@ -1,0 +1,74 @@
+"""`python -m frostline_trainer.data.decoder`: decodes one image after the other for a worker, without torch.
+
+A request is a line of JSON on standard input (`Wanted`'s fields); its answer, on standard output, is a head (what follows, and
+how many bytes) and then pixels or the reason why there are none. The process ends when its standard input does.
+"""
+
+import json
+import struct
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+PIXELS, REASON = b"P", b"R"
+HEAD = struct.Struct("<cI")
+"""What follows (PIXELS or REASON), and its bytes."""
+BYTES_MAX = 3 * (1 << 14) ** 2
+"""Of one image: the largest `data.image_size`, in colour."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An image file, brought to size x size pixels. channels: 1 (grey) or 3 (colour)."""
+
+    file: str
+    size: int
+    channels: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.size, self.size) if self.channels == 1 else (self.size, self.size, self.channels)
+
+
+def decode(wanted: Wanted) -> np.ndarray:
+    """uint8 [size, size] for grey, [size, size, 3] for colour. Raises ValueError for what is no readable image."""
+    try:
+        with Image.open(wanted.file) as image:
+            small = image.convert("L" if wanted.channels == 1 else "RGB")
+            small = small.resize((wanted.size, wanted.size), Image.Resampling.BILINEAR)
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        raise unreadable(wanted.file, type(error).__name__) from error
+    return np.asarray(small)
+
+
+def as_pixels(decoded: np.ndarray) -> np.ndarray:
+    """A decoded image as records have it: float32 [channels, size, size] with values in 0..1."""
+    pixels = np.asarray(decoded, dtype=np.float32) / 255
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def unreadable(file: str | Path, why: str) -> ValueError:
+    return ValueError(f"{file}: no readable image ({why}); replace or remove the file")
+
+
+def request_of(wanted: Wanted) -> bytes:
+    return json.dumps(asdict(wanted)).encode() + b"\n"
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer requests until there are no more."""
+    for line in requests:
+        try:
+            kind, payload = PIXELS, decode(Wanted(**json.loads(line))).tobytes()
+        except ValueError as mistake:
+            kind, payload = REASON, str(mistake).encode()
+        answers.write(HEAD.pack(kind, len(payload)) + payload)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,93 @@
+"""How far each unit's outputs have moved since the interval before, on the same samples: for policies that judge by outputs.
+
+The probe is the guard split's first samples, which nobody trains on. Their outputs, averaged over a sample's tokens, lie to each
+other in some way: the centred Gram matrix of them. Its cosine with the interval before's is the centred kernel alignment (CKA),
+which knows nothing of scale and rotation; 1 - CKA is the change. So a reference costs a few numbers a unit, not a copy of the
+model, and lies in the run state, where a rollback or a restore finds it.
+
+Replica 0 computes the probe, each of its members its own units, in tiles of the micro-batch's shape, and everybody is told: the
+same bits on any placement.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from frostline_trainer.data.split import inputs_of
+from frostline_trainer.step.chunks import Inputs
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.pipeline import MicroBatch
+
+Likeness = list[float]
+"""A unit's centred Gram matrix of n samples: its upper half, n (n + 1) / 2 numbers whose squares add up to 1 (or 0)."""
+
+
+def read_likenesses(generation: Generation) -> list[Likeness]:
+    """How the probe's samples lie to each other, by unit but the head. Collective; empty where there are no two samples."""
+    context = generation.context
+    count = min(context.job.freeze.probes, len(context.data.guard))
+    if count < 2:
+        return []
+    rows: dict[int, list[torch.Tensor]] = {}
+    if generation.dp_rank == 0:
+        _run_probe(generation, count, rows)
+    told = torch.zeros(context.num_units - 1, count * (count + 1) // 2, dtype=torch.float64)
+    for unit, found in rows.items():
+        told[unit] = likeness(torch.cat(found)[:count])
+    generation.world.all_reduce_sum(told)
+    return told.tolist()
+
+
+def output_changes(reference: Sequence[Likeness], now: Sequence[Likeness]) -> tuple[float, ...]:
+    """1 - CKA of each unit, 0.0 for the head; empty where there is no reference of as many samples."""
+    if not now or [len(one) for one in reference] != [len(one) for one in now]:
+        return ()
+    return (*(change(before, after) for before, after in zip(reference, now, strict=True)), 0.0)
+
+
+def change(before: Likeness, after: Likeness) -> float:
+    """1 - CKA, 0 to 1: exactly 0 for the same numbers. Summed exactly, so that no library's order of sums is in it."""
+    if before == after:
+        return 0.0
+    return min(1.0, max(0.0, 1.0 - math.fsum(map(float.__mul__, before, after))))
+
+
+def likeness(rows: torch.Tensor) -> torch.Tensor:
+    """The upper half of the rows' centred Gram matrix, off-diagonal entries times root 2, at length 1. rows: (n, width)."""
+    centred = rows - rows.mean(dim=0)
+    gram = centred @ centred.T
+    places = torch.triu_indices(len(rows), len(rows))
+    upper = gram[places[0], places[1]]
+    upper[places[0] != places[1]] *= math.sqrt(2.0)
+    length = upper.norm()
+    return upper / length if length > 0 else upper
+
+
+def _run_probe(generation: Generation, count: int, rows: dict[int, list[torch.Tensor]]) -> None:
+    """One forward of the probe's tiles; rows: by own unit, the samples' mean outputs, tile by tile, in host memory."""
+    context, size = generation.context, generation.context.micro_batch_size
+
+    def watch(unit: int, output: torch.Tensor, inputs: Inputs) -> None:
+        rows.setdefault(unit, []).append(mean_output(output, inputs).cpu())
+
+    for stage in generation.stages.values():
+        stage.watch = watch
+    try:
+        for tile in range(-(-count // size)):
+            generation.moved()
+            samples = [place if place < count else -1 for place in range(tile * size, (tile + 1) * size)]
+            inputs = context.on_device(inputs_of(context.data.guard, samples, [0] * size, samples=0 in generation.stages))
+            generation.pipeline.evaluate(generation.evaluation, MicroBatch(tile, inputs), context.task.evaluate)
+    finally:
+        for stage in generation.stages.values():
+            stage.watch = None
+
+
+def mean_output(output: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+    """Each sample's output, averaged over its tokens (padding left out), float64: (samples, width)."""
+    values, mask = output.detach().double(), inputs.get("attention_mask")
+    if mask is None or mask.shape != values.shape[:2]:
+        return values.mean(dim=1)
+    weights = mask.double().unsqueeze(-1)
+    return (values * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
