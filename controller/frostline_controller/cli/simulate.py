@@ -66,8 +66,8 @@ def _whole(job: Job) -> Job:
     if names := job.training.automatic:
         settings = " ".join(f"--set training.{name}=8" for name in names)
         raise UserMistake(
-            f"training.{' and training.'.join(names)}: auto, which a run settles by what its machine measures; a simulation needs "
-            f"numbers, such as {settings} (`frostline plan` says what they would be)"
+            f"training.{' and training.'.join(names)}: auto, which a run settles by what its machine measures; a simulation "
+            f"needs numbers, such as {settings} (`frostline plan` says what they would be)"
         )
     return job
 

@@ -140,11 +140,8 @@ def _at_size(job: Job, inputs: PlanInputs, worlds: list[PlanInputs], size: int, 
         numerics = {"units": units, "micro_batch_size": size, "num_microbatches": count, "reduction_leaves": leaves}
         plans: list[PlannedPlacement | None] = []
         for world in worlds:
-            start = (
-                next((plan for plan in reversed(plans) if plan is not None), None)
-                if world.freeze_point > inputs.freeze_point
-                else None
-            )
+            later = world.freeze_point > inputs.freeze_point
+            start = next((plan for plan in reversed(plans) if plan is not None), None) if later else None
             began = {"start_pp_degree": start.placement.pp_degree, "start_dp_degree": start.placement.dp_degree} if start else {}
             plans.append(_planned(replace(world, **numerics, **began)))
         found.append(_Tried(size, count, leaves, tuple(plans)))

@@ -94,7 +94,7 @@ def test_a_world_in_which_nothing_fits_does_not_count():
 
 
 def test_where_nothing_fits_at_all_the_planner_says_how_much_is_missing():
-    with pytest.raises(ValueError, match="no placement of 4 workers fits: the leanest needs"):
+    with pytest.raises(ValueError, match="no placement of 4 workers fits their memory: the leanest needs"):
         settled(job(workers=4), memory_bytes=10_000_000)
 
 
