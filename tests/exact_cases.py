@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import seeded_cpu
 from frostline_trainer.process.setup import deterministic_cuda, draws_random_numbers, unit_flops
 from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.grid import grid_of
 from frostline_trainer.tasks import task_for
 from tests.oracle.anatomy import anatomy_of
 from tests.oracle.models import CLASSES, TOKENS, VOCABULARY, small_batch, small_model
@@ -76,6 +78,7 @@ class Case:
     state_ranges: int = 1
     device: str = "cpu"
     loss_chunk_tokens: int = 0
+    cells: int | tuple[int, ...] = 1
     adapters: str | tuple[int, ...] = ""
     adapter_dropout: float = 0.0
 
@@ -155,6 +158,7 @@ def job_of(case: Case) -> Job:
                 "clip_norm": case.clip_norm,
                 "precision": case.dtype,
                 "loss_chunk_tokens": case.loss_chunk_tokens,
+                "token_cells": case.cells,
                 "activation_checkpointing": case.activation_checkpointing,
                 "numerics": case.numerics,
                 "batch": case.batch,
@@ -200,8 +204,10 @@ def build_case(case: Case) -> RunContext:
             add_adapters(cut, job.model)
     for unit in cut.units:
         unit.to(device)
-    return RunContext(job, data, task_for(job, sizes), cut, device, family.hidden_shape(cut.model.config, sizes),
-                      draws_random_numbers(job, cut), unit_flops(family, cut, sizes, job))  # fmt: skip
+    config = cut.model.config
+    return RunContext(job, data, task_for(job, sizes), cut, device, family.hidden_shape(config, sizes),
+                      draws_random_numbers(job, cut), unit_flops(family, cut, sizes, job),
+                      grid_of(job, family, config, sizes))  # fmt: skip
 
 
 @cache
@@ -223,6 +229,7 @@ def oracle_trace(case: Case) -> Trace:
         freeze_points=dict(case.freezing),
         untie_on_freeze=case.untie_on_freeze,
         mixed_bfloat16=case.dtype == "mixed_bfloat16",
+        cells=(0, *accumulate(case.cells)) if isinstance(case.cells, tuple) else (),
     )
     model = small_model(case.family, dtype, case.dropout, BLOCKS).to(case.device)
     if case.adapters:

@@ -23,13 +23,16 @@ def next_generation() -> GenerationId:
 
 @dataclass(frozen=True)
 class Layout:
-    """A shape with its schedule, and optionally which workers take part (by number, in global rank order)."""
+    """A shape with its schedule, and optionally which workers take part (by number, in global rank order), and how many token
+    cells each slice holds.
+    """
 
     pp_degree: int
     dp_degree: int
     virtual_stages: int = 1
     schedule: str = "1f1b"
     workers: tuple[int, ...] | None = None
+    slices: tuple[int, ...] = ()
 
     @property
     def shape(self) -> ParallelShape:
@@ -50,11 +53,13 @@ class Layout:
             leaf_bounds=(0, *(high for _, high in dealt)),
             workers=tuple(f"w{number}" for number in self.numbers),
             schedule=self.schedule,
+            slices=self.slices,
         )
 
     def __str__(self) -> str:
         chunks = f" x{self.virtual_stages}" if self.virtual_stages > 1 else ""
-        return f"({self.pp_degree}, {self.dp_degree}){chunks} {self.schedule}"
+        parts = f" in {'+'.join(map(str, self.slices))}" if self.slices else ""
+        return f"({self.pp_degree}, {self.dp_degree}){chunks} {self.schedule}{parts}"
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ from frostline_contract.operations import Kind, Operation
 from frostline_contract.schedules import BUILT_IN
 
 
-def split_1f1b(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, held: int) -> list[Operation]:
+def split_1f1b(
+    pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, held: int, slices: int = 1
+) -> list[Operation]:
     """1F1B with gradients of inputs at once and those of weights later. held: how many of them wait at most."""
     operations: list[Operation] = []
     late: list[Operation] = []
-    for one in BUILT_IN["1f1b"].operations(pp_rank, pp_degree, virtual_stages, num_microbatches):
+    for one in BUILT_IN["1f1b"].operations(pp_rank, pp_degree, virtual_stages, num_microbatches, slices):
         if one.kind is Kind.FORWARD:
             operations.append(one)
             continue

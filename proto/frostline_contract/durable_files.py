@@ -6,6 +6,7 @@ the final one: two processes that write the same file never share a draft, not e
 
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,9 @@ PRIVATE, PUBLIC = 0o600, 0o666
 """Access modes: for the user alone; for whoever the umask lets."""
 WRITE_BYTES = 4 << 20
 """Written at once of a large file."""
+
+DRAFT = re.compile(r"\..+\.[0-9a-f]{32}")
+"""The name of a draft."""
 
 Before = Callable[[str], None]
 """Told of each operation before it is done: create, write, sync, rename, link."""
@@ -80,6 +84,16 @@ def make_folder_durably(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for made in missing:
         sync_folder(made.parent)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove the drafts that killed writers have left in a folder. For its only owner: a living writer would lose its own.
+
+    Raises OSError.
+    """
+    for file in Path(folder).glob(".*"):
+        if DRAFT.fullmatch(file.name):
+            file.unlink(missing_ok=True)
 
 
 def move_durably(source: Path, target: Path) -> None:

@@ -40,8 +40,9 @@ class Operation(NamedTuple):
 
 Triple = tuple[bool, int, int]
 """(forward, stage, micro-batch): how an operation may be told where no backward is split and no micro-batch sliced."""
-Order = Callable[[int, int, int, int], Sequence[Operation | Triple]]
-"""(pp_rank, pp_degree, virtual_stages, micro-batches of the replica) -> the operations of that pipeline rank, in order."""
+Order = Callable[..., Sequence[Operation | Triple]]
+"""(pp_rank, pp_degree, virtual_stages, micro-batches of the replica) -> the operations of that pipeline rank, in order. One that
+takes slices has their number as a fifth argument, 1 where it is not given."""
 
 
 def typed(told: Operation | Triple) -> Operation:

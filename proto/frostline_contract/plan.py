@@ -34,12 +34,11 @@ Backend = Literal["gloo", "nccl"]
 class Placement(Shaped):
     """Who computes what. Changes no bit of any result.
 
-    degrees: the shape, its degrees by axis name.
-    stage_bounds: num_stages + 1 unit indices; stage i holds units [stage_bounds[i], stage_bounds[i + 1]).
-    workers: worker ids by global rank. leaf_bounds: dp_degree + 1 leaf indices; replica r computes leaves
+    degrees: the shape, by axis name. stage_bounds: num_stages + 1 unit indices; stage i holds units [stage_bounds[i],
+    stage_bounds[i + 1]). workers: worker ids by global rank. leaf_bounds: dp_degree + 1 leaf indices; replica r computes leaves
     [leaf_bounds[r], leaf_bounds[r + 1]). schedule: a name of the schedule registry ("gpipe", "1f1b", "interleaved_1f1b").
     use_cache: whether workers read the frozen prefix's output from the activation cache. predicted_peak_bytes: the planner's,
-    of the fullest worker; 0 for none.
+    of the fullest worker; 0 for none. slices: token cells of each slice, computed and sent together; () for all in one.
     """
 
     degrees: Degrees
@@ -51,6 +50,7 @@ class Placement(Shaped):
     use_cache: bool = False
     predicted_step_seconds: float = 0.0
     predicted_peak_bytes: int = 0
+    slices: tuple[int, ...] = ()
 
     @cached_property
     def shape(self) -> ParallelShape:
@@ -312,7 +312,7 @@ def _named_by_index(values: Mapping[str, Any]) -> dict[str, Any]:
     found["state_ranges"] = values.get("state_ranges") or 1
     for older, name in (("sources", "source_indices"), ("buddies", "buddy_indices")):
         if values.get(older) and not values.get(name):
-            placement = Placement.model_validate(values["placement"])
+            placement = Placement.model_validate(values.get("placement") or {})
             places = {worker: place for place, worker in enumerate((*placement.workers, *values.get("leavers", ())))}
             if unknown := sorted(set(values[older]) - places.keys() - {""}):
                 raise ValueError(f"{older} name {unknown[0]!r}, which is no participant of the plan")

@@ -21,60 +21,87 @@ ENTRY_POINT_GROUP = "frostline.schedules"
 class Schedule:
     """An order of computation, and what the planner has to know of it.
 
-    figures: None where the schedule brings none; then they are counted from its operations.
+    figures: None where the schedule brings none; then they are counted from its operations. takes_slices: whether the order has a
+    fifth argument, the slices of each micro-batch.
     """
 
     order: Order
     figures: Figures | None = None
+    takes_slices: bool = False
 
     @property
     def known_figures(self) -> Figures:
         """The schedule's own figures, or counted ones."""
         return self.figures or counted_figures(self.operations)
 
-    def operations(self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:
-        """The order of one pipeline rank. Raises ValueError where an element is no compute operation."""
-        return [typed(told) for told in self.order(pp_rank, pp_degree, virtual_stages, num_microbatches)]
+    def operations(
+        self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1
+    ) -> list[Operation]:
+        """The order of one pipeline rank. Raises ValueError where an element is no compute operation, or slices are not taken."""
+        if slices > 1 and not self.takes_slices:
+            raise ValueError(f"placement.slices is {slices} and the schedule takes none (Schedule.takes_slices); set it to 1")
+        degrees = (pp_rank, pp_degree, virtual_stages, num_microbatches)
+        return [typed(told) for told in self.order(*degrees, *((slices,) if slices > 1 else ()))]
 
 
-def gpipe(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:
-    """All forwards, then all backwards (Huang et al. 2019). With virtual stages: chunk by chunk, and back."""
+def gpipe(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1) -> list[Operation]:
+    """All forwards, then all backwards (Huang et al. 2019); over slices TeraPipe's (Li et al. 2021), a micro-batch's slices
+    backward from the last. With virtual stages: chunk by chunk, and back."""
     stages = stages_of(pp_rank, pp_degree, virtual_stages)
-    forwards = [Operation(Kind.FORWARD, stage, m) for stage in stages for m in range(num_microbatches)]
-    backwards = [Operation(Kind.BACKWARD, stage, m) for stage in reversed(stages) for m in range(num_microbatches)]
+    ascending, descending = _parts(num_microbatches, slices)
+    forwards = [Operation(Kind.FORWARD, stage, *part) for stage in stages for part in ascending]
+    backwards = [Operation(Kind.BACKWARD, stage, *part) for stage in reversed(stages) for part in descending]
     return forwards + backwards
 
 
-def one_forward_one_backward(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:
-    """1F1B (PipeDream-flush, Narayanan et al. 2021): warm-up, steady state, cool-down. One stage a rank."""
+def one_forward_one_backward(
+    pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1
+) -> list[Operation]:
+    """1F1B (PipeDream-flush, Narayanan et al. 2021), over slices Seq1F1B (Sun et al. 2024): warm-up, steady state, cool-down.
+    One stage a rank. A micro-batch's first backward is that of its last slice: the warm-up has one more forward for each other.
+    """
     if virtual_stages != 1:
         raise ValueError(f"schedule 1f1b runs one stage a rank, virtual_stages is {virtual_stages}; use interleaved_1f1b")
-    forwards = [Operation(Kind.FORWARD, pp_rank, m) for m in range(num_microbatches)]
-    backwards = [Operation(Kind.BACKWARD, pp_rank, m) for m in range(num_microbatches)]
-    return _alternating(forwards, backwards, warmup=pp_degree - 1 - pp_rank)
+    ascending, descending = _parts(num_microbatches, slices)
+    forwards = [Operation(Kind.FORWARD, pp_rank, *part) for part in ascending]
+    backwards = [Operation(Kind.BACKWARD, pp_rank, *part) for part in descending]
+    return _alternating(forwards, backwards, warmup=pp_degree - 1 - pp_rank + slices - 1)
 
 
-def interleaved(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:
-    """Interleaved 1F1B (Narayanan et al. 2021): each rank alternates between its stages, in rounds of pp_degree micro-batches.
+def interleaved(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1) -> list[Operation]:
+    """Interleaved 1F1B (Narayanan et al. 2021): each rank alternates between its stages, in rounds of pp_degree slices.
 
-    A last round may hold fewer micro-batches than pp_degree, so that replicas may run any number of them: the order is that of
+    A last round may hold fewer slices than pp_degree, so that replicas may run any number of micro-batches: the order is that of
     whole rounds without the operations that are not there. (An order made from a short round itself can wait for ever: its
-    warm-ups would no longer fit each other's.)
+    warm-ups would no longer fit each other's.) The last rank warms up until each backward's forward comes before it.
     """
     rounded = -(-num_microbatches // pp_degree) * pp_degree
     stages = stages_of(pp_rank, pp_degree, virtual_stages)
-    forwards = _rounds(Kind.FORWARD, stages, pp_degree, rounded)
-    backwards = _rounds(Kind.BACKWARD, stages[::-1], pp_degree, rounded)
-    warmup = (pp_degree - pp_rank - 1) * 2 + (virtual_stages - 1) * pp_degree
-    operations = _alternating(forwards, backwards, warmup)
+    ascending, descending = _parts(rounded, slices)
+    forwards = _rounds(Kind.FORWARD, stages, pp_degree, ascending)
+    backwards = _rounds(Kind.BACKWARD, stages[::-1], pp_degree, descending)
+    place = {operation[1:]: number for number, operation in enumerate(forwards)}
+    least = max(place[operation[1:]] - number for number, operation in enumerate(backwards))
+    operations = _alternating(forwards, backwards, warmup=least + (pp_degree - pp_rank - 1) * 2)
     return [operation for operation in operations if operation.micro_batch < num_microbatches]
 
 
-def _rounds(kind: Kind, stages: list[int], pp_degree: int, num_microbatches: int) -> list[Operation]:
+Part = tuple[int, int]
+"""(micro-batch, slice)."""
+
+
+def _parts(num_microbatches: int, slices: int) -> tuple[list[Part], list[Part]]:
+    """All parts in the order in which a stage computes them forward, and backward."""
+    numbers = range(num_microbatches)
+    ascending = [(m, part) for m in numbers for part in range(slices)]
+    descending = [(m, part) for m in numbers for part in reversed(range(slices))]
+    return ascending, descending
+
+
+def _rounds(kind: Kind, stages: list[int], pp_degree: int, parts: list[Part]) -> list[Operation]:
     order = []
-    for start in range(0, num_microbatches, pp_degree):
-        members = range(start, start + pp_degree)
-        order += [Operation(kind, stage, m) for stage in stages for m in members]
+    for start in range(0, len(parts), pp_degree):
+        order += [Operation(kind, stage, *part) for stage in stages for part in parts[start : start + pp_degree]]
     return order
 
 
@@ -103,10 +130,14 @@ def _gpipe_bubble(
 
 
 BUILT_IN: dict[str, Schedule] = {
-    "gpipe": Schedule(gpipe, Figures(lambda pp_rank, pp, v, m: m, _gpipe_bubble, from_the_end=True)),
-    "1f1b": Schedule(one_forward_one_backward, Figures(lambda pp_rank, pp, v, m: min(m, pp - pp_rank), _fill, from_the_end=True)),
+    "gpipe": Schedule(gpipe, Figures(lambda pp_rank, pp, v, m: m, _gpipe_bubble, from_the_end=True), takes_slices=True),
+    "1f1b": Schedule(
+        one_forward_one_backward,
+        Figures(lambda pp_rank, pp, v, m: min(m, pp - pp_rank), _fill, from_the_end=True),
+        takes_slices=True,
+    ),
     # The warm-up runs two rounds of pp_degree micro-batches through a chunk before its first backward frees one.
-    "interleaved_1f1b": Schedule(interleaved, Figures(lambda pp_rank, pp, v, m: min(m, 2 * pp), _fill)),
+    "interleaved_1f1b": Schedule(interleaved, Figures(lambda pp_rank, pp, v, m: min(m, 2 * pp), _fill), takes_slices=True),
 }
 """Name -> schedule."""
 

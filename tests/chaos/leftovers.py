@@ -10,7 +10,7 @@ from tests.e2e.runs import json_lines
 
 ENDING_SECONDS = 5.0
 """How long a killed process may take to vanish after the command has returned."""
-UNFINISHED = ("*.partial", "*.new", "*.tmp", ".*.[0-9]*")
+UNFINISHED = ("*.partial", "*.new", "*.tmp", ".*.[0-9a-f]*")
 
 
 def leftovers(run: Path, temporary: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """The bugs, as data: which text of which file becomes which, and the fast tests that must notice."""
 
-from tests.mutants.devices import DEVICE_MUTANTS
+from tests.mutants import cells, devices
 from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
@@ -8,7 +8,8 @@ EXACT = ("tests/integration/test_exactness.py", "-m", "not wide")
 RESHAPE = ("tests/integration/test_reshape_moves.py", "-k", "journey or moments")
 
 MUTANTS: tuple[Mutant, ...] = (
-    *DEVICE_MUTANTS,
+    *cells.CELL_MUTANTS,
+    *devices.DEVICE_MUTANTS,
     Mutant(
         "lost-micro-batch",
         "the last micro-batch of a leaf is never added",
@@ -292,8 +293,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 "proto/frostline_contract/schedules.py",
-                "for stage in reversed(stages) for m in range(num_microbatches)]",
-                "for stage in reversed(stages) for m in reversed(range(num_microbatches))]",
+                "descending = [(m, part) for m in numbers for part",
+                "descending = [(m, part) for m in reversed(numbers) for part",
             ),
         ),
         ("tests/unit/trainer/test_engine_programs.py",),

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from tests.oracle.anatomy import Anatomy, anatomy_of
+from tests.oracle.cells import CellLoop
 
 IGNORED = -100
 
@@ -26,7 +27,8 @@ class Recipe:
     """What is computed. freeze_points: first step under it -> index of the first trainable unit. total_steps: of the
     schedule; 0 takes the number of batches. reduction_leaves: a power of two, at most the number of micro-batches.
     untie_on_freeze: the head's matrix starts equal to the embedding's and learns on its own from the first step.
-    mixed_bfloat16: forwards under torch's autocast, and each unit's output but the head's rounded to bfloat16.
+    mixed_bfloat16: forwards under torch's autocast, and each unit's output but the head's rounded to bfloat16. cells: bounds of
+    token cells, () for whole sequences.
     """
 
     micro_batch_size: int
@@ -46,6 +48,7 @@ class Recipe:
     freeze_points: dict[int, int] = field(default_factory=dict)
     untie_on_freeze: bool = False
     mixed_bfloat16: bool = False
+    cells: tuple[int, ...] = ()
 
 
 @dataclass
@@ -88,7 +91,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
             freeze_point = recipe.freeze_points.get(step, freeze_point)
             freeze(anatomy, freeze_point, still)
             position["step"] = step
-            loss = accumulate(anatomy, batch, recipe, position)
+            loss = accumulate(anatomy, batch, recipe, position, freeze_point)
             rate = scheduled_rate(recipe, step, total_steps)
             unit_norms, norm = clip(anatomy, recipe.clip_norm)
             for group in optimizer.param_groups:
@@ -113,11 +116,13 @@ def seed_of(*name: int | str) -> int:
 
 
 def seed_dropout(anatomy: Anatomy, seed: int, position: dict[str, int]) -> list[RemovableHandle]:
-    """Before each unit's forward, seed the generator by (seed, step, micro-batch, unit). Returns the hooks' handles."""
+    """Before each unit's forward, seed the generator by (seed, step, micro-batch, unit), and the cell where `position` names one.
+    Returns the hooks' handles."""
 
     def hook(unit: int) -> Callable[..., None]:
         def before(*_: object) -> None:
-            torch.manual_seed(seed_of("dropout", seed, position["step"], position["micro_batch"], unit))
+            cell = (position["cell"],) if "cell" in position else ()
+            torch.manual_seed(seed_of("dropout", seed, position["step"], position["micro_batch"], unit, *cell))
 
         return before
 
@@ -161,7 +166,9 @@ def freeze(anatomy: Anatomy, freeze_point: int, still: frozenset[int] = frozense
         anatomy.tied[1].requires_grad_(False)
 
 
-def accumulate(anatomy: Anatomy, batch: dict[str, Tensor], recipe: Recipe, position: dict[str, int]) -> float:
+def accumulate(
+    anatomy: Anatomy, batch: dict[str, Tensor], recipe: Recipe, position: dict[str, int], freeze_point: int = 0
+) -> float:
     """Leave the step's summed gradient in every trainable parameter's .grad; returns the step's loss.
 
     Within a leaf gradients are added in order, leaves over the fixed binary tree, each parameter on its own.
@@ -183,11 +190,17 @@ def accumulate(anatomy: Anatomy, batch: dict[str, Tensor], recipe: Recipe, posit
         for micro_batch in range(leaf * num_microbatches // leaves, (leaf + 1) * num_microbatches // leaves):
             position["micro_batch"] = micro_batch
             rows_of_it = {key: value[micro_batch * size : (micro_batch + 1) * size] for key, value in batch.items()}
-            loss = loss_of(anatomy, rows_of_it, counts, recipe.mixed_bfloat16)
-            gradients = torch.autograd.grad(loss, trainable, allow_unused=True)
-            gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(trainable, gradients, strict=True)]
-            total = [a + b for a, b in zip(total, gradients, strict=True)]
-            losses.append(loss.detach().double().item())
+            if recipe.cells:
+                loop = CellLoop(anatomy, rows_of_it, recipe.cells, freeze_point, recipe.mixed_bfloat16, position)
+                addends, loss = loop.addends(trainable, counts[0])
+            else:
+                whole = loss_of(anatomy, rows_of_it, counts, recipe.mixed_bfloat16)
+                addends = [list(torch.autograd.grad(whole, trainable, allow_unused=True))]
+                loss = whole.detach().double().item()
+            for gradients in addends:
+                filled = [torch.zeros_like(p) if g is None else g for p, g in zip(trainable, gradients, strict=True)]
+                total = [a + b for a, b in zip(total, filled, strict=True)]
+            losses.append(loss)
         sums.append(total)
     for index, parameter in enumerate(trainable):
         parameter.grad = tree_sum([leaf[index] for leaf in sums])

@@ -76,3 +76,5 @@ def test_a_plan_that_names_workers_by_id_reads_the_same() -> None:
     assert plan_with(sources=("a", "c"), buddies=("b", ""), state_ranges=0, source_indices=(), buddy_indices=()) == older
     with pytest.raises(ValueError, match="sources name 'd', which is no participant"):
         plan_with(sources=("a", "d"))
+    with pytest.raises(ValueError, match="pp_degree|degrees|stage_bounds|workers"):
+        Plan.model_validate({"sources": ("a", "c")})

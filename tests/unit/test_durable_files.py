@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from frostline_contract.durable_files import create_durably, make_folder_durably, move_durably, replace_durably
+from frostline_contract.durable_files import create_durably, make_folder_durably, move_durably, remove_drafts, replace_durably
 from frostline_controller.run.journal import Journal
 from frostline_rpc.auth import OPERATOR, Tokens
 
@@ -140,3 +140,18 @@ def test_a_damaged_line_of_a_journal_is_named(tmp_path: Path) -> None:
         list(made.lines())
     assert len(str(caught.value)) < 300
     made.close()
+
+
+def test_drafts_of_killed_writers_are_removed_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda *given, **more: None)  # a killed writer cleans up nothing
+        patch.setattr(os, "replace", lambda *given: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(OSError, match="killed"):
+            replace_durably(tmp_path / "state.json", "half")
+    others = [tmp_path / name for name in ("state.json", ".hidden", ".state.json.new")]
+    for other in others:
+        other.write_text("kept")
+    assert len(list(tmp_path.iterdir())) == 4
+    remove_drafts(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(others)
+    remove_drafts(tmp_path / "nowhere")

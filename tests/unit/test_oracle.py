@@ -41,6 +41,15 @@ def test_accumulated_gradient_is_the_whole_batch_gradient(family: str, dtype: to
     assert gap <= BOUNDS[dtype], f"{family} {dtype}: {gap:.3g} > {BOUNDS[dtype]}"
 
 
+@pytest.mark.parametrize("family", ["gpt2_tied", "llama"])
+def test_a_gradient_gathered_cell_by_cell_is_the_whole_batch_gradient(family: str) -> None:
+    batch = small_batch(family, 24, padding_rows=3, dtype=torch.float64)
+    reference = whole_batch_gradient(small_model(family, torch.float64), batch)
+    cells = replace(RECIPE, cells=(0, 1, 10, 12, 16))
+    gap = relative_gap(accumulated_gradient(small_model(family, torch.float64), batch, cells), reference)
+    assert gap <= BOUNDS[torch.float64]
+
+
 def test_a_gradient_said_to_vanish_does_so_in_float64() -> None:
     model = small_model("bert_question_answering", torch.float64)
     gradient = whole_batch_gradient(model, small_batch("bert_question_answering", 24, dtype=torch.float64))

@@ -17,6 +17,7 @@ from frostline_trainer.step.building import stage_settings
 from frostline_trainer.step.chunks import Inputs
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.one_unit import OneUnit
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.unit_kinds import first_of_its_kind
 from frostline_trainer.step.unit_state import lent_to
@@ -109,20 +110,20 @@ class _Measuring:
         entry = self._hidden.detach().requires_grad_() if self._hidden is not None else None
         if not weighed:
             started = self._now()
-            root = self._forward(stage, entry, is_head)
+            run, output = self._forward(stage, entry, is_head)
             middle = self._now()
-            _backward(root, is_head)
+            run.backward(None if is_head else torch.ones_like(output))
             return _Turn(middle - started, self._now() - middle)
         with metered(self._context.device) as meter:
-            root = self._forward(stage, entry, is_head)
+            run, output = self._forward(stage, entry, is_head)
             kept = meter.now
-            _backward(root, is_head)
-            return _Turn(0.0, 0.0, kept, meter.peak - kept, root.detach())
+            run.backward(None if is_head else torch.ones_like(output))
+            return _Turn(0.0, 0.0, kept, meter.peak - kept, output)
 
-    def _forward(self, stage: Stage, entry: torch.Tensor | None, is_head: bool) -> torch.Tensor:
-        """Where the backward begins: the output, or the loss."""
-        score = self._loss if is_head else None
-        return stage.run_trainable(entry, self._inputs, 0, 0, score)
+    def _forward(self, stage: Stage, entry: torch.Tensor | None, is_head: bool) -> tuple[OneUnit, torch.Tensor]:
+        """What goes backward next, and its output, or the loss."""
+        run = OneUnit(stage, self._inputs, entry, self._loss if is_head else None, self._context.grid)
+        return run, run.forward()
 
     def _loss(self, logits: torch.Tensor, inputs: Inputs) -> torch.Tensor:
         return self._context.task.loss(logits, inputs, self._counts)
@@ -131,12 +132,6 @@ class _Measuring:
         if self._context.device.type == "cuda" and torch.cuda.is_available():
             torch.cuda.synchronize(self._context.device)
         return self._clock()
-
-
-def _backward(root: torch.Tensor, is_head: bool) -> None:
-    """From the loss, or from the output; an embedding that never learns has none."""
-    if root.requires_grad:
-        root.backward(None if is_head else torch.ones_like(root))
 
 
 def _bytes_of(parameters: Iterable[torch.Tensor]) -> int:

@@ -28,6 +28,14 @@
 {{- if and (int64 $training.loss_chunk_tokens) (ne .Values.task.kind "language_modeling") }}
 - training.loss_chunk_tokens is {{ int64 $training.loss_chunk_tokens }} and task.kind is {{ .Values.task.kind }}, which has no loss a token: set it to 0
 {{- end }}
+{{- $cells := 1 -}}
+{{- if kindIs "slice" $training.token_cells -}}{{- $cells = len $training.token_cells -}}{{- else -}}{{- $cells = int $training.token_cells -}}{{- end -}}
+{{- if and (gt $cells 1) (ne .Values.task.kind "language_modeling") }}
+- training.token_cells makes {{ $cells }} cells and task.kind is {{ .Values.task.kind }}, which is not per token: set it to 1
+{{- end }}
+{{- if gt (int ($placement.slices | default 1)) $cells }}
+- placement.slices is {{ int $placement.slices }} and training.token_cells makes {{ $cells }} cells, of which a slice holds at least one: lower it or raise token_cells
+{{- end }}
 {{- if and .Values.model.path .Values.model.hub }}
 - model.path is {{ .Values.model.path | quote }} and model.hub is {{ .Values.model.hub | quote }}: give one of them
 {{- end }}

@@ -66,6 +66,7 @@ def plan(release: Release, arguments: argparse.Namespace) -> int:
     print(
         f"generation {state.current.generation}, shape {in_words(placement.degrees)}, "
         f"schedule {placement.schedule}, stage bounds {list(placement.stage_bounds)}"
+        + (f", slices {list(placement.slices)}" if placement.slices else "")
     )
     for worker_id in placement.workers:
         units = placement.units_of(worker_id)

@@ -125,7 +125,8 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
     pinned = situation.pinned
     if pinned is not None:
         degrees = {f"{axis}_degree": degree for axis, degree in pinned.degrees.items()}
-        section = section.model_copy(update=degrees | pinned.model_dump(include={"schedule", "virtual_stages"}))
+        slices = {} if pinned.slices is None else {"slices": pinned.slices}
+        section = section.model_copy(update=degrees | slices | pinned.model_dump(include={"schedule", "virtual_stages"}))
         elastic = elastic.model_copy(update={"pipeline": True, "replicas": True})
     if situation.memory_limit_bytes:
         known = section.worker_memory_bytes or situation.memory_limit_bytes
@@ -164,6 +165,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         exact_numerics=job.training.numerics == "exact",
         optimizer_seconds_per_byte=situation.optimizer_seconds_per_byte,
         base_bytes=_communicator_bytes(job, situation),
+        token_cells=job.training.num_cells,
         never_learnt=min(situation.never_learnt, situation.freeze_point),
     )
 

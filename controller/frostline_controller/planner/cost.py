@@ -6,7 +6,8 @@ ones, and its sends. A replica of m micro-batches fills and drains the pipeline 
     step = sum_i x_i / v + max_i [ (m - 1/v) * x_i + exchange_i + optimizer_i ] + vote        (1F1B; v virtual stages a rank)
 
 with v = 1 and one replica the usual sum + (m - 1) * max; with v > 1 the bubble shrinks by v (arXiv 2104.04473, section 2.2).
-The bubble and the micro-batches in flight are the schedule's own figures (`frostline_contract.schedules`).
+The bubble and the micro-batches in flight are the schedule's own figures (`frostline_contract.schedules`). Where
+micro-batches pass in slices, the bubble is that of as many more and smaller micro-batches.
 """
 
 from dataclasses import dataclass
@@ -229,7 +230,8 @@ def step_cost(
     figures = schedule_named(schedule).known_figures
     forward = by_rank(model.compute - model.backward) / speed + sends / 2
     backward = by_rank(model.backward) / speed + sends / 2
-    parts["bubble"] = figures.bubble(critical, forward.tolist(), backward.tolist(), virtual, m)
+    slices = inputs.num_slices(pp_degree, schedule)
+    parts["bubble"] = figures.bubble(critical, (forward / slices).tolist(), (backward / slices).tolist(), virtual, m * slices)
     parts["exchange"] = float(exchange[critical]) + model.tie_seconds(pp_degree)
     parts["optimizer"] = float(optimizer[critical])
     parts["vote"] = model.vote_seconds(shape.world_size)

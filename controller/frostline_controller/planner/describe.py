@@ -20,6 +20,7 @@ def describe(planned: PlannedPlacement, inputs: PlanInputs) -> str:
         f"{in_words(placement.degrees)}{virtual}, {placement.schedule}, "
         f"{len(placement.workers)} workers, {len(planned.spares)} spare; "
         f"freeze point {inputs.freeze_point} of {inputs.num_units}",
+        *_cells(planned, inputs),
         f"predicted step {_seconds(cost.total_seconds)}, {rate:,.1f} samples/s, at most {_bytes(cost.peak_bytes)} a worker",
         "",
         *_picture(planned, inputs),
@@ -34,6 +35,15 @@ def describe(planned: PlannedPlacement, inputs: PlanInputs) -> str:
     if planned.uncovered_stages:
         lines.append(f"{planned.uncovered_stages} stages have all owners in one failure domain")
     return "\n".join(lines)
+
+
+def _cells(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
+    """How token cells travel; nothing where sequences are computed as a whole."""
+    slices = planned.placement.slices
+    if inputs.token_cells == 1:
+        return []
+    together = f"{len(slices)} slices of {', '.join(map(str, slices))} cells" if slices else "one slice"
+    return [f"{inputs.token_cells} token cells a sequence, which travel in {together}"]
 
 
 def as_json(planned: PlannedPlacement) -> dict[str, Any]:

@@ -208,6 +208,7 @@ def plan_inputs(
         exact_numerics=job.training.numerics == "exact",
         optimizer_seconds_per_byte=hardware.optimizer_seconds_per_byte,
         base_bytes=most_communicator_bytes(devices) if hardware.name == "gpu" and job.placement.backend != "gloo" else 0,
+        token_cells=job.training.num_cells,
         never_learnt=min(freeze_point, initial),
     )
 

@@ -10,6 +10,7 @@ from frostline_contract.job import Job
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.plan import Placement
+from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
 
@@ -52,6 +53,7 @@ class PlanInputs:
     boundary_bytes_per_sample: one sample's hidden activation. exact_numerics: gradients are summed over the fixed tree.
     optimizer_seconds_per_byte: an optimizer step's time for a byte of trainable weights. base_bytes: memory of a worker
     that holds no unit: communicators. cache_use: the job's cache.use. uncacheable: why nothing may be cached, or empty.
+    token_cells: cells of each sequence.
     never_learnt: units frozen since step 1, which have no moments.
     """
 
@@ -84,6 +86,7 @@ class PlanInputs:
     exact_numerics: bool = True
     optimizer_seconds_per_byte: float = 5e-10
     base_bytes: int = 0
+    token_cells: int = 1
     never_learnt: int = 0
 
     def __post_init__(self) -> None:
@@ -152,6 +155,12 @@ class PlanInputs:
         """
         whole = all(size > 0 and gcd(size, pp_degree) == pp_degree for size in self.machine_sizes)
         return self.near_link if self.near_link is not None and whole else self.link
+
+    def num_slices(self, pp_degree: int, schedule: str) -> int:
+        """Slices in which each micro-batch passes a pipeline of this depth."""
+        if pp_degree == 1 or self.token_cells == 1 or not schedule_named(schedule).takes_slices:
+            return 1
+        return min(self.placement.slices or self.token_cells, self.token_cells)
 
     @cached_property
     def speeds(self) -> tuple[float, ...]:

@@ -10,6 +10,7 @@ from frostline_controller.planner.cost import CostModel, StepCost, step_cost
 from frostline_controller.planner.cuts import StageCosts, refined_bounds
 from frostline_controller.planner.inputs import replica_speeds
 from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.shapes import cells_by_slice
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def finish(
         degrees=shape.degrees, virtual_stages=shape.virtual_stages, stage_bounds=option,
         leaf_bounds=leaf_bounds, workers=assignment.workers, schedule=chosen.schedule, use_cache=model.use_cache,
         predicted_step_seconds=cost.total_seconds, predicted_peak_bytes=round(cost.peak_bytes),
+        slices=cells_by_slice(inputs, shape.pp_degree, chosen.schedule),
     )  # fmt: skip
     return PlannedPlacement(placement, cost, assignment.spares, alternatives, reason, cache_reason,
                             assignment.moved_bytes if inputs.current else 0,

@@ -107,7 +107,8 @@ def _least_seconds(model: CostModel, limits: ShapeLimits, dp: int) -> float:
         if allowed:
             depths = np.array(allowed)
             exchange = model.exchange(model.gradient_bytes[-1] / depths, leaf_bounds)
-            fill = (model.compute[-1] / inputs.speeds[0] + 2 * (depths * virtual - 1) * model.least_send_seconds) / virtual
+            parts = virtual * inputs.num_slices(2, "1f1b")
+            fill = (model.compute[-1] / inputs.speeds[0] + 2 * (depths * virtual - 1) * model.least_send_seconds) / parts
             if inputs.placement.schedule != "auto" and not schedule_named(inputs.placement.schedule).known_figures.fills:
                 fill = 0.0
             least = min(least, float((fill + _least_pace(model, depths, longest, virtual) + exchange).min()))
@@ -142,7 +143,8 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candida
             pace = _least_pace(model, np.array(group), longest, virtual)
             for pp, least in zip(group, pace, strict=True):
                 sends = 2 * (pp * virtual - 1) * model.least_send_seconds
-                fill = (float(model.compute[-1]) / fastest + sends) / virtual if costs.figures.fills else 0.0
+                parts = virtual * inputs.num_slices(pp, schedule)
+                fill = (float(model.compute[-1]) / fastest + sends) / parts if costs.figures.fills else 0.0
                 bound = fill + max(float(least), table.bottleneck(pp * virtual))
                 if bound < float("inf"):
                     found.append(_Candidate(bound / inputs.samples_of_step(dp), pp, dp, virtual, table))

@@ -1,6 +1,7 @@
 """Which shapes are allowed: the rectangle's arithmetic, the job's pins and the elasticity switches."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from frostline_controller.planner.cost import replica_micro_batches
 from frostline_controller.planner.inputs import PlanInputs
@@ -91,10 +92,17 @@ def pp_choices(inputs: PlanInputs, limits: ShapeLimits, dp: int) -> list[int]:
     return list(range(1, most + 1))
 
 
+def cells_by_slice(inputs: PlanInputs, pp: int, schedule: str) -> tuple[int, ...]:
+    """How many token cells each slice holds: an even share; () where all travel in one."""
+    count = inputs.num_slices(pp, schedule)
+    bounds = [number * inputs.token_cells // count for number in range(count + 1)]
+    return tuple(high - low for low, high in pairwise(bounds)) if count > 1 else ()
+
+
 def schedules_for(inputs: PlanInputs, pp: int, dp: int) -> list[tuple[str, int]]:
     """(schedule, virtual stages) that can run this shape.
 
-    1F1B needs as many micro-batches in every replica as stages; interleaved also needs whole rounds (a multiple of
+    1F1B needs as many slices of micro-batches in every replica as stages; interleaved also needs whole rounds (a multiple of
     max(1, m // pp), as torch.distributed.pipelining has it) and trainable units for pp * v stages. auto takes 1F1B, which
     is never slower than GPipe and holds less, where it can run; interleaved too where virtual_stages > 1. One stage needs
     no schedule. A pinned interleaved falls back to 1F1B where it has too few units or micro-batches left.
@@ -105,8 +113,8 @@ def schedules_for(inputs: PlanInputs, pp: int, dp: int) -> list[tuple[str, int]]
     counts = replica_micro_batches(inputs, deal_by_speed(inputs.reduction_leaves, [1.0] * dp))
     if pinned == "gpipe":
         return [("gpipe", 1)]
-    one_forward_one_backward = min(counts) >= pp
-    interleaved = virtual > 1 and pp * virtual <= inputs.trainable_units and one_forward_one_backward
+    one_forward_one_backward = min(counts) * inputs.num_slices(pp, "1f1b" if pinned == "auto" else pinned) >= pp
+    interleaved = virtual > 1 and pp * virtual <= inputs.trainable_units and min(counts) >= pp
     interleaved = interleaved and all(m % (m // pp) == 0 for m in counts)
     if pinned == "auto":
         base = [("1f1b" if one_forward_one_backward else "gpipe", 1)]

@@ -152,7 +152,7 @@ class Adapting:
         if facts.calendar.due_before(one.step) > known:
             return
         pinned = PinnedShape(
-            degrees=one.degrees, schedule=one.schedule, virtual_stages=one.virtual_stages,
+            degrees=one.degrees, schedule=one.schedule, virtual_stages=one.virtual_stages, slices=one.slices,
             from_step=one.step, freeze_point=open_window(facts, one.step).freeze_point,
         )  # fmt: skip
         await store.commit(pinned=pinned, reshapes_done=done + 1)

@@ -76,11 +76,15 @@ class RunIdentity(Frozen):
 
 
 class PinnedShape(Shaped):
-    """A shape by command; it holds until the freeze point is no longer `freeze_point`. from_step: first step that may switch."""
+    """A shape by command; it holds until the freeze point is no longer `freeze_point`. from_step: first step that may switch.
+
+    slices: of each micro-batch; None: as the job says.
+    """
 
     degrees: Degrees
     schedule: str = "1f1b"
     virtual_stages: int = 1
+    slices: int | None = None
     from_step: int = 0
     freeze_point: int = 0
 

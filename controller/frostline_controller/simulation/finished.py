@@ -45,15 +45,15 @@ class FinishedRun:
             return known
         return statistics[0].last_step * self.job.training.batch_size
 
-    def own_cluster(self) -> Cluster:
+    def own_cluster(self, job: Job) -> Cluster:
         """This machine's cores as a cluster of the run's workers, with the links that they measured."""
-        job, profile = self.job, self.profile
+        profile = self.profile
         seconds = [event.seconds for event in self.data.events if event.kind == "reshape" and event.seconds > 0]
         slots = parallel_slots(job, os.cpu_count() or 1) if profile.device == "cpu" else None
-        link = profile.link or LinkProfile()
+        link, price = profile.link or LinkProfile(), job.cluster.price_per_worker_hour or 0.0
         return Cluster(
             name="this machine",
-            nodes=(NodeGroup(count=job.placement.workers, devices=1),),
+            nodes=(NodeGroup(count=job.placement.workers, devices=1, price_per_device_hour=price),),
             device=DeviceSection(
                 name=profile.device,
                 kind="cpu" if profile.device == "cpu" else "gpu",

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
 from frostline_contract.learning_rate import learning_rate
@@ -82,9 +83,9 @@ def by_policy(
     statistics: list[IntervalStatistics] = []
     decisions: list[Decision] = []
     changes: list[Change] = []
-    number = 1
+    initial, number = initial_freeze_point(job, num_units), 1
     while job.elastic.freeze and calendar.effective_step(number) <= calendar.total_steps and (not kept or number <= len(kept)):
-        in_force = _in_force(decisions, calendar.last_step_of(number))
+        in_force = _in_force(decisions, calendar.last_step_of(number), initial)
         read = kept[number - 1] if kept else _stand_in(job, num_units, calendar, number, in_force)
         statistics.append(read.model_copy(update={"number": number, "lineage": 0, "freeze_point": in_force}))
         decision = decide(FreezeInputs.of_job(job, num_units, calendar, statistics, decisions, tied))
@@ -99,8 +100,8 @@ def by_policy(
     return History(tuple(changes), f"policy {policy}, " + ("on a finished run's statistics" if kept else "caps and rails alone"))
 
 
-def _in_force(decisions: Sequence[Decision], step: int) -> int:
-    return next((decision.freeze_point for decision in reversed(decisions) if decision.effective_step <= step), 0)
+def _in_force(decisions: Sequence[Decision], step: int, initial: int) -> int:
+    return next((decision.freeze_point for decision in reversed(decisions) if decision.effective_step <= step), initial)
 
 
 def _stand_in(job: Job, num_units: int, calendar: DecisionCalendar, number: int, freeze_point: int) -> IntervalStatistics:

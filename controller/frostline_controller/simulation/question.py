@@ -66,7 +66,7 @@ def answer(question: Question) -> Answer:
     """Simulate. Raises ValueError where something is missing or does not go together."""
     run = question.run
     job = question.job or (run.job if run is not None else None)
-    cluster = question.cluster or (run.own_cluster() if run is not None else None)
+    cluster = question.cluster or (run.own_cluster(job) if run is not None and job is not None else None)
     if job is None or cluster is None:
         raise ValueError("a simulation needs a job (-f JOB) and a cluster (--cluster FILE), or a finished run")
     if question.all_devices:

@@ -5,12 +5,14 @@ What the controller would do is done by its own functions: `choose_placement` wi
 which steps have passed, what the cache holds, who is held, and what it all took.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
+from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.job import Job
 from frostline_contract.plan import Placement
+from frostline_controller.decisions.initial import check_initial_units
 from frostline_controller.planner.adapter import Choice, Situation, choose_placement, plan_inputs
 from frostline_controller.planner.cheapest import cheapest_placement
 from frostline_controller.planner.cost import StepCost, placement_cost
@@ -134,7 +136,7 @@ class _Books:
     def __init__(self, job: Job, world: World, length: Length) -> None:
         self.job, self.world, self.length = job, world, length
         self.step, self.samples, self.clock = 0, 0, 0.0
-        self.freeze_point = 0
+        self.freeze_point = self.never_learnt = initial_freeze_point(job, world.num_units)
         self.placement: Placement | None = None
         self.start: dict[str, int] = {}
         self.held = len(world.workers)
@@ -146,7 +148,7 @@ class _Books:
     def choose(self, freeze_point: int) -> tuple[str, float]:
         """Take the freeze point and, where it pays, another placement. Returns (why, seconds that the switch stops training)."""
         before, changed = self.placement, freeze_point != self.freeze_point
-        self.freeze_point = freeze_point
+        self.freeze_point, self.never_learnt = freeze_point, min(self.never_learnt, freeze_point)
         choice = self._asked()
         due = self.job.placement.reshape_every_freeze and changed
         reason = f"{choice.verdict}; {choice.reason}" if choice.verdict and not due else choice.reason
@@ -172,7 +174,8 @@ class _Books:
 
     def _situation(self) -> Situation:
         left = max(0, self.length.steps - self.step)
-        return self.world.situation(self.job, self.freeze_point, self.placement, self.start, left, self.held)
+        now = self.world.situation(self.job, self.freeze_point, self.placement, self.start, left, self.held)
+        return replace(now, never_learnt=self.never_learnt)
 
     # ---- passing time
 
@@ -229,9 +232,11 @@ def replay(job: Job, world: World, history: History, length: Length) -> Replay:
             f"freeze point {history.deepest()} ({history.source}) is beyond the model's {world.num_units} units; at most "
             f"{world.num_units - 1}, since the head always learns"
         )
+    check_initial_units(job.initial_freeze_point, world.num_units)
     books = _Books(job, world, length)
     changes = list(history.changes)
-    reason, reshape_seconds = books.choose(_take_due(changes, books.step, books.samples, world.train_samples, 0))
+    first = _take_due(changes, books.step, books.samples, world.train_samples, books.freeze_point)
+    reason, reshape_seconds = books.choose(first)
     while True:
         samples_of_step = books.cost().samples
         left = length.left(books.step, books.samples, samples_of_step)

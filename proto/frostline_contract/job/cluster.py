@@ -30,6 +30,11 @@ class PlacementSection(Section):
     )
     schedule: str = live("auto", doc="gpipe, 1f1b, interleaved_1f1b, an entry point's of frostline.schedules, or auto.")
     virtual_stages: int = live(1, ge=1, le=8, doc="Stages a rank with interleaved_1f1b.")
+    slices: int | None = live(
+        None,
+        ge=1,
+        doc="Parts of a micro-batch that travel along a pipeline one behind the other, at most training.token_cells of them; null: one a cell.",
+    )
     planner: Literal["optimal", "paper_greedy"] = live(
         "optimal", doc="paper_greedy: the paper's partitioner and compression rule."
     )
@@ -151,6 +156,7 @@ class ScheduledReshape(Section):
     dp_degree: int = fixed(ge=1, doc="Replicas.")
     schedule: str = fixed("1f1b", doc="Schedule.")
     virtual_stages: int = fixed(1, ge=1, doc="Stages a rank.")
+    slices: int | None = fixed(None, ge=1, doc="As placement.slices; null: as there.")
 
     @property
     def degrees(self) -> dict[str, int]:

@@ -56,6 +56,24 @@ class Job(Section):
                 f"training.loss_chunk_tokens is {self.training.loss_chunk_tokens} and task.kind is {self.task.kind}, which has no loss "
                 "a token; set it to 0"
             )
+        if self.training.has_cells and self.task.kind != "language_modeling":
+            raise ValueError(
+                f"training.token_cells is {self.training.token_cells} and task.kind is {self.task.kind}, which is not per token; "
+                "set it to 1"
+            )
+        if self.training.has_cells and self.model.adapters is not None:
+            raise ValueError(
+                f"training.token_cells is {self.training.token_cells} and model.adapters is given; adapters compute whole sequences: "
+                "set token_cells to 1"
+            )
+        asked = {"placement.slices": self.placement.slices}
+        asked |= {f"reshapes.{index}.slices": reshape.slices for index, reshape in enumerate(self.reshapes)}
+        for name, slices in asked.items():
+            if (slices or 1) > self.training.num_cells:
+                raise ValueError(
+                    f"{name} is {slices} and training.token_cells makes {self.training.num_cells} cells, of which a slice holds at "
+                    "least one; lower it or raise token_cells"
+                )
         if self.placement.backend == "nccl" and self.training.device == "cpu":
             raise ValueError("placement.backend is nccl and training.device is cpu; NCCL needs GPUs: use auto or gloo")
         pods = self.placement.pods

@@ -78,6 +78,12 @@ class TrainingSection(Section):
         doc="Tokens of each sample for which the head and the loss are computed at once, for large vocabularies; part of the "
         "numerics; 0: all. Language modeling only.",
     )
+    token_cells: int | tuple[int, ...] = fixed(
+        1,
+        later=True,
+        doc="Cells that the tokens of each sequence are computed in, one after another: 1: none; a number: so many of equal FLOPs; a "
+        "list: their lengths. Part of the numerics. Language modeling with a causal family only.",
+    )
     numerics: Literal["exact", "fast"] = fixed(
         "exact", doc="exact: placement changes no bit (docs/protocols.md 1). fast: the library's all-reduce, equal to rounding."
     )
@@ -112,7 +118,38 @@ class TrainingSection(Section):
                 f"{self.num_microbatches} micro-batches (batch_size {self.batch_size} / micro_batch_size {self.micro_batch_size}) are "
                 f"fewer than reduction_leaves {self.reduction_leaves}; lower reduction_leaves to a power of two <= {self.num_microbatches}"
             )
+        self._check_cells()
         return self
+
+    def _check_cells(self) -> None:
+        if not self.token_cells or min(self.cell_lengths, default=self.token_cells) < 1:
+            raise ValueError(
+                f"token_cells is {self.token_cells}; give a number of cells from 1 on, or a list of lengths from 1 on"
+            )
+        if self.has_cells and self.loss_chunk_tokens:
+            raise ValueError(
+                f"token_cells is {self.token_cells} and loss_chunk_tokens is {self.loss_chunk_tokens}; head and loss are computed cell "
+                "by cell already: set loss_chunk_tokens to 0"
+            )
+        if self.has_cells and self.compile:
+            raise ValueError(
+                f"token_cells is {self.token_cells} and compile is true; cells are not compiled: set one of them back"
+            )
+
+    @property
+    def cell_lengths(self) -> tuple[int, ...]:
+        """The list of token_cells; empty where it is a number."""
+        return () if isinstance(self.token_cells, int) else self.token_cells
+
+    @property
+    def num_cells(self) -> int:
+        """Cells of a sequence; 1: it is computed as a whole."""
+        return self.token_cells if isinstance(self.token_cells, int) else len(self.token_cells)
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether sequences are computed cell by cell."""
+        return self.num_cells > 1
 
     @property
     def automatic(self) -> tuple[str, ...]:

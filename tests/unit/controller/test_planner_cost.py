@@ -45,6 +45,14 @@ def test_interleaving_divides_the_bubble_by_the_virtual_stages():
     assert interleaved.parts["forward"] == pytest.approx(plain.parts["forward"], rel=1e-6)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_slices_divide_the_bubble(schedule):
+    case = inputs(4, 4, link=FREE_LINK, optimizer_seconds_per_byte=0.0)
+    whole, cells = (cost(replace(case, token_cells=count), (0, 1, 2, 3, 4), schedule=schedule) for count in (1, 4))
+    assert cells.parts["bubble"] == pytest.approx(whole.parts["bubble"] / 4, rel=1e-6)
+    assert cells.parts["forward"] == pytest.approx(whole.parts["forward"], rel=1e-6)
+
+
 def test_gpipe_pays_for_the_largest_forward_and_the_largest_backward():
     # stage 0: a frozen unit of 0.10 s and a trainable one of 0.01 + 0.02 s; stage 1: two trainable units, 0.02 + 0.04 s
     units = [unit(0.10), unit(0.01), unit(0.01), unit(0.01)]

@@ -1,5 +1,7 @@
 """What a plan costs follows the schedule's own figures, or those counted from its operations: never another schedule's."""
 
+from dataclasses import replace
+
 import pytest
 
 from frostline_contract.job import parse_job
@@ -7,6 +9,7 @@ from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.schedule_figures import Figures
 from frostline_contract.schedules import BUILT_IN, Schedule, gpipe
 from frostline_controller.planner.adapter import check_shapes
+from frostline_controller.planner.describe import describe
 from frostline_controller.planner.search import make_plan
 from tests.unit.controller.planner_cases import inputs
 from tests.unit.controller.synthetic_run import job_values
@@ -23,6 +26,34 @@ def test_an_own_schedule_without_figures_is_counted_and_not_taken_for_1f1b(monke
     assert own.cost.total_seconds == pytest.approx(all_first.cost.total_seconds)
     assert "schedule own brings no figures: its bubble and memory are counted from its operations" in own.reason
     assert "figures" not in one.reason
+
+
+def test_cells_travel_in_slices_where_there_is_a_pipeline_to_fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slices(pp_degree: int, schedule: str = "auto", asked: int | None = None) -> tuple[int, ...]:
+        section = PlacementSection(workers=4, pp_degree=pp_degree, dp_degree=1, schedule=schedule, slices=asked)
+        return make_plan(inputs(8, 4, placement=section, token_cells=5)).placement.slices
+
+    monkeypatch.setitem(BUILT_IN, "own", Schedule(lambda *shape: gpipe(*shape)))
+    assert [slices(4), slices(4, asked=2), slices(4, asked=1), slices(1)] == [(1,) * 5, (2, 3), (), ()]
+    assert slices(4, "own") == ()
+
+
+def test_a_plan_says_how_cells_travel() -> None:
+    def said(token_cells: int, pp_degree: int) -> list[str]:
+        known = inputs(8, 4, placement=PlacementSection(workers=4, pp_degree=pp_degree, slices=2), token_cells=token_cells)
+        return [line for line in describe(make_plan(known), known).splitlines() if "cells" in line]
+
+    assert said(1, 4) == []
+    assert said(3, 4) == ["3 token cells a sequence, which travel in 2 slices of 1, 2 cells"]
+    assert said(3, 1) == ["3 token cells a sequence, which travel in one slice"]
+
+
+def test_one_forward_one_backward_needs_as_many_slices_as_stages() -> None:
+    def schedule(token_cells: int) -> str:
+        few = inputs(8, 4, num_microbatches=2, reduction_leaves=2, placement=PlacementSection(workers=4, pp_degree=4))
+        return make_plan(replace(few, token_cells=token_cells)).placement.schedule
+
+    assert [schedule(1), schedule(2)] == ["gpipe", "1f1b"]
 
 
 def test_an_own_schedules_figures_decide_what_fits_and_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,6 +147,17 @@ def test_the_policy_decides_as_it_does_in_a_run() -> None:
     assert [span.freeze_point for span in cap_alone.spans if span.reason] == [0, 3, 5, 6, 7]
 
 
+def test_what_the_job_freezes_from_the_start_is_frozen_and_cached_from_the_start() -> None:
+    early = job(
+        freeze={"initial_units": 3, "policy": {"name": "manual", "points": {5: 5}}, "rails": {"off": ALL_RAILS.split(", ")}}
+    )
+    found = simulated(job=early, arms=("static", "job"))
+    assert [span.freeze_point for span in the_job(found).spans if span.reason] == [3, 5]
+    assert the_job(found).spans[0].placement.use_cache
+    assert found.simulation.arms["static"].spans[0].freeze_point == 0
+    assert the_job(found).seconds < found.simulation.arms["static"].seconds
+
+
 def test_arms_differ_by_their_parts() -> None:
     arms = ("static", "freezing", "pipeline", "cache", "elastic")
     found = simulated(points={2.0: 5}, arms=arms, job=job(placement={"workers": 4, "pp_degree": None, "initial_pp_degree": 4}))

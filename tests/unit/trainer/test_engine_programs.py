@@ -30,6 +30,38 @@ def test_every_schedule_has_sound_programs_whatever_is_frozen(name: str, pp_degr
     assert checked == 7 * pp_degree * (pp_degree * virtual_stages + 1)
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_schedule_has_sound_programs_over_slices_whatever_is_frozen(name: str) -> None:
+    checked = 0
+    for pp_degree, virtual_stages in ((1, 1), (2, 1), (4, 1), *([(2, 2), (3, 2)] if name != "1f1b" else [])):
+        for num_microbatches in (1, 2, 5):
+            for slices in (2, 3, 4):
+                for first_learning in range(pp_degree * virtual_stages):
+                    shape = StepShape(pp_degree, virtual_stages, num_microbatches, first_learning, slices=slices)
+                    programs = checked_programs(BUILT_IN[name], shape, (num_microbatches,))
+                    checked += sum(kinds(program).count("b") for program in programs) // (num_microbatches * slices)
+    assert checked == 9 * sum(stages * (stages + 1) // 2 for stages in ((1, 2, 4) if name == "1f1b" else (1, 2, 4, 4, 6)))
+
+
+def test_what_enters_a_stage_below_which_nothing_learns_comes_once_and_whole() -> None:
+    programs = lower(BUILT_IN["1f1b"], StepShape(4, 1, 2, first_learning=2, slices=3))
+    sent = [[one.message for one in program.compute if one.kind is Kind.SEND] for program in programs]
+    assert [len(messages) for messages in sent] == [2, 2, 6, 6]
+    assert [kinds(program).count("f") for program in programs] == [2, 2, 6, 6]
+    assert all(message.slice == 0 for messages in sent[:2] for message in messages)
+
+
+def test_over_slices_one_forward_one_backward_holds_few_of_them() -> None:
+    """Seq1F1B: the most slices that a rank holds are one for each rank behind it and those of a micro-batch, whatever M is."""
+    for pp_degree, num_microbatches, slices in ((4, 8, 4), (3, 5, 2), (2, 2, 3)):
+        for pp_rank in range(pp_degree):
+            held = most = 0
+            for operation in BUILT_IN["1f1b"].operations(pp_rank, pp_degree, 1, num_microbatches, slices):
+                held += 1 if operation.kind is Kind.FORWARD else -1
+                most = max(most, held)
+            assert most == min(num_microbatches * slices, pp_degree - pp_rank + slices - 1)
+
+
 def kinds(program: Program) -> str:
     """One letter an operation of a program: f, b, i, w, s, r."""
     return "".join(instruction.kind[0] for instruction in program.compute)
@@ -82,7 +114,7 @@ def split(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: i
     return [Operation(kind, pp_rank, m) for kind in steps for m in range(num_microbatches)]
 
 
-def sliced(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int) -> list[Operation]:
+def sliced(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 2) -> list[Operation]:
     """Two slices a micro-batch: forward in ascending order, backward in descending order."""
     forwards = [Operation(Kind.FORWARD, pp_rank, m, part) for m in range(num_microbatches) for part in (0, 1)]
     return forwards + [Operation(Kind.BACKWARD, pp_rank, m, part) for m in range(num_microbatches) for part in (1, 0)]
@@ -90,7 +122,8 @@ def sliced(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: 
 
 @pytest.mark.parametrize("order", [split, sliced])
 def test_split_backwards_and_slices_lower_to_sound_programs(order: Callable[..., list[Operation]]) -> None:
-    programs = checked_programs(Schedule(order), StepShape(3, 1, 4, slices=2 if order is sliced else 1), (2, 2))
+    slices = 2 if order is sliced else 1
+    programs = checked_programs(Schedule(order, takes_slices=slices > 1), StepShape(3, 1, 4, slices=slices), (2, 2))
     assert all(kinds(program)[-1] in "wbs" for program in programs)
     gradients = [one for one in programs[1].compute if one.kind is Kind.SEND and one.carried is Carried.GRADIENT]
     assert len(gradients) == 4 * (2 if order is sliced else 1)
@@ -101,7 +134,33 @@ def test_slices_the_wrong_way_round_are_found() -> None:
         return sorted(sliced(*shape), key=lambda one: (one.kind is Kind.BACKWARD, one.micro_batch, one.slice))
 
     with pytest.raises(ValueError, match=r"waits for ever.*backward of micro-batch 0 on stage 0 comes before .* slice 1"):
-        checked_programs(Schedule(backwards), StepShape(2, 1, 2, slices=2), (1, 1))
+        checked_programs(Schedule(backwards, takes_slices=True), StepShape(2, 1, 2, slices=2), (1, 1))
+
+
+def test_a_slice_that_goes_back_before_the_next_one_went_forward_is_found() -> None:
+    """Its keys and values would get no gradient from the slices that read them."""
+
+    def early(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int) -> list[Operation]:
+        steps = [(kind, part) for part in range(slices) for kind in (Kind.FORWARD, Kind.BACKWARD)]
+        return [Operation(kind, pp_rank, m, part) for m in range(num_microbatches) for kind, part in steps]
+
+    with pytest.raises(ValueError, match=r"backward of micro-batch 0 on stage 0 comes before backward of micro-batch 0 slice 1"):
+        checked_programs(Schedule(early, takes_slices=True), StepShape(1, 1, 2, slices=2), (1, 1))
+
+
+def test_slices_of_two_micro_batches_in_turn_are_found() -> None:
+    def in_turn(*shape: int) -> list[Operation]:
+        backwards = [one for one in sliced(*shape) if one.kind is Kind.BACKWARD]
+        forwards = [one for one in sliced(*shape) if one.kind is Kind.FORWARD]
+        return forwards + sorted(backwards, key=lambda one: (-one.slice, one.micro_batch))
+
+    with pytest.raises(ValueError, match=r"closes the gradient of micro-batch 0 slice 0 .* not right before it that of slice 1"):
+        checked_programs(Schedule(in_turn, takes_slices=True), StepShape(1, 1, 2, slices=2), (1, 1))
+
+
+def test_a_schedule_that_takes_no_slices_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"placement.slices is 2 and the schedule takes none .* set it to 1"):
+        checked_programs(Schedule(split), StepShape(2, 1, 2, slices=2), (1, 1))
 
 
 def test_slices_are_refused_where_stages_compute_whole_micro_batches() -> None:

@@ -19,12 +19,16 @@ class Unit(nn.Module):
     returns the next boundary activation, or the logits in the last unit. Blocks build what else they need, masks and
     rotary angles, from `inputs`, so that one hidden tensor alone crosses a cut.
 
+    A block of a causal family is `forward(x, inputs, cell=None)`: given a cell, x holds its tokens alone, and the block hands
+    their keys and values to `cell.update`, which gives it those of all tokens up to the cell's end. `inputs` stay the sequence's.
+
     A frozen unit stays in eval mode: `train()` on a container of units would otherwise switch its dropout on again.
     """
 
     frozen = False
     position_wise = False
-    """Whether what it gives for a token depends on that token alone: such a head can compute a sample's tokens in chunks."""
+    """Whether what it gives for a token depends on that token alone: such a unit needs no cell, and such a head can compute a
+    sample's tokens in chunks."""
 
     def train(self, mode: bool = True) -> "Unit":
         return super().train(mode and not self.frozen)
@@ -54,7 +58,11 @@ class CutModel:
 
 
 class Family(Protocol):
-    """One kind of transformer. A new one is one file and one line: in the registry, or an entry point of frostline.families."""
+    """One kind of transformer. A new one is one file and one line: in the registry, or an entry point of frostline.families.
+
+    causal (False where it is not said): all units between embedding and head read a sequence's tokens in order, sharing nothing
+    along them but keys and values, and take cells (`Unit`).
+    """
 
     name: str
     tasks: frozenset[str]

@@ -6,8 +6,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.families.base import CutModel, Unit, assemble, attention_block_flops, first_tensor
+from frostline_trainer.families.cells import Cell
 from frostline_trainer.families.configuring import SizeFitter
-from frostline_trainer.families.hugging_face import HuggingFaceFamily, fit_text
+from frostline_trainer.families.hugging_face import HuggingFaceFamily, as_cache, fit_text
 from frostline_trainer.families.masks import causal_mask
 
 
@@ -34,9 +35,9 @@ class Block(Unit):
         self.layer = layer
         self.attention = attention
 
-    def forward(self, x: Tensor | None, inputs: dict[str, Tensor]) -> Tensor:
-        mask = causal_mask(x, inputs.get("attention_mask"), self.attention)
-        return first_tensor(self.layer(x, attention_mask=mask))
+    def forward(self, x: Tensor | None, inputs: dict[str, Tensor], cell: Cell | None = None) -> Tensor:
+        mask = causal_mask(x, inputs.get("attention_mask"), self.attention, cell)
+        return first_tensor(self.layer(x, attention_mask=mask, **as_cache(self.layer, cell)))
 
 
 class Head(Unit):
@@ -55,6 +56,7 @@ class Head(Unit):
 
 class GPT2(HuggingFaceFamily):
     name = "gpt2"
+    causal = True
     config_class = GPT2Config
     model_classes = {"language_modeling": GPT2LMHeadModel}  # noqa: RUF012
 

@@ -1,9 +1,14 @@
 """What the built-in families share: a config class, a model class for each task, and how both meet the data's sizes."""
 
+import inspect
+from functools import cache
+
+from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from frostline_contract.job.data import ModelSection, TaskSection
 from frostline_trainer.data.sizes import DataSizes
+from frostline_trainer.families.cells import Cell
 from frostline_trainer.families.checkpoints import load_checkpoint
 from frostline_trainer.families.configuring import SizeFitter, one_line, read_config
 
@@ -18,6 +23,7 @@ class HuggingFaceFamily:
     name: str
     config_class: type[PretrainedConfig]
     model_classes: dict[str, type[PreTrainedModel]]
+    causal: bool = False
     fresh: tuple[str, ...] = ()
     """Prefixes of parameter names that a checkpoint may lack: heads of other tasks."""
 
@@ -60,6 +66,19 @@ class HuggingFaceFamily:
             raise ValueError(
                 f"task.kind is {task_kind} and model.family {self.name} does {', '.join(sorted(self.tasks))}; change one of them"
             )
+
+
+def as_cache(layer: nn.Module, cell: Cell | None) -> dict[str, Cell]:
+    """The argument by which a layer of transformers is given a cell: 5.x has one name for it, 4.5x two."""
+    if cell is None:
+        return {}
+    return {_cache_argument(type(layer)): cell}
+
+
+@cache
+def _cache_argument(kind: type[nn.Module]) -> str:
+    taken = inspect.signature(kind.forward).parameters
+    return next(name for name in ("past_key_values", "past_key_value", "layer_past") if name in taken)
 
 
 def fit_text(fitter: SizeFitter, sizes: DataSizes) -> None:

@@ -8,8 +8,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.families.base import CutModel, Unit, assemble, attention_block_flops, first_tensor
+from frostline_trainer.families.cells import Cell
 from frostline_trainer.families.configuring import SizeFitter
-from frostline_trainer.families.hugging_face import HuggingFaceFamily, fit_text
+from frostline_trainer.families.hugging_face import HuggingFaceFamily, as_cache, fit_text
 from frostline_trainer.families.masks import causal_mask
 
 
@@ -36,11 +37,15 @@ class Block(Unit):
         self.rotary = rotary
         self.attention = attention
 
-    def forward(self, x: Tensor | None, inputs: dict[str, Tensor]) -> Tensor:
-        positions = torch.arange(x.shape[1], device=x.device)[None]
-        mask = causal_mask(x, inputs.get("attention_mask"), self.attention)
+    def forward(self, x: Tensor | None, inputs: dict[str, Tensor], cell: Cell | None = None) -> Tensor:
+        positions = torch.arange(x.shape[1] if cell is None else cell.tokens, device=x.device)[None]
+        mask = causal_mask(x, inputs.get("attention_mask"), self.attention, cell)
         angles = self.rotary(x, position_ids=positions)
-        return first_tensor(self.layer(x, attention_mask=mask, position_ids=positions, position_embeddings=angles))
+        if cell is not None:  # angles may depend on the sequence's length, so they are those of all tokens
+            positions, angles = cell.cut(positions), tuple(cell.cut(one) for one in angles)
+        return first_tensor(
+            self.layer(x, attention_mask=mask, position_ids=positions, position_embeddings=angles, **as_cache(self.layer, cell))
+        )
 
 
 class Head(Unit):
@@ -59,6 +64,7 @@ class Head(Unit):
 
 class Llama(HuggingFaceFamily):
     name = "llama"
+    causal = True
     config_class = LlamaConfig
     model_classes = {"language_modeling": LlamaForCausalLM}  # noqa: RUF012
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from frostline_trainer.families.cells import Cell
+
 
 def bidirectional_mask(x: Tensor, valid: Tensor | None, attention: str) -> Tensor | None:
     """The mask of an encoder block: every token sees all valid tokens.
@@ -16,11 +18,14 @@ def bidirectional_mask(x: Tensor, valid: Tensor | None, attention: str) -> Tenso
     return _in_form(valid.to(x.device, torch.bool)[:, None, None, :].expand(-1, 1, tokens, -1), x, attention)
 
 
-def causal_mask(x: Tensor, valid: Tensor | None, attention: str) -> Tensor | None:
+def causal_mask(x: Tensor, valid: Tensor | None, attention: str, cell: Cell | None = None) -> Tensor | None:
     """The mask of a decoder block: a token sees itself and the valid tokens before it.
 
-    As bidirectional_mask; None (sdpa only) means plain causality, which the kernel does by itself.
+    As bidirectional_mask; None (sdpa only) means plain causality, which the kernel does by itself. cell: x holds these tokens
+    alone, and the mask is (samples, 1, tokens of the cell, tokens up to its end), never None.
     """
+    if cell is not None:
+        return _mask_of_cell(x, valid, attention, cell)
     nothing_hidden = valid is None or _all_valid(valid)
     if nothing_hidden and attention != "eager":
         return None
@@ -29,6 +34,18 @@ def causal_mask(x: Tensor, valid: Tensor | None, attention: str) -> Tensor | Non
     if valid is not None:
         allowed = allowed & valid.to(x.device, torch.bool)[:, None, None, :]
     return _in_form(allowed.expand(samples, 1, tokens, tokens), x, attention)
+
+
+def _mask_of_cell(x: Tensor, valid: Tensor | None, attention: str, cell: Cell) -> Tensor:
+    samples, count = x.shape[:2]
+    if valid is None and attention != "eager" and x.device.type != "cpu":
+        from torch.nn.attention.bias import causal_lower_right  # seconds to import: for those who use it
+
+        return causal_lower_right(count, cell.stop)  # says what is seen without a list, which the fast kernels do not take
+    allowed = torch.ones(count, cell.stop, dtype=torch.bool, device=x.device).tril(cell.start)[None, None]
+    if valid is not None:
+        allowed = allowed & valid[:, : cell.stop].to(x.device, torch.bool)[:, None, None, :]
+    return _in_form(allowed.expand(samples, 1, count, cell.stop), x, attention)
 
 
 def _all_valid(valid: Tensor) -> bool:

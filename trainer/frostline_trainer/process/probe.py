@@ -19,6 +19,7 @@ from frostline_trainer.process.device_facts import library_versions
 from frostline_trainer.process.kernels import kernel_settings
 from frostline_trainer.step.building import stage_settings
 from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.one_unit import OneUnit
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.unit_kinds import first_of_its_kind
@@ -32,14 +33,19 @@ def run_probe(context: RunContext) -> tuple[str, str]:
     """Returns (digest as hex, a line for people that says what it ran on). Leaves units and torch's generators as they were."""
     decisive, where = computes_on(context)
     digest = hashlib.sha256(decisive.encode())
-    drawn = torch.randn(PATTERN_VALUES, generator=torch.Generator().manual_seed(seed_of("probe")))
-    pattern = drawn.to(context.device, context.precision.weights)
+    pattern = drawn_pattern(context.device, context.precision.weights)
     with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
         for index, first in enumerate(first_of_its_kind(context.cut.units)):
             if index == first:
                 for tensor in _one_step(context, index, pattern):
                     digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest(), f"{decisive}, {where}"
+
+
+def drawn_pattern(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """The numbers that weights and inputs are made of, the same everywhere."""
+    drawn = torch.randn(PATTERN_VALUES, generator=torch.Generator().manual_seed(seed_of("probe")))
+    return drawn.to(device, dtype)
 
 
 def computes_on(context: RunContext) -> tuple[str, str]:
@@ -60,7 +66,7 @@ def _one_step(context: RunContext, index: int, pattern: torch.Tensor) -> list[to
     """All that one step of a copy of a unit gives rise to: output, gradients, updated weights, moments."""
     unit = copy.deepcopy(context.cut.units[index]).to(context.device)
     never_learns(unit, ())  # adapters' base weights learn in the probe: one kind of step for all units
-    _draw_weights(unit, pattern)
+    draw_weights(unit, pattern)
     samples = first_samples(context.data.train, context.micro_batch_size)
     inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))
     counts = context.task.loss_counts(context.data.train, samples)
@@ -69,8 +75,9 @@ def _one_step(context: RunContext, index: int, pattern: torch.Tensor) -> list[to
         entry = _drawn(pattern, context.hidden_like()).requires_grad_()
     is_head = index == context.num_units - 1
     score = (lambda logits, given: context.task.loss(logits, given, counts)) if is_head else None
-    output = Stage([unit], index, 0, stage_settings(context)).run_trainable(entry, inputs, 0, 0, score)
-    output.backward(None if is_head else _drawn(pattern, torch.empty_like(output)))
+    run = OneUnit(Stage([unit], index, 0, stage_settings(context)), inputs, entry, score, context.grid)
+    output = run.forward()
+    run.backward(None if is_head else _drawn(pattern, torch.empty_like(output)))
     found = [output, *([] if entry is None else [entry.grad]), *(p.grad for p in unit.parameters() if p.grad is not None)]
     moments: Moments = {}
     UnitOptimizer(context.job.training.optimizer, [(index, unit)], moments).step(LEARNING_RATE)
@@ -78,7 +85,8 @@ def _one_step(context: RunContext, index: int, pattern: torch.Tensor) -> list[to
 
 
 @torch.no_grad()
-def _draw_weights(unit: nn.Module, pattern: torch.Tensor) -> None:
+def draw_weights(unit: nn.Module, pattern: torch.Tensor) -> None:
+    """Give a copy of a unit weights that depend on nothing but its shapes."""
     for name, parameter in unit.named_parameters():
         parameter.requires_grad_(True)
         _drawn(pattern, parameter).mul_(WEIGHT_SCALE)

@@ -21,9 +21,11 @@ from frostline_trainer.prefix.tile_check import (
     may_use_cache,
     measure_sample_tiles,
 )
+from frostline_trainer.process.cell_check import check_cells
 from frostline_trainer.process.probe import run_probe
 from frostline_trainer.process.self_test import examine_gpu
 from frostline_trainer.step.context import RunContext, has_dropout
+from frostline_trainer.step.grid import grid_of
 from frostline_trainer.tasks import task_for
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ def build_context(job: Job, device: torch.device | None = None) -> RunContext:
     context = unproven_context(job, device)
     _check_batch(context)
     _check_head(context)
+    check_cells(context)
     context.probe_digest, context.probe_detail = run_probe(context)
     if context.device.type == "cuda":
         examine_gpu(context.device, lambda: run_probe(context)[0], context.probe_digest)
@@ -60,6 +63,7 @@ def unproven_context(job: Job, device: torch.device | None = None) -> RunContext
         hidden_shape=family.hidden_shape(cut.model.config, data.sizes),
         dropout=draws_random_numbers(job, cut),
         unit_flops=unit_flops(family, cut, data.sizes, job),
+        grid=grid_of(job, family, cut.model.config, data.sizes),
     )
 
 
@@ -123,12 +127,17 @@ def _check_schedules(job: Job) -> None:
 
 
 def _check_head(context: RunContext) -> None:
-    chunk, head = context.job.training.loss_chunk_tokens, context.cut.units[-1]
-    if chunk and not getattr(head, "position_wise", False):
-        raise ValueError(
-            f"training.loss_chunk_tokens is {chunk} and the head of model.family {context.job.model.family} does not say that "
-            "it computes each token by itself (Unit.position_wise); set it to 0"
-        )
+    training, head = context.job.training, context.cut.units[-1]
+    wanted = {
+        "loss_chunk_tokens": (training.loss_chunk_tokens, 0),
+        "token_cells": (training.token_cells if training.has_cells else 1, 1),
+    }
+    for name, (value, off) in wanted.items():
+        if value != off and not getattr(head, "position_wise", False):
+            raise ValueError(
+                f"training.{name} is {value} and the head of model.family {context.job.model.family} does not say that it "
+                f"computes each token by itself (Unit.position_wise); set it to {off}"
+            )
 
 
 def _check_batch(context: RunContext) -> None:

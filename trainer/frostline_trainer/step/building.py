@@ -8,6 +8,7 @@ from frostline_trainer.prefix.noise import add_feature_noise
 from frostline_trainer.replication.audits import Audit
 from frostline_trainer.replication.buddies import on_device
 from frostline_trainer.replication.evidence import ABSENT, Digest, Evidence
+from frostline_trainer.step.cell_pipeline import CellPipeline
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.feed import BatchFeed, StepBatch
 from frostline_trainer.step.gradients import GradientBuffers
@@ -56,11 +57,12 @@ class Builder:
         context, degree = self._context, self._placement.dp_degree
         groups = [(unit, [p for _, p in learning(context, self._freeze_point, unit)]) for unit, _ in stage.trainable()]
         leaves = context.job.training.reduction_leaves
-        return GradientBuffers(groups, context.num_microbatches(degree), leaves, context.exact, degree)
+        return GradientBuffers(groups, context.num_microbatches(degree), leaves, context.exact, degree, bool(context.grid))
 
     def pipeline(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers]) -> Pipeline:
         context, last = self._context, self._placement.shape.num_stages - 1
-        return Pipeline(stages, buffers, last, self._transport, context.hidden_like(), self._boundary_noise(), context.plug)
+        parts = (stages, buffers, last, self._transport, context.hidden_like(), self._boundary_noise(), context.plug)
+        return CellPipeline(context.grid, self._placement.slices, *parts) if context.grid else Pipeline(*parts)
 
     def _boundary_noise(self) -> EnterBoundary | None:
         section = self._context.job.data.augmentation
@@ -78,7 +80,8 @@ class Builder:
         shape, bounds = self._placement.shape, self._placement.stage_bounds
         first_learning = sum(bound <= self._freeze_point for bound in bounds[1:])
         tied = tie_learns(self._context, self._freeze_point)
-        step = StepShape(shape.pp_degree, shape.virtual_stages, num_microbatches, first_learning, tied)
+        slices = len(self._placement.slices) or 1
+        step = StepShape(shape.pp_degree, shape.virtual_stages, num_microbatches, first_learning, tied, slices=slices)
         return checked_programs(schedule_named(self._placement.schedule), step, leaf_sizes)
 
     def evaluation(self) -> list[Program]:

@@ -14,6 +14,12 @@ Score = Callable[[torch.Tensor, Inputs], torch.Tensor]
 """(logits, inputs) -> a loss, or an evaluated row a sample: what adds up over tokens."""
 
 
+def cut_tokens(inputs: Inputs, start: int, stop: int, tokens: int) -> Inputs:
+    """The inputs of the tokens [start, stop) of a sequence: those with a dimension of `tokens` are cut, others stay."""
+    has_tokens = {name for name, value in inputs.items() if value.ndim > 1 and value.shape[1] == tokens}
+    return {name: value[:, start:stop] if name in has_tokens else value for name, value in inputs.items()}
+
+
 def sum_over_chunks(head: Callable[[torch.Tensor, Inputs, int], torch.Tensor], score: Score, hidden: torch.Tensor,
                     inputs: Inputs, chunk_tokens: int) -> torch.Tensor:  # fmt: skip
     """The sum of `score` over chunks of tokens, in their order.
@@ -32,7 +38,7 @@ def sum_over_chunks(head: Callable[[torch.Tensor, Inputs, int], torch.Tensor], s
         place = slice(start, start + chunk_tokens)
         # A clone begins where memory does, wherever the chunk lay (step/alignment.py).
         piece = hidden[:, place].clone(memory_format=torch.contiguous_format)
-        cut = {name: value[:, place] if value.ndim > 1 and value.shape[1] == tokens else value for name, value in inputs.items()}
+        cut = cut_tokens(inputs, start, start + chunk_tokens, tokens)
         if torch.is_grad_enabled():
             one = checkpoint(part, piece, cut, number, use_reentrant=False, preserve_rng_state=False)
         else:

@@ -18,6 +18,7 @@ from frostline_trainer.step.alignment import aligned
 from frostline_trainer.step.compiling import compiler_versions
 from frostline_trainer.step.device_clock import DeviceClock, clock_of
 from frostline_trainer.step.device_trail import Trail
+from frostline_trainer.step.grid import Grid, in_words
 from frostline_trainer.step.optimizer import Moments
 from frostline_trainer.step.precision import Precision, precision_of
 from frostline_trainer.step.side_copies import SideCopies
@@ -28,7 +29,8 @@ class RunContext:
     """Constants of the run in this process, and the state that its units carry.
 
     hidden_shape: (tokens, width) of one sample's boundary activation. dropout: whether any unit draws random numbers.
-    unit_flops: forward FLOPs of one sample through each unit. probe_digest: of this machine's numerics.
+    unit_flops: forward FLOPs of one sample through each unit. grid: bounds of the token cells, () for none. probe_digest: of this
+    machine's numerics.
     weights_digest: of the initial weights, as the run knows them.
     place_dependence: which unit gives a sample other bits at another place of its tile, in words; empty where none does.
     sample_tile_cost: seconds of the prefix one sample at a time over whole micro-batches; 0 where that was not measured.
@@ -45,6 +47,7 @@ class RunContext:
     hidden_shape: tuple[int, int]
     dropout: bool
     unit_flops: tuple[int, ...]
+    grid: Grid = ()
     probe_digest: str = ""
     probe_detail: str = ""
     weights_digest: str = ""
@@ -87,7 +90,7 @@ class RunContext:
         training = self.job.training
         chunk = f"loss in chunks of {training.loss_chunk_tokens} tokens" if training.loss_chunk_tokens else ""
         compiled = compiler_versions(self.device.type) if training.compile else ""
-        return ", ".join(filter(None, (self.precision.numerics, chunk, compiled)))
+        return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid))))
 
     @property
     def micro_batch_size(self) -> int:

@@ -22,13 +22,15 @@ class GradientBuffers:
 
     parameters_by_unit: (unit index, its trainable parameters in order). num_microbatches, num_leaves: the whole step's.
     exact: sum in tree order; otherwise one buffer takes everything in the order of computation. members: of the group that
-    shares the sum; a buffer has some room behind its content, so that it is that many chunks of equal size.
+    shares the sum; a buffer has some room behind its content, so that it is that many chunks of equal size. in_cells: a
+    micro-batch adds several gradients, not one.
     """
 
     def __init__(self, parameters_by_unit: Sequence[tuple[int, Sequence[nn.Parameter]]], num_microbatches: int, num_leaves: int,
-                 exact: bool = True, members: int = 1) -> None:  # fmt: skip
+                 exact: bool = True, members: int = 1, in_cells: bool = False) -> None:  # fmt: skip
         self.parameters = [parameter for _, group in parameters_by_unit for parameter in group]
         self._num_microbatches, self._num_leaves, self._exact = num_microbatches, num_leaves, exact
+        self._in_cells = in_cells
         self._offsets: list[int] = []
         self.unit_slices: dict[int, slice] = {}
         length = 0
@@ -56,8 +58,9 @@ class GradientBuffers:
         if self._open is not None or not self.parameters:
             return
         leaf = self._leaf_of[micro_batch]
-        # A leaf of one micro-batch is added straight into its finished left sibling: that addition IS the tree's first level.
-        if self._exact and leaf & 1 and self._members(leaf) == 1 and (leaf - 1, 1) in self._tree.nodes:
+        # A leaf of one gradient is added straight into its finished left sibling: that addition IS the tree's first level.
+        is_one = self._members(leaf) == 1 and not self._in_cells
+        if self._exact and leaf & 1 and is_one and (leaf - 1, 1) in self._tree.nodes:
             self._open, self._open_node = self._tree.take(leaf - 1, 1), (leaf - 1, 2)
         else:
             self._open, self._open_node = self.spare_buffer().zero_(), (leaf, 1)
@@ -84,13 +87,17 @@ class GradientBuffers:
 
         Both are one addition of its gradient to the same sum, and no sum here is a negative zero, which alone could tell.
         """
+        self.add(micro_batch, apart)
+        self.after_backward(micro_batch)
+
+    def add(self, micro_batch: int, apart: torch.Tensor) -> None:
+        """As `join`, of one of several gradients that a micro-batch adds: the leaf stays open."""
         if not self.parameters:
             return
         self.before_backward(micro_batch)
         assert self._open is not None
         self._bind(self._open.add_(apart))
         self.recycle(apart)
-        self.after_backward(micro_batch)
 
     def pieces(self) -> dict[tuple[int, int], torch.Tensor]:
         """Take the tree nodes that this replica has computed; exact sums only. A whole-tree sum goes to `adopt`."""

@@ -21,6 +21,8 @@ from frostline_trainer.transport.transport import Transfer, Transport
 
 EnterBoundary = Callable[[torch.Tensor, list[int], int], torch.Tensor]
 """(boundary activations, samples, step) -> what the first unit that learns is given."""
+UpstreamLearns = Callable[[int], bool]
+"""Of a stage's number: whether any unit before the stage is trainable."""
 Loss = Score
 """(the last stage's output, inputs) -> the micro-batch's share of the step's loss."""
 
@@ -64,7 +66,7 @@ class _Passed:
 
 
 @dataclass
-class _Step:
+class StepState:
     """What all operations of one step are told, and what they leave. number: the step's. audited: number of the micro-batch of
     which evidence is kept. passed: by stage and micro-batch, between its forward and the end of its backward.
     """
@@ -72,7 +74,7 @@ class _Step:
     number: int
     micro_batches: Sequence[MicroBatch]
     loss: Loss
-    upstream_learns: Callable[[int], bool]
+    upstream_learns: UpstreamLearns
     audited: int | None = None
     result: PipelineResult = field(default_factory=PipelineResult)
     passed: dict[tuple[int, int], _Passed] = field(default_factory=dict)
@@ -98,35 +100,43 @@ class Pipeline:
         self._leaving: dict[Message, torch.Tensor] = {}
 
     def run(self, program: Sequence[Instruction], micro_batches: Sequence[MicroBatch], step: int, loss: Loss,
-            upstream_learns: Callable[[int], bool], audited: int | None = None) -> PipelineResult:  # fmt: skip
+            upstream_learns: UpstreamLearns, audited: int | None = None) -> PipelineResult:  # fmt: skip
         """Run the computations and messages of a step's program.
 
         micro_batches: the replica's, in the program's count. upstream_learns(stage): whether any unit before `stage` is
         trainable. audited: number of the micro-batch of which evidence is kept.
         """
-        state = _Step(step, micro_batches, loss, upstream_learns, audited)
+        state = StepState(step, micro_batches, loss, upstream_learns, audited)
         for instruction in program:
-            if not self._carry(instruction):
+            if not self._carry(instruction, upstream_learns):
                 self._compute(instruction, state)
         self._finish_sending()
         self._plug.end_of_schedule()
         return state.result
 
-    def _carry(self, instruction: Instruction) -> bool:
-        """Start what the instruction sends or receives; False where it is a computation."""
+    def _carry(self, instruction: Instruction, upstream_learns: UpstreamLearns | None) -> bool:
+        """Start what the instruction sends or receives; False where it is a computation. None: an evaluation's."""
         if instruction.kind is Kind.RECEIVE:
-            tensor = torch.empty_like(self._hidden_like)
+            tensor = self._room_for(instruction.message, upstream_learns)
             self._arriving[instruction.message] = tensor, self._transport.receive(tensor, instruction.peer)
         elif instruction.kind is Kind.SEND:
             self._sent.append(self._transport.send(self._leaving.pop(instruction.message), instruction.peer))
         return instruction.kind in (Kind.RECEIVE, Kind.SEND)
 
-    def _compute(self, instruction: Instruction, state: _Step) -> None:
+    def _room_for(self, message: Message, upstream_learns: UpstreamLearns | None) -> torch.Tensor:
+        """Memory of a message's shape."""
+        return torch.empty_like(self._hidden_like)
+
+    def _compute(self, instruction: Instruction, state: StepState) -> None:
         """Carry out a forward, a backward, or one of a backward's two parts, and keep what it gives rise to."""
-        kind, number = instruction.kind, instruction.stage
-        if kind is Kind.FORWARD:
+        if instruction.kind is Kind.FORWARD:
             self._forward_of(instruction, state)
-            return
+        else:
+            self._backward_of(instruction, state)
+
+    def _backward_of(self, instruction: Instruction, state: StepState) -> None:
+        """A micro-batch's backward through a stage, or one of its two parts."""
+        kind, number = instruction.kind, instruction.stage
         place, upstream_learns = (number, instruction.micro_batch), state.upstream_learns(number)
         passed, micro_batch = state.passed[place], state.micro_batches[instruction.micro_batch]
         if kind in LEADING_UP and number < self._last_stage:
@@ -170,7 +180,7 @@ class Pipeline:
         output = None
         with torch.no_grad():
             for instruction in program:
-                if self._carry(instruction):
+                if self._carry(instruction, None):
                     continue
                 number = instruction.stage
                 stage, entry = self._stages[number], self._entry(instruction, micro_batch)
@@ -198,7 +208,7 @@ class Pipeline:
         """The stage's input: None for raw samples, the cached boundary, or what the previous stage sends."""
         return micro_batch.boundary if instruction.stage == 0 else self._arrived(Carried.ACTIVATION, instruction)
 
-    def _forward_of(self, instruction: Instruction, state: _Step) -> None:
+    def _forward_of(self, instruction: Instruction, state: StepState) -> None:
         """A micro-batch's forward through a stage; it is kept for its backward where the stage learns."""
         number, micro_batch = instruction.stage, state.micro_batches[instruction.micro_batch]
         is_audited = micro_batch.number == state.audited
@@ -227,16 +237,23 @@ class Pipeline:
 
     def _forward(self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int,
                  score: Score | None = None) -> torch.Tensor:  # fmt: skip
-        hidden = entry
-        if stage.num_frozen and micro_batch.boundary is None:
-            hidden = stage.run_frozen(hidden, micro_batch.inputs)
+        hidden = self._before_learning(stage, entry, micro_batch, step)
         if stage.is_frozen:
             assert hidden is not None
             return hidden
+        return stage.run_trainable(hidden, micro_batch.inputs, step, micro_batch.number, score)
+
+    def _before_learning(
+        self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int
+    ) -> torch.Tensor | None:
+        """What the stage's first unit that learns is given; None for an embedding."""
+        hidden = entry
+        if stage.num_frozen and micro_batch.boundary is None:
+            hidden = stage.run_frozen(hidden, micro_batch.inputs)
         if stage.starts_learning and self._enter_boundary is not None and step > 0:
             assert hidden is not None
             hidden = self._enter_boundary(hidden, micro_batch.samples, step)
-        return stage.run_trainable(hidden, micro_batch.inputs, step, micro_batch.number, score)
+        return hidden
 
     def _lead_up(self, passed: _Passed, upstream_learns: bool) -> None:
         """The gradient of a stage's input alone; the graph stays for the weights' gradients."""

@@ -59,6 +59,7 @@ def check_programs(programs: Sequence[Program], shape: StepShape, leaf_sizes: Se
     if not shape.forward_only:
         for program in programs:
             _check_leaves(program, leaf_sizes)
+            _check_slices(program, shape.slices)
 
 
 def _check_computations(program: Program, shape: StepShape, pp_rank: int) -> None:
@@ -78,14 +79,14 @@ def _check_computations(program: Program, shape: StepShape, pp_rank: int) -> Non
             raise ValueError(
                 f"schedule has {_words(operation)} on pp_rank {pp_rank}, which has no such stage, micro-batch or slice"
             )
-        missing = [before for before in _same_stage(operation, done) if before not in done]
+        missing = [before for before in _same_stage(operation, shape.slices) if before not in done]
         if missing:
             raise ValueError(
                 f"schedule waits for ever on pp_rank {pp_rank}: {_words(operation)} comes before {_words(missing[0])}"
             )
         done.add(operation)
     parts = shape.num_microbatches * shape.slices
-    expected = parts * len(shape.stages_of(pp_rank))
+    expected = shape.num_microbatches * sum(shape.parts_of(stage) for stage in shape.stages_of(pp_rank))
     forwards = sum(operation.kind is Kind.FORWARD for operation in done)
     learning = 0 if shape.forward_only else sum(stage >= shape.first_learning for stage in shape.stages_of(pp_rank))
     closed = sum(operation.kind in CLOSING for operation in done)
@@ -98,7 +99,7 @@ def _check_computations(program: Program, shape: StepShape, pp_rank: int) -> Non
         )
 
 
-def _same_stage(operation: Operation, done: set[Operation]) -> list[Operation]:
+def _same_stage(operation: Operation, slices: int) -> list[Operation]:
     """What the stage itself must have computed before; slices go forward in ascending order and backward in descending order."""
     kind, stage, micro_batch, part = operation
     if kind is Kind.FORWARD:
@@ -106,8 +107,7 @@ def _same_stage(operation: Operation, done: set[Operation]) -> list[Operation]:
     if kind is Kind.WEIGHT_GRADIENT:
         return [Operation(Kind.INPUT_GRADIENT, stage, micro_batch, part)]
     whole = Operation(Kind.FORWARD, stage, micro_batch, part)
-    later = Operation(Kind.FORWARD, stage, micro_batch, part + 1)
-    return [whole, Operation(kind, stage, micro_batch, part + 1)] if later in done else [whole]
+    return [whole, Operation(kind, stage, micro_batch, part + 1)] if part + 1 < slices else [whole]
 
 
 def _check_messages(program: Program, shape: StepShape, pp_rank: int) -> None:
@@ -221,6 +221,20 @@ def _check_leaves(program: Program, leaf_sizes: Sequence[int]) -> None:
                     f"{micro_batch - 1}, whose gradient must come right before, or gradients are lost; order them so, "
                     "or set training.reduction_leaves to the number of micro-batches"
                 )
+
+
+def _check_slices(program: Program, slices: int) -> None:
+    """A micro-batch's slices join its leaf one behind the other, last to first, and no other micro-batch comes between them."""
+    before: dict[int, tuple[int, int]] = {}
+    for instruction in program.compute:
+        stage, micro_batch, part = instruction[1:4]
+        if instruction.kind in CLOSING:
+            if part + 1 < slices and before.get(stage) != (micro_batch, part + 1):
+                raise ValueError(
+                    f"schedule closes the gradient of micro-batch {micro_batch} slice {part} on stage {stage} and not right "
+                    f"before it that of slice {part + 1}; order a micro-batch's slices so, last to first"
+                )
+            before[stage] = micro_batch, part
 
 
 def _words(operation: Operation | Instruction) -> str:

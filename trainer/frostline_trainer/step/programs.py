@@ -73,7 +73,8 @@ class StepShape:
 
     num_microbatches: of the replica. first_learning: number of the first stage with a unit that learns; the stages before it
     run forward only, and no gradient enters them. tied: the first and the last unit share a matrix that learns. forward_only:
-    an evaluation, without backwards and reductions. slices: parts in which each micro-batch passes; stages compute whole ones.
+    an evaluation, without backwards and reductions. slices: parts in which each micro-batch passes; a stage before
+    first_learning computes a whole one in place of the first slice, and sends it whole.
     """
 
     pp_degree: int
@@ -87,6 +88,10 @@ class StepShape:
     @property
     def last_stage(self) -> int:
         return self._parallel.num_stages - 1
+
+    def parts_of(self, stage: int) -> int:
+        """In how many operations of each kind a stage computes a micro-batch."""
+        return self.slices if stage >= self.first_learning else 1
 
     def owner(self, stage: int) -> int:
         """The pipeline rank that runs a stage."""
@@ -120,16 +125,23 @@ def lower(schedule: Schedule, shape: StepShape) -> list[Program]:
 
 def _computations(schedule: Schedule, shape: StepShape, pp_rank: int) -> list[Operation]:
     """The schedule's operations without those that a frozen stage does not do."""
-    operations = schedule.operations(pp_rank, shape.pp_degree, shape.virtual_stages, shape.num_microbatches)
+    degrees = (pp_rank, shape.pp_degree, shape.virtual_stages, shape.num_microbatches)
+    operations = schedule.operations(*degrees, shape.slices)
     if shape.forward_only:
         return [operation for operation in operations if operation.kind is Kind.FORWARD]
-    return [operation for operation in operations if operation.kind is Kind.FORWARD or operation.stage >= shape.first_learning]
+    return [
+        operation
+        for operation in operations
+        if operation.stage >= shape.first_learning or (operation.kind is Kind.FORWARD and operation.slice == 0)
+    ]
 
 
 def enters(operation: Operation, shape: StepShape) -> list[Message]:
     """The messages that a computation waits for."""
     _, stage, micro_batch, part = operation
     if operation.kind is Kind.FORWARD and stage > 0:
+        if part and stage <= shape.first_learning:
+            return []  # the first slice has brought the whole
         return [Message(Carried.ACTIVATION, stage, micro_batch, part)]
     if operation.kind in LEADING_UP and stage < shape.last_stage:
         return [Message(Carried.GRADIENT, stage, micro_batch, part)]

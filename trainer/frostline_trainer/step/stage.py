@@ -1,7 +1,7 @@
 """A stage: contiguous units that one pipeline rank runs. Frozen ones forward only, in eval mode; the others seeded per unit."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,9 +9,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from frostline_contract.seeds import seed_of
+from frostline_trainer.families.cells import Cell
 from frostline_trainer.model import set_frozen
 from frostline_trainer.step.alignment import aligned
-from frostline_trainer.step.chunks import Inputs, Score, sum_over_chunks
+from frostline_trainer.step.chunks import Inputs, Score, cut_tokens, sum_over_chunks
 from frostline_trainer.step.compiling import Runner, compiled
 from frostline_trainer.step.precision import Precision
 
@@ -74,6 +75,11 @@ class Stage:
         """(unit index, unit) of the units that learn, in order."""
         return [(self.first_unit + index, self.units[index]) for index in range(self.num_frozen, len(self.units))]
 
+    @property
+    def num_whole(self) -> int:
+        """Units, from the first, that compute whole sequences where others compute cells: the frozen ones, and the embedding."""
+        return max(self.num_frozen, int(self.first_unit == 0))
+
     def run_frozen(self, hidden: torch.Tensor | None, inputs: Inputs, first: int = 0, last: int | None = None,
                    round_last: bool = True) -> torch.Tensor:  # fmt: skip
         """Frozen units [first, last) of this stage (counted within it) on a tile of samples; no graph is kept.
@@ -116,14 +122,8 @@ class Stage:
         device, in_chunks = self.settings.device, score is not None and self.settings.chunk_tokens > 0
         with self.settings.precision.computing(device):
             for index in range(self.num_frozen, len(self.units) - in_chunks):
-                seed = self._seed(step, micro_batch, self.first_unit + index)
-                if self.settings.checkpointing and torch.is_grad_enabled():
-                    hidden = checkpoint(
-                        _seeded, self._run[index], seed, device, hidden, inputs, use_reentrant=False, preserve_rng_state=False
-                    )
-                else:
-                    hidden = _seeded(self._run[index], seed, device, hidden, inputs)
-                hidden = self._shown(index, self._rounded(index, hidden), inputs)
+                hidden = self._run_unit(index, hidden, inputs, self._seed(step, micro_batch, self.first_unit + index))
+                hidden = self._shown(index, hidden, inputs)
         assert hidden is not None
         if score is None:
             return hidden
@@ -137,10 +137,46 @@ class Stage:
 
         return sum_over_chunks(head, score, hidden, inputs, self.settings.chunk_tokens)
 
+    def run_embedding(self, inputs: Inputs, step: int, micro_batch: int) -> torch.Tensor:
+        """Unit 0 where it learns and the other units compute cells: on whole sequences."""
+        with self.settings.precision.computing(self.settings.device):
+            return self._run_unit(0, None, inputs, self._seed(step, micro_batch, 0))
+
+    def run_cell(self, hidden: torch.Tensor, inputs: Inputs, step: int, micro_batch: int, number: int,
+                 cells: Mapping[int, Cell]) -> torch.Tensor:  # fmt: skip
+        """The units behind the whole ones, on one cell of a micro-batch.
+
+        inputs: of the whole micro-batch. number: the cell's; random numbers depend on (seed, step, micro-batch, unit, cell).
+        cells: the cell as each unit knows it, by the unit's index within the stage.
+        """
+        with self.settings.precision.computing(self.settings.device):
+            for index in range(self.num_whole, len(self.units)):
+                seed = self._seed(step, micro_batch, self.first_unit + index, number)
+                cell, unit = cells[index], self.units[index]
+                if getattr(unit, "position_wise", False):
+                    hidden = self._run_unit(index, hidden, cut_tokens(inputs, cell.start, cell.stop, cell.tokens), seed)
+                    continue
+                hidden = self._run_unit(index, hidden, inputs, seed, cell)
+                if not cell.was_told():
+                    raise ValueError(
+                        f"unit {self.first_unit + index} ({type(unit).__name__}) did not hand its keys and values to the cell "
+                        "that it was given (Cell.update); set training.token_cells to 1, or repair the family"
+                    )
+        return hidden
+
+    def _run_unit(self, index: int, hidden: torch.Tensor | None, inputs: Inputs, seed: int | None,
+                  cell: Cell | None = None) -> torch.Tensor:  # fmt: skip
+        arguments = (self._run[index], seed, self.settings.device, hidden, inputs, *(() if cell is None else (cell,)))
+        if self.settings.checkpointing and torch.is_grad_enabled():
+            output = checkpoint(_seeded, *arguments, use_reentrant=False, preserve_rng_state=False)
+        else:
+            output = _seeded(*arguments)
+        return self._rounded(index, output)
+
     def _seed(self, *place: int) -> int | None:
         """The dropout seed of a place; None where the job has no dropout.
 
-        place: step, micro-batch, unit; and the chunk where the head computes in chunks.
+        place: step, micro-batch, unit; and the cell, or the chunk where the head computes in chunks.
         """
         return seed_of("dropout", self.settings.seed, *place) if self.settings.dropout else None
 
@@ -166,11 +202,12 @@ class Stage:
                 unit.train(index >= self.num_frozen)
 
 
-def _seeded(unit: Runner, seed: int | None, device: torch.device, hidden: torch.Tensor | None, inputs: Inputs) -> torch.Tensor:
+def _seeded(unit: Runner, seed: int | None, device: torch.device, hidden: torch.Tensor | None, inputs: Inputs,
+            *cell: Cell) -> torch.Tensor:  # fmt: skip
     # The seed is bound here, at forward, so that a recomputation in the backward draws the same mask.
     if seed is not None:
         seed_generators(seed, device)
-    return unit(hidden, inputs)
+    return unit(hidden, inputs, *cell)
 
 
 def seed_generators(seed: int, device: torch.device) -> None:

@@ -19,7 +19,8 @@ class Task(Protocol):
 
     main_metric: the name of the metric that stands for the task in reports, one of those that `metrics` returns.
 
-    num_columns: columns of an evaluated row.
+    num_columns: columns of an evaluated row. token_wise (False where it is not said): the loss of a sequence is the sum of its
+    tokens' losses, each from the token's own logits and labels.
     """
 
     main_metric: str

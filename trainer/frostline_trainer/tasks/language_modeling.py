@@ -27,6 +27,7 @@ class LanguageModeling:
     """logits [n, tokens, vocabulary]; inputs["labels"] int64 [n, tokens], already shifted. Rows: loss, tokens, right tokens."""
 
     num_columns = 3
+    token_wise = True
 
     def __init__(self, metric: str | None) -> None:
         self.main_metric = chosen_metric(metric, "perplexity", METRICS)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frostline_contract.cache_sharing import unsigned_refusal
+from frostline_contract.durable_files import remove_drafts
 from frostline_contract.job import Job
 from frostline_contract.job.automatic import with_settled
 from frostline_contract.run_directory import RunDirectory
@@ -111,6 +112,8 @@ def resumed_run(
         with closing(ControlClient(folder)) as client:
             if _answers(client):
                 raise UserMistake(f"{folder} is running; see it with `frostline status {folder} --watch`")
+        for written in (folder, RunDirectory(folder).cluster):
+            remove_drafts(written)
         said = ("--resume", *(["--accept-numerics"] if accept_numerics else []))
         kept = read_job(folder)
         check_resumable(folder, kept, from_scratch)

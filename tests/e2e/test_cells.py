@@ -1,0 +1,35 @@
+"""Token cells through the whole system: reshapes that change slices, freezes, the cache and a kill with slices under way leave a
+run that one process repeats bit for bit (docs/protocols.md 1.21)."""
+
+from typing import Any
+
+from tests.e2e.runs import Workshop
+
+CELLS: dict[str, Any] = {
+    "model": {"family": "gpt2", "config": {"n_embd": 32, "n_layer": 5, "n_head": 2, "n_positions": 32}},
+    "task": {"kind": "language_modeling"},
+    "data": {
+        "source": "stdlib-text",
+        "vocabulary_size": 512,
+        "max_samples": 320,
+        "sequence_length": 32,
+        "augmentation": {"mode": "off", "variants": 1, "shift_pixels": 0},
+    },
+    "training": {"token_cells": 3, "steps": 36},
+    "reshapes": [
+        {"step": 3, "pp_degree": 4, "dp_degree": 1},
+        {"step": 7, "pp_degree": 4, "dp_degree": 1, "slices": 2},
+        {"step": 18, "pp_degree": 2, "dp_degree": 2, "schedule": "gpipe"},
+    ],
+    "faults": [{"kind": "kill_worker", "step": 22, "worker": 1, "phase": "schedule"}],
+}
+
+
+def test_reshapes_freezes_and_a_kill_leave_what_one_process_repeats(workshop: Workshop, tmp_path: Any) -> None:
+    ended = workshop.run(tmp_path / "run", CELLS, "--workers", "4")
+    assert ended.code == 0 and ended.events("fault"), ended.story()
+    slices = {tuple(plan["placement"]["slices"]) for plan in ended.plans}
+    assert {(1, 1, 1), (1, 2)} <= slices, ended.story()
+    checked = workshop.command("verify", str(ended.folder), "--steps", "1,5,9,13,20,22,36")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "all the same bits" in checked.stdout

@@ -1,0 +1,169 @@
+"""A strand: one micro-batch on its way through one stage cell by cell, from its first cell's forward to that cell's backward.
+
+Frozen units, and the embedding, compute whole sequences; what they give is cut into cells, and the gradients of the cells are put
+together for the embedding's one backward. Cells go forward first to last and backward last to first, however many of them one
+operation takes at a time: so the order of every sum is the grid's, and slices are placement.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from frostline_trainer.families.cells import Cell, Memory
+from frostline_trainer.step.chunks import Inputs, Score, cut_tokens
+from frostline_trainer.step.grid import Grid, cells_of
+from frostline_trainer.step.stage import Stage
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass
+class _Kept:
+    """A cell between its forward and its backward. output: of the last unit, where evidence is wanted. root: its share of the
+    loss in the last stage, else the output. gradient: of the root, once it is here.
+    """
+
+    entry: torch.Tensor
+    output: torch.Tensor | None
+    root: torch.Tensor
+    gradient: torch.Tensor | None = None
+
+
+class Strand:
+    """A stage's work on one micro-batch.
+
+    stage: holds a unit that learns. inputs: of the whole micro-batch. place: (step, number of the micro-batch), what random
+    numbers depend on beside unit and cell. score: in the last stage, what is made of a cell's logits; None elsewhere.
+    entry_learns: whether the gradient of the stage's entry is wanted. keep: whether all cells stay, for evidence. activation:
+    what is done to each output.
+    """
+
+    def __init__(self, stage: Stage, grid: Grid, inputs: Inputs, place: tuple[int, int], score: Score | None, entry_learns: bool,
+                 keep: bool = False, activation: Activation = lambda output: output) -> None:  # fmt: skip
+        self._stage, self._cells, self._inputs, self._place = stage, cells_of(grid), inputs, place
+        self._score, self._entry_learns, self._keep, self._activation = score, entry_learns, keep, activation
+        self._embeds = stage.first_unit == 0 and stage.num_frozen == 0
+        self._memories = {index: Memory(grid[-1]) for index in range(stage.num_whole, len(stage.units))}
+        self._kept: dict[int, _Kept] = {}
+        self._loss: torch.Tensor | None = None
+        self._entry: torch.Tensor | None = None
+        self._source: torch.Tensor | None = None
+        self._embedded: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def begin(self, entry: torch.Tensor | None, source: torch.Tensor | None) -> None:
+        """Before the first cell, where nothing upstream learns.
+
+        entry: what has entered the stage, whole; None for raw samples. source: what its frozen units have made of it, which is
+        cut into cells; where the stage begins with an embedding that learns, that is computed now.
+        """
+        self._entry, self._source = entry, source
+        if self._embeds:
+            output = self._stage.run_embedding(self._inputs, *self._place)
+            self._embedded, self._source = (output, torch.empty_like(output)), output.detach()
+
+    def forward(self, cells: Sequence[int], entry: torch.Tensor | None) -> torch.Tensor:
+        """Cells, ascending. entry: theirs, together; None after `begin`. Returns their outputs together; in the last stage the
+        micro-batch's loss as far as it is there, in float64.
+        """
+        source, start = (self._source, 0) if entry is None else (entry.detach(), self._cells[cells[0]][0])
+        assert source is not None
+        roots = [self._forward_cell(cell, source, start) for cell in cells]
+        if cells[-1] == len(self._cells) - 1:
+            self._source = None
+        if self._score is None:
+            return roots[0] if len(roots) == 1 else torch.cat(roots, dim=1)
+        for root in roots:
+            self._loss = root.double() if self._loss is None else self._loss + root.double()
+        assert self._loss is not None
+        return self._loss
+
+    def _forward_cell(self, number: int, source: torch.Tensor, start: int) -> torch.Tensor:
+        low, high = self._cells[number]
+        entry = _piece(source, low - start, high - start).requires_grad_(self._entry_learns or self._embeds)
+        cells = {index: Cell(low, high, memory) for index, memory in self._memories.items()}
+        output = root = self._activation(self._stage.run_cell(entry, self._inputs, *self._place, number, cells))
+        if self._score is not None:
+            root = self._score(output, cut_tokens(self._inputs, low, high, self._cells[-1][1]))
+        self._kept[number] = _Kept(entry, output.detach() if self._keep else None, root)
+        return root.detach()
+
+    def take_gradient(self, cells: Sequence[int], gradient: torch.Tensor) -> None:
+        """The gradient of what these cells have given, together, from the next stage."""
+        start = self._cells[cells[0]][0]
+        for cell in cells:
+            low, high = self._cells[cell]
+            self._kept[cell].gradient = _piece(gradient, low - start, high - start)
+
+    def lead_up(self, cells: Sequence[int]) -> None:
+        """The gradients of the cells' entries alone, last cell to first; the graphs stay for the weights' gradients."""
+        for cell in reversed(cells):
+            kept = self._kept[cell]
+            if kept.entry.requires_grad:
+                (kept.entry.grad,) = torch.autograd.grad(kept.root, kept.entry, kept.gradient, retain_graph=True)
+
+    def addends(self, cells: Sequence[int], weights: Sequence[nn.Parameter] | None = None) -> list[Callable[[], None]]:
+        """What adds to the weights' gradients, in order, one addend a call: each cell, from the last to the first, whose entry
+        gets its gradient too; behind the first cell the embedding.
+
+        weights: where `lead_up` has been before, those that learn; None: it has not.
+        """
+        closing: list[Callable[[], None]] = [partial(self._close, cell, weights) for cell in reversed(cells)]
+        return [*closing, self._close_embedding] if cells[0] == 0 and self._embeds else closing
+
+    def _close(self, cell: int, weights: Sequence[nn.Parameter] | None) -> None:
+        kept = self._kept[cell]
+        torch.autograd.backward(kept.root, kept.gradient, inputs=weights)
+        kept.root = kept.root.detach()
+        if self._embedded is not None:
+            low, high = self._cells[cell]
+            self._embedded[1][:, low:high] = kept.entry.grad
+
+    def _close_embedding(self) -> None:
+        assert self._embedded is not None
+        torch.autograd.backward(*self._embedded)
+        self._embedded = None
+
+    def entry_gradient(self, cells: Sequence[int]) -> torch.Tensor:
+        """The gradient of the cells' entries, together, for the stage before."""
+        return _together([self._kept[cell].entry.grad for cell in cells])
+
+    def forget(self, cells: Sequence[int]) -> None:
+        """Free cells that are closed and whose gradients have left; all stay where evidence is wanted."""
+        for cell in () if self._keep else cells:
+            del self._kept[cell]
+
+    # ---- evidence
+
+    def whole_entry(self) -> torch.Tensor | None:
+        """What has entered the stage; None for raw samples."""
+        return _together([kept.entry.detach() for kept in self._in_order()]) if self._entry_learns else self._entry
+
+    def whole_gradient(self) -> torch.Tensor | None:
+        """Of what the stage has given; None in the last stage."""
+        return _together([kept.gradient for kept in self._in_order()]) if self._score is None else None
+
+    def traces(self) -> list[torch.Tensor | None]:
+        """All that has come out of the stage beside its weights' gradients, by cell."""
+        return [
+            trace
+            for kept in self._in_order()
+            for trace in (kept.output, kept.root, kept.entry.grad if self._entry_learns else None)
+        ]
+
+    def _in_order(self) -> list[_Kept]:
+        return [self._kept[cell] for cell in range(len(self._cells))]
+
+
+def _piece(whole: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+    """The tokens [start, stop) in memory of their own, which begins as memory does, wherever they lay (step/alignment.py)."""
+    return whole[:, start:stop].clone(memory_format=torch.contiguous_format)
+
+
+def _together(parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """Parts of a sequence, one behind the other."""
+    found = [part for part in parts if part is not None]
+    assert len(found) == len(parts), "a part of the sequence is missing"
+    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
