@@ -18,6 +18,7 @@ from frostline_controller.planner.inputs import parallel_slots
 from frostline_controller.run.controller import Controller
 from frostline_controller.run.durable import DurableStore, check_same_job
 from frostline_controller.run.run import Run
+from frostline_controller.run.settling import take_settled
 from frostline_controller.serving.leading import lead, stamp_logs
 from frostline_rpc.auth import Tokens
 from frostline_rpc.event_loop import run_serving
@@ -57,6 +58,7 @@ async def serve(options: argparse.Namespace) -> int:
     backend = LocalBackend(places.cluster)
     store = DurableStore(backend)
     state, cluster = await asyncio.to_thread(store.take_over)
+    job = await asyncio.to_thread(take_settled, job, state, places.job)
     check_same_job(state, job, places.job)
     slots = parallel_slots(job, len(os.sched_getaffinity(0)))  # the local cluster's pods share this machine
     run = Run(job, folder, backend, store, state, cluster, parallel_slots=slots)

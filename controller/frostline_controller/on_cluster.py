@@ -31,6 +31,7 @@ from frostline_controller.decisions.next_decision import replayed_decisions
 from frostline_controller.run.controller import Controller
 from frostline_controller.run.durable import DurableStore, check_same_job
 from frostline_controller.run.run import Run
+from frostline_controller.run.settling import take_settled
 from frostline_controller.serving.leading import lead, stamp_logs
 from frostline_controller.serving.web import WebServer
 from frostline_rpc.api_server import fetch_keys, token_review
@@ -166,7 +167,9 @@ async def take_over(
     await patiently(partial(asyncio.to_thread, keep_cache_secret, settings.run_dir), stop)
     store = DurableStore(backend)
     state, cluster = await patiently(partial(asyncio.to_thread, store.take_over), stop)
-    check_same_job(state, job, RunDirectory(settings.run_dir).job)
+    file = RunDirectory(settings.run_dir).job
+    job = await patiently(partial(asyncio.to_thread, take_settled, job, state, file), stop)
+    check_same_job(state, job, file)
 
     def may_write() -> None:
         """The run's files lie on a shared volume, where no fence keeps a former leader from appending to its successor's."""

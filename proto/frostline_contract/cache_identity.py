@@ -8,6 +8,7 @@ import hashlib
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from frostline_contract.cache_tag import NONCE_BYTES, TAG_BYTES, Tags
 
@@ -19,6 +20,8 @@ MAGIC = b"FLAC"
 HEADER_VERSION = 4
 HEAD = struct.Struct("<4sBBHI8s")
 """magic, version, dtype code, ndim, payload bytes of this chunk, shape digest."""
+PLACE = struct.Struct(">QII")
+"""sample, augmentation variant, chunk."""
 HEADER = struct.Struct(f"<{HEAD.size}s{NONCE_BYTES + TAG_BYTES}s")
 """HEAD and the chunk's tag: 48 bytes, so that a whole chunk and Redis' own 16 fill an allocator's class of 512 KiB."""
 
@@ -39,12 +42,16 @@ class CacheIdentity:
 
     def namespace(self) -> bytes:
         """16 bytes that stand for the identity in every key."""
+        return self._namespace
+
+    @cached_property
+    def _namespace(self) -> bytes:
         text = f"{self.prefix_revision}|{self.dataset_digest}|{self.split}|{self.boundary}"
         return hashlib.sha256(text.encode()).digest()[:16]
 
     def key(self, sample: int, variant: int, chunk: int = 0) -> bytes:
         """The key of one chunk of one sample's boundary activation: 16 bytes of namespace and 16 of place, binary."""
-        return b"fl:" + self.namespace() + struct.pack(">QII", sample, variant, chunk)
+        return b"fl:" + self._namespace + PLACE.pack(sample, variant, chunk)
 
 
 def admitted(sample: int, variant: int, fraction: float) -> bool:
@@ -68,6 +75,7 @@ def chunk_sizes(value_bytes: int) -> list[int]:
     return [CHUNK_BYTES] * whole + ([rest] if rest else [])
 
 
+@lru_cache(maxsize=64)
 def shape_digest(shape: tuple[int, ...]) -> bytes:
     return hashlib.blake2b(repr(tuple(shape)).encode(), digest_size=8).digest()
 

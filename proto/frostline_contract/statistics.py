@@ -71,6 +71,17 @@ class WorkerProfile(Frozen):
     memory_bytes: int = 0
 
 
+class SizeProfiles(Frozen):
+    """What one worker measured at several micro-batch sizes, for the run to settle its own (`job.automatic`).
+
+    profiles: by ascending size. tied: the head uses unit 0's matrix. boundary_bytes_per_sample: of one hidden activation.
+    """
+
+    profiles: tuple[WorkerProfile, ...]
+    tied: bool = False
+    boundary_bytes_per_sample: int = 0
+
+
 class MemoryUse(Frozen):
     """What a worker's device holds in one generation, in bytes.
 

@@ -83,8 +83,11 @@ def freeze(generation: Generation, caching: CacheUse, state: RunState, step: int
     state.freeze_point = point
     state.codec_chain.append(point)
     generation.freeze_to(point, tuple(state.codec_chain), caching.round_trip)
+    first = caching.cache is None
     caching.connect(generation, state)
     boundary = caching.cache
+    if boundary is not None and first:
+        wait_until(lambda: boundary.usable)  # it has yet to hear of its shards
     if boundary is not None and boundary.usable:
         wait_until(lambda: boundary.admitted_fraction == 1.0)
 

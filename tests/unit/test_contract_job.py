@@ -237,7 +237,7 @@ def test_the_reference_names_every_section_and_field() -> None:
     text = job_reference()
     for heading in ("## the job", "## training", "## training.optimizer", "## freeze.rails", "## reshapes[]", "## faults[]"):
         assert heading in text
-    assert "| `micro_batch_size` | integer, >= 1 | 8 | fixed |" in text
+    assert "| `micro_batch_size` | integer, >= 1 or `auto` | 8 | fixed |" in text
 
 
 def test_a_job_cannot_be_changed_after_loading() -> None:

@@ -30,6 +30,7 @@ PAIRS: list[tuple[type[BaseModel], type[Message]]] = [
     (plan.PieceHolders, plan_pb2.PieceHolders),
     (statistics.UnitProfile, plan_pb2.UnitProfile),
     (statistics.WorkerProfile, plan_pb2.WorkerProfile),
+    (statistics.SizeProfiles, plan_pb2.SizeProfiles),
     (device.DeviceFacts, plan_pb2.DeviceFacts),
     (statistics.LinkProfile, plan_pb2.LinkProfile),
     (statistics.CacheProfile, plan_pb2.CacheProfile),

@@ -4,7 +4,7 @@ One unit at a time is on the device: a model that needs a pipeline would not fit
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,9 +39,9 @@ def worker_profile(context: RunContext, known: Sequence[WorkerProfile]) -> Worke
     return profile_units(context)
 
 
-def profile_units(context: RunContext) -> WorkerProfile:
-    """Time and weigh each distinct unit (blocks of one shape are measured once) on the first samples."""
-    measuring = _Measuring(context)
+def profile_units(context: RunContext, clock: Callable[[], float] = time.perf_counter) -> WorkerProfile:
+    """Time and weigh each distinct unit (blocks of one shape are measured once) on the first samples. clock: in seconds."""
+    measuring = _Measuring(context, clock)
     measured: dict[int, UnitProfile] = {}
     for index, first in enumerate(first_of_its_kind(context.cut.units)):
         if index == first:
@@ -69,8 +69,8 @@ class _Turn:
 class _Measuring:
     """Runs units on one micro-batch of real samples, as a stage runs them."""
 
-    def __init__(self, context: RunContext) -> None:
-        self._context = context
+    def __init__(self, context: RunContext, clock: Callable[[], float]) -> None:
+        self._context, self._clock = context, clock
         samples = first_samples(context.data.train, context.micro_batch_size)
         self._inputs: Inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))
         self._counts = context.task.loss_counts(context.data.train, samples)
@@ -131,7 +131,7 @@ class _Measuring:
     def _now(self) -> float:
         if self._context.device.type == "cuda" and torch.cuda.is_available():
             torch.cuda.synchronize(self._context.device)
-        return time.perf_counter()
+        return self._clock()
 
 
 def _bytes_of(parameters: Iterable[torch.Tensor]) -> int:

@@ -8,8 +8,10 @@
 - training.epochs is {{ $epochs }} and training.steps is {{ $steps }}: give exactly one of them
 {{- end }}
 {{- $batch := int64 $training.batch_size -}}
-{{- $micro := int64 $training.micro_batch_size -}}
-{{- $leaves := int64 $training.reduction_leaves -}}
+{{- $autoMicro := eq (toString $training.micro_batch_size) "auto" -}}
+{{- $autoLeaves := eq (toString $training.reduction_leaves) "auto" -}}
+{{- $micro := $autoMicro | ternary 1 $training.micro_batch_size | int64 -}}
+{{- $leaves := $autoLeaves | ternary 1024 $training.reduction_leaves | int64 -}}
 {{- $count := div (sub (add $batch $micro) 1) $micro -}}
 {{- $power := 1 -}}
 {{- range until 11 -}}
@@ -20,7 +22,7 @@
 {{- end }}
 {{- if lt $batch $micro }}
 - training.batch_size is {{ $batch }} and training.micro_batch_size is {{ $micro }}: a step is at least one micro-batch; lower micro_batch_size
-{{- else if lt $count $leaves }}
+{{- else if and (not $autoLeaves) (lt $count $leaves) }}
 - training.reduction_leaves is {{ $leaves }}: batch_size {{ $batch }} / micro_batch_size {{ $micro }} are {{ $count }} micro-batches, fewer than leaves; lower reduction_leaves to a power of two <= {{ $count }}
 {{- end }}
 {{- if and (int64 $training.loss_chunk_tokens) (ne .Values.task.kind "language_modeling") }}

@@ -4,8 +4,10 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from frostline_contract.durable_files import make_folder_durably
+from frostline_contract.durable_files import make_folder_durably, replace_durably
 from frostline_contract.job import Job, JobError, load_job
+from frostline_contract.job.automatic import Settled, with_settled
+from frostline_contract.run_directory import read_json
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.compare_report import Comparison, write_comparison
 from frostline_controller.cli.errors import UserMistake
@@ -20,6 +22,10 @@ from frostline_controller.cli.trials import (
     run_trial,
     static_overrides,
 )
+from frostline_controller.cluster.local.measuring import settings_of, settled_here
+
+SETTLED = "settled.json"
+"""What stands in place of the job's `auto`, in the folder of a comparison."""
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -34,6 +40,8 @@ def compare(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise UserMistake(f"{out}: cannot be made ({error.strerror}); give another --out") from None
     say = open_terminal(quiet=True).say  # goes on where nobody reads it any more
+    job, settings = settled_for_all(job, out, say)
+    arguments.overrides = [*arguments.overrides, *settings]
     arms = list(dict.fromkeys(name_of(arm) for arm in arguments.arms))
     trials = accuracy_trials(job, arms, arguments.seeds, arguments.accuracy_workers, out)
     accuracy = _run_all("accuracy", trials, arguments, say)
@@ -48,6 +56,20 @@ def compare(arguments: argparse.Namespace) -> int:
     )
     say(str(write_comparison(comparison, out)))
     return exit_codes.DONE
+
+
+def settled_for_all(job: Job, out: Path, say: Callable[[str], None]) -> tuple[Job, list[str]]:
+    """One answer to the job's `auto` for all arms and seeds: the job with it, and as overrides for each run.
+
+    It is kept in `out` for when the same command goes on.
+    """
+    kept = read_json(out / SETTLED)
+    settled = Settled.model_validate(kept) if kept else settled_here(job)
+    if settled is None:
+        return job, []
+    replace_durably(out / SETTLED, settled.model_dump_json(indent=1) + "\n")
+    say(settled.reason)
+    return with_settled(job, settled), settings_of(job, settled)
 
 
 def accuracy_trials(job: Job, arms: list[str], seeds: list[int], workers: int, out: Path) -> list[Trial]:

@@ -5,7 +5,7 @@ import json
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -86,6 +86,8 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
 
 def _type_text(annotation: Any) -> str:
     origin = get_origin(annotation)
+    if origin is Annotated:
+        return _type_text(get_args(annotation)[0])
     if origin is Literal:
         return " | ".join(str(choice) for choice in get_args(annotation))
     if origin in (Union, types.UnionType):

@@ -36,6 +36,9 @@ def plan(arguments: argparse.Namespace) -> int:
     for one in found.plans:
         print(f"\n{one.devices} device{'s' if one.devices != 1 else ''}: {describe(one.planned, one.inputs)}\n")
         print("\n".join(_walk_lines(one.walk)))
+    if found.settled:
+        print(f"\n{found.settled}; a run settles it by what its own machine measures, before the first step")
+        return exit_codes.DONE
     print(f"\n{found.advice.reason}" + _advice_caveat(found))
     return exit_codes.DONE
 

@@ -42,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     except JobError as error:
         raise UserMistake(str(error)) from None
     replay = Path(arguments.replay).resolve() if arguments.replay else None
+    if job.training.automatic and not arguments.quiet:
+        open_terminal(quiet=True).say(f"measuring, to settle training.{' and training.'.join(job.training.automatic)}")
     with new_run(
         job, out=arguments.out, replay=replay, job_file=Path(arguments.file).resolve(), shared_cache=_shared_cache(arguments)
     ) as prepared:

@@ -53,12 +53,23 @@ def _job(arguments: argparse.Namespace, run: FinishedRun | None) -> Job | None:
     """The job of the file, or the run's with changes; None: the run's as it is."""
     try:
         if arguments.file:
-            return load_job(arguments.file, arguments.overrides)
+            return _whole(load_job(arguments.file, arguments.overrides))
         if arguments.overrides and run is not None:
             return parse_job(apply_overrides(run.data.job, arguments.overrides), "the run's job with --set")
     except JobError as error:
         raise UserMistake(str(error)) from None
     return None
+
+
+def _whole(job: Job) -> Job:
+    """Raises UserMistake for a job that leaves numbers to its run: what a run would measure is not known here."""
+    if names := job.training.automatic:
+        settings = " ".join(f"--set training.{name}=8" for name in names)
+        raise UserMistake(
+            f"training.{' and training.'.join(names)}: auto, which a run settles by what its machine measures; a simulation "
+            f"needs numbers, such as {settings} (`frostline plan` says what they would be)"
+        )
+    return job
 
 
 def _as_json(found: Answer) -> dict[str, object]:

@@ -39,6 +39,7 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
         "lineage": response.lineage,
         "run_epoch": response.run_epoch,
         "uncovered_units": list(response.uncovered_units),
+        "numerics_reason": response.numerics_reason,
         "prefix_tile": response.prefix_tile,
         "prefix_tile_reason": response.prefix_tile_reason,
         "backend": response.backend,
@@ -137,6 +138,7 @@ def status_text(status: dict[str, Any]) -> str:
     lines += [", ".join(known)] if known else []
     if uncovered := status.get("uncovered_units"):
         lines.append(f"one node's end would take units {', '.join(map(str, uncovered))}: nobody on another node keeps a copy")
+    lines += [f"numerics: {reason}"] if (reason := status.get("numerics_reason")) else []
     if reason := status.get("prefix_tile_reason"):
         lines.append(f"frozen layers compute one {status['prefix_tile'].replace('_', '-')} at a time: {reason}")
     if status.get("backend") == "nccl":
@@ -200,7 +202,8 @@ def _empty(run: RunData) -> dict[str, Any]:
         })  # fmt: skip
     return {
         "name": run.name, "state": "", "step": 0, "total_steps": training.get("steps") or 0, "epoch": 0.0, "lineage": 0,
-        "run_epoch": 0, "uncovered_units": [], "prefix_tile": "", "prefix_tile_reason": "", "backend": "", "quarantined": [],
+        "run_epoch": 0, "uncovered_units": [], "numerics_reason": "",
+        "prefix_tile": "", "prefix_tile_reason": "", "backend": "", "quarantined": [],
         "planned_memory_bytes": placement.predicted_peak_bytes if placement else 0,
         "generation": "", "freeze_point": 0, "num_units": run.num_units, "shape": _shape(placement), "loss": None, "metrics": {},
         "samples_per_second": 0.0, "cache_hit_fraction": 0.0, "seconds_left": None, "message": "",

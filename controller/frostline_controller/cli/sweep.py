@@ -4,6 +4,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from frostline_contract.job import JobError, load_job
 from frostline_contract.run_status import RunStatus
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import UserMistake
@@ -11,6 +12,7 @@ from frostline_controller.cli.interrupts import interrupts
 from frostline_controller.cli.output import complain
 from frostline_controller.cli.run_lock import owned
 from frostline_controller.cli.terminal import open_terminal
+from frostline_controller.cluster.local.measuring import settings_of, settled_here
 from frostline_controller.sweep.directory import OVER, SweepDirectory, SweepState
 from frostline_controller.sweep.grid import parse_axis
 from frostline_controller.sweep.page import write_page
@@ -31,6 +33,7 @@ def sweep(arguments: argparse.Namespace) -> int:
         raise UserMistake("-f JOB is missing: name the job file, or a sweep to go on with by --resume DIR")
     if arguments.retry_failed:
         raise UserMistake("--retry-failed: says something with --resume DIR only")
+    arguments.overrides = [*arguments.overrides, *_settled(arguments)]
     axes = [parse_axis(text) for text in arguments.vary]
     side_by_side = arguments.side_by_side or 1
     runs = planned_runs(arguments.file, arguments.overrides, axes, arguments.workers, side_by_side)
@@ -42,6 +45,16 @@ def sweep(arguments: argparse.Namespace) -> int:
             runs, axes, name=name, folder=folder, job_file=job_file, workers=arguments.workers, side_by_side=side_by_side
         )
         return _run(places, state, arguments.quiet, not arguments.no_report)
+
+
+def _settled(arguments: argparse.Namespace) -> list[str]:
+    """One answer to the job's `auto` for all runs, which else would measure one each, and might share no cached value."""
+    try:
+        job = load_job(arguments.file, arguments.overrides)
+    except JobError as error:
+        raise UserMistake(str(error)) from None
+    settled = settled_here(job)
+    return settings_of(job, settled) if settled is not None else []
 
 
 def resumed(directory: str, arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job, load_job
+from frostline_contract.job.automatic import with_numbers
 from frostline_contract.plan import Decision
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import IntervalStatistics
@@ -86,17 +87,18 @@ def read_replay(run_dir: Path) -> tuple[Decision, ...]:
 
 
 def with_recorded_start(job: Job, run_dir: Path) -> Job:
-    """The job, with another run's prefix tile and initial units: parts of the numerics that a replay follows.
+    """The job, with another run's prefix tile, initial units and what is `auto` here: a replay follows these numerics too.
 
     Raises ValueError where that run's job cannot be read.
     """
     places = RunDirectory(run_dir)
     tile = places.recorded_prefix_tile() or job.cache.prefix_tile
-    units = load_job(places.job).initial_freeze_point
-    return job.model_copy(update={
+    recorded = load_job(places.job)
+    job = job.model_copy(update={
         "cache": job.cache.model_copy(update={"prefix_tile": tile}),
-        "freeze": job.freeze.model_copy(update={"initial_units": units}),
+        "freeze": job.freeze.model_copy(update={"initial_units": recorded.initial_freeze_point}),
     })  # fmt: skip
+    return with_numbers(job, {name: getattr(recorded.training, name) for name in job.training.automatic})
 
 
 def decision_line(decision: Decision) -> dict[str, object]:

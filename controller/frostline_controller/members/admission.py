@@ -21,7 +21,15 @@ class Admission:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._job_digest = job_digest(controller.run.facts.job)
+        self._digest_of: tuple[Job, str] | None = None
+
+    @property
+    def _job_digest(self) -> str:
+        """Of the job as it stands: another one once it has settled."""
+        job = self._controller.run.facts.job
+        if self._digest_of is None or self._digest_of[0] is not job:
+            self._digest_of = (job, job_digest(job))
+        return self._digest_of[1]
 
     async def check(self, request: pb.RegisterRequest) -> None:
         """Raises Refused where this worker is not wanted, or would bring other data, code or bits into the run."""

@@ -8,15 +8,17 @@ from typing import Any
 from frostline_contract.communicators import most_communicator_bytes
 from frostline_contract.initial_freeze import initial_freeze_point, lowest_freeze_point
 from frostline_contract.job import Job
+from frostline_contract.job.automatic import Settled, at_size, sizes_to_try, with_settled
 from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
 from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.cli.model_size import ModelSize, model_size
 from frostline_controller.decisions.initial import check_initial_units
 from frostline_controller.planner.adapted import with_adapters
-from frostline_controller.planner.advice import Advice, advise
+from frostline_controller.planner.advice import Advice, advise, units_at
 from frostline_controller.planner.analytic import analytic_profiles
 from frostline_controller.planner.describe import as_json
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots
+from frostline_controller.planner.numerics import settle
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.search import PlannedPlacement, make_plan
 
@@ -58,6 +60,7 @@ class Forecast:
         measured: of a run, in place of what is assumed; None: nothing was.
         plans: one for each number of devices.
         advice: the micro-batch size with the least predicted step.
+        settled: why the job's `auto` would become these numbers; empty where it says all of them.
     """
 
     job: Job
@@ -66,6 +69,7 @@ class Forecast:
     measured: MeasuredProfile | None
     plans: tuple["DevicePlan", ...]
     advice: Advice
+    settled: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """What `frostline plan --json` prints (docs/run-directory.md)."""
@@ -90,6 +94,7 @@ class Forecast:
             "micro_batch_size": {
                 "advised": self.advice.best, "job": self.job.training.micro_batch_size, "reason": self.advice.reason
             },
+            "settled": {"reduction_leaves": self.job.training.reduction_leaves, "reason": self.settled},
         }  # fmt: skip
 
 
@@ -124,12 +129,26 @@ def forecast(
         ValueError: the model's size is not known here, no placement fits, or the freeze point is outside the model.
     """
     size, assumed = model_size(job), hardware or hardware_for(job, bool(devices))
+    settled = settled_by_arithmetic(job, size, assumed, max(devices, default=job.placement.workers), measured)
+    job = with_settled(job, settled) if settled is not None else job
     plans = []
     for count in devices or [job.placement.workers]:
         inputs = plan_inputs(job, size, assumed, count, _frozen(job, size, freeze_point), measured)
         plans.append(DevicePlan(count, inputs, make_plan(inputs), walk(inputs)))
     advice = micro_batch_advice(job, size, assumed, plans[0].inputs, measured)
-    return Forecast(job, size, assumed, measured, tuple(plans), advice)
+    return Forecast(job, size, assumed, measured, tuple(plans), advice, settled.reason if settled is not None else "")
+
+
+def settled_by_arithmetic(
+    job: Job, size: ModelSize, hardware: Hardware, workers: int, measured: MeasuredProfile | None
+) -> Settled | None:
+    """What the job's `auto` would become by these unit costs; a run measures its own. None where the job says every number."""
+    if not job.training.automatic:
+        return None
+    sizes = sizes_to_try(job.training, workers)
+    known = {measured.micro_batch_size: measured.units} if measured else {}
+    profiles = {at: units_at(known, at) if known else unit_profiles(job, size, hardware, at) for at in sizes}
+    return settle(job, plan_inputs(at_size(job, sizes[0]), size, hardware, workers, _frozen(job, size, 0), measured), profiles)
 
 
 def _frozen(job: Job, size: ModelSize, freeze_point: int) -> int:

@@ -35,6 +35,7 @@ from frostline_controller.run.first_plan import FirstPlan
 from frostline_controller.run.memory_cap import MemoryCap
 from frostline_controller.run.plan_log import plan_line
 from frostline_controller.run.run import Run
+from frostline_controller.run.settling import Settling
 from frostline_controller.serving.progress import Publishing
 from frostline_proto.v1 import control_pb2 as pb
 
@@ -60,6 +61,7 @@ class Controller:
             entry=self.entry, removals=self.removals,
         )  # fmt: skip
         wait = StartWait(facts, self.choosing)
+        self.settling = Settling(facts, store, outbox)
         self.first_plan = FirstPlan(facts, wait=wait, starting=self.starting, entry=self.entry)
         self.deciding = Deciding(facts, store, outbox, replayed)
         self.adapting = Adapting(facts, store, self.choosing, self.reshaping)
@@ -83,6 +85,7 @@ class Controller:
         if not facts.state.started_at:
             await self.ending.reopen()  # the checkpoint root may have been another run's
             await store.commit(started_at=time.time())
+        await self.settling.start()
         await self.deciding.restore()
         if not facts.ended:
             self.note_identity()

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from frostline_contract.annotations import FENCE, PLAN, REQUESTED_WORKERS, STATE
 from frostline_contract.job import Job, JobError, section_digests
+from frostline_contract.job.automatic import Settled
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.mesh import with_degrees
 from frostline_contract.plan import MICRO_BATCH, SAMPLE, Decision, GenerationId, Plan, PrefixTile
@@ -111,6 +112,7 @@ class DurableState(Frozen):
     paused: the drain under way, or the wait after it, is for workers that had to go: it ends by itself when enough are there.
     retries: failures of the run's own making without progress since. cache_off: why the cache is used no more; empty: it may be.
     job_digests: of the job that the run follows, by section; empty in a state that an older version has written.
+    settled: what stands in place of the job's `auto`, and why; None: nothing was left to the run, or it is not settled yet.
     failed_devices: GPUs that failed. memory_limit_bytes: a plan that is predicted to need more ran out of memory; 0: none has.
     """
 
@@ -140,6 +142,7 @@ class DurableState(Frozen):
     failed_devices: tuple[FailedDevice, ...] = ()
     memory_limit_bytes: int = 0
     job_digests: dict[str, str] = Field(default_factory=dict)
+    settled: Settled | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 KINDS = frozenset(
     ("freeze", "unfreeze", "reshape", "join", "leave", "failure", "cache", "guard", "checkpoint", "start", "end", "command")
 ) | {"checkpoint_failed", "decision_void", "fault", "hang", "straggler", "cannot_start", "wrong_bits",
-     "quarantine", "out_of_memory", "memory_over_cap", "pause"}  # fmt: skip
+     "quarantine", "out_of_memory", "memory_over_cap", "pause", "numerics"}  # fmt: skip
 
 
 Line = dict[str, Any]

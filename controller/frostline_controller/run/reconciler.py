@@ -211,6 +211,7 @@ ROUND = (
     Act(Reconciler.advance_prepared, RUNNING, "the outcome of a prepared plan is learned before the next one is wanted"),
     Act(lambda r, now: r.parts.adapting.advance(), RUNNING, "at most one plan is prepared, so after the one that there was"),
     Act(lambda r, now: r.parts.sizing.advance(), RUNNING, "pods are handed back once no plan is wanted or prepared any more"),
+    Act(lambda r, now: r.parts.settling.advance(), WAITING, "workers register with a whole job only, so before a first plan"),
     Act(Reconciler.start_generation, WAITING, "last of the plans: its announcement goes out before the planner is asked again"),
     Act(lambda r, now: r.parts.failures.advance(now), RECOVERING, "as the one above; it was found or reported before"),
     Act(Reconciler.forget_prepared, GOING_ON, "an answer, a first plan or a pause has overtaken the prepared plan"),

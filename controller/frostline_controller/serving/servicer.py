@@ -10,7 +10,7 @@ from frostline_contract.device import DeviceFacts
 from frostline_contract.job import dump_job
 from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
-from frostline_contract.statistics import IntervalStatistics, StepRecord
+from frostline_contract.statistics import IntervalStatistics, SizeProfiles, StepRecord
 from frostline_controller.members.admission import Admission
 from frostline_controller.members.membership import GONE, Worker
 from frostline_controller.members.start_wait import is_left_over
@@ -38,6 +38,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._admission = Admission(controller)
 
     async def DescribeJob(self, request: pb.DescribeJobRequest, context: Any) -> pb.DescribeJobResponse:
+        if request.HasField("measured"):
+            self._controller.settling.take(to_record(request.measured, SizeProfiles))
         profiles = [to_message(profile, plan_pb2.WorkerProfile) for profile in self._controller.handed_out.profiles()]
         return pb.DescribeJobResponse(job=dump_job(self._facts.job), profiles=profiles)
 

@@ -49,6 +49,8 @@ def status_of(facts: RunFacts, store: RunStore, with_workers: bool = True) -> pb
     response.quarantined.extend(
         pb.QuarantinedDevice(node=one.node, uuid=one.uuid, failures=one.failures) for one in facts.quarantined
     )
+    if facts.state.settled is not None:
+        response.numerics_reason = facts.state.settled.reason
     response.ledger.CopyFrom(ledger_of(facts, store).message())
     if identity is not None:
         response.prefix_tile, response.prefix_tile_reason = identity.prefix_tile, identity.prefix_tile_reason

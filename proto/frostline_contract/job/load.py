@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from frostline_contract.job.model import Job
+from frostline_contract.job.section import NUMBER_TAG
 from frostline_contract.job.yaml_text import JobError, plain, read_yaml
 
 
@@ -168,7 +169,7 @@ def _absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _describe(mistake: Any, model: type[BaseModel]) -> str:
-    place = ".".join(str(part) for part in mistake["loc"])
+    place = ".".join(str(part) for part in mistake["loc"] if part != NUMBER_TAG)
     if mistake["type"] == "extra_forbidden":
         return f"{place}: unknown key{_nearest(mistake['loc'], model)}"
     if mistake["type"] == "missing":

@@ -16,8 +16,8 @@ from frostline_contract.job.cluster import (
 from frostline_contract.job.data import DataSection, ModelSection, TaskSection
 from frostline_contract.job.freezing import DecisionsSection, ElasticSection, FreezeSection
 from frostline_contract.job.kubernetes import KubernetesSection
-from frostline_contract.job.section import Section, fixed, live
-from frostline_contract.job.training import CheckpointSection, EvaluationSection, TrainingSection
+from frostline_contract.job.section import AUTO, Section, fixed, live
+from frostline_contract.job.training import LEAVES_MAX, CheckpointSection, EvaluationSection, TrainingSection
 
 
 class Job(Section):
@@ -45,9 +45,10 @@ class Job(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "Job":
         pinned = self.placement.dp_degree or 1
-        if pinned > self.training.reduction_leaves:
+        leaves = self.training.reduction_leaves if self.training.reduction_leaves != AUTO else LEAVES_MAX
+        if pinned > leaves:
             raise ValueError(
-                f"placement.dp_degree {pinned} exceeds training.reduction_leaves {self.training.reduction_leaves}; "
+                f"placement.dp_degree {pinned} exceeds training.reduction_leaves {leaves}; "
                 "raise reduction_leaves (and, where needed, lower micro_batch_size)"
             )
         if self.training.loss_chunk_tokens and self.task.kind != "language_modeling":
@@ -80,10 +81,10 @@ class Job(Section):
             if fault.worker >= pods and fault.kind not in FAULTS_OF_A_SERVICE:
                 raise ValueError(f"faults.{index}.worker is {fault.worker}; the job's pods are 0 to {pods - 1}")
         for index, reshape in enumerate(self.reshapes):
-            if reshape.dp_degree > self.training.reduction_leaves:
+            if reshape.dp_degree > leaves:
                 raise ValueError(
                     f"reshapes.{index}.dp_degree {reshape.dp_degree} exceeds training.reduction_leaves "
-                    f"{self.training.reduction_leaves}; raise reduction_leaves or lower dp_degree"
+                    f"{leaves}; raise reduction_leaves or lower dp_degree"
                 )
         return self
 

@@ -62,7 +62,7 @@ def _row(name: str, field: FieldInfo) -> str:
 def _type(annotation: Any) -> str:
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        return _type(parts[0])
+        return _type(parts[0]) + "".join(_limits(rule) for rule in parts[1:] if isinstance(rule, FieldInfo))
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in parts)
     if origin in (typing.Union, types.UnionType):

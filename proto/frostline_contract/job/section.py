@@ -1,11 +1,23 @@
 """The base of every section of a job file, and how a field says whether it may change while a run goes on (docs/protocols.md 9)."""
 
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 SECONDS_MAX = 1e7
 """The longest time that a field takes: four months. Beyond it clocks and timeouts of the system no longer count."""
+
+AUTO: Literal["auto"] = "auto"
+"""The value of a field that the run settles by itself, once (`job.automatic`)."""
+NUMBER_TAG = "number"
+"""Names the number among the kinds of value that a field takes; no part of a field's place."""
+
+
+def number_or_auto(**limits: Any) -> Any:
+    """The type of a whole number within `limits` that the run may settle by itself: a mistake is told of the number alone."""
+    number = Annotated[int, Field(**limits), Tag(NUMBER_TAG)]
+    word = Annotated[Literal["auto"], Tag(AUTO)]
+    return Annotated[number | word, Discriminator(lambda value: AUTO if value == AUTO else NUMBER_TAG)]
 
 
 class Section(BaseModel):
@@ -26,7 +38,7 @@ class Section(BaseModel):
 
 def takes_numbers(annotation: Any) -> bool:
     """Whether a field of this type is a number, or one or nothing, and never a truth value."""
-    kinds = {annotation, *get_args(annotation)}
+    kinds = {annotation, *(part for one in get_args(annotation) for part in (one, *get_args(one)))}
     return bool(kinds & {int, float}) and bool not in kinds
 
 

@@ -4,8 +4,12 @@ from typing import Literal
 
 from pydantic import field_validator, model_validator
 
-from frostline_contract.job.section import Section, fixed, live
+from frostline_contract.job.section import AUTO, Section, fixed, live, number_or_auto
 from frostline_contract.precision import PrecisionName
+
+LEAVES_MAX = 1024
+MicroBatchSize = number_or_auto(ge=1)
+ReductionLeaves = number_or_auto(ge=1, le=LEAVES_MAX)
 
 
 class OptimizerSection(Section):
@@ -32,9 +36,15 @@ class TrainingSection(Section):
     batch_size: int = fixed(
         64, ge=1, le=2**31, doc="Samples a step: the global batch, or each replica's with batch: per_replica."
     )
-    micro_batch_size: int = fixed(8, ge=1, doc="Samples a micro-batch; `frostline plan` advises on it.")
-    reduction_leaves: int = fixed(
-        8, ge=1, le=1024, doc="Leaves of the summation tree, a power of two: the largest dp_degree that the run can reach."
+    micro_batch_size: MicroBatchSize = fixed(
+        8,
+        doc="Samples a micro-batch; `frostline plan` advises on it. auto: settled once, before the first step, from what the machine "
+        "measures.",
+    )
+    reduction_leaves: ReductionLeaves = fixed(
+        8,
+        doc="Leaves of the summation tree, a power of two: the largest dp_degree that the run can reach. auto: settled as "
+        "micro_batch_size is, enough for placement.workers.",
     )
     state_ranges: int = fixed(
         1,
@@ -90,13 +100,20 @@ class TrainingSection(Section):
     def _consistent(self) -> "TrainingSection":
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}; give exactly one of them")
-        if self.reduction_leaves & (self.reduction_leaves - 1):
+        if self.reduction_leaves != AUTO and self.reduction_leaves & (self.reduction_leaves - 1):
             raise ValueError(f"reduction_leaves is {self.reduction_leaves}; it must be a power of two")
+        if self.micro_batch_size == AUTO:
+            if self.reduction_leaves != AUTO and self.reduction_leaves > self.batch_size:
+                raise ValueError(
+                    f"reduction_leaves {self.reduction_leaves} exceeds batch_size {self.batch_size}: no micro-batch would be left for "
+                    "some leaves; lower reduction_leaves or set it to auto"
+                )
+            return self
         if self.batch_size < self.micro_batch_size:
             raise ValueError(
                 f"batch_size {self.batch_size} is smaller than micro_batch_size {self.micro_batch_size}; lower micro_batch_size"
             )
-        if self.num_microbatches < self.reduction_leaves:
+        if self.reduction_leaves != AUTO and self.num_microbatches < self.reduction_leaves:
             raise ValueError(
                 f"{self.num_microbatches} micro-batches (batch_size {self.batch_size} / micro_batch_size {self.micro_batch_size}) are "
                 f"fewer than reduction_leaves {self.reduction_leaves}; lower reduction_leaves to a power of two <= {self.num_microbatches}"
@@ -135,9 +152,14 @@ class TrainingSection(Section):
         return self.num_cells > 1
 
     @property
+    def automatic(self) -> tuple[str, ...]:
+        """Names of the fields that are yet to be settled; nothing of a step can be computed before."""
+        return tuple(name for name in ("micro_batch_size", "reduction_leaves") if getattr(self, name) == AUTO)
+
+    @property
     def num_microbatches(self) -> int:
-        """M: micro-batches a step; the last are padded with items of weight 0."""
-        return -(-self.batch_size // self.micro_batch_size)
+        """M: micro-batches a step; the last are padded with items of weight 0. 0 while micro_batch_size is yet to be settled."""
+        return 0 if self.micro_batch_size == AUTO else -(-self.batch_size // self.micro_batch_size)
 
 
 class EvaluationSection(Section):

@@ -212,6 +212,29 @@ def test_prefetched_samples_are_taken_once_and_belong_to_their_boundary(stack: C
     assert time.monotonic() - before < 5.0
 
 
+def test_a_prefetched_batch_is_taken_as_it_was_received(stack: CacheStack) -> None:
+    cache = stack.connect()
+    stack.ready(cache, identity("whole"))
+    samples, host = [3, 1, 4, 15, 9, 2], torch.device("cpu")
+    rows = rows_of(samples)
+    store(cache, samples, rows)
+    cache.prefetch(samples, [0] * 6)
+    assert cache.take([*samples[1:], samples[0]], [0] * 6, host) is None, "another order"
+    taken = cache.take(samples[:4], [0] * 4, host)
+    assert taken is not None and torch.equal(taken, rows[:4])
+    rest = cache.take(samples[4:], [0] * 2, host)
+    assert rest is not None and torch.equal(rest, rows[4:])
+    assert rest.untyped_storage().data_ptr() == taken.untyped_storage().data_ptr(), "both lie where they were received"
+    assert cache.take(samples[:4], [0] * 4, host) is None, "each sample once"
+    assert (cache.take_counts().hits, cache.profile().exposed_seconds_per_sample is not None) == (6, True)
+    cache.prefetch([*samples, 50], [0] * 7)
+    assert cache.take([*samples, 50], [0] * 7, host) is None
+    out = torch.empty(7, 8, 16)
+    assert cache.read([*samples, 50], [0] * 7, out) == [True] * 6 + [False], "what was there is not lost with what was not"
+    assert torch.equal(out[:6], rows)
+    assert cache.take([], [], host) is None
+
+
 def test_only_the_admitted_share_is_filled(stack: CacheStack) -> None:
     cache = stack.connect(shape=(64, 256))
     name = identity("share")

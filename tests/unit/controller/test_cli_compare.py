@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from frostline_contract.job import apply_overrides, parse_job
-from frostline_controller.cli.compare import accuracy_trials, share_equal_numerics, time_trials
+from frostline_contract.job.automatic import Settled
+from frostline_controller.cli.compare import accuracy_trials, settled_for_all, share_equal_numerics, time_trials
 from frostline_controller.cli.compare_report import Comparison, write_comparison
 from frostline_controller.cli.compare_statistics import paired_difference, sign_flip_lower_bound
 from frostline_controller.cli.trials import Outcome, Trial, read_outcome, static_overrides
@@ -69,6 +70,20 @@ def test_arms_with_equal_numerics_share_their_accuracy_runs(tmp_path: Path) -> N
     assert [(found.arm, found.final["accuracy"]) for found in shared] == [("static", 0.9), ("freezing", 0.8), ("elastic", 0.8)]
     fast = parse_job(apply_overrides(job_values(), ["training.numerics=fast"]))
     assert len(accuracy_trials(fast, arms, [0], 1, tmp_path)) == 3
+
+
+def test_all_runs_of_a_comparison_have_one_answer_to_auto(tmp_path: Path) -> None:
+    plain, said = parse_job(job_values()), list[str]()
+    assert settled_for_all(plain, tmp_path, said.append) == (plain, [])
+    (tmp_path / "settled.json").write_text(
+        Settled(micro_batch_size=4, reduction_leaves=2, reason="measured before").model_dump_json()
+    )
+    asked = ["training.micro_batch_size=auto", "training.reduction_leaves=auto"]
+    for _ in range(2):
+        job, settings = settled_for_all(parse_job(apply_overrides(job_values(), asked)), tmp_path, said.append)
+        assert settings == ["training.micro_batch_size=4", "training.reduction_leaves=2"]
+        assert job == parse_job(apply_overrides(job_values(), settings))
+    assert said == ["measured before"] * 2
 
 
 def test_timed_arms_take_turns_and_static_has_its_own_numerics(tmp_path: Path) -> None:

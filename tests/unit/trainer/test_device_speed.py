@@ -92,6 +92,9 @@ class AllButSome:
     def __init__(self, misses: Sequence[int] = ()) -> None:
         self._misses = misses
 
+    def take(self, samples: Sequence[int], variants: Sequence[int], device: torch.device) -> None:
+        """Nothing was prefetched."""
+
     def read(self, samples: Sequence[int], variants: Sequence[int], out: torch.Tensor) -> list[bool]:
         assert out.device == HOST and out.shape[0] == len(samples)
         out.zero_()

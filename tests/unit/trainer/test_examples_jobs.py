@@ -36,7 +36,7 @@ def script(name: str):
 def test_every_example_parses_and_may_use_the_cache(name: str) -> None:
     job = load_job(EXAMPLES / name)
     assert cache_refusal(job) is None
-    assert job.training.reduction_leaves >= (job.placement.dp_degree or 1)
+    assert "reduction_leaves" in job.training.automatic or job.training.reduction_leaves >= (job.placement.dp_degree or 1)
     assert job.placement.initial_pp_degree is None or job.placement.initial_pp_degree <= job.placement.workers
 
 

@@ -26,6 +26,9 @@ from frostline_trainer.step.transfer import gather, to_host
 
 log = logging.getLogger(__name__)
 
+SCATTER = 0x9E3779B97F4A7C15
+"""An odd number near 2**64 over the golden ratio: multiples of it, modulo 2**64, lie evenly."""
+
 
 class BoundaryCache:
     """The activation cache of one worker. Nothing here raises because of Redis or the cache server.
@@ -124,6 +127,24 @@ class BoundaryCache:
         self._meter.time("exposed", time.monotonic() - started, sum(hits))
         return hits
 
+    def take(self, samples: Sequence[int], variants: Sequence[int], device: torch.device) -> Tensor | None:
+        """All samples' boundary activations, (n, tokens, width) on `device`, where every one was prefetched in this order.
+
+        They lie where they were received (page-locked for a device), so that a step's rows cost no copy in the host. None where
+        one is missing, or was asked for in another order: then `read` has what there is.
+        """
+        boundary = self._control.boundary
+        if boundary is None or boundary.identity in self._distrusted:
+            return None
+        started = time.monotonic()
+        payloads = self._prefetcher.take_whole(boundary.identity, samples, variants)
+        if payloads is None:
+            return None
+        rows = self.codec.decode(payloads.to(device, non_blocking=True))
+        self._meter.add(hits=len(samples), exposed_seconds=time.monotonic() - started)
+        self._meter.time("exposed", time.monotonic() - started, len(samples))
+        return rows
+
     def read_previous(self, samples: Sequence[int], variants: Sequence[int], out: Tensor) -> list[bool]:
         """As `read`, at the boundary before: what is found is advanced by the caller through the newly frozen units."""
         boundary = self._boundary
@@ -185,7 +206,8 @@ class BoundaryCache:
 
     def audit_due(self, samples: Sequence[int], step: int) -> list[bool]:
         """Which of a step's hits are to be computed again: a fixed share by hash, the same whoever asks."""
-        return [seed_of("audit", step, sample) < self._audit_fraction * 2**63 for sample in samples]
+        seed, limit = seed_of("audit", step), self._audit_fraction * 2**64
+        return [((seed + sample) * SCATTER) % 2**64 < limit for sample in samples]
 
     def report_audit(self, ok: bool, sample: int = -1) -> None:
         """A hit was computed again. Where it differs this boundary's values are not used any more by this worker."""

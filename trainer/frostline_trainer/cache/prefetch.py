@@ -20,11 +20,12 @@ WAIT_SECONDS_MAX = 2.0
 """How long `take` waits for a batch that is on its way."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Batch:
+    """Values that are received together. pairs: (sample, variant) of each row of payloads."""
+
     identity: CacheIdentity
-    samples: list[int]
-    variants: list[int]
+    pairs: list[tuple[int, int]]
     payloads: Tensor
     done: threading.Event = field(default_factory=threading.Event)
     hits: list[bool] = field(default_factory=list)
@@ -50,7 +51,8 @@ class Prefetcher:
         self._changed = threading.Condition()
         self._waiting: deque[_Batch] = deque()
         self._kept: deque[_Batch] = deque()
-        self._places: dict[tuple[CacheIdentity, int, int], tuple[_Batch, int]] = {}
+        self._identity: CacheIdentity | None = None
+        self._places: dict[tuple[int, int], tuple[_Batch, int]] = {}
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="cache-prefetch", daemon=True)
         self._thread.start()
@@ -58,16 +60,19 @@ class Prefetcher:
     def ask(self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int]) -> None:
         """Have these samples read in the background; those already asked for are not asked again. Never blocks."""
         with self._changed:
-            new = [pair for pair in zip(samples, variants, strict=True) if (identity, *pair) not in self._places]
+            if identity != self._identity:
+                self._forget_all()
+                self._identity = identity
+            new = [pair for pair in zip(samples, variants, strict=True) if pair not in self._places]
             size = len(new) * self._layout.payload_bytes
             if not new or size > PREFETCH_BYTES_MAX or self._closed:
                 return
             while self._kept and sum(batch.size for batch in self._kept) + size > PREFETCH_BYTES_MAX:
                 self._forget(self._kept.popleft())
             payloads = torch.empty(len(new), self._layout.payload_bytes, dtype=torch.uint8, pin_memory=self._pin)
-            batch = _Batch(identity, [s for s, _ in new], [v for _, v in new], payloads)
+            batch = _Batch(identity, new, payloads)
             for row, pair in enumerate(new):
-                self._places[identity, *pair] = (batch, row)
+                self._places[pair] = (batch, row)
             self._kept.append(batch)
             self._waiting.append(batch)
             self._changed.notify()
@@ -75,7 +80,8 @@ class Prefetcher:
     def take(self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int]) -> list[Taken | None]:
         """What was prefetched, each sample once; None for samples that nobody asked for. Waits at most WAIT_SECONDS_MAX."""
         with self._changed:
-            places = [self._places.pop((identity, *pair), None) for pair in zip(samples, variants, strict=True)]
+            known = self._places if identity == self._identity else {}
+            places = [known.pop(pair, None) for pair in zip(samples, variants, strict=True)]
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         taken: list[Taken | None] = []
         for place in places:
@@ -87,11 +93,34 @@ class Prefetcher:
             taken.append(Taken(batch.payloads[row] if there else None))
         return taken
 
+    def take_whole(self, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int]) -> Tensor | None:
+        """These samples' payloads (n, payload_bytes) as they lie where they were received, if they lie there in this order.
+
+        None where they do not, or one of them was missing: then nothing is taken. The memory is the caller's from now on. Waits
+        at most WAIT_SECONDS_MAX.
+        """
+        pairs = list(zip(samples, variants, strict=True))
+        with self._changed:
+            known = self._places if identity == self._identity else {}
+            batch, first = known.get(pairs[0], (None, 0)) if pairs else (None, 0)
+            if batch is None or batch.pairs[first : first + len(pairs)] != pairs or not all(map(known.__contains__, pairs)):
+                return None
+        rows = slice(first, first + len(pairs))
+        if not (batch.done.wait(WAIT_SECONDS_MAX) and all(batch.hits[rows])):
+            return None
+        with self._changed:
+            for pair in pairs:
+                self._places.pop(pair, None)
+        return batch.payloads[rows]
+
     def forget_all(self) -> None:
         """The boundary moved: nobody will ask for what is here."""
         with self._changed:
-            while self._kept:
-                self._forget(self._kept.popleft())
+            self._forget_all()
+
+    def _forget_all(self) -> None:
+        while self._kept:
+            self._forget(self._kept.popleft())
 
     def close(self) -> None:
         with self._changed:
@@ -101,12 +130,12 @@ class Prefetcher:
         self._lane.close()
 
     def _forget(self, batch: _Batch) -> None:
-        for pair in zip(batch.samples, batch.variants, strict=True):
-            if self._places.get((batch.identity, *pair), (None, 0))[0] is batch:
-                del self._places[batch.identity, *pair]
+        for pair in batch.pairs:
+            if self._places.get(pair, (None, 0))[0] is batch:
+                del self._places[pair]
         if not batch.done.is_set() and batch in self._waiting:
             self._waiting.remove(batch)
-            batch.hits = [False] * len(batch.samples)
+            batch.hits = [False] * len(batch.pairs)
             batch.done.set()
 
     def _run(self) -> None:
@@ -120,8 +149,8 @@ class Prefetcher:
                 self._lane,
                 self._layout,
                 batch.identity,
-                batch.samples,
-                batch.variants,
+                [sample for sample, _ in batch.pairs],
+                [variant for _, variant in batch.pairs],
                 memoryview(batch.payloads.view(-1).numpy()),
             )
             self._on_read(result)

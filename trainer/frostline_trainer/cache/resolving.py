@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 
 
@@ -31,3 +32,12 @@ def resolve(host: str, port: int, seconds: float) -> list[str]:
 def _ask(host: str, port: int, flags: int) -> list[str]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def connected(addresses: Sequence[str], port: int, seconds: float) -> socket.socket:
+    """A connection to the first of a host's addresses that takes one. Raises OSError."""
+    *others, last = addresses
+    for address in others:
+        with suppress(OSError):
+            return socket.create_connection((address, port), timeout=seconds)
+    return socket.create_connection((last, port), timeout=seconds)

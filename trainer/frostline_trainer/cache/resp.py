@@ -12,16 +12,19 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
-from frostline_trainer.cache.resolving import resolve
+from frostline_trainer.cache.resolving import connected, resolve
+from frostline_trainer.cache.value_run import ValueRun
 
 WINDOW_BYTES = 3 * 512 * 1024
-"""Reply bytes asked for and not yet received, a connection: more only fills socket buffers and thrashes the CPU's cache."""
+"""Bytes sent and not yet acknowledged, a connection."""
+READ_WINDOW_BYTES = 256 * 1024
+"""Reply bytes asked for and not yet received, a connection; a larger value comes alone. More only fills socket buffers, thrashes
+the CPU's cache, and keeps Redis so busy that a loaded machine makes it wait for its turn."""
 
 WINDOW_REQUESTS_MAX = 512
 SMALL_VALUE_BYTES = 32 * 1024
-"""Up to here values come through the read buffer, many replies a system call; above, straight into the caller's memory."""
+"""Up to here many replies come in one system call (`value_run`); above, each has its own."""
 
 BUFFER_BYTES = 64 * 1024
 LARGE_REFILL_BYTES = 96
@@ -65,7 +68,7 @@ class Connection:
         self._refill_bytes = BUFFER_BYTES
         self._deadline = time.monotonic() + 2 * silence_seconds
         try:
-            self._socket = _connected(resolve(host, port, silence_seconds), port, silence_seconds)
+            self._socket = connected(resolve(host, port, silence_seconds), port, silence_seconds)
         except (OSError, UnicodeError) as error:
             raise ConnectionFault(f"{host}:{port}: {error}") from error
         try:
@@ -101,7 +104,8 @@ class Connection:
         lengths = [sum(len(part) for part in target) for target in targets]
         largest = max(lengths, default=1)
         self._refill_bytes = BUFFER_BYTES if largest <= SMALL_VALUE_BYTES else LARGE_REFILL_BYTES
-        window = min(WINDOW_REQUESTS_MAX, max(2, WINDOW_BYTES // max(largest, 1)))
+        window = min(WINDOW_REQUESTS_MAX, max(1, READ_WINDOW_BYTES // max(largest, 1)))
+        in_a_row = 0 < largest <= SMALL_VALUE_BYTES and min(lengths) == largest and len({len(target) for target in targets}) == 1
         outcomes: list[Outcome] = []
         sent = 0
         while len(outcomes) < len(keys):
@@ -110,7 +114,12 @@ class Connection:
                 group = keys[sent : sent + window - in_flight]
                 self._send([b"".join(_request_head(b"GET", key) for key in group)])
                 sent += len(group)
-            outcomes.append(self._receive_bulk(targets[len(outcomes)], lengths[len(outcomes)]))
+            done = len(outcomes)
+            if in_a_row and self._start == self._end:
+                last = sent if sent == len(keys) else max(done + 1, sent - window // 2)
+                outcomes.extend(self._receive_run(targets[done:last], largest))
+            else:
+                outcomes.append(self._receive_bulk(targets[done], lengths[done]))
         return outcomes
 
     def set_many(self, items: Sequence[tuple[bytes, Sequence[Buffer]]], deadline: float) -> list[Outcome]:
@@ -186,6 +195,25 @@ class Connection:
         if line.startswith(b"-WRONGTYPE"):
             return Outcome.UNUSABLE
         raise ProtocolSurprise(f"GET answered {line[:80]!r}")
+
+    def _receive_run(self, targets: Sequence[Sequence[memoryview]], length: int) -> list[Outcome]:
+        """Outcomes of the first of the replies that come next, as many as are as they must be; at least one."""
+        run = ValueRun(targets, length)
+        while run.missing:
+            self._check_deadline()
+            if not run.note(self._receive(lambda: self._socket.recvmsg_into(run.room())[0])):
+                self._take_back(run.given_back())
+                found = [Outcome.DONE] * (run.differs_at or 0)
+                return [*found, self._receive_bulk(targets[len(found)], length)]
+        return [Outcome.DONE] * len(targets)
+
+    def _take_back(self, data: bytes) -> None:
+        """What was received is to be read again, before anything else; the buffer is empty."""
+        if len(data) + BUFFER_BYTES > len(self._buffer):
+            self._buffer = bytearray(len(data) + BUFFER_BYTES)
+            self._view = memoryview(self._buffer)
+        self._view[: len(data)] = data
+        self._start, self._end = 0, len(data)
 
     def _receive_stored(self) -> Outcome:
         line = self._receive_line()
@@ -271,15 +299,6 @@ class Connection:
     def _check_deadline(self) -> None:
         if time.monotonic() > self._deadline:
             raise ConnectionFault("the call's time is over")
-
-
-def _connected(addresses: Sequence[str], port: int, seconds: float) -> socket.socket:
-    """A connection to the first of a host's addresses that takes one. Raises OSError."""
-    *others, last = addresses
-    for address in others:
-        with suppress(OSError):
-            return socket.create_connection((address, port), timeout=seconds)
-    return socket.create_connection((last, port), timeout=seconds)
 
 
 def _request_head(*parts: bytes) -> bytes:

@@ -29,7 +29,6 @@ def make_registration(
     profiles: the run's, by kind of device. A worker whose kind is not among them measures its units, which takes a moment.
     """
     refusal = cache_refusal(context.job)
-    tokens, width = context.hidden_shape
     context.weights_digest = weights_digest(context)
     return control_pb2.RegisterRequest(
         worker_id=identity.worker_id,
@@ -47,7 +46,7 @@ def make_registration(
         train_samples=len(context.data.train),
         dataset_digest=context.data.digest,
         unit_names=context.cut.unit_names,
-        boundary_bytes_per_sample=tokens * width * context.hidden_like().element_size(),
+        boundary_bytes_per_sample=context.boundary_bytes_per_sample,
         cacheable=refusal is None,
         cache_refusal=refusal or "",
         tied=context.cut.tied is not None,

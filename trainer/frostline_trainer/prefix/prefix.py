@@ -33,6 +33,8 @@ class PrefixReader:
     def rows(self, samples: Sequence[int], variants: Sequence[int]) -> torch.Tensor:
         """The boundary activations of `samples` (-1: padding), shape (len(samples), tokens, width)."""
         context = self._context
+        if min(samples, default=-1) >= 0 and (taken := self._cache.take(samples, variants, context.device)) is not None:
+            return taken
         out = torch.empty(len(samples), *context.hidden_shape, dtype=context.dtype, device=context.device)
         real = [place for place, sample in enumerate(samples) if sample >= 0]
         missing = self._read(samples, variants, real, out)

@@ -33,34 +33,38 @@ log = logging.getLogger(__name__)
 
 def build_context(job: Job, device: torch.device | None = None) -> RunContext:
     """Load data and model as the job says. Raises ValueError for the user's mistakes, one line each."""
-    torch.set_num_threads(job.training.threads)
     _check_schedules(job)
+    context = unproven_context(job, device)
+    _check_batch(context)
+    _check_head(context)
+    check_cells(context)
+    context.probe_digest, context.probe_detail = run_probe(context)
+    if context.device.type == "cuda":
+        examine_gpu(context.device, lambda: run_probe(context)[0], context.probe_digest)
+    check_tiles(context)
+    return context
+
+
+def unproven_context(job: Job, device: torch.device | None = None) -> RunContext:
+    """Data and model as the job says, before anything has been computed. Raises ValueError for the user's mistakes."""
+    torch.set_num_threads(job.training.threads)
     device = device or choose_device(job)
     if device.type == "cuda":
         deterministic_cuda()
     data = load_data(job, decoders_of(job, device.type == "cpu"))
     family = family_named(job.model.family)
     cut = build_cut_model(job, data.sizes)  # in host memory: a plan says which units go to the device
-    hidden_shape = family.hidden_shape(cut.model.config, data.sizes)
-    context = RunContext(
+    return RunContext(
         job=job,
         data=data,
         task=task_for(job, data.sizes),
         cut=cut,
         device=device,
-        hidden_shape=hidden_shape,
+        hidden_shape=family.hidden_shape(cut.model.config, data.sizes),
         dropout=draws_random_numbers(job, cut),
         unit_flops=unit_flops(family, cut, data.sizes, job),
         grid=grid_of(job, family, cut.model.config, data.sizes),
     )
-    _check_batch(context)
-    _check_head(context)
-    check_cells(context)
-    context.probe_digest, context.probe_detail = run_probe(context)
-    if device.type == "cuda":
-        examine_gpu(device, lambda: run_probe(context)[0], context.probe_digest)
-    check_tiles(context)
-    return context
 
 
 def draws_random_numbers(job: Job, cut: CutModel) -> bool:

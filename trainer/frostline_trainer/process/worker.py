@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 
 import torch
@@ -17,8 +18,8 @@ from frostline_contract.cpu_groups import enter_from
 from frostline_contract.exit_codes import FAULT, REFUSED, USER_MISTAKE
 from frostline_contract.job import Job, parse_job, read_yaml
 from frostline_contract.statistics import WorkerProfile
-from frostline_proto.v1 import control_pb2
-from frostline_rpc.convert import to_record
+from frostline_proto.v1 import control_pb2, plan_pb2
+from frostline_rpc.convert import to_message, to_record
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.line import ControllerLine, Refused
 from frostline_trainer.control.mailbox import Mailbox
@@ -27,10 +28,12 @@ from frostline_trainer.memory import settle_allocator
 from frostline_trainer.process.identity import Identity
 from frostline_trainer.process.plug import plug_of
 from frostline_trainer.process.sick_device import end_if_sick
+from frostline_trainer.process.sizes import measure_sizes
 from frostline_trainer.transport import nccl
 
 log = logging.getLogger(__name__)
 JOB_PATIENCE_SECONDS = 60.0
+SETTLING_SECONDS = 0.2
 
 
 def main() -> int:
@@ -77,15 +80,26 @@ def main() -> int:
 def ask_for_job(identity: Identity) -> tuple[Job, list[WorkerProfile]]:
     """The run's job as its controller has it, and what the run has measured by kind of device.
 
+    Where the job leaves numerics to the run, this worker measures what they are settled by, and waits until they are.
     Raises Refused, or TimeoutError where no controller answers.
     """
     line = ControllerLine(identity.controller, identity.token, plug_of(os.environ))
     try:
         answer = line.call("DescribeJob", control_pb2.DescribeJobRequest(), JOB_PATIENCE_SECONDS)
+        job = _job_of(answer)
+        if job.training.automatic:
+            measured = to_message(measure_sizes(job), plan_pb2.SizeProfiles)
+            while job.training.automatic:  # until the run has settled, by what this worker has measured or another one
+                answer = line.call("DescribeJob", control_pb2.DescribeJobRequest(measured=measured), JOB_PATIENCE_SECONDS)
+                job = _job_of(answer)
+                time.sleep(SETTLING_SECONDS if job.training.automatic else 0.0)
     finally:
         line.stop()
-    job = parse_job(read_yaml(answer.job), "the controller's job")
     return job, [to_record(profile, WorkerProfile) for profile in answer.profiles]
+
+
+def _job_of(answer: control_pb2.DescribeJobResponse) -> Job:
+    return parse_job(read_yaml(answer.job), "the controller's job")
 
 
 def _leave_when_told(worker: Worker) -> None:

@@ -115,6 +115,12 @@ class RunContext:
         dealt = deal_leaves(self.job.training.reduction_leaves, dp_degree)
         return (0, *(high for _, high in dealt))
 
+    @property
+    def boundary_bytes_per_sample(self) -> int:
+        """Bytes of one sample's boundary activation."""
+        tokens, width = self.hidden_shape
+        return tokens * width * self.dtype.itemsize
+
     def hidden_like(self) -> torch.Tensor:
         """An empty boundary activation of one micro-batch."""
         return torch.empty(self.micro_batch_size, *self.hidden_shape, dtype=self.dtype, device=self.device)

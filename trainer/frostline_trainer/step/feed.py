@@ -1,12 +1,16 @@
 """Batches by step number: the samples of step s follow from (seed, s) alone, cut into numbered micro-batches of one size."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
 from frostline_trainer.data.split import inputs_of
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.pipeline import MicroBatch
+
+BATCHES_KEPT = 8
+"""More than steps that are prefetched ahead by default."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class BatchFeed:
     def __init__(self, context: RunContext, dp_degree: int, origin: tuple[int, int, int] = (0, 0, 0)) -> None:
         self._context = context
         self._order = context.order(dp_degree, origin)
+        self._made = lru_cache(maxsize=BATCHES_KEPT)(self._make)
         self._length = context.num_microbatches(dp_degree) * context.micro_batch_size
 
     @property
@@ -39,6 +44,10 @@ class BatchFeed:
         return self._order.place_of(step)
 
     def batch(self, step: int) -> StepBatch:
+        """Of a step; whoever has asked for it ahead, as the cache's prefetch does, has had it made."""
+        return self._made(step)
+
+    def _make(self, step: int) -> StepBatch:
         context = self._context
         indices = self._order.indices(step)
         indices = indices + [-1] * (self._length - len(indices))

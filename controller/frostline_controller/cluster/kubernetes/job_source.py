@@ -9,6 +9,7 @@ from pathlib import Path
 
 from frostline_contract.durable_files import replace_durably
 from frostline_contract.job import Job, JobError, dump_job, load_job, parse_job, read_yaml
+from frostline_contract.job.automatic import with_numbers_of
 from frostline_contract.job.change import take_changes
 from frostline_controller.cluster.kubernetes.api import Api
 from frostline_controller.cluster.kubernetes.object_cache import ObjectCache
@@ -70,7 +71,7 @@ class JobSource:
             offered = self.offered()
         except JobError as error:
             return followed, [f"refused: the release's new job: {error}"]
-        job, said = take_changes(followed, offered)
+        job, said = take_changes(followed, with_numbers_of(offered, followed))
         if job != followed:
             replace_durably(file, dump_job(job))
         return job, said

@@ -12,6 +12,7 @@ from pathlib import Path
 from frostline_contract.cache_sharing import unsigned_refusal
 from frostline_contract.durable_files import remove_drafts
 from frostline_contract.job import Job
+from frostline_contract.job.automatic import with_settled
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.run_status import RunStatus
 from frostline_controller.cli.control import ControlClient
@@ -20,6 +21,7 @@ from frostline_controller.cli.resuming import resumed_job
 from frostline_controller.cli.run_folder import give_back, new_run_folder, read_job, write_run_folder
 from frostline_controller.cli.run_lock import owned
 from frostline_controller.cli.starting_checks import check_can_write_checkpoints, check_resumable
+from frostline_controller.cluster.local.measuring import settled_here
 from frostline_controller.cluster.local.shared_cache import check_shared_cache, uses_cache
 from frostline_controller.decisions.next_decision import replayed_decisions, with_recorded_start
 
@@ -66,6 +68,9 @@ def new_run(
     if replay is not None:
         job = with_recorded_start(job, replay)
     _check_cache(job, None, shared_cache)
+    settled = settled_here(job)
+    if settled is not None:
+        job = with_settled(job, settled)
     folder = new_run_folder(job.name, out)
     with owned(folder):
         if RunDirectory(folder).holds_run():  # by somebody who was here in the same moment
@@ -76,6 +81,8 @@ def new_run(
             give_back(folder)
             raise
         facts = {"job_file": str(job_file or ""), "started_at": time.time(), "replay": str(replay or "")}
+        if settled is not None:
+            facts["settled"] = settled.model_dump()
         write_run_folder(folder, job, facts)
         yield PreparedRun(folder, job, replay, shared_cache=shared_cache)
 

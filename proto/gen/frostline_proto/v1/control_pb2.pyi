@@ -8,8 +8,10 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DescribeJobRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("measured",)
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
+    measured: _plan_pb2.SizeProfiles
+    def __init__(self, measured: _Optional[_Union[_plan_pb2.SizeProfiles, _Mapping]] = ...) -> None: ...
 
 class DescribeJobResponse(_message.Message):
     __slots__ = ("job", "profiles")
@@ -576,7 +578,7 @@ class QuarantinedDevice(_message.Message):
     def __init__(self, node: _Optional[str] = ..., uuid: _Optional[str] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("name", "state", "step", "total_steps", "generation", "freeze_point", "num_units", "placement", "workers", "loss", "metrics", "samples_per_second", "cache_hit_fraction", "seconds_left", "message", "lineage", "epoch", "incarnation", "resident_bytes", "uncovered_units", "run_epoch", "prefix_tile", "prefix_tile_reason", "backend", "quarantined", "ledger", "memory_over_cap")
+    __slots__ = ("name", "state", "step", "total_steps", "generation", "freeze_point", "num_units", "placement", "workers", "loss", "metrics", "samples_per_second", "cache_hit_fraction", "seconds_left", "message", "lineage", "epoch", "incarnation", "resident_bytes", "uncovered_units", "run_epoch", "prefix_tile", "prefix_tile_reason", "backend", "quarantined", "ledger", "memory_over_cap", "numerics_reason")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -611,6 +613,7 @@ class StatusResponse(_message.Message):
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     MEMORY_OVER_CAP_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_REASON_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     step: int
@@ -638,7 +641,8 @@ class StatusResponse(_message.Message):
     quarantined: _containers.RepeatedCompositeFieldContainer[QuarantinedDevice]
     ledger: Ledger
     memory_over_cap: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., freeze_point: _Optional[int] = ..., num_units: _Optional[int] = ..., placement: _Optional[_Union[_plan_pb2.Placement, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hit_fraction: _Optional[float] = ..., seconds_left: _Optional[float] = ..., message: _Optional[str] = ..., lineage: _Optional[int] = ..., epoch: _Optional[float] = ..., incarnation: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., uncovered_units: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., prefix_tile: _Optional[str] = ..., prefix_tile_reason: _Optional[str] = ..., backend: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[QuarantinedDevice, _Mapping]]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ..., memory_over_cap: _Optional[str] = ...) -> None: ...
+    numerics_reason: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., freeze_point: _Optional[int] = ..., num_units: _Optional[int] = ..., placement: _Optional[_Union[_plan_pb2.Placement, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hit_fraction: _Optional[float] = ..., seconds_left: _Optional[float] = ..., message: _Optional[str] = ..., lineage: _Optional[int] = ..., epoch: _Optional[float] = ..., incarnation: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., uncovered_units: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., prefix_tile: _Optional[str] = ..., prefix_tile_reason: _Optional[str] = ..., backend: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[QuarantinedDevice, _Mapping]]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ..., memory_over_cap: _Optional[str] = ..., numerics_reason: _Optional[str] = ...) -> None: ...
 
 class Ledger(_message.Message):
     __slots__ = ("used_seconds", "saved_seconds", "price_per_worker_hour")

@@ -1,0 +1,57 @@
+"""Settles what a job leaves to its run (`auto`) before the run begins: one process measures units, alone on this machine."""
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from frostline_contract.exit_codes import USER_MISTAKE
+from frostline_contract.job import Job, dump_job
+from frostline_contract.job.automatic import Settled
+from frostline_contract.statistics import SizeProfiles
+from frostline_controller.cli.errors import CommandError, UserMistake
+from frostline_controller.cluster.local.child import child_environment, mortal, python_module
+from frostline_controller.planner.inputs import parallel_slots
+from frostline_controller.planner.numerics import settle_measured
+
+MEASURING = "frostline_trainer.process.sizes"
+
+
+def settled_here(job: Job) -> Settled | None:
+    """What stands in place of the job's `auto` on this machine; None where it says every number itself.
+
+    Raises UserMistake for what is wrong with job or data, CommandError where measuring fails.
+    """
+    if not job.training.automatic:
+        return None
+    measured = _measured(job)
+    try:
+        return settle_measured(job, measured, parallel_slots(job, len(os.sched_getaffinity(0))))
+    except ValueError as mistake:
+        raise UserMistake(str(mistake)) from None
+
+
+def settings_of(job: Job, settled: Settled) -> list[str]:
+    """What was settled as `--set` has it, for runs that are to have one answer."""
+    return [f"training.{name}={getattr(settled, name)}" for name in job.training.automatic]
+
+
+def _measured(job: Job) -> SizeProfiles:
+    threads = str(job.training.threads)
+    with tempfile.TemporaryDirectory(prefix="frostline-sizes-") as folder:
+        file, out = Path(folder) / "asked.yaml", Path(folder) / "sizes.json"
+        file.write_text(dump_job(job), encoding="utf-8")
+        env = child_environment({**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads})
+        ended = subprocess.run(
+            mortal([*python_module(MEASURING), str(file), str(out)]), env=env, cwd=folder, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False,
+        )  # fmt: skip
+        said = ended.stderr.strip()
+        if ended.returncode == USER_MISTAKE:
+            raise UserMistake(said.splitlines()[-1] if said else f"{MEASURING} says nothing of what is wrong")
+        if ended.returncode or not out.exists():
+            raise CommandError(
+                f"training.{' and training.'.join(job.training.automatic)} cannot be settled: measuring ended with code "
+                f"{ended.returncode}: {' '.join(said.splitlines()[-3:])}; set them in the job"
+            )
+        return SizeProfiles.model_validate_json(out.read_text(encoding="utf-8"))

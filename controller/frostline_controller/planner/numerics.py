@@ -1,0 +1,199 @@
+"""Settles micro-batch size and leaves where a job says `auto`: pure, from measured unit times and what the planner makes of them.
+
+Few leaves allow few, large micro-batches, which compute faster; enough of both let the largest world fill its replicas and its
+pipeline. Which is worth more, the planner itself says: each pair is planned for the fewest and the most workers that the run may
+have, and for the most with half the blocks frozen and with all but one, within the memory of a worker. Near the best the fewest
+micro-batches are taken, then the fewest leaves: these cost the least memory, and measurements that differ by so little are noise.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from frostline_contract.communicators import most_communicator_bytes
+from frostline_contract.initial_freeze import initial_freeze_point
+from frostline_contract.job import Job
+from frostline_contract.job.automatic import Settled, at_size
+from frostline_contract.job.section import AUTO
+from frostline_contract.mesh import in_words
+from frostline_contract.statistics import SizeProfiles, UnitProfile
+from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.search import PlannedPlacement, make_plan
+
+NEAR = 0.03
+"""So much slower than the best a choice may be, on average over the worlds, to be taken for its fewer micro-batches."""
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """One pair and what the planner makes of it in each world; None where nothing fits."""
+
+    micro_batch_size: int
+    num_microbatches: int
+    reduction_leaves: int
+    plans: tuple[PlannedPlacement | None, ...]
+
+    @property
+    def unfit(self) -> int:
+        """In how many worlds nothing fits."""
+        return self.plans.count(None)
+
+    def slowness(self, of_world: list[bool]) -> float:
+        """Mean logarithm of the seconds a sample, over the worlds that count."""
+        seconds = [plan.cost.seconds_per_sample for plan, counts in zip(self.plans, of_world, strict=True) if counts and plan]
+        return sum(map(math.log, seconds)) / max(1, len(seconds))
+
+
+def settle(job: Job, inputs: PlanInputs, profiles: Mapping[int, tuple[UnitProfile, ...]]) -> Settled:
+    """What stands in place of the job's `auto`, and why.
+
+    Args:
+        job: which fields are to be settled, and between which numbers of workers.
+        inputs: the planner's, for the most workers at any size, as the run begins.
+        profiles: unit costs by micro-batch size: the sizes that may be chosen.
+
+    Raises:
+        ValueError: nothing was measured, or no placement fits at any size, with the numbers.
+    """
+    worlds = _worlds(job, inputs)
+    tried = [one for size in sorted(profiles) for one in _at_size(job, inputs, worlds, size, profiles[size])]
+    if not tried:
+        raise ValueError(
+            f"training.{' and training.'.join(job.training.automatic)} cannot be settled: no size was measured that gives "
+            f"batch_size {job.training.batch_size} enough micro-batches; set them"
+        )
+    fewest_unfit = min(one.unfit for one in tried)
+    fitting = [one for one in tried if one.unfit == fewest_unfit]
+    if fewest_unfit == len(worlds):
+        return _refuse(inputs, worlds[-1], profiles)
+    counts = [all(one.plans[world] is not None for one in fitting) for world in range(len(worlds))]
+    best = min(one.slowness(counts) for one in fitting)
+    near = [one for one in fitting if one.slowness(counts) <= best + math.log1p(NEAR)]
+    chosen = min(near, key=lambda one: (one.num_microbatches, one.reduction_leaves))
+    return Settled(
+        micro_batch_size=chosen.micro_batch_size,
+        reduction_leaves=chosen.reduction_leaves,
+        reason=_reason(job, chosen, fitting, counts, worlds, sorted(profiles)),
+    )
+
+
+def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> PlanInputs:
+    """The planner's inputs before there are workers to be told apart: as many as the job wants, like the one that measured.
+
+    Args:
+        job: with `auto` in it.
+        measured: what one worker found.
+        slots: workers that can compute at once on one machine; None: all.
+    """
+    first, section = measured.profiles[0], job.placement
+    single = at_size(job, first.micro_batch_size)
+    members = tuple(
+        MemberInfo(f"worker-{i}", f"node-{i // section.workers_per_pod}", first.memory_bytes) for i in range(section.workers)
+    )
+    frozen = min(initial_freeze_point(job, len(first.units)), len(first.units) - 1)
+    on_gpus = first.device != "cpu" and section.backend != "gloo"
+    return PlanInputs(
+        units=first.units,
+        micro_batch_size=first.micro_batch_size,
+        num_microbatches=single.training.num_microbatches,
+        reduction_leaves=1,
+        freeze_point=frozen,
+        never_learnt=frozen,
+        members=members,
+        cache_available=job.elastic.cache and job.data.augmentation.mode != "recompute",
+        cache_use=job.cache.use,
+        tied=measured.tied,
+        elastic=job.elastic,
+        placement=section,
+        parallel_slots=slots,
+        samples_per_step=job.training.batch_size,
+        boundary_bytes_per_sample=measured.boundary_bytes_per_sample,
+        batch=job.training.batch,
+        exact_numerics=job.training.numerics == "exact",
+        base_bytes=most_communicator_bytes(len(members)) if on_gpus else 0,
+    )
+
+
+def settle_measured(job: Job, measured: SizeProfiles, slots: int | None) -> Settled:
+    """`settle` from what one worker measured. Raises ValueError as it does."""
+    profiles = {one.micro_batch_size: one.units for one in measured.profiles}
+    return settle(job, measured_inputs(job, measured, slots), profiles)
+
+
+def _worlds(job: Job, inputs: PlanInputs) -> list[PlanInputs]:
+    """The fewest workers, the most, and the most as blocks freeze: what a choice is judged by."""
+    pinned = (job.placement.pp_degree or 1) * (job.placement.dp_degree or 1)
+    fewest = max(1, pinned, job.placement.min_workers)
+    worlds = [replace(inputs, members=inputs.members[:fewest])] if fewest < len(inputs.members) else []
+    worlds.append(inputs)
+    blocks = inputs.num_units - 2
+    points = (blocks // 2 + 1, blocks) if job.elastic.freeze and blocks > 1 else ()
+    later = dict.fromkeys(point for point in points if point > inputs.freeze_point)
+    return [*worlds, *(replace(inputs, freeze_point=point) for point in later)]
+
+
+def _at_size(job: Job, inputs: PlanInputs, worlds: list[PlanInputs], size: int, units: tuple[UnitProfile, ...]) -> list[_Tried]:
+    """The size with each number of leaves that the job allows and some world can use."""
+    count = -(-job.training.batch_size // size)
+    found = []
+    for leaves in _leaves(job, count, len(inputs.members)):
+        numerics = {"units": units, "micro_batch_size": size, "num_microbatches": count, "reduction_leaves": leaves}
+        plans: list[PlannedPlacement | None] = []
+        for world in worlds:
+            later = world.freeze_point > inputs.freeze_point
+            start = next((plan for plan in reversed(plans) if plan is not None), None) if later else None
+            began = {"start_pp_degree": start.placement.pp_degree, "start_dp_degree": start.placement.dp_degree} if start else {}
+            plans.append(_planned(replace(world, **numerics, **began)))
+        found.append(_Tried(size, count, leaves, tuple(plans)))
+    return found
+
+
+def _leaves(job: Job, num_microbatches: int, workers: int) -> list[int]:
+    """Powers of two that so many micro-batches fill: those that replicas of the largest world could use, and one more."""
+    if job.training.reduction_leaves != AUTO:
+        return [job.training.reduction_leaves] if job.training.reduction_leaves <= num_microbatches else []
+    least = max([job.placement.dp_degree or 1, *(one.dp_degree for one in job.reshapes)])
+    most = min(num_microbatches, max(2 * (1 << (workers - 1).bit_length()), least), 1024)
+    return [1 << power for power in range(11) if least <= 1 << power <= most]
+
+
+def _planned(inputs: PlanInputs) -> PlannedPlacement | None:
+    try:
+        return make_plan(inputs)
+    except ValueError:  # nothing fits: that is this choice's answer
+        return None
+
+
+def _refuse(inputs: PlanInputs, world: PlanInputs, profiles: Mapping[int, tuple[UnitProfile, ...]]) -> Settled:
+    """Raises what the planner says of the smallest size."""
+    size = min(profiles)
+    make_plan(replace(world, units=profiles[size], micro_batch_size=size, freeze_point=inputs.freeze_point, reduction_leaves=1))
+    raise ValueError(f"no placement of {len(inputs.members)} workers fits at any micro-batch size of {sorted(profiles)}")
+
+
+def _reason(job: Job, chosen: _Tried, tried: list[_Tried], counts: list[bool], worlds: list[PlanInputs], sizes: list[int]) -> str:
+    """The choice in words: what was settled, what is predicted of it, and what other sizes would take."""
+    settled = " and ".join(f"{name} {getattr(chosen, name)}" for name in job.training.automatic)
+    predicted = ", ".join(
+        f"{_seconds(plan.cost.total_seconds)} {_world_in_words(world)} ({in_words(plan.placement.degrees)})"
+        for plan, world in zip(chosen.plans, worlds, strict=True)
+        if plan is not None
+    )
+    others = []
+    for size in sizes:
+        slowness = [one.slowness(counts) for one in tried if one.micro_batch_size == size]
+        if size != chosen.micro_batch_size:
+            ratio = f"{math.exp(min(slowness) - chosen.slowness(counts)):.2f}x" if slowness else "does not fit"
+            others.append(f"{size} {ratio}")
+    beside = f"; other sizes, of its time: {', '.join(others)}" if others else ""
+    return f"{settled} (auto): a step of {chosen.num_microbatches} x {chosen.micro_batch_size} samples takes {predicted}{beside}"
+
+
+def _world_in_words(world: PlanInputs) -> str:
+    workers = len(world.members)
+    frozen = f" with {world.freeze_point} of {world.num_units} units frozen" if world.freeze_point else ""
+    return f"on {workers} worker{'s' if workers != 1 else ''}{frozen}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

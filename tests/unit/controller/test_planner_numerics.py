@@ -1,0 +1,152 @@
+"""What stands in place of `auto`: few leaves for few workers, enough for the largest world, and nothing that does not fit."""
+
+from typing import Any
+
+import pytest
+
+from frostline_contract.job import Job, JobError, dump_job, job_digest, parse_job
+from frostline_contract.job.automatic import Settled, at_size, sizes_to_try, with_numbers_of, with_settled
+from frostline_contract.job.change import take_changes
+from frostline_contract.statistics import SizeProfiles, UnitProfile, WorkerProfile
+from frostline_controller.planner.numerics import settle_measured
+
+CALL_SECONDS, SAMPLE_SECONDS = 4e-3, 1e-3
+"""A unit's forward: so much for the call, and so much a sample. Large micro-batches pay where the pipeline stays full."""
+SAMPLE_BYTES = 1_000_000
+
+
+def job(workers: int = 4, **fields: Any) -> Job:
+    """A job of 64 samples a step that leaves both numbers to the run; `fields` are those of `training` and `placement`."""
+    training = {"steps": 1000, "batch_size": 64, "micro_batch_size": "auto", "reduction_leaves": "auto"}
+    placed = {name: value for name, value in fields.items() if name not in training}
+    return parse_job({
+        "model": {"family": "vit", "config": {"hidden_size": 64}}, "task": {"kind": "image_classification"},
+        "data": {"source": "digits"}, "training": {**training, **{name: fields[name] for name in fields.keys() - placed.keys()}},
+        "placement": {"workers": workers, **placed},
+    })  # fmt: skip
+
+
+def unit(size: int, call_seconds: float = CALL_SECONDS) -> UnitProfile:
+    forward = call_seconds + SAMPLE_SECONDS * size
+    return UnitProfile(
+        forward_seconds=forward, backward_seconds=2 * forward, parameter_bytes=4_000_000, optimizer_bytes=8_000_000,
+        activation_bytes=SAMPLE_BYTES * size, output_bytes=10_000 * size,
+    )  # fmt: skip
+
+
+def measured(of: Job, call_seconds: float = CALL_SECONDS, units: int = 8, memory_bytes: int = 0) -> SizeProfiles:
+    """What a worker would have measured at each size that may be chosen."""
+    return SizeProfiles(
+        profiles=tuple(
+            WorkerProfile(micro_batch_size=size, units=(unit(size, call_seconds),) * units, memory_bytes=memory_bytes)
+            for size in sizes_to_try(of.training, of.placement.workers)
+        )
+    )
+
+
+def settled(of: Job, slots: int | None = None, **fields: Any) -> Settled:
+    return settle_measured(of, measured(of, **fields), slots)
+
+
+def test_one_worker_takes_the_whole_batch_and_one_leaf():
+    chosen = settled(job(workers=1))
+    assert (chosen.micro_batch_size, chosen.reduction_leaves) == (64, 1)
+
+
+def test_more_workers_take_more_and_smaller_micro_batches_and_leaves_for_their_replicas():
+    chosen = [settled(job(workers=workers, min_workers=workers)) for workers in (1, 2, 4, 8)]
+    sizes, leaves = [one.micro_batch_size for one in chosen], [one.reduction_leaves for one in chosen]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > sizes[-1]
+    assert leaves == sorted(leaves)
+    assert leaves[0] < leaves[-1]
+
+
+def test_few_leaves_allow_fewer_and_larger_micro_batches():
+    assert settled(job(reduction_leaves=2)).micro_batch_size > settled(job(reduction_leaves=32)).micro_batch_size == 2
+
+
+def test_a_pinned_pipeline_gets_micro_batches_enough_to_fill_it():
+    deep = settled(job(pp_degree=4, min_workers=4))
+    assert 64 // deep.micro_batch_size >= 4
+    assert deep.reduction_leaves == 2  # where two units learn, two such pipelines find room
+
+
+def test_free_calls_make_small_micro_batches_of_a_deep_pipeline_and_dear_ones_large():
+    free, dear = (settled(job(pp_degree=4, min_workers=4), call_seconds=seconds) for seconds in (0.0, 1.0))
+    assert free.micro_batch_size < dear.micro_batch_size
+
+
+def test_pinned_replicas_each_have_a_leaf():
+    assert settled(job(workers=8, dp_degree=8)).reduction_leaves == 8
+
+
+def test_a_small_memory_takes_smaller_micro_batches():
+    roomy, narrow = (settled(job(workers=1), memory_bytes=cap) for cap in (10**10, 300_000_000))
+    assert roomy.micro_batch_size == 64
+    assert narrow.micro_batch_size < 64
+    assert "64 does not fit" in narrow.reason
+
+
+def test_a_world_in_which_nothing_fits_does_not_count():
+    """One worker cannot hold the model, four can: the run starts with four."""
+    assert settled(job(workers=4), memory_bytes=120_000_000).micro_batch_size < 64
+
+
+def test_where_nothing_fits_at_all_the_planner_says_how_much_is_missing():
+    with pytest.raises(ValueError, match="no placement of 4 workers fits their memory: the leanest needs"):
+        settled(job(workers=4), memory_bytes=10_000_000)
+
+
+def test_workers_that_share_cores_gain_nothing_from_more_micro_batches():
+    assert settled(job(workers=4), slots=1).micro_batch_size == 64
+
+
+def test_only_what_is_auto_is_settled():
+    half = job(micro_batch_size=16)
+    chosen = settled(half)
+    assert chosen.micro_batch_size == 16
+    assert chosen.reason.startswith("reduction_leaves ")
+    assert with_settled(half, chosen).training.automatic == ()
+
+
+def test_the_reason_names_the_choice_the_shapes_and_what_others_would_take():
+    reason = settled(job(workers=2)).reason
+    assert all(
+        part in reason
+        for part in (
+            "micro_batch_size ",
+            "reduction_leaves ",
+            " on 1 worker ",
+            " on 2 workers (",
+            " with 4 of 8 units frozen",
+            "other sizes, of its time: ",
+        )
+    )
+
+
+def test_sizes_cut_the_batch_into_powers_of_two():
+    assert sizes_to_try(job(workers=2, batch_size=320).training, 2) == (20, 40, 80, 160, 320)
+    assert sizes_to_try(job(workers=2, reduction_leaves=16).training, 2) == (4,)
+    assert sizes_to_try(job(micro_batch_size=24).training, 4) == (24,)
+
+
+def test_a_job_is_another_one_once_it_has_settled_and_a_changed_release_leaves_it():
+    offered = job()
+    followed = with_settled(offered, Settled(micro_batch_size=16, reduction_leaves=4))
+    assert followed.training.num_microbatches == 4
+    assert job_digest(followed) == job_digest(job(micro_batch_size=16, reduction_leaves=4)) != job_digest(offered)
+    assert "auto" in dump_job(offered)
+    upgraded = job(workers=6)
+    taken, said = take_changes(followed, with_numbers_of(upgraded, followed))
+    assert (taken.training, taken.placement.workers) == (followed.training, 6)
+    assert said == ["changed: placement.workers from 4 to 6"]
+
+
+def test_a_job_is_measured_without_the_shapes_that_it_asks_for():
+    assert at_size(job(dp_degree=4), 32).training.num_microbatches == 2
+
+
+def test_what_cannot_be_is_refused_before_anything_is_measured():
+    with pytest.raises(JobError, match=r"reduction_leaves 128 exceeds batch_size 64.*set it to auto"):
+        job(reduction_leaves=128)

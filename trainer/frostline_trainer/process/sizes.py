@@ -1,0 +1,88 @@
+"""Measures units at several micro-batch sizes, for a job that leaves numerics to its run (`frostline_contract.job.automatic`).
+
+    python -m frostline_trainer.process.sizes JOB.yaml OUT.json
+
+`frostline run` starts it so before a run begins; on a cluster a worker measures before it registers. Exit codes: a worker's.
+"""
+
+import logging
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from frostline_contract.durable_files import replace_durably
+from frostline_contract.exit_codes import DONE, USER_MISTAKE
+from frostline_contract.job import Job, load_job
+from frostline_contract.job.automatic import at_size, sizes_to_try
+from frostline_contract.statistics import SizeProfiles, WorkerProfile
+from frostline_trainer.process.setup import unproven_context
+from frostline_trainer.profile import profile_units
+
+log = logging.getLogger(__name__)
+
+SECONDS_MAX = 30.0
+"""A larger size is not begun after so long: each takes about twice as long as the one before."""
+WORSE = 1.1
+"""Where a sample takes so much longer at two sizes than at the best, larger ones are not measured: they only take more memory."""
+
+
+def measure_sizes(job: Job) -> SizeProfiles:
+    """Units' costs at each micro-batch size that may be chosen, from the smallest, as far as time and memory allow.
+
+    Raises ValueError for the user's mistakes.
+    """
+    started, found = time.monotonic(), list[WorkerProfile]()
+    sizes = sizes_to_try(job.training, job.placement.workers)
+    context = unproven_context(at_size(job, sizes[0]))
+    # A machine that does other things as well delays one size and not the other; the one thread's own time says what each costs.
+    alone = context.device.type == "cpu" and job.training.threads == 1
+    clock = time.thread_time if alone else time.perf_counter
+    sizes = [size for size in sizes if size <= len(context.data.train)]
+    for size in sizes:
+        if found and (_is_worse(found) or time.monotonic() - started > SECONDS_MAX):
+            break
+        context.job = at_size(job, size)
+        try:
+            found.append(profile_units(context, clock))
+        except torch.OutOfMemoryError as shortage:
+            if not found:
+                raise
+            log.info("micro-batches of %d do not fit: %s", size, shortage)
+            break
+        log.info("micro-batches of %d: %.3g s a sample", size, _seconds_a_sample(found[-1]))
+    if not found:
+        raise ValueError(
+            f"data: {len(context.data.train)} training samples are fewer than the smallest micro-batch of training.batch_size "
+            f"{job.training.batch_size}; lower batch_size or give more data"
+        )
+    return SizeProfiles(
+        profiles=tuple(found),
+        tied=context.cut.tied is not None,
+        boundary_bytes_per_sample=context.boundary_bytes_per_sample,
+    )
+
+
+def _is_worse(found: list[WorkerProfile]) -> bool:
+    *before, last = [_seconds_a_sample(profile) for profile in found]
+    return bool(before) and min(before[-1], last) > WORSE * min(before)
+
+
+def _seconds_a_sample(profile: WorkerProfile) -> float:
+    return sum(unit.forward_seconds + unit.backward_seconds for unit in profile.units) / profile.micro_batch_size
+
+
+def main(job_file: str, out: str) -> int:
+    """Write what was measured as JSON; a mistake of the user's is told on standard error."""
+    try:
+        measured = measure_sizes(load_job(job_file))
+    except ValueError as mistake:
+        print(mistake, file=sys.stderr)
+        return USER_MISTAKE
+    replace_durably(Path(out), measured.model_dump_json() + "\n")
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
