@@ -45,6 +45,12 @@ class Reshaping:
     def busy(self) -> bool:
         return self._facts.state.prepared is not None
 
+    @property
+    def votable(self) -> bool:
+        """Whether members may have heard that all are ready for the prepared plan, from a predecessor perhaps. Before, none votes
+        for it."""
+        return self.preparation is None or self.preparation.announced
+
     def note_ready(self, worker_id: str, request: pb.ReadyRequest) -> None:
         """A participant has prepared the plan, cannot switch to it any more, or has entered it."""
         if self.preparation is None:
