@@ -10,32 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from frostline_contract.plan import CHECKPOINT, CONTINUE, FRESH, SURVIVORS
+from frostline_contract.plan import CHECKPOINT, CONTINUE, SURVIVORS
+from tests.chaos.holding import Held, held_after, left_after
+from tests.chaos.kinds import AT_A_PLACE, BEFORE_THE_VOTE, ENDING, ENDING_WELL, ERRORS, KILLED_RUN, SILENCING, SPOILING
 from tests.chaos.timeline import Complete, Hit, Life, Timeline
 
-KILLED_RUN = frozenset(("kill_all", "kill_write"))
-"""Every process at once: nobody is left to say that the others have ended."""
-KILLED = frozenset(("kill_worker", "kill_in_checkpoint", "kill_pod", "kill_node", "kill_agent", "kill_preload"))
-ENDING = KILLED | KILLED_RUN | {"device_error"}
-SILENCING = frozenset(("stop", "deadlock", "device_hang", "cut_node"))
-ERRORS = frozenset(("raise", "tear", "late_commit", "oom"))
-AT_A_PLACE = frozenset(("kill_worker", "kill_in_checkpoint", "stop", "deadlock", "device_error", "device_hang")) | ERRORS
-"""Kinds whose step is exact: the worker carries them out itself. (A worker cut off trains on until it is missed.)"""
-BEFORE_THE_VOTE = frozenset(("load", "schedule", "audit", "exchange", "norms", "prepared", "vote"))
-SINCE_THE_VOTE = frozenset(("tally", "seen", "commit", "update"))
-
-SPOILING = frozenset(("fail_write", "lie_write"))
-ENDING_WELL = SPOILING | {"drain"}
-
 WHOLE, LOST, EITHER = "whole", "lost", "either"
-
-
-@dataclass(frozen=True)
-class Held:
-    """Units that a worker has in a whole state: surely, and perhaps (where a move or a first vote was under way)."""
-
-    sure: frozenset[int] = frozenset()
-    perhaps: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -89,8 +69,10 @@ def judge(timeline: Timeline) -> Verdict:
             complaints += _before_flip(timeline, life)
             recoveries.append(Recovery(life.name, LOST, tuple(mine), (), life.first_step - 1, late=False))
             continue
-        recovery = _recovery(timeline, life, held, mine)
+        left = left_after(life, held, mine)
+        recovery = _recovery(timeline, life, left, mine)
         recoveries.append(recovery)
+        held = left
         complaints += [*_explained(timeline, base, life, mine), *_fenced(base, life, mine)]
         if recovery.back_to is None:
             complaints += _gone_on(timeline, base, life, mine)
@@ -144,35 +126,9 @@ def silences(hit: Hit, dead_after_seconds: float) -> bool:
     return hit.fault.kind in SILENCING or (hit.fault.kind == "cut" and hit.fault.seconds > dead_after_seconds)
 
 
-def held_after(life: Life, following: Life, before: dict[str, Held], hits: tuple[Hit, ...]) -> dict[str, Held]:
-    """What each worker holds when `life` is over and `following` answers or follows it.
-
-    Until a generation's first vote has been seen everybody keeps what it came with; from then on what the plan needs.
-    """
-    plan = life.plan
-    needs = {worker: frozenset(plan.pieces.units_of(plan.needs(worker))) for worker in plan.placement.workers}
-    if plan.start in (FRESH, CHECKPOINT):
-        before = {}
-    moved_on = following.plan.start == SURVIVORS and following.plan.start_step > max(plan.start_step, life.first_step - 1)
-    if life.recorded or moved_on or following.plan.start == CONTINUE:
-        return {worker: Held(units, units) for worker, units in needs.items()}
-    in_vote = any(hit.generation == life.name and hit.phase not in BEFORE_THE_VOTE - {"vote"} for hit in hits)
-    held = {}
-    for worker in {*before, *needs}:
-        old, new = before.get(worker, Held()), needs.get(worker, frozenset())
-        held[worker] = Held(old.sure & new if in_vote else old.sure, old.perhaps | new)
-    return held
-
-
-def _recovery(timeline: Timeline, life: Life, held: dict[str, Held], hits: list[Hit]) -> Recovery:
-    dead = {w for hit in hits if hit.fault.kind not in ERRORS for w in hit.workers if w not in life.plan.participants}
-    sure: set[int] = set()
-    perhaps: set[int] = set()
-    for worker, units in held.items():
-        torn = {unit for hit in hits if worker in hit.workers for unit in hit.torn}
-        if worker not in dead:
-            sure |= units.sure - torn
-            perhaps |= units.perhaps - torn
+def _recovery(timeline: Timeline, life: Life, left: dict[str, Held], hits: list[Hit]) -> Recovery:
+    sure = {unit for units in left.values() for unit in units.sure}
+    perhaps = {unit for units in left.values() for unit in units.perhaps}
     every = set(range(timeline.num_units))
     expected = LOST if every - perhaps else WHOLE if not every - sure else EITHER
     back = life.plan.start != SURVIVORS

@@ -9,7 +9,7 @@ import pytest
 from frostline_contract.plan import Decision
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_rpc.convert import to_record
-from tests.integration.scripted_worker import record, start_controller, statistics, stop, wait_for
+from tests.integration.scripted_worker import record, start_controller, statistics, stop, wait_for, wire
 from tests.integration.scripted_world import World, world
 
 __all__ = ["world"]
@@ -156,6 +156,36 @@ def test_outcome_is_stored_and_everyone_is_told_to_exit(world: Callable[..., Wor
     cluster = run.folder / "cluster" / "statefulset.json"
     wait_for(lambda: json.loads(cluster.read_text())["spec"]["replicas"] == 0, "scaled to nothing")
     assert run.operator.status().state == "completed"
+
+
+@pytest.mark.parametrize("told", ["entered", "by its records alone"])
+def test_a_switch_while_the_run_drains_is_in_the_history(world: Callable[..., World], told: str) -> None:
+    run = world()
+    run.start()
+    run.at(10)
+    run.operator.command("reshape", pp_degree=2, dp_degree=1)
+    (plan, _) = [worker.next_plan("continue") for worker in run.workers]
+    for worker in run.workers:
+        worker.ready(plan)
+    for worker in run.workers:
+        worker.next("ready")
+    run.operator.command("suspend")
+    for worker in run.members(plan):
+        worker.next("drain")
+    for worker in run.members(plan):
+        if told == "entered":
+            worker.enter(plan, 12)
+        else:
+            worker.generation, worker.step = wire(plan), 12
+    steps = [record(step) for step in range(1, 13)] + [record(13, generation=str(plan.generation))]
+    run.members(plan)[0].records(*steps, outcome=pb.RunOutcome(status="suspended", steps=13))
+    run.workers[0].next("end")
+    assert [line for line in run.lines("plans.jsonl") if line["kind"] == "plan_end"] == [
+        {"kind": "plan_end", "generation": "1.1", "last_step": 12},
+        {"kind": "plan_end", "generation": str(plan.generation), "last_step": 13},
+    ]
+    assert [line["first_step"] for line in run.lines("plans.jsonl") if line["kind"] == "plan"] == [1, 13]
+    assert run.lines("events.jsonl")[-1]["generation"] == str(plan.generation)
 
 
 def test_suspend_drains_and_resume_starts_from_the_checkpoint(world: Callable[..., World]) -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from frostline_proto.v1 import control_pb2 as pb
-from tests.integration.recovery_world import QUICK, UNITS, failures, pipeline, plan_lines, started
+from tests.integration.recovery_world import QUICK, UNITS, answer_to, failures, pipeline, plan_lines, started
 from tests.integration.scripted_worker import at, record, statistics, vote_of, wait_for
 from tests.integration.scripted_world import World, world
 from tests.integration.test_controller_restart import FREEZE_AT_1
@@ -52,6 +52,23 @@ def test_a_report_is_a_sign_by_itself_and_everybody_else_is_fenced(world: Callab
     answers = [worker.next_plan("survivors") for worker in (first, second, third)]
     assert set(answers[0].placement.workers) == set(plan.placement.workers)
     assert "RuntimeError: planned fault" in answers[0].reason
+
+
+def test_a_plan_that_was_never_ready_costs_nothing_when_its_only_member_is_cut_off(world: Callable[..., World]) -> None:
+    """The run shrinks to one worker, which is cut off before it has prepared: nobody can have switched to it."""
+    run = world(placement={"workers": 2}, controller=QUICK)
+    plan = started(run, 2)
+    run.operator.command("reshape", pp_degree=1, dp_degree=1)
+    prepared = run.workers[0].next_plan("continue")
+    (lone,) = (worker for worker in run.workers if worker.worker_id in prepared.placement.workers)
+    (survivor,) = (worker for worker in run.workers if worker is not lone)
+    survivor.ready(prepared)
+    lone.silence()
+    survivor.next("fence")
+    survivor.recover(plan, 20, UNITS, heard=prepared, fenced=True, error="")
+    answer = answer_to(prepared, survivor)
+    assert (answer.start, answer.start_tag) == ("survivors", at(plan, 20))
+    assert (answer.run_epoch, answer.lineage) == (0, 0)
 
 
 def test_the_vote_that_one_has_seen_is_in_the_plan_for_all(world: Callable[..., World]) -> None:

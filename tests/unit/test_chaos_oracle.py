@@ -160,6 +160,19 @@ def test_who_died_after_its_report_belongs_to_the_next_failure() -> None:
     assert [recovery.expected for recovery in back.recoveries] == [WHOLE, EITHER], "its move may have been over"
 
 
+@pytest.mark.parametrize("left", ["torn", "killed"])
+def test_what_was_lost_before_an_answer_that_never_ran_is_lost_for_the_next_one_too(left: str) -> None:
+    """d's unit is torn in its buddy a, or gone with it; d is to give it in the answer, and is cut off before anybody has it."""
+    first = hit("tear", "a", 14, "update", torn=(0, 3)) if left == "torn" else hit("kill_worker", "a", 14, "commit")
+    members = "abc" if left == "torn" else "bc"
+    answer = life(2, "survivors", 15, members, recorded=(), leavers=("d",))
+    cut = hit("cut_node", "d", 14, generation="1.2", at=VOTED_AT - 5)
+    back = verdict(FIRST, answer, life(3, "checkpoint", 11, members, lineage=1), hits=(first, cut), **BACK)
+    assert back.complaints == ()
+    assert [recovery.expected for recovery in back.recoveries] == [WHOLE, EITHER], "its move may have been over"
+    assert 3 in back.recoveries[1].missing
+
+
 @pytest.mark.parametrize(
     ("phase", "first", "right"),
     [

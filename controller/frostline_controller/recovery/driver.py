@@ -128,7 +128,7 @@ class Failures:
         await self._starting.finish_epoch()
         recovery.fence(facts, self._outbox, now)
         await self._faults.at(ControllerPhase.RECOVERING)
-        found, failure = recovery.answer(facts, now)
+        found, failure = recovery.answer(facts, now, self._reshaping.votable)
         if isinstance(found, Wait):
             facts.message = f"after a failure: waiting for the reports of {', '.join(map(self._name, found.workers[:4]))}"
             return

@@ -38,7 +38,8 @@ class Failure:
     """Everything that the answer may depend on.
 
     current: generation n, durable. prepared: n + 1, durable, where there is one. reports: by worker. ended: processes known to
-    have ended. silent: workers that missed their deadline or cannot be reached, and whose processes may still run.
+    have ended. silent: workers that missed their deadline or cannot be reached, and whose processes may still run. votable:
+    whether members may have heard that all are ready for the prepared plan; before, none votes for it.
     """
 
     current: Plan
@@ -46,6 +47,7 @@ class Failure:
     reports: Mapping[str, SurvivorReport]
     ended: frozenset[str]
     silent: frozenset[str]
+    votable: bool = True
 
     @property
     def pieces(self) -> Pieces:

@@ -57,7 +57,7 @@ def _is_stopped(failure: Failure, plan: Plan) -> bool:
 def _is_over(failure: Failure, plan: Plan) -> bool:
     """n is over where its switching vote was seen; a prepared n + 1 is dead where it is known that no vote will switch to it."""
     if plan is failure.prepared:
-        return any(plan.generation in report.dead for report in failure.reports.values())
+        return not failure.votable or any(plan.generation in report.dead for report in failure.reports.values())
     following = failure.prepared
     if following is None or following.base != plan.generation:
         return False

@@ -81,7 +81,7 @@ class Recovery:
         if fenced:
             outbox.streams.send_to(fenced, fence_message(newest, self.reason))
 
-    def failure(self, facts: RunFacts, now: float, doubted_too: bool = False) -> Failure:
+    def failure(self, facts: RunFacts, now: float, votable: bool, doubted_too: bool = False) -> Failure:
         """The facts as they are now. doubted_too: workers that may come back count as silent already."""
         assert facts.current is not None
         plans = facts.live_plans
@@ -94,15 +94,19 @@ class Recovery:
             reports={worker: without_distrusted(report, facts.state.lineages) for worker, report in self.reports.items()},
             ended=frozenset(ended),
             silent=frozenset(silent),
+            votable=votable,
         )
 
-    def answer(self, facts: RunFacts, now: float) -> tuple[Answer, Failure]:
-        """The answer now. Who is only doubted is not waited for where everything can go on without them, and nothing is lost."""
-        failure = self.failure(facts, now)
+    def answer(self, facts: RunFacts, now: float, votable: bool) -> tuple[Answer, Failure]:
+        """The answer now. Who is only doubted is not waited for where everything can go on without them, and nothing is lost.
+
+        votable: whether members may have heard that all are ready for the prepared plan.
+        """
+        failure = self.failure(facts, now, votable)
         found = answer(failure)
         away = sorted(set(self.reports) - failure.silent - failure.ended - self._reachable(facts, now))
         if isinstance(found, Wait) or away:
-            doubted = self.failure(facts, now, doubted_too=True)
+            doubted = self.failure(facts, now, votable, doubted_too=True)
             without = answer(doubted)
             if isinstance(without, GoOn) and without.extends_all:
                 return without, doubted

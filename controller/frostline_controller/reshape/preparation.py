@@ -49,10 +49,12 @@ class Preparation:
             self.ready.pop(worker_id, None)
             self.taken_back[worker_id] = request.step  # its own word: what heartbeats told of is older
 
-    def switched_at(self, plan: Plan, members: Membership, now: float) -> int | None:
-        """The step whose vote switched; None while it is not known that one has."""
+    def switched_at(self, plan: Plan, members: Membership, recorded: int | None, now: float) -> int | None:
+        """The step whose vote switched; None while it is not known that one has. recorded: the plan's first step on record."""
         if self.entered:
             return max(step for step, _ in self.entered.values())
+        if recorded is not None:
+            return recorded - 1
         inside = [
             worker.step
             for worker_id in plan.participants

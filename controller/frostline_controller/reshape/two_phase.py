@@ -1,7 +1,7 @@
 """The two-phase reshape (docs/protocols.md 3): prepare a plan while training goes on, let a vote switch to it, learn the outcome.
 
 At most one plan is prepared at a time. Whether it was switched to is decided by the workers' vote alone; the controller
-learns it from Ready(entered) and from heartbeats, and withdraws what comes too late.
+learns it from Ready(entered), records and heartbeats, also while the run drains, and withdraws what comes too late.
 """
 
 import asyncio
@@ -45,6 +45,12 @@ class Reshaping:
     def busy(self) -> bool:
         return self._facts.state.prepared is not None
 
+    @property
+    def votable(self) -> bool:
+        """Whether members may have heard that all are ready for the prepared plan, from a predecessor perhaps. Before, none votes
+        for it."""
+        return self.preparation is None or self.preparation.announced
+
     def note_ready(self, worker_id: str, request: pb.ReadyRequest) -> None:
         """A participant has prepared the plan, cannot switch to it any more, or has entered it."""
         if self.preparation is None:
@@ -84,21 +90,29 @@ class Reshaping:
         preparation.sent = True
         await self._faults.at(ControllerPhase.ANNOUNCED)
 
-    async def advance(self, now: float) -> Plan | None:
-        """Move the prepared plan on. Returns the plan that training has switched to, once, else None."""
-        facts, plan, preparation = self._facts, self._facts.state.prepared, self.preparation
+    async def learn(self, now: float) -> Plan | None:
+        """Returns the plan that training has switched to, once, when its line and the durable state say so; else None."""
+        plan, preparation = self._facts.state.prepared, self.preparation
         if plan is None or preparation is None:
             return None
+        recorded = self._store.records.first_of(str(plan.generation))
+        step = preparation.switched_at(plan, self._facts.members, recorded, now)
+        return await self._switched(plan, preparation, step, now) if step is not None else None
+
+    async def advance(self) -> None:
+        """Move the prepared plan on: to its members, to their vote, or out of the way."""
+        facts, plan, preparation = self._facts, self._facts.state.prepared, self.preparation
+        if plan is None or preparation is None:
+            return
+        now = facts.clock()
         if not preparation.sent:
             await self._send_plan(plan, preparation)
-        if (step := preparation.switched_at(plan, facts.members, now)) is not None:
-            return await self._switched(plan, preparation, step, now)
         if preparation.entered_heard is not None:
-            return None
+            return
         assert facts.current is not None
         if preparation.has_expired(plan, facts.current, facts.members):
             await self.drop(preparation.withdrawn or f"no vote had switched to it by step {plan.switch_until}")
-            return None
+            return
         late = now - preparation.since > facts.job.controller.reshape_deadline_seconds
         if not preparation.withdrawn and late:
             missing = [worker for worker in plan.participants if worker not in preparation.ready]
@@ -107,7 +121,6 @@ class Reshaping:
             self.withdraw(reason)
         elif not preparation.withdrawn and all(worker in preparation.ready for worker in plan.participants):
             self._announce_ready(plan, preparation)
-        return None
 
     def withdraw(self, reason: str) -> None:
         """Members vote for it no more; it is forgotten when it is known that no vote has switched to it."""

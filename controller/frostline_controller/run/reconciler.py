@@ -159,9 +159,9 @@ class Reconciler:
         self.parts.failures.forget()
         await self.parts.first_plan.advance(now)
 
-    async def advance_prepared(self, now: float) -> None:
-        """Move the prepared plan on; once training has switched to it, those whom it leaves out may exit."""
-        if (plan := await self.parts.reshaping.advance(now)) is not None:
+    async def learn_switch(self, now: float) -> None:
+        """Training may have switched to the prepared plan; then those whom it leaves out may exit."""
+        if (plan := await self.parts.reshaping.learn(now)) is not None:
             self.parts.departures.release(set(plan.placement.workers))
 
     async def forget_prepared(self, now: float) -> None:
@@ -193,6 +193,7 @@ ROUND = (
     Act(lambda r, now: r.parts.devices.advance(), EVERY, "a GPU in quarantine is in no plan of this round"),
     Act(Reconciler.give_up_crash_loop, EVERY, "may end the run, so before its outcome is settled"),
     Act(lambda r, now: r.parts.deciding.write_history(), EVERY, "a run ends, or waits, when its history has each decision"),
+    Act(Reconciler.learn_switch, UNBROKEN, "a run that ends, or pauses, does so in the generation that its members run"),
     Act(lambda r, now: r.parts.ending.settle(now), GOING_ON, "an outcome that is known counts before anything is planned"),
     Act(lambda r, now: r.parts.ending.leave(now), ENDED, "after the round that ended the run, or in it"),
     Act(lambda r, now: r.parts.commands.advance(), EVERY,
@@ -208,7 +209,7 @@ ROUND = (
         "a plan that is durable and that nobody was told of, since an act failed, is told before another is made"),
     Act(lambda r, now: r.parts.removals.advance(), PLANNABLE, "pods that an earlier round could not delete"),
     Act(Reconciler.watch_generation, IN_A_GENERATION, "a failure that is found now is answered in this round, below"),
-    Act(Reconciler.advance_prepared, RUNNING, "the outcome of a prepared plan is learned before the next one is wanted"),
+    Act(lambda r, now: r.parts.reshaping.advance(), RUNNING, "a prepared plan goes on, or goes, before the next one is wanted"),
     Act(lambda r, now: r.parts.adapting.advance(), RUNNING, "at most one plan is prepared, so after the one that there was"),
     Act(lambda r, now: r.parts.sizing.advance(), RUNNING, "pods are handed back once no plan is wanted or prepared any more"),
     Act(lambda r, now: r.parts.settling.advance(), WAITING, "workers register with a whole job only, so before a first plan"),

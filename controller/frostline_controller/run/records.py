@@ -33,6 +33,7 @@ class RecordLog:
         self._beyond: dict[int, set[int]] = {}
         self._losses: OrderedDict[tuple[int, str], float] = OrderedDict()
         self._distrusting: set[int] = set()
+        self._firsts: dict[str, int] = {}
         self.lineage = 0
         self.latest: StepRecord | None = None
         self.steps = Steps()
@@ -45,6 +46,10 @@ class RecordLog:
 
     def close(self) -> None:
         self._journal.close()
+
+    def first_of(self, generation: str) -> int | None:
+        """The first step on record that a generation computed; None: there is none."""
+        return self._firsts.get(generation)
 
     def durable_step(self, lineage: int, starts_at: int) -> int:
         """All records of a lineage up to this step are on disk; where it has none yet, the step that it starts from."""
@@ -102,6 +107,7 @@ class RecordLog:
 
     def _note(self, record: StepRecord) -> None:
         self.steps.add(record)
+        self._firsts[record.generation] = min(record.step, self._firsts.get(record.generation, record.step))
         beyond = self._beyond.setdefault(record.lineage, set())
         beyond.add(record.step)
         step = self._complete.setdefault(record.lineage, 0)

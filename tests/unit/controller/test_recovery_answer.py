@@ -1,5 +1,7 @@
 """Failures by hand: who may go on, from which state, and what is never done (docs/protocols.md 4)."""
 
+from dataclasses import replace
+
 import pytest
 
 from frostline_controller.recovery.answer import answer
@@ -151,6 +153,13 @@ class TestPlannedReshape:
         found = answer(failure(self.BASE, *members, prepared=self.NEXT, silent="CD"))
         assert isinstance(found, NewEpoch)
         assert found.generations == (generation(2),)
+
+    def test_before_all_are_ready_nobody_has_switched(self) -> None:
+        members = [report(worker, tag(9, 1), heard=2, prepared=True) for worker in "AB"]
+        unheard = replace(failure(self.BASE, *members, prepared=self.NEXT, silent="CD"), votable=False)
+        found = answer(unheard)
+        assert isinstance(found, GoOn)
+        assert (found.state, found.extends_all) == (tag(9, 1), True)
 
     @pytest.mark.parametrize("knowing", ["A", "B"])
     def test_who_knows_that_it_is_dead_is_enough(self, knowing: str) -> None:

@@ -96,13 +96,14 @@ def members(step: int, of: int) -> Membership:
     return known
 
 
-def test_the_step_of_a_switch_is_the_members_word_or_after_a_while_their_heartbeats() -> None:
+def test_the_step_of_a_switch_is_the_members_word_or_their_records_or_after_a_while_their_heartbeats() -> None:
     preparation = Preparation(since=0.0)
-    assert preparation.switched_at(NEXT, members(15, of=1), 100.0) is None
-    assert preparation.switched_at(NEXT, members(15, of=2), 100.0) is None, "its exact word may be on its way"
-    assert preparation.switched_at(NEXT, members(15, of=2), 100.0 + ENTERED_WAIT_SECONDS) == 15
+    assert preparation.switched_at(NEXT, members(15, of=1), None, 100.0) is None
+    assert preparation.switched_at(NEXT, members(15, of=2), None, 100.0) is None, "its exact word may be on its way"
+    assert preparation.switched_at(NEXT, members(15, of=2), None, 100.0 + ENTERED_WAIT_SECONDS) == 15
+    assert preparation.switched_at(NEXT, members(15, of=1), 15, 100.0) == 14
     preparation.take("A", pb.ReadyRequest(entered=True, ready=True, step=14, seconds=0.2))
-    assert preparation.switched_at(NEXT, members(15, of=2), 100.0) == 14
+    assert preparation.switched_at(NEXT, members(15, of=2), None, 100.0) == 14
 
 
 def test_a_plan_has_expired_where_no_vote_can_switch_to_it_any_more() -> None:
