@@ -37,7 +37,7 @@ class Walk:
 
 
 WALKS = (
-    Walk("a gradient norm becomes a patch of the run's object", 20, 19, 47, (
+    Walk("a gradient norm becomes a patch of the run's object", 20, 19, 49, (
         Act(WORKER + "step/norms.py:unit_squares"),
         stack(WORKER + "step/loop.py:TrainingLoop._vote"),
         stack(WORKER + "step/committing.py:commit_step"),
@@ -50,7 +50,7 @@ WALKS = (
         Act(CONTROL + "decisions/taker.py:Deciding._bind"),
         Act(CONTROL + "cluster/local/backend.py:LocalBackend.patch_annotations"),
     )),
-    Walk("an activation goes to Redis and comes back", 12, 11, 19, (
+    Walk("an activation goes to Redis and comes back", 12, 11, 22, (
         stack(WORKER + "prefix/prefix.py:PrefixReader._compute"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.fill"),
         Act(WORKER + "cache/writer.py:Writer._write"),
@@ -59,7 +59,7 @@ WALKS = (
         Act(WORKER + "cache/values.py:read_values"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.read"),
     )),
-    Walk("a killed worker's generation is answered, and a step is committed", 30, 20, 108, (
+    Walk("a killed worker's generation is answered, and a step is committed", 30, 20, 110, (
         Act(WORKER + "process/exit_reporter.py:Teller.tell"),
         Act(CONTROL + "serving/servicer.py:ControlServicer.Leave"),
         Act(CONTROL + "members/departures.py:Departures._take_departure"),
@@ -75,7 +75,7 @@ WALKS = (
         Act(WORKER + "generations/entering.py:Entrance.enter"),
         stack(WORKER + "step/committing.py:commit_step"),
     )),
-    Walk("a plan becomes the first step in it", 20, 16, 90, (
+    Walk("a plan becomes the first step in it", 20, 16, 95, (
         Act(CONTROL + "reshape/two_phase.py:Reshaping.prepare"),
         Act(WORKER + "control/mailbox.py:Mailbox.take"),
         Act(WORKER + "generations/forming.py:Preparation._prepare"),

@@ -1,5 +1,6 @@
 """The laptop's API server: compare-and-swap between real processes, nothing half written."""
 
+import fcntl
 import multiprocessing
 from pathlib import Path
 
@@ -84,3 +85,17 @@ def test_no_increment_is_lost_between_processes(tmp_path: Path) -> None:
     assert state.annotations["n"] == "60"
     assert state.resource_version == 60
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
+
+
+def test_a_writer_that_stands_still_is_not_waited_for_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped controller may hold the lock; the command that is to end everything changes the object too."""
+    monkeypatch.setattr("frostline_controller.cluster.local.backend.LOCK_SECONDS", 0.2)
+    backend = LocalBackend(tmp_path)
+    backend.change(lambda found: None)
+    with open(tmp_path / "statefulset.lock") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match="another process has held it") as refused:
+            backend.change(lambda found: found["spec"].update(replicas=3))
+    assert refused.value.filename == str(tmp_path / "statefulset.lock")
+    backend.change(lambda found: found["spec"].update(replicas=2))
+    assert backend.read().spec_replicas == 2

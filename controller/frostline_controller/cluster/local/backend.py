@@ -1,5 +1,6 @@
 """The laptop's API server: one JSON file, changed under a lock by atomic replacement, so that any process may use it."""
 
+import errno
 import fcntl
 import json
 import os
@@ -7,11 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from frostline_contract.durable_files import replace_durably
 from frostline_controller.cluster.backend import ClusterState, Conflict, PodInfo
 
+LOCK_SECONDS = 5.0
+"""How long a writer waits for another one: far more than a write takes."""
+LOCK_RETRY_SECONDS = 0.005
 EMPTY: dict[str, Any] = {
     "metadata": {"resource_version": 0, "annotations": {}},
     "spec": {"replicas": 0, "deletions": [], "breakages": []},
@@ -120,6 +124,22 @@ class LocalBackend:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with open(self._folder / "statefulset.lock", "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        """Hold the lock of the object. Raises OSError where another process does not let go of it: one that was stopped, say, in
+        the middle of a write; whoever waited for it without an end could not be stopped either."""
+        file = self._folder / "statefulset.lock"
+        with open(file, "a") as lock:
+            deadline = time.monotonic() + LOCK_SECONDS
+            while not _is_taken(lock):
+                if time.monotonic() > deadline:
+                    raise OSError(errno.EAGAIN, f"another process has held it for {LOCK_SECONDS:g} s", str(file))
+                time.sleep(LOCK_RETRY_SECONDS)
             yield
+
+
+def _is_taken(lock: IO[str]) -> bool:
+    """Take a lock if nobody else has it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
