@@ -53,7 +53,8 @@ if [ "$(.venv/bin/python -c "$same" 2>/dev/null)" = "$("$python" -c "$same")" ];
 done_
 
 begin 3 "installing requirements.txt: about 0.2 GB to download, 0.8 GB on disk, one to two minutes"
-install --require-hashes -r requirements.txt
+# The file names all that it installs; torch, which some of it needs, comes next.
+install --no-deps --require-hashes -r requirements.txt
 done_
 
 if [ -n "${TORCH_INDEX_URL:-}" ]; then

@@ -15,7 +15,7 @@ def states() -> list[dict[str, torch.Tensor]]:
 
 
 def revision(unit_states: list[dict[str, torch.Tensor]] | None = None, **changed: object) -> str:
-    arguments = {"tile_shape": (8, 16), "codec_chain": [(2, "none")], "preprocessing": "resize 8", "probe_digest": "abc"}
+    arguments = {"tile_shape": (8, 16), "codec_chain": [(2, "none")], "preprocessing": "resize 8", "prefix_digest": "abc"}
     return prefix_revision(states() if unit_states is None else unit_states, **(arguments | changed))
 
 
@@ -47,7 +47,7 @@ def test_every_part_counts() -> None:
         revision(codec_chain=[(3, "none")]),
         revision(codec_chain=[(2, "none"), (3, "none")]),
         revision(preprocessing="resize 9"),
-        revision(probe_digest="abd"),
+        revision(prefix_digest="abd"),
     ]
     assert len({revision(), *variants}) == len(variants) + 1
 

@@ -19,20 +19,20 @@ def prefix_revision(
     tile_shape: Sequence[int],
     codec_chain: Sequence[tuple[int, str]],
     preprocessing: str,
-    probe_digest: str,
+    prefix_digest: str,
 ) -> str:
     """Hex SHA-256 over the prefix.
 
     unit_states: weights and buffers of units 0 .. boundary - 1, in order; the order of names within a unit does not matter.
     tile_shape: shape of the micro-batch that the prefix is computed in. codec_chain: (boundary, codec name) of every cached
-    boundary that values went through, in order. preprocessing: what was done to a sample, as text. probe_digest: of the
-    machine's numerics.
+    boundary that values went through, in order. preprocessing: what was done to a sample, as text. prefix_digest: of what
+    frozen units compute on this machine.
     """
     digest = hashlib.sha256()
     _add(digest, "tile", repr(tuple(int(size) for size in tile_shape)))
     _add(digest, "codecs", repr([(int(boundary), str(codec)) for boundary, codec in codec_chain]))
     _add(digest, "preprocessing", preprocessing)
-    _add(digest, "probe", probe_digest)
+    _add(digest, "probe", prefix_digest)
     for index, state in enumerate(unit_states):
         _add(digest, "unit", str(index))
         for name in sorted(state):

@@ -167,7 +167,7 @@ class CacheUse:
         preprocessing = preprocessing_of(context.job, context.precision.name)
 
         def find() -> CacheIdentity:
-            revision = prefix_revision(states, (tile, *context.hidden_shape), points, preprocessing, context.probe_digest)
+            revision = prefix_revision(states, (tile, *context.hidden_shape), points, preprocessing, context.prefix_digest)
             return CacheIdentity(revision, names.digest, "train", boundary)
 
         return find

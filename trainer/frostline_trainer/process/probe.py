@@ -1,8 +1,8 @@
 """The start-up probe: the digest of one step of one real unit of each kind, in the job's precision (docs/protocols.md 1.9).
 
 Two workers whose probes agree compute the same bits; `numerics: exact` admits no other. Forward, loss, backward and update are
-the run's own code on the first samples; weights are drawn here, so that runs which differ in a seed alone have one probe. One
-unit at a time is on the device.
+the run's own code on the first samples, which follow the seed; weights are drawn here. One unit at a time is on the device. What
+runs that share cached values must agree in is another digest (`prefix.prefix_probe`).
 """
 
 import copy
@@ -44,8 +44,8 @@ def run_probe(context: RunContext) -> tuple[str, str]:
 
 def drawn_pattern(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """The numbers that weights and inputs are made of, the same everywhere."""
-    drawn = torch.randn(PATTERN_VALUES, generator=torch.Generator().manual_seed(seed_of("probe")))
-    return drawn.to(device, dtype)
+    values = torch.randn(PATTERN_VALUES, generator=torch.Generator().manual_seed(seed_of("probe")))
+    return values.to(device, dtype)
 
 
 def computes_on(context: RunContext) -> tuple[str, str]:
@@ -72,12 +72,12 @@ def _one_step(context: RunContext, index: int, pattern: torch.Tensor) -> list[to
     counts = context.task.loss_counts(context.data.train, samples)
     entry = None
     if index > 0:
-        entry = _drawn(pattern, context.hidden_like()).requires_grad_()
+        entry = drawn(pattern, context.hidden_like()).requires_grad_()
     is_head = index == context.num_units - 1
     score = (lambda logits, given: context.task.loss(logits, given, counts)) if is_head else None
     run = OneUnit(Stage([unit], index, 0, stage_settings(context)), inputs, entry, score, context.grid)
     output = run.forward()
-    run.backward(None if is_head else _drawn(pattern, torch.empty_like(output)))
+    run.backward(None if is_head else drawn(pattern, torch.empty_like(output)))
     found = [output, *([] if entry is None else [entry.grad]), *(p.grad for p in unit.parameters() if p.grad is not None)]
     moments: Moments = {}
     UnitOptimizer(context.job.training.optimizer, [(index, unit)], moments).step(LEARNING_RATE)
@@ -89,12 +89,12 @@ def draw_weights(unit: nn.Module, pattern: torch.Tensor) -> None:
     """Give a copy of a unit weights that depend on nothing but its shapes."""
     for name, parameter in unit.named_parameters():
         parameter.requires_grad_(True)
-        _drawn(pattern, parameter).mul_(WEIGHT_SCALE)
+        drawn(pattern, parameter).mul_(WEIGHT_SCALE)
         if parameter.ndim == 1 and name.endswith("weight"):
             parameter.add_(1.0)  # of a normalisation
 
 
-def _drawn(pattern: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+def drawn(pattern: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
     """Fill a tensor, however it lies in memory, with the pattern, again and again; returns it."""
     count = into.numel()
     into.detach().copy_(pattern.repeat(-(-count // len(pattern)))[:count].view(into.shape))

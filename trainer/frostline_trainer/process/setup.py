@@ -15,6 +15,7 @@ from frostline_trainer.families.adapters import parameters_added
 from frostline_trainer.families.base import CutModel, Family
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
+from frostline_trainer.prefix.prefix_probe import probe_prefix
 from frostline_trainer.prefix.tile_check import (
     find_address_dependence,
     find_place_dependence,
@@ -81,9 +82,11 @@ def unit_flops(family: Family, cut: CutModel, sizes: DataSizes, job: Job) -> tup
 
 
 def check_tiles(context: RunContext) -> None:
-    """Find out whether a sample's bits depend on its place in a tile, and on addresses; it becomes a part of the probe."""
+    """Find out what frozen units compute here, and whether a sample's bits depend on its place in a tile, and on addresses, which
+    becomes a part of the probe."""
     if not may_use_cache(context.job):
         return
+    context.prefix_digest = probe_prefix(context)
     if moved := find_address_dependence(context):
         log.warning("%s: set MKL_CBWR=AUTO,STRICT; every operand is kept aligned meanwhile", moved)
         context.probe_detail += f"; {moved}"

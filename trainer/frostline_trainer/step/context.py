@@ -30,7 +30,7 @@ class RunContext:
 
     hidden_shape: (tokens, width) of one sample's boundary activation. dropout: whether any unit draws random numbers.
     unit_flops: forward FLOPs of one sample through each unit. grid: bounds of the token cells, () for none. probe_digest: of this
-    machine's numerics.
+    machine's numerics. prefix_digest: of what frozen units compute here; empty where nothing is cached.
     weights_digest: of the initial weights, as the run knows them.
     place_dependence: which unit gives a sample other bits at another place of its tile, in words; empty where none does.
     sample_tile_cost: seconds of the prefix one sample at a time over whole micro-batches; 0 where that was not measured.
@@ -50,6 +50,7 @@ class RunContext:
     grid: Grid = ()
     probe_digest: str = ""
     probe_detail: str = ""
+    prefix_digest: str = ""
     weights_digest: str = ""
     place_dependence: str = ""
     sample_tile_cost: float = 0.0
