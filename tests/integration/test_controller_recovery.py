@@ -71,6 +71,27 @@ def test_a_plan_that_was_never_ready_costs_nothing_when_its_only_member_is_cut_o
     assert (answer.run_epoch, answer.lineage) == (0, 0)
 
 
+def test_who_gives_state_and_is_lost_with_its_machine_is_not_waited_for_long(world: Callable[..., World]) -> None:
+    """One of two is to go on alone with the units of both, and the other one falls silent before it has given its own."""
+    run, plan = pipeline(world)
+    run.checkpoint(12)
+    run.operator.command("reshape", pp_degree=1, dp_degree=1)
+    prepared = run.workers[0].next_plan("continue")
+    for worker in run.workers:
+        worker.recover(plan, 20, plan.placement.units_of(worker.worker_id), heard=prepared)
+    answer = answer_to(prepared, run.workers[0])
+    (member,) = (worker for worker in run.workers if worker.worker_id in answer.placement.workers)
+    (giver,) = (worker for worker in run.workers if worker.worker_id in answer.leavers)
+    giver.silence()
+    while member.next("fence").generation.counter != answer.generation.counter:
+        pass
+    member.recover(plan, 20, plan.placement.units_of(member.worker_id), heard=answer, fenced=True, error="")
+    after = answer_to(answer, member)
+    assert (after.start, after.start_step) == ("checkpoint", 12), "long before the deadline of 120 s"
+    log = (run.folder / "controller.log").read_text()
+    assert f"it was to give its state to members of {answer.generation}" in log
+
+
 def test_the_vote_that_one_has_seen_is_in_the_plan_for_all(world: Callable[..., World]) -> None:
     run, plan = pipeline(world, 3)
     behind, ahead, dead = run.members(plan)

@@ -73,7 +73,8 @@ class EntryWatch:
         """Look once.
 
         Returns:
-            Why the entry has failed: members are late. Empty where it has not.
+            Why the entry has failed: members are late, or wait for the state of a worker that is out of reach. Empty where it has
+            not.
         """
         facts, plan, entry = self._facts, self._facts.current, self._entry
         if entry is None:
@@ -87,7 +88,20 @@ class EntryWatch:
             entry.planned_at = now
             late = [worker_id for worker_id in plan.placement.workers if worker_id not in inside]
             return f"{len(late)} of {len(plan.placement.workers)} workers did not enter {plan.generation}: {late[:4]}"
-        return ""
+        return self._lost_giver(plan, entry, now)
+
+    def _lost_giver(self, plan: Plan, entry: Entry, now: float) -> str:
+        """Why members wait in vain: a worker that was to give them state, and is no member, is out of reach. Empty: they do not.
+
+        The end of a process shows in its sockets; a machine that is gone shows nowhere else. The answer keeps what was given.
+        """
+        members = self._facts.members
+        waits = bool(entry.reason) and plan.start != "continue" and self._facts.step <= plan.start_step
+        if not waits or now - entry.planned_at <= members.dead_after_seconds:
+            return ""
+        silent = [worker_id for worker_id in plan.leavers if not members.has_ended(worker_id)]
+        loss = self._facts.loss_among(silent, members.dead_after_seconds)
+        return f"{loss}; it was to give its state to members of {plan.generation}" if loss else ""
 
     def _is_inside(self, worker_id: str, plan: Plan) -> bool:
         if worker_id in self._facts.entered:
