@@ -58,6 +58,7 @@ class Network:
         self._finds_deadlocks, self._device_time, self._run_ahead = finds_deadlocks, device_time, run_ahead
         self._here = threading.local()
         self._closed = False
+        self._aborted: set[tuple[str, int]] = set()
         self.deadlock = ""
         self.operations = 0
         self._wire = threading.Thread(target=self._run, name="wire", daemon=True)
@@ -184,6 +185,7 @@ class Network:
     # ---- operations
 
     def post(self, operation: Operation, member: Member | None = None) -> Operation:
+        """Raises RuntimeError where the communicator has been aborted: NCCL takes nothing more for it."""
         with self.changed:
             while member is not None and member.connecting and not self._closed:
                 member.blocked = True
@@ -192,6 +194,8 @@ class Network:
                 self.changed.wait()
             if member is not None:
                 member.blocked = False
+            if (operation.lane[0], operation.member) in self._aborted:
+                raise RuntimeError(f"ncclInvalidUsage: {operation.lane[0]} was aborted")
             if member is not None and member.ahead is not None:
                 operation.started = False
                 member.ahead.device.give(lambda: self._start(operation))
@@ -232,6 +236,7 @@ class Network:
 
     def abort(self, name: str, index: int) -> None:
         with self.changed:
+            self._aborted.add((name, index))
             for (lane, member), queue in self._lanes.items():
                 if lane[0] == name and member == index:
                     for operation in queue:
