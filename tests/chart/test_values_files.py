@@ -92,7 +92,7 @@ def test_unknown_keys_are_refused_everywhere_but_in_free_maps() -> None:
     roles = ("cache_server", "controller", "redis", "trainer")
     maps = ("annotations", "env", "labels", "limits", "node_selector", "requests", "secret_env")
     assert sorted(free) == sorted([
-        "data.columns", "freeze.policy.points", "global", "model.config", "kubernetes.monitoring.labels",
+        "data.columns", "freeze.policy.points", "freeze.policy.stairs", "global", "model.config", "kubernetes.monitoring.labels",
         "kubernetes.volumes.source", "kubernetes.network_policy.metrics_from", "kubernetes.network_policy.trainer_egress",
         *(f"kubernetes.{role}.{name}" for role in roles for name in maps),
     ])  # fmt: skip
