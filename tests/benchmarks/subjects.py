@@ -132,4 +132,5 @@ def _bert_context() -> RunContext:
     cut = build_cut_model(job, sizes)
     config = cut.model.config
     return RunContext(job, data, task_for(job, sizes), cut, torch.device("cpu"), family.hidden_shape(config, sizes),
-                      has_dropout(config), family.forward_flops(config, sizes, job.task.kind), "made")  # fmt: skip
+                      has_dropout(config), family.forward_flops(config, sizes, job.task.kind),
+                      probe_digest="made", prefix_digest="made")  # fmt: skip

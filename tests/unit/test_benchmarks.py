@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.benchmarks.__main__ import BENCHMARKS, DOCS, keep
 from tests.benchmarks.goodput import kill_of
 from tests.benchmarks.measuring import Report, Row, Spread, interleave, ratios, rounded
 from tests.benchmarks.picture import picture
+from tests.benchmarks.stepper import Stepper
+from tests.benchmarks.subjects import new_context
 from tests.benchmarks.worlds import Commit
 from tests.benchmarks.writing import goal, number, verdict, write_pages
 
@@ -132,3 +135,11 @@ def test_what_a_kill_costs_is_the_standstill_however_the_machine_drifts() -> Non
 def test_steps_that_a_checkpoint_takes_back_count_once() -> None:
     before, after = commits_at(10.0, 60.0), commits_at(10.0, 120.0, 550, 60.0)  # at once, but fifty steps back
     assert kill_of([*before, *after], 60.0, 60.0).share == pytest.approx(100 * 550 / 600, rel=0.01)
+
+
+def test_the_engine_that_is_measured_takes_steps() -> None:
+    context = new_context("digits")
+    before = [parameter.detach().clone() for unit in context.cut.units for parameter in unit.parameters()]
+    Stepper(context).step()
+    after = [parameter for unit in context.cut.units for parameter in unit.parameters()]
+    assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
