@@ -163,7 +163,8 @@ class Pipeline:
             return digest_of([passed.output])
         buffers = self._buffers[stage_number]
         apart = buffers.begin_apart()
-        passed.root.backward(evidence.gradient)
+        if passed.root.requires_grad:
+            passed.root.backward(evidence.gradient)
         self._plug.gradient(buffers.parameters)
         digest = self._digest(passed, buffers, apart, needs_gradient)
         buffers.release(apart)
@@ -271,7 +272,8 @@ class Pipeline:
         else:
             buffers.before_backward(number)
         inputs = buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None
-        if inputs is None or inputs:
+        # Where all units that would learn have no adapters, and nothing upstream learns, there is no graph.
+        if passed.root.requires_grad and (inputs is None or inputs):
             torch.autograd.backward(passed.root, passed.gradient, inputs=inputs)
         self._plug.gradient(buffers.parameters)
         if apart is None:
