@@ -29,6 +29,10 @@ GAP = Case("bert_classification", adapters=(1, 4), freezing=((1, 2),), steps=4)
 """Blocks 2 and 3, between two with adapters, learn nothing and hand gradients on."""
 
 
+LEFT = Case("bert_classification", adapters=(1,), freezing=((1, 2), (3, 4)), steps=4)
+"""From step 3 on the block with adapters is frozen: of what is not, the head alone learns."""
+
+
 def in_words(value: object) -> str:
     return f"{value.family}-{value.dtype}" if isinstance(value, Case) else str(value)
 
@@ -48,6 +52,12 @@ def test_a_stage_between_adapters_only_hands_gradients_on(warm_workers: WarmWork
         runs = run_series(warm_workers, GAP, segments)
         assert differences(GAP, runs) == []
         assert {run.digest for run in runs} == {alone.digest}
+
+
+def test_a_stage_in_which_nothing_is_left_to_learn_has_no_backward(warm_workers: WarmWorkers) -> None:
+    """Units behind the freeze point without adapters, and nothing before them that learns: there is no graph to go back through."""
+    for layout, bounds in ((Layout(1, 1), None), (Layout(3, 1), (0, 3, 6, 8)), (Layout(3, 2), (0, 3, 6, 8))):
+        assert differences(LEFT, run_series(warm_workers, LEFT, [Segment(layout, LEFT.steps, bounds=bounds)])) == []
 
 
 @pytest.mark.parametrize("ranges", [1, 3])
