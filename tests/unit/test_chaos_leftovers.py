@@ -1,4 +1,4 @@
-"""Whose a port is that still listens after a case: this case's, or that of the case beside it, dealt the same number by the system."""
+"""Whose a port is that still listens after a case: its own, or that of the case beside it, dealt it by the system."""
 
 import subprocess
 import sys
