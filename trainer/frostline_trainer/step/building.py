@@ -94,10 +94,11 @@ class Builder:
         """Whether any unit before this stage is trainable."""
         return stage_number > 0 and self._freeze_point < self._placement.stage_bounds[stage_number]
 
-    def again(self, own: Pipeline, own_stages: dict[int, Stage], feed: BatchFeed, batch: StepBatch,
-              moved: Callable[[], None]) -> Callable[[Audit, Evidence], Digest]:  # fmt: skip
-        """What computes again what the owner of a stage has computed of one micro-batch: a stage that is held here too, as
-        another replica's, or as a buddy's.
+    def recompute(self, own: Pipeline, own_stages: dict[int, Stage], feed: BatchFeed, batch: StepBatch,
+                  moved: Callable[[], None]) -> Callable[[Audit, Evidence], Digest]:  # fmt: skip
+        """The function of an audit: it computes a micro-batch once more through a stage that is held here too.
+
+        own, own_stages: of this member, a replica of the owner; other stages are held as their buddy.
         """
 
         def compute(audit: Audit, evidence: Evidence) -> Digest:
@@ -109,11 +110,11 @@ class Builder:
             micro_batch.boundary = evidence.entry if number == 0 else None
             arguments = (number, micro_batch, evidence, batch.step, self.loss(batch), self.upstream_learns(number))
             if number in own_stages:
-                return own.again(*arguments)
+                return own.recompute(*arguments)
             with on_device(self._context, list(units)):
                 stage = self.stage(number)
                 stop_frozen_tie(self._context, self._freeze_point, units)
                 buffers = {} if stage.is_frozen else {number: self.buffers(stage)}
-                return self.pipeline({number: stage}, buffers).again(*arguments)
+                return self.pipeline({number: stage}, buffers).recompute(*arguments)
 
         return compute

@@ -166,7 +166,7 @@ class Generation:
         if audits:
             self._fence()
             self.phase(Phase.AUDIT)
-            again = builder.again(self.pipeline, self.stages, self.feed, batch, self.moved)
+            again = builder.recompute(self.pipeline, self.stages, self.feed, batch, self.moved)
             Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
         self.phase(Phase.EXCHANGE)
         totals = self._exchange()

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
-from frostline_contract.operations import COMPUTING, LEADING_UP, Kind, Operation
+from frostline_contract.operations import COMPUTING, GIVES_INPUT_GRADIENT, Kind, Operation
 from frostline_contract.schedules import Schedule
 from frostline_contract.shape import ParallelShape
 
@@ -143,7 +143,7 @@ def enters(operation: Operation, shape: StepShape) -> list[Message]:
         if part and stage <= shape.first_learning:
             return []  # the first slice has brought the whole
         return [Message(Carried.ACTIVATION, stage, micro_batch, part)]
-    if operation.kind in LEADING_UP and stage < shape.last_stage:
+    if operation.kind in GIVES_INPUT_GRADIENT and stage < shape.last_stage:
         return [Message(Carried.GRADIENT, stage, micro_batch, part)]
     return []
 
@@ -153,7 +153,7 @@ def leaves(operation: Operation, shape: StepShape) -> list[Message]:
     _, stage, micro_batch, part = operation
     if operation.kind is Kind.FORWARD and stage < shape.last_stage:
         return [Message(Carried.ACTIVATION, stage + 1, micro_batch, part)]
-    if operation.kind in LEADING_UP and stage > shape.first_learning:
+    if operation.kind in GIVES_INPUT_GRADIENT and stage > shape.first_learning:
         return [Message(Carried.GRADIENT, stage - 1, micro_batch, part)]
     return []
 
