@@ -83,6 +83,7 @@ class ControlClient:
             threading.Thread(target=self._guarded, args=(body,), name=name, daemon=True).start()
 
     def stop(self) -> None:
+        """End all threads and calls under way; a call that waits for the controller raises."""
         self._line.stop()
         self._wake.set()
         self._recovery_due.set()
@@ -111,6 +112,11 @@ class ControlClient:
 
     def ready(self, generation: GenerationId, ready: bool, seconds: float = 0.0, reason: str = "", entered: bool = False,
               step: int = 0) -> None:  # fmt: skip
+        """Report what has become of a plan at this worker, and wait until the controller has it.
+
+        ready: whether the groups are formed; `reason` says why not. entered: the worker is a member of it. seconds: what forming, or
+        entering, has taken. step: its last committed step. Raises what `ControllerLine.call` raises.
+        """
         request = control_pb2.ReadyRequest(
             worker_id=self._registration.worker_id,
             generation=to_message(generation, plan_pb2.GenerationId),
@@ -170,6 +176,11 @@ class ControlClient:
 
     def leave(self, reason: str, ended: bool, error: str = "", user_mistake: bool = False,
               patience_seconds: float = 10.0) -> None:  # fmt: skip
+        """Report that this worker wants to leave, or has ended, and wait until the controller has it.
+
+        error: its traceback, empty for none. user_mistake: somebody has to mend the job or a file first. patience_seconds: how long an
+        unreachable controller is tried. Raises what `ControllerLine.call` raises.
+        """
         request = control_pb2.LeaveRequest(
             worker_id=self._registration.worker_id, reason=reason, ended=ended, error=error, user_mistake=user_mistake
         )

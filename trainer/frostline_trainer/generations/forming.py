@@ -53,6 +53,7 @@ class Preparation:
         self._stopping = False
 
     def start(self) -> None:
+        """Watch for announced plans from a thread of its own, until `stop`."""
         threading.Thread(target=self._watch_plans, name="prepare", daemon=True).start()
 
     # ---- which plan is next
@@ -133,6 +134,7 @@ class Preparation:
             formation.interrupt()
 
     def stop(self) -> None:
+        """Close the groups of all generations and end the threads; the worker ends."""
         self._stopping = True
         for generation in list(self._formations):
             self.close(generation)

@@ -140,6 +140,7 @@ class Groups:
         return along_pipeline or any(group.backend == NCCL and group.size > 1 for group in self.lines.values())
 
     def close(self) -> None:
+        """Close the sockets and communicators of every group, and let the store go. Nobody may block in one of them."""
         for group in self.all():
             group.close()
         self.store = None

@@ -35,6 +35,7 @@ class OwnStore:
         threading.Thread(target=self._watch, args=(tell,), name="own-store", daemon=True).start()
 
     def stop(self) -> None:
+        """End the watching thread; the store itself stays open as long as this process."""
         self._stopping.set()
 
     def _watch(self, tell: Callable[[int, int], bool]) -> None:

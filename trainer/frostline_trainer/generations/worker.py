@@ -61,6 +61,7 @@ class Worker:
         self.client: ControlClient | None = None
 
     def run(self) -> int:
+        """Join the run and train until it ends. Returns the process's exit status (`frostline_contract.exit_codes`)."""
         self.context = self.build()
         self.context.plug = self.plug
         self.clock.trail = self.context.trail

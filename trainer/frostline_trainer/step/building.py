@@ -54,12 +54,14 @@ class Builder:
         return Stage([self._context.cut.units[unit] for unit in units], units.start, self._freeze_point, self._settings)
 
     def buffers(self, stage: Stage) -> GradientBuffers:
+        """Gradient memory for the parameters of a stage that learn, sized for this placement's replicas."""
         context, degree = self._context, self._placement.dp_degree
         groups = [(unit, [p for _, p in learning(context, self._freeze_point, unit)]) for unit, _ in stage.trainable()]
         leaves = context.job.training.reduction_leaves
         return GradientBuffers(groups, context.num_microbatches(degree), leaves, context.exact, degree, bool(context.grid))
 
     def pipeline(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers]) -> Pipeline:
+        """The pipeline that runs these stages: over cells of tokens where the job has `training.token_cells`."""
         context, last = self._context, self._placement.shape.num_stages - 1
         parts = (stages, buffers, last, self._transport, context.hidden_like(), self._boundary_noise(), context.plug)
         return CellPipeline(context.grid, self._placement.slices, *parts) if context.grid else Pipeline(*parts)
@@ -72,6 +74,7 @@ class Builder:
         return lambda hidden, samples, step: add_feature_noise(hidden, samples, step, seed, scale)
 
     def loss(self, batch: StepBatch) -> Loss:
+        """The task's loss of a micro-batch, as its share of the loss of the whole batch."""
         task = self._context.task
         return lambda logits, inputs: task.loss(logits, inputs, batch.counts)
 

@@ -274,6 +274,7 @@ class Generation:
         return twice + plan.wards_of(self.worker_id)
 
     def close(self) -> None:
+        """Close the process groups; stages, gradient memory and optimizer stay as they are."""
         self.groups.close()
 
     def _reduce(self, buffers: GradientBuffers) -> torch.Tensor:

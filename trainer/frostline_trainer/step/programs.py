@@ -87,6 +87,7 @@ class StepShape:
 
     @property
     def last_stage(self) -> int:
+        """Number of the stage that has the loss."""
         return self._parallel.num_stages - 1
 
     def parts_of(self, stage: int) -> int:
@@ -98,6 +99,7 @@ class StepShape:
         return self._parallel.pp_rank_of_stage(stage)
 
     def stages_of(self, pp_rank: int) -> list[int]:
+        """Numbers of a pipeline rank's stages, ascending; several where schedules are interleaved."""
         return self._parallel.stages_of(pp_rank)
 
     @cached_property
