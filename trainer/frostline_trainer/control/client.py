@@ -114,8 +114,8 @@ class ControlClient:
               step: int = 0) -> None:  # fmt: skip
         """Report what has become of a plan at this worker, and wait until the controller has it.
 
-        ready: whether the groups are formed; `reason` says why not. entered: the worker is a member of it. seconds: what forming, or
-        entering, has taken. step: its last committed step. Raises what `ControllerLine.call` raises.
+        ready: whether the groups are formed; `reason` says why not. entered: the worker is a member of it. seconds: what forming
+        or entering has taken. step: its last committed step. Raises what `ControllerLine.call` raises.
         """
         request = control_pb2.ReadyRequest(
             worker_id=self._registration.worker_id,
@@ -178,8 +178,8 @@ class ControlClient:
               patience_seconds: float = 10.0) -> None:  # fmt: skip
         """Report that this worker wants to leave, or has ended, and wait until the controller has it.
 
-        error: its traceback, empty for none. user_mistake: somebody has to mend the job or a file first. patience_seconds: how long an
-        unreachable controller is tried. Raises what `ControllerLine.call` raises.
+        error: its traceback, empty for none. user_mistake: somebody has to mend the job or a file first. patience_seconds: how
+        long an unreachable controller is tried. Raises what `ControllerLine.call` raises.
         """
         request = control_pb2.LeaveRequest(
             worker_id=self._registration.worker_id, reason=reason, ended=ended, error=error, user_mistake=user_mistake
