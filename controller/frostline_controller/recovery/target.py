@@ -23,6 +23,7 @@ class Source:
 
     @property
     def worker_id(self) -> str:
+        """The survivor that reported."""
         return self.report.worker_id
 
     def has(self, piece: int, state: StateTag, votes: Votes) -> bool:
