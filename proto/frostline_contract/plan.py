@@ -16,13 +16,9 @@ from frostline_contract.pieces import Pieces
 from frostline_contract.record import Degrees, Frozen, Shaped
 from frostline_contract.shape import ParallelShape
 
-CHECKPOINT = "checkpoint"
-FRESH = "fresh"
-CONTINUE = "continue"
-SURVIVORS = "survivors"
+FRESH, CONTINUE, CHECKPOINT, SURVIVORS = "fresh", "continue", "checkpoint", "survivors"
 
-MICRO_BATCH = "micro_batch"
-SAMPLE = "sample"
+MICRO_BATCH, SAMPLE = "micro_batch", "sample"
 PrefixTile = Literal["micro_batch", "sample"]
 """How many samples the frozen prefix computes together: a micro-batch, or one. It is numerics, and constant over a run."""
 
