@@ -300,6 +300,18 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/trainer/test_engine_programs.py",),
     ),
     Mutant(
+        "newest-weights-first",
+        "a zero-bubble order fills a wait with the newest gradient of weights that is left, not with the oldest",
+        (Edit("proto/frostline_contract/zero_bubble.py", "operation = rank.late.popleft()", "operation = rank.late.pop()"),),
+        ("tests/unit/trainer/test_engine_programs.py",),
+    ),
+    Mutant(
+        "a-weight-used-twice",
+        "a weight that two operations take in is asked at each, as if it had two gradients",
+        (Edit(TRAINER + "step/split_backward.py", "if seen & beside:", "if False:"),),
+        ("tests/unit/trainer/test_split_backward.py",),
+    ),
+    Mutant(
         "rounded-where-cut",
         "in mixed precision only what leaves a stage is rounded, so that the cut decides bits",
         (

@@ -92,7 +92,7 @@ class CellPipeline(Pipeline):
         if kind in LEADING_UP and number < self._last_stage:
             strand.take_gradient(cells, self._arrived(Carried.GRADIENT, instruction))
         if kind is Kind.INPUT_GRADIENT:
-            strand.lead_up(cells)
+            strand.lead_up(cells, self._buffers[number].parameters)
         if kind in CLOSING:
             self._close_cells(number, micro_batch, strand, kind, cells, state)
         if kind in LEADING_UP and learns:

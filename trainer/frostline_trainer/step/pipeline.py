@@ -16,6 +16,7 @@ from frostline_trainer.replication.evidence import Digest, Evidence, digest_of
 from frostline_trainer.step.chunks import Inputs, Score
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.programs import Carried, Instruction, Message
+from frostline_trainer.step.split_backward import SplitBackward
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.transport.transport import Transfer, Transport
 
@@ -56,13 +57,15 @@ class PipelineResult:
 @dataclass
 class _Passed:
     """A micro-batch after its forward through a stage. root: the loss in the last stage, else the output: where the backward
-    begins. output: kept where a digest of it is wanted. gradient: of the output, once it is here.
+    begins. output: kept where a digest of it is wanted. gradient: of the output, once it is here. split: where the input's
+    gradient went ahead.
     """
 
     entry: torch.Tensor | None
     root: torch.Tensor
     output: torch.Tensor | None = None
     gradient: torch.Tensor | None = None
+    split: SplitBackward | None = None
 
 
 @dataclass
@@ -142,7 +145,7 @@ class Pipeline:
         if kind in LEADING_UP and number < self._last_stage:
             passed.gradient = self._arrived(Carried.GRADIENT, instruction)
         if kind is Kind.INPUT_GRADIENT:
-            self._lead_up(passed, upstream_learns)
+            self._lead_up(number, passed, upstream_learns)
         else:
             evidence = self._close(number, micro_batch.number, passed, kind, upstream_learns, micro_batch.number == state.audited)
             del state.passed[place]
@@ -256,11 +259,12 @@ class Pipeline:
             hidden = self._enter_boundary(hidden, micro_batch.samples, step)
         return hidden
 
-    def _lead_up(self, passed: _Passed, upstream_learns: bool) -> None:
+    def _lead_up(self, stage_number: int, passed: _Passed, upstream_learns: bool) -> None:
         """The gradient of a stage's input alone; the graph stays for the weights' gradients."""
         if upstream_learns:
             assert passed.entry is not None
-            (passed.entry.grad,) = torch.autograd.grad(passed.root, passed.entry, passed.gradient, retain_graph=True)
+            weights, again = self._buffers[stage_number].parameters, self._stages[stage_number].settings.checkpointing
+            passed.split = SplitBackward(passed.root, passed.gradient, passed.entry, weights, again)
 
     def _close(
         self, stage_number: int, number: int, passed: _Passed, kind: Kind, upstream_learns: bool, audited: bool
@@ -273,7 +277,9 @@ class Pipeline:
             buffers.before_backward(number)
         inputs = buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None
         # Where all units that would learn have no adapters, and nothing upstream learns, there is no graph.
-        if passed.root.requires_grad and (inputs is None or inputs):
+        if passed.split is not None:
+            passed.split.close()
+        elif passed.root.requires_grad and (inputs is None or inputs):
             torch.autograd.backward(passed.root, passed.gradient, inputs=inputs)
         self._plug.gradient(buffers.parameters)
         if apart is None:

@@ -15,6 +15,7 @@ from torch import nn
 from frostline_trainer.families.cells import Cell, Memory
 from frostline_trainer.step.chunks import Inputs, Score, cut_tokens
 from frostline_trainer.step.grid import Grid, cells_of
+from frostline_trainer.step.split_backward import SplitBackward
 from frostline_trainer.step.stage import Stage
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
@@ -23,13 +24,14 @@ Activation = Callable[[torch.Tensor], torch.Tensor]
 @dataclass
 class _Kept:
     """A cell between its forward and its backward. output: of the last unit, where evidence is wanted. root: its share of the
-    loss in the last stage, else the output. gradient: of the root, once it is here.
+    loss in the last stage, else the output. gradient: of the root, once it is here. split: where the entry's gradient went ahead.
     """
 
     entry: torch.Tensor
     output: torch.Tensor | None
     root: torch.Tensor
     gradient: torch.Tensor | None = None
+    split: SplitBackward | None = None
 
 
 class Strand:
@@ -97,12 +99,13 @@ class Strand:
             low, high = self._cells[cell]
             self._kept[cell].gradient = _piece(gradient, low - start, high - start)
 
-    def lead_up(self, cells: Sequence[int]) -> None:
-        """The gradients of the cells' entries alone, last cell to first; the graphs stay for the weights' gradients."""
+    def lead_up(self, cells: Sequence[int], weights: Sequence[nn.Parameter]) -> None:
+        """The gradients of the cells' entries alone, last cell to first; the graphs stay for the gradients of the weights."""
         for cell in reversed(cells):
             kept = self._kept[cell]
             if kept.entry.requires_grad:
-                (kept.entry.grad,) = torch.autograd.grad(kept.root, kept.entry, kept.gradient, retain_graph=True)
+                again = self._stage.settings.checkpointing
+                kept.split = SplitBackward(kept.root, kept.gradient, kept.entry, weights, again)
 
     def addends(self, cells: Sequence[int], weights: Sequence[nn.Parameter] | None = None) -> list[Callable[[], None]]:
         """What adds to the weights' gradients, in order, one addend a call: each cell, from the last to the first, whose entry
@@ -115,7 +118,11 @@ class Strand:
 
     def _close(self, cell: int, weights: Sequence[nn.Parameter] | None) -> None:
         kept = self._kept[cell]
-        torch.autograd.backward(kept.root, kept.gradient, inputs=weights)
+        if kept.split is not None:
+            kept.split.close()
+            kept.split = None
+        else:
+            torch.autograd.backward(kept.root, kept.gradient, inputs=weights)
         kept.root = kept.root.detach()
         if self._embedded is not None:
             low, high = self._cells[cell]
