@@ -6,7 +6,7 @@ figures. A new schedule is one `Schedule` in BUILT_IN, or an entry point of the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 
@@ -140,6 +140,12 @@ def _gpipe_bubble(
     return max(_fill(pp_rank, forward, backward, virtual_stages, num_microbatches), waiting)
 
 
+def _counted(order: Order) -> Schedule:
+    """A zero-bubble schedule: what it costs is counted from its operations."""
+    bare = Schedule(order, takes_slices=True, takes_freezing=True)
+    return replace(bare, figures=counted_figures(bare.operations))
+
+
 BUILT_IN: dict[str, Schedule] = {
     "gpipe": Schedule(gpipe, Figures(lambda pp_rank, pp, v, m: m, _gpipe_bubble, from_the_end=True), takes_slices=True),
     "1f1b": Schedule(
@@ -149,8 +155,8 @@ BUILT_IN: dict[str, Schedule] = {
     ),
     # The warm-up runs two rounds of pp_degree micro-batches through a chunk before its first backward frees one.
     "interleaved_1f1b": Schedule(interleaved, Figures(lambda pp_rank, pp, v, m: min(m, 2 * pp), _fill), takes_slices=True),
-    "zb_h1": Schedule(zero_bubble.h1, takes_slices=True, takes_freezing=True),
-    "zb_h2": Schedule(zero_bubble.h2, takes_slices=True, takes_freezing=True),
+    "zb_h1": _counted(zero_bubble.h1),
+    "zb_h2": _counted(zero_bubble.h2),
 }
 """Name -> schedule."""
 

@@ -38,7 +38,7 @@ def zero_bubble(
 h1, h2 = partial(zero_bubble, H1), partial(zero_bubble, H2)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def _orders(
     held: Held, pp_degree: int, num_microbatches: int, slices: int, first_learning: int
 ) -> tuple[tuple[Operation, ...], ...]:
@@ -49,8 +49,8 @@ def _orders(
 
 @dataclass
 class _Rank:
-    """A pipeline rank on paper. forwards, gradients: still to be done, in order. late: gradients that nobody waits for. free: when
-    the operation under way ends. holds: slices that are forward and not closed. order: what it has begun, in order.
+    """A pipeline rank on paper. forwards, gradients: still to be done, in order. late: gradients that nobody waits for. free:
+    when the operation under way ends. holds: slices that are forward and not closed. order: what it has begun, in order.
     """
 
     forwards: deque[Operation]

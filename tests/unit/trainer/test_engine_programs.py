@@ -34,7 +34,7 @@ def test_every_schedule_has_sound_programs_whatever_is_frozen(name: str, pp_degr
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_schedule_has_sound_programs_over_slices_whatever_is_frozen(name: str) -> None:
-    """pp 1 to 5, 1 to 3 virtual stages, 1 to 6 micro-batches, 1 to 5 slices; every first stage that learns, where it is one a rank."""
+    """pp 1 to 5, 1 to 3 virtual stages, 1 to 6 micro-batches, 1 to 5 slices; with one stage a rank every freeze point."""
     shapes = [(pp, v) for pp in range(1, 6) for v in (1, 2, 3) if v == 1 or (pp > 1 and name not in ONE_STAGE_A_RANK)]
     checked = 0
     for (pp_degree, virtual_stages), num_microbatches, slices in product(shapes, range(1, 7), range(1, 6)):

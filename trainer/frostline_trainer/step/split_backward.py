@@ -1,7 +1,7 @@
 """A backward in two parts: the gradient of a stage's input now, the gradients of its weights when there is time.
 
-The way from the root to the input is walked once. The operations on it to which weights belong are asked for the weights' gradients
-later, each with the gradient that passed it: the same kernels on the same numbers as in one backward, so the same bits.
+The way from the root to the input is walked once. The operations on it to which weights belong are asked for the weights'
+gradients later, each with the gradient that passed it: the same kernels on the same numbers as in one backward, so the same bits.
 """
 
 from collections.abc import Iterable, Sequence
