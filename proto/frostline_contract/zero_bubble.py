@@ -75,12 +75,12 @@ class PaperRun:
     def run(self) -> tuple[tuple[Operation, ...], ...]:
         """The orders of all pipeline ranks."""
         now = 0
-        while any(rank.forwards or rank.gradients or rank.late for rank in self._ranks):
-            for rank in self._ranks:
-                if rank.free <= now:
-                    self._go_on(rank, now)
+        while any(here.forwards or here.gradients or here.late for here in self._ranks):
+            for here in self._ranks:
+                if here.free <= now:
+                    self._go_on(here, now)
             now += 1
-        return tuple(tuple(rank.order) for rank in self._ranks)
+        return tuple(tuple(here.order) for here in self._ranks)
 
     def _rank(self, stage: int, num_microbatches: int) -> _Rank:
         numbers, parts = range(num_microbatches), range(self._slices)
@@ -93,29 +93,29 @@ class PaperRun:
         at_once = kind is Kind.INPUT_GRADIENT or stage == self._last
         return _Rank(forwards, backwards, deque()) if at_once else _Rank(forwards, deque(), backwards)
 
-    def _go_on(self, rank: _Rank, now: int) -> None:
+    def _go_on(self, here: _Rank, now: int) -> None:
         """Begin what helps the other ranks most: a gradient, else a forward, else what nobody waits for."""
-        if rank.gradients and self._may_begin(rank.gradients[0], now):
-            operation = rank.gradients.popleft()
-        elif rank.forwards and self._has_room(rank) and self._may_begin(rank.forwards[0], now):
-            operation = rank.forwards.popleft()
-        elif rank.late and self._may_begin(rank.late[0], now):
-            operation = rank.late.popleft()
+        if here.gradients and self._may_begin(here.gradients[0], now):
+            operation = here.gradients.popleft()
+        elif here.forwards and self._has_room(here) and self._may_begin(here.forwards[0], now):
+            operation = here.forwards.popleft()
+        elif here.late and self._may_begin(here.late[0], now):
+            operation = here.late.popleft()
         else:
             return
         kind, stage, micro_batch, part = operation
         learns = stage >= self._first_learning
-        rank.free = now + (2 if kind is Kind.BACKWARD else 1 if learns else self._slices)
-        rank.order.append(operation)
+        here.free = now + (2 if kind is Kind.BACKWARD else 1 if learns else self._slices)
+        here.order.append(operation)
         if kind is Kind.INPUT_GRADIENT:
-            rank.late.append(operation._replace(kind=Kind.WEIGHT_GRADIENT))
+            here.late.append(operation._replace(kind=Kind.WEIGHT_GRADIENT))
         elif learns:
-            rank.holds += 1 if kind is Kind.FORWARD else -1
+            here.holds += 1 if kind is Kind.FORWARD else -1
         if kind is not Kind.WEIGHT_GRADIENT:
-            self._ends[kind is Kind.FORWARD, stage, micro_batch, part] = rank.free
+            self._ends[kind is Kind.FORWARD, stage, micro_batch, part] = here.free
 
-    def _has_room(self, rank: _Rank) -> bool:
-        return rank.forwards[0].stage < self._first_learning or rank.holds < self._most_held
+    def _has_room(self, here: _Rank) -> bool:
+        return here.forwards[0].stage < self._first_learning or here.holds < self._most_held
 
     def _may_begin(self, operation: Operation, now: int) -> bool:
         """Whether what another stage, or on the last one the forward, gives rise to is there."""

@@ -1,6 +1,6 @@
 """The bugs, as data: which text of which file becomes which, and the fast tests that must notice."""
 
-from tests.mutants import cells, devices
+from tests.mutants import cells, devices, schedules
 from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
@@ -10,6 +10,7 @@ RESHAPE = ("tests/integration/test_reshape_moves.py", "-k", "journey or moments"
 MUTANTS: tuple[Mutant, ...] = (
     *cells.CELL_MUTANTS,
     *devices.DEVICE_MUTANTS,
+    *schedules.SCHEDULE_MUTANTS,
     Mutant(
         "lost-micro-batch",
         "the last micro-batch of a leaf is never added",
@@ -286,30 +287,6 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         ("tests/unit/trainer/test_engine_programs.py",),
-    ),
-    Mutant(
-        "leaf-out-of-order",
-        "a leaf's micro-batches are added in descending order",
-        (
-            Edit(
-                "proto/frostline_contract/schedules.py",
-                "descending = [(m, part) for m in numbers for part",
-                "descending = [(m, part) for m in reversed(numbers) for part",
-            ),
-        ),
-        ("tests/unit/trainer/test_engine_programs.py",),
-    ),
-    Mutant(
-        "newest-weights-first",
-        "a zero-bubble order fills a wait with the newest gradient of weights that is left, not with the oldest",
-        (Edit("proto/frostline_contract/zero_bubble.py", "operation = rank.late.popleft()", "operation = rank.late.pop()"),),
-        ("tests/unit/trainer/test_engine_programs.py",),
-    ),
-    Mutant(
-        "a-weight-used-twice",
-        "a weight that two operations take in is asked at each, as if it had two gradients",
-        (Edit(TRAINER + "step/split_backward.py", "if seen & beside:", "if False:"),),
-        ("tests/unit/trainer/test_split_backward.py",),
     ),
     Mutant(
         "rounded-where-cut",

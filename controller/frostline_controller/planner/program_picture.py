@@ -69,7 +69,8 @@ def _box(one: Timed, scale: float, sliced: bool) -> str:
     operation = one.operation
     number = f"{operation.micro_batch}.{operation.slice}" if sliced else f"{operation.micro_batch}"
     left, top, width = LEFT + one.start * scale, TOP + one.pp_rank * ROW + 3, (one.end - one.start) * scale
-    words = f"{NAMES[operation.kind]}, stage {operation.stage}, micro-batch {number}, {_seconds(one.start)} to {_seconds(one.end)}"
+    between = f"{_seconds(one.start)} to {_seconds(one.end)}"
+    words = f"{NAMES[operation.kind]}, stage {operation.stage}, micro-batch {number}, {between}"
     label = f'<text x="{left + width / 2:.1f}" y="{top + 14}">{number}</text>' if width > 6 * len(number) + 2 else ""
     return (
         f'<g class="box"><title>{words}</title><rect class="{operation.kind}" x="{left:.2f}" y="{top}" '
