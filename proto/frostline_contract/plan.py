@@ -14,6 +14,7 @@ from frostline_contract.pieces import NOBODY as NOBODY
 from frostline_contract.pieces import PieceHolders as PieceHolders
 from frostline_contract.pieces import Pieces
 from frostline_contract.record import Degrees, Frozen, Shaped
+from frostline_contract.schedules import is_folded
 from frostline_contract.shape import ParallelShape
 
 CHECKPOINT = "checkpoint"
@@ -54,7 +55,7 @@ class Placement(Shaped):
 
     @cached_property
     def shape(self) -> ParallelShape:
-        return ParallelShape.of(self.degrees, self.virtual_stages)
+        return ParallelShape.of(self.degrees, self.virtual_stages, is_folded(self.schedule))
 
     def units_of_stage(self, stage: int) -> range:
         return range(self.stage_bounds[stage], self.stage_bounds[stage + 1])

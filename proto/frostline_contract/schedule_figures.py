@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from frostline_contract.operations import CLOSING, Kind, Operation, input_of
 
-InFlight = Callable[[int, int, int, int], int]
-"""(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations one stage of the rank holds at once."""
+InFlight = Callable[[int, int, int, int], float]
+"""(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations the stages of the rank hold at once, each
+on the average."""
 Bubble = Callable[[int, Sequence[float], Sequence[float], int, int], float]
 """(pp_rank, forward, backward, virtual_stages, micro-batches) -> seconds of a step in which that pipeline rank waits.
 
@@ -52,18 +53,13 @@ def counted_figures(operations: Operations) -> Figures:
 
 
 @lru_cache(maxsize=4096)
-def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: int, micro_batches: int) -> int:
-    """The most micro-batches that one stage of a pipeline rank has begun and not yet closed."""
-    held: dict[int, set[int]] = {}
-    most = 0
+def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: int, micro_batches: int) -> float:
+    """The most micro-batches that a pipeline rank has begun and not yet closed, over its stages."""
+    held = most = 0
     for operation in operations(pp_rank, pp_degree, virtual_stages, micro_batches):
-        of_stage = held.setdefault(operation.stage, set())
-        if operation.kind is Kind.FORWARD:
-            of_stage.add(operation.micro_batch)
-            most = max(most, len(of_stage))
-        elif operation.kind in CLOSING:
-            of_stage.discard(operation.micro_batch)
-    return most
+        held += (operation.kind is Kind.FORWARD) - (operation.kind in CLOSING)
+        most = max(most, held)
+    return most / virtual_stages
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from frostline_contract.schedules import BUILT_IN
+from frostline_contract.schedules import BUILT_IN, is_folded
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.placing import PlannedPlacement
 from frostline_controller.planner.search import make_plan
@@ -39,7 +39,7 @@ def by_schedule(planned: PlannedPlacement, inputs: PlanInputs) -> tuple[Schedule
 
 def _cost_of(name: str, planned: PlannedPlacement, inputs: PlanInputs) -> ScheduleCost:
     placement = planned.placement
-    virtual = max(2, inputs.placement.virtual_stages) if name == "interleaved_1f1b" else 1
+    virtual = 2 if is_folded(name) else max(2, inputs.placement.virtual_stages) if name == "interleaved_1f1b" else 1
     if placement.pp_degree * inputs.num_microbatches * inputs.num_slices(placement.pp_degree, name) > MOST_OPERATIONS:
         return ScheduleCost(name, virtual, refused="too many operations to be run on paper")
     pins = {"pp_degree": placement.pp_degree, "dp_degree": placement.dp_degree, "schedule": name, "virtual_stages": virtual}

@@ -12,6 +12,7 @@ from frostline_contract.job import dump_job, parse_job
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.operations import Kind
 from frostline_contract.plan import Placement
+from frostline_contract.schedules import BUILT_IN
 from frostline_controller.cli.main import main
 from frostline_controller.planner.by_schedule import by_schedule
 from frostline_controller.planner.paper_step import paper_step
@@ -31,22 +32,25 @@ def four_stages(schedule: str = "auto", **fields: object):
 def test_every_schedule_is_told_on_the_plans_degrees() -> None:
     known, planned = four_stages()
     costs = {one.schedule: one for one in by_schedule(planned, known)}
-    assert list(costs) == ["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2"]
+    assert list(costs) == list(BUILT_IN)
     assert costs["1f1b"].step_seconds == planned.cost.total_seconds
     assert costs["zb_h2"].bubble_share <= costs["zb_h1"].bubble_share < costs["1f1b"].bubble_share
     assert costs["1f1b"].peak_bytes <= costs["zb_h1"].peak_bytes < costs["zb_h2"].peak_bytes < costs["gpipe"].peak_bytes
-    assert costs["interleaved_1f1b"].virtual_stages == 2
+    assert costs["zb_v"].bubble_share < costs["zb_h1"].bubble_share
+    assert costs["v_min"].peak_bytes < costs["v_half"].peak_bytes < costs["1f1b"].peak_bytes
+    assert costs["interleaved_1f1b"].virtual_stages == costs["zb_v"].virtual_stages == 2
 
 
 def test_a_schedule_that_has_no_plan_says_why() -> None:
     known, planned = four_stages()
-    lean = min(one.peak_bytes for one in by_schedule(planned, known))
+    lean = planned.cost.peak_bytes
     tight = replace(known, placement=known.placement.model_copy(update={"worker_memory_bytes": int(lean) + 1}))
     costs = {one.schedule: one for one in by_schedule(make_plan(tight), tight)}
     assert costs["1f1b"].refused == "" and costs["1f1b"].step_seconds > 0
     assert "exceeds the memory" in costs["zb_h2"].refused
     few = replace(known, units=known.units[:6])
-    assert "too few units" in {one.schedule: one for one in by_schedule(make_plan(few), few)}["interleaved_1f1b"].refused
+    told = {one.schedule: one for one in by_schedule(make_plan(few), few)}
+    assert "too few units" in told["interleaved_1f1b"].refused and "too few units" in told["zb_v"].refused
 
 
 def test_one_rank_has_no_schedules_to_compare() -> None:
@@ -54,7 +58,7 @@ def test_one_rank_has_no_schedules_to_compare() -> None:
     assert by_schedule(make_plan(known), known) == ()
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb_h1"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb_h1", "zb_v"])
 def test_a_step_on_paper_takes_what_the_cost_model_says(schedule: str) -> None:
     """Equal units: work and bubble of the critical rank are the time until the last rank has ended. 1F1B's own formula takes the
     end ranks' sends for as long as the others', which is 2 parts in 10000 here."""

@@ -201,8 +201,10 @@ class Pipeline:
         self._sent.clear()
 
     def _arrived(self, carried: Carried, instruction: Instruction) -> torch.Tensor:
-        """What has come for a computation."""
+        """What has come for a computation; at the turn of a V another stage of this rank has left it here."""
         message = Message(carried, instruction.stage, instruction.micro_batch, instruction.slice)
+        if message in self._leaving:  # in memory of its own, as what a message brings
+            return self._leaving.pop(message).clone(memory_format=torch.contiguous_format)
         tensor, transfer = self._arriving[message]
         transfer.wait()
         del self._arriving[message]
