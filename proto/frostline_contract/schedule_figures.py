@@ -11,8 +11,8 @@ from typing import NamedTuple
 from frostline_contract.operations import CLOSING, Kind, Operation, input_of
 
 InFlight = Callable[[int, int, int, int], float]
-"""(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations the stages of the rank hold at once, each
-on the average."""
+"""(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations the rank holds at once, by stage on the
+average."""
 Bubble = Callable[[int, Sequence[float], Sequence[float], int, int], float]
 """(pp_rank, forward, backward, virtual_stages, micro-batches) -> seconds of a step in which that pipeline rank waits.
 

@@ -25,7 +25,7 @@ class Schedule:
     figures: None where the schedule brings none; then they are counted from its operations. takes_slices: whether the order has a
     fifth argument, the slices of each micro-batch. takes_freezing: whether it has a sixth, the number of the first stage that
     learns; an order that has not is taken without what frozen stages do not do. folded: each rank has two stages, which lie in
-    a V: the first and the last one on the same rank (built-in schedules alone: who holds what must not hang on what is installed).
+    a V: the first and the last one on the same rank (built-in ones alone: who holds what must not hang on what is installed).
     """
 
     order: Order
