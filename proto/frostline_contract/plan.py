@@ -38,7 +38,7 @@ class Placement(Shaped):
     degrees: the shape, by axis name. stage_bounds: num_stages + 1 unit indices; stage i holds units [stage_bounds[i],
     stage_bounds[i + 1]). workers: worker ids by global rank. leaf_bounds: dp_degree + 1 leaf indices; replica r computes leaves
     [leaf_bounds[r], leaf_bounds[r + 1]). schedule: a name of the registry. use_cache: whether workers read the frozen prefix's
-    output from the cache. predicted_peak_bytes: of the fullest worker; 0 for none. slices: token cells of each; () for all in one.
+    output from the cache. predicted_peak_bytes: of the fullest worker, 0 for none. slices: token cells of each, () for one slice.
     """
 
     degrees: Degrees

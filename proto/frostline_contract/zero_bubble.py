@@ -63,8 +63,8 @@ V_ZERO, V_HALF, V_MIN = ZeroBubble(1, 0, True), ZeroBubble(1 / 2, 1, True), Zero
 class _Rank:
     """A pipeline rank on paper.
 
-    forwards, gradients: still to be done, by stage, in the order in which stages are asked. undivided: backwards that nobody waits
-    for. late: gradients of weights, as they come. free: when the operation under way ends. holds: by stage, slices that are
+    forwards, gradients: still to be done, by stage, in the order in which stages are asked. undivided: backwards that nobody
+    waits for. late: gradients of weights, as they come. free: when the operation under way ends. holds: by stage, slices that are
     forward and not closed. order: what it has begun, in order.
     """
 
