@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from frostline_contract.operations import CLOSING, Kind, Operation, input_of
+from frostline_contract.operations import GIVES_WEIGHT_GRADIENT, Kind, Operation, input_of
 
 InFlight = Callable[[int, int, int, int], float]
 """(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations the rank holds at once, by stage on the
@@ -57,7 +57,7 @@ def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: 
     """The most micro-batches that a pipeline rank has begun and not yet closed, over its stages."""
     held = most = 0
     for operation in operations(pp_rank, pp_degree, virtual_stages, micro_batches):
-        held += (operation.kind is Kind.FORWARD) - (operation.kind in CLOSING)
+        held += (operation.kind is Kind.FORWARD) - (operation.kind in GIVES_WEIGHT_GRADIENT)
         most = max(most, held)
     return most / virtual_stages
 

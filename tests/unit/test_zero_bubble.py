@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from frostline_contract.operations import CLOSING, Kind, Operation
+from frostline_contract.operations import GIVES_WEIGHT_GRADIENT, Kind, Operation
 from frostline_contract.schedule_figures import timeline
 from frostline_contract.schedules import BUILT_IN
 
@@ -29,7 +29,7 @@ def seconds(name: str, pp_degree: int, num_microbatches: int, slices: int = 1) -
 def most_held(order: list[Operation]) -> int:
     held = most = 0
     for operation in order:
-        held += (operation.kind is Kind.FORWARD) - (operation.kind in CLOSING)
+        held += (operation.kind is Kind.FORWARD) - (operation.kind in GIVES_WEIGHT_GRADIENT)
         most = max(most, held)
     return most
 

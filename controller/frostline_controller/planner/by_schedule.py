@@ -26,6 +26,7 @@ class ScheduleCost:
 
     @property
     def bubble_share(self) -> float:
+        """The bubble as a share of the step; 0 where there is no plan."""
         return self.bubble_seconds / self.step_seconds if self.step_seconds else 0.0
 
 

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from frostline_contract.operations import CLOSING, Kind, Operation
+from frostline_contract.operations import GIVES_WEIGHT_GRADIENT, Kind, Operation
 from frostline_contract.schedules import BUILT_IN, Schedule
 from frostline_trainer.step.program_check import check_programs, check_schedule, checked_programs
 from frostline_trainer.step.programs import Carried, Instruction, Program, StepShape, lower
@@ -42,7 +42,9 @@ def test_every_schedule_has_sound_programs_over_slices_whatever_is_frozen(name: 
         for first_learning in range(pp_degree if virtual_stages == 1 else 1):
             shape = StepShape(pp_degree, virtual_stages, num_microbatches, first_learning, slices=slices, folded=folded)
             programs = checked_programs(BUILT_IN[name], shape, (num_microbatches,))
-            checked += sum(one.kind in CLOSING for program in programs for one in program.compute) // (num_microbatches * slices)
+            checked += sum(one.kind in GIVES_WEIGHT_GRADIENT for program in programs for one in program.compute) // (
+                num_microbatches * slices
+            )
     learning = [pp * (pp + 1) // 2 if v == 1 else pp * v for pp, v in shapes]
     assert checked == 6 * 5 * sum(learning)
 

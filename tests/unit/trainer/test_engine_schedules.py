@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from frostline_contract.operations import CLOSING, LEADING_UP, Kind, Operation, Order
+from frostline_contract.operations import GIVES_INPUT_GRADIENT, GIVES_WEIGHT_GRADIENT, Kind, Operation, Order
 from frostline_contract.schedules import (
     BUILT_IN,
     Schedule,
@@ -33,7 +33,7 @@ def test_a_stages_backwards_come_in_micro_batch_order(name: str, pp_degree: int,
         for pp_rank in range(pp_degree):
             actions = BUILT_IN[name].operations(pp_rank, pp_degree, virtual_stages, num_microbatches)
             for stage in stages_of(pp_rank, pp_degree, virtual_stages, BUILT_IN[name].folded):
-                for kinds in ((Kind.FORWARD,), LEADING_UP, CLOSING):
+                for kinds in ((Kind.FORWARD,), GIVES_INPUT_GRADIENT, GIVES_WEIGHT_GRADIENT):
                     order = [a.micro_batch for a in actions if a.stage == stage and a.kind in kinds]
                     assert order == list(range(num_microbatches))
 

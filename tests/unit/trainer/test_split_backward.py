@@ -36,7 +36,7 @@ class Stage(nn.Module):
         return torch.nn.functional.linear(x.bfloat16(), self.last.weight.bfloat16()).float()
 
 
-def gradients(twice: bool, split: bool, computes_again: bool = False) -> tuple[list[torch.Tensor], int]:
+def gradients(twice: bool, split: bool, recomputes: bool = False) -> tuple[list[torch.Tensor], int]:
     """(of the entry and the weights, behind what was there before; walks over the middle of the way)."""
     torch.manual_seed(0)
     stage, entry = Stage(twice), torch.randn(3, 5, 16, requires_grad=True)
@@ -45,7 +45,7 @@ def gradients(twice: bool, split: bool, computes_again: bool = False) -> tuple[l
         weight.grad = torch.full_like(weight, 0.3)
     output, Counted.walks = stage(entry), 0
     if split:
-        halves = SplitBackward(output, gradient, entry, weights, computes_again)
+        halves = SplitBackward(output, gradient, entry, weights, recomputes)
         assert all(torch.equal(weight.grad, torch.full_like(weight, 0.3)) for weight in weights)
         halves.close()
     else:
@@ -53,10 +53,10 @@ def gradients(twice: bool, split: bool, computes_again: bool = False) -> tuple[l
     return [entry.grad, *(weight.grad for weight in weights)], Counted.walks
 
 
-@pytest.mark.parametrize(("twice", "computes_again", "walks"), [(False, False, 1), (True, False, 2), (False, True, 2)])
-def test_both_halves_have_the_bits_of_a_whole_backward(twice: bool, computes_again: bool, walks: int) -> None:
+@pytest.mark.parametrize(("twice", "recomputes", "walks"), [(False, False, 1), (True, False, 2), (False, True, 2)])
+def test_both_halves_have_the_bits_of_a_whole_backward(twice: bool, recomputes: bool, walks: int) -> None:
     whole, once = gradients(twice, split=False)
-    halves, found = gradients(twice, split=True, computes_again=computes_again)
+    halves, found = gradients(twice, split=True, recomputes=recomputes)
     assert all(torch.equal(one, other) for one, other in zip(whole, halves, strict=True))
     assert (once, found) == (1, walks)
 

@@ -38,16 +38,16 @@ class SplitBackward:
     """A micro-batch's backward through a stage, or a cell's. Made, it has set the gradient of the entry; `close` does the rest.
 
     root: where the backward begins. gradient: of the root; None for a loss. entry: a leaf whose gradient is wanted. weights:
-    those that learn. computes_again: the forward is recomputed in the backward (activation checkpointing), once for
+    those that learn. recomputes: the forward is recomputed in the backward (activation checkpointing), once for
     each walk. Then, and where a weight is used twice, `close` walks the whole way a second time.
     """
 
     def __init__(
         self, root: torch.Tensor, gradient: torch.Tensor | None, entry: torch.Tensor, weights: Sequence[nn.Parameter],
-        computes_again: bool = False,
+        recomputes: bool = False,
     ) -> None:  # fmt: skip
         self._root, self._gradient, self._weights = root, gradient, weights
-        self._joints = None if computes_again else _joints(root, entry, weights)
+        self._joints = None if recomputes else _joints(root, entry, weights)
         hooks = [joint.node.register_prehook(joint.keep) for joint in self._joints or ()]
         (entry.grad,) = torch.autograd.grad(root, entry, gradient, retain_graph=True)
         for hook in hooks:
