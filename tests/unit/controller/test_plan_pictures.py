@@ -70,7 +70,7 @@ def test_a_step_on_paper_takes_what_the_cost_model_says(schedule: str) -> None:
 
 def test_a_frozen_stage_has_forwards_of_whole_micro_batches_on_paper() -> None:
     known, planned = four_stages("zb_h1")
-    timed = paper_step(planned.placement.model_copy(update={"slices": (1, 1)}), replace(known, freeze_point=3))
+    timed = paper_step(planned.placement.model_copy(update={"slices": (1, 1)}), replace(known, freeze_point=3, token_cells=2))
     assert {one.operation.kind for one in timed if one.pp_rank == 0} == {Kind.FORWARD}
     assert sum(one.pp_rank == 0 for one in timed) == 16
     assert Kind.BACKWARD in {one.operation.kind for one in timed if one.pp_rank == 1}
