@@ -214,11 +214,13 @@ def step_cost(
     slowest = max(range(dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
     m, speed = counts[slowest], speeds[slowest]
 
+    owners = shape.pp_rank_of_stage(np.arange(shape.num_stages))
+
     def by_rank(sums: np.ndarray) -> np.ndarray:
         """A pipeline rank's share: the sum over its virtual stages."""
-        return (sums[high] - sums[low]).reshape(virtual, pp_degree).sum(axis=0)
+        return np.bincount(owners, sums[high] - sums[low])
 
-    sends = model.sends(low, high).reshape(virtual, pp_degree).sum(axis=0) if pp_degree > 1 else np.zeros(1)
+    sends = np.bincount(owners, model.sends(low, high)) if pp_degree > 1 else np.zeros(1)
     compute = by_rank(model.compute) / speed
     seconds = compute + sends
     gradients = by_rank(model.gradient_bytes)
@@ -240,8 +242,8 @@ def step_cost(
     parts["contention"] = _contention(model, sum(counts), dp_degree, shape.world_size, busy)
     in_flight = np.array([figures.in_flight(pp_rank, pp_degree, virtual, max(counts)) for pp_rank in range(pp_degree)])
     most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
-    held = model.stage_bytes(low, high, np.tile(in_flight, virtual), most_leaves, dp_degree)
-    peak = float(np.reshape(held, (virtual, pp_degree)).sum(axis=0).max()) + inputs.base_bytes
+    held = model.stage_bytes(low, high, in_flight[owners], most_leaves, dp_degree)
+    peak = float(np.bincount(owners, held).max()) + inputs.base_bytes
     ordered = {name: parts[name] for name in PARTS}
     return StepCost(sum(ordered.values()), ordered, inputs.samples_of_step(dp_degree), tuple(seconds.tolist()), peak)
 
