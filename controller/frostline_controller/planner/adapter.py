@@ -53,7 +53,8 @@ class Situation:
     uncacheable: why nothing may be cached in this run; empty where it may. prefix_cost: of frozen units, over what was profiled.
     tied: the head uses unit 0's matrix. present: ids of workers that are there, where that is more than `workers`.
     memory_limit_bytes: a plan that was predicted to need more ran out of memory; 0: none has. never_learnt: units that have been
-    frozen since step 1. cache_shared: by several runs. optimizer_seconds_per_byte: of an update, for a byte of trainable weights.
+    frozen since step 1. cache_shared: by several runs. optimizer_seconds_per_byte: of an update, for a byte of trainable weights,
+    where no worker has measured it.
     """
 
     num_units: int
@@ -163,7 +164,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         boundary_bytes_per_sample=situation.boundary_bytes_per_sample,
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
-        optimizer_seconds_per_byte=situation.optimizer_seconds_per_byte,
+        optimizer_seconds_per_byte=profile.optimizer_seconds_per_byte or situation.optimizer_seconds_per_byte,
         base_bytes=_communicator_bytes(job, situation),
         token_cells=job.training.num_cells,
         never_learnt=min(situation.never_learnt, situation.freeze_point),

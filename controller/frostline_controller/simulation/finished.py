@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from frostline_contract.job import Job, parse_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import LinkProfile
-from frostline_controller.planner.inputs import parallel_slots
+from frostline_controller.planner.inputs import PlanInputs, parallel_slots
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.report.data import RunData, read_run
 from frostline_controller.simulation.cluster_file import Cluster, DeviceSection, LinkSection, NodeGroup
@@ -57,16 +57,12 @@ class FinishedRun:
             device=DeviceSection(
                 name=profile.device,
                 kind="cpu" if profile.device == "cpu" else "gpu",
-                optimizer_bytes_per_second=OWN_OPTIMIZER,
+                optimizer_bytes_per_second=1 / (profile.optimizer_seconds_per_byte or PlanInputs.optimizer_seconds_per_byte),
             ),
             link_between_nodes=LinkSection(**link.model_dump()),
             reshape_seconds=median(seconds) if seconds else 1.0,
             devices_at_once=slots,
         )
-
-
-OWN_OPTIMIZER = 2e9
-"""Bytes a second: what the controller plans with, 5e-10 s a byte."""
 
 
 def read_finished(folder: str | Path) -> FinishedRun:
