@@ -1,4 +1,4 @@
-"""What an update costs for a byte of weights: their gradient's norm, clipping and the optimizer, on copies of a unit's weights."""
+"""What an update costs for a byte of weights: their gradient's norm, clipping and the optimizer, on copies of the weights."""
 
 from collections.abc import Sequence
 
