@@ -145,7 +145,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         members=tuple(_member(worker, profile.device, total, current, one_machine) for worker in situation.workers),
         link=measured_link(situation.workers) or LinkProfile(),
         near_link=_median_link([worker.near_link for worker in situation.workers]),
-        cache=_cache(situation.workers),
+        cache=measured_cache(situation.workers),
         cache_available=elastic.cache and not situation.uncacheable and situation.cache_reachable,
         cache_shared=situation.cache_shared,
         uncacheable=situation.uncacheable,
@@ -242,8 +242,8 @@ def _median_link(told: Sequence[LinkProfile | plan_pb2.LinkProfile | None]) -> L
     return LinkProfile(**measured) if measured else None
 
 
-def _cache(workers: tuple[Worker, ...]) -> CacheProfile | None:
-    """Field by field the median; None before anybody has read from the cache."""
+def measured_cache(workers: tuple[Worker, ...]) -> CacheProfile | None:
+    """What workers measured of the cache, field by field the median; None before anybody has read from it."""
     found = [worker.cache for worker in workers if worker.cache is not None and worker.cache.fetch_seconds_per_sample > 0]
     if not found:
         return None
