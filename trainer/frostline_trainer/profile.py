@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from frostline_contract.cpu_groups import own_period_seconds
 from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_trainer.data.split import first_samples
 from frostline_trainer.families.base import learnable
@@ -62,6 +63,7 @@ def profile_units(context: RunContext, clock: Callable[[], float] = time.perf_co
         device=_device_name(context),
         memory_bytes=_memory(context),
         optimizer_seconds_per_byte=sum(updates[first] for first in kinds) / learning if learning else 0.0,
+        quota_period_seconds=own_period_seconds() if context.device.type == "cpu" else 0.0,
     )
 
 

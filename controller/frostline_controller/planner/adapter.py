@@ -16,6 +16,7 @@ from frostline_controller.planner.backend import choose_backend
 from frostline_controller.planner.cost import placement_cost
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
 from frostline_controller.planner.kept_profile import KeptProfile
+from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import asked_degrees
 from frostline_controller.planner.verdict import should_reshape
@@ -168,6 +169,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         base_bytes=_communicator_bytes(job, situation),
         token_cells=job.training.num_cells,
         never_learnt=min(situation.never_learnt, situation.freeze_point),
+        quota=quota_of(job, profile.quota_period_seconds),
     )
 
 

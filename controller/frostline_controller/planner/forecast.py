@@ -20,6 +20,7 @@ from frostline_controller.planner.describe import as_json
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots
 from frostline_controller.planner.numerics import settle
 from frostline_controller.planner.profile_file import MeasuredProfile
+from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import PlannedPlacement, make_plan
 
 DEFAULT_STEPS = 1000
@@ -211,6 +212,7 @@ def plan_inputs(
         base_bytes=most_communicator_bytes(devices) if hardware.name == "gpu" and job.placement.backend != "gloo" else 0,
         token_cells=job.training.num_cells,
         never_learnt=min(freeze_point, initial),
+        quota=quota_of(job, measured.quota_period_seconds if measured else 0.0),
     )
 
 
