@@ -13,7 +13,10 @@ from frostline_contract.job import Job
 
 @dataclass(frozen=True)
 class Quota:
-    """share: of the time in which all of the worker's threads compute, above 0 and below 1. period_seconds: of the quota."""
+    """A worker's quota.
+
+    share: of the time in which all of its threads compute, above 0 and below 1. period_seconds: of the control group.
+    """
 
     share: float
     period_seconds: float
