@@ -62,3 +62,9 @@ def test_an_update_is_measured_and_changes_nothing(context: RunContext) -> None:
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     assert not context.moments
     assert all(parameter.grad is None for parameter in after)
+
+
+@pytest.mark.parametrize(("share", "threads", "processors"), [("null", 1, None), ("0.4", 1, 0.4), ("3", 2, 2.0), ("1.5", 2, 1.5)])
+def test_no_more_processors_compute_than_there_are_threads(share: str, threads: int, processors: float | None) -> None:
+    job = load_job(DIGITS_JOB, [f"placement.worker_cpus={share}", f"training.threads={threads}"])
+    assert profile.processors_of(job) == processors
