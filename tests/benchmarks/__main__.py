@@ -41,6 +41,8 @@ BENCHMARKS = {
     "memory": "memory:memory",
     "thousand_workers": "thousand_workers:thousand_workers",
     "plan_speed": "plan_speed:plan_speed",
+    "predicted": "predicted:predicted",
+    "slices": "slices:slices",
 }
 """In the order of the page: name -> module:function, each a function of Effort that returns a Report."""
 

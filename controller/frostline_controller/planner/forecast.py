@@ -25,6 +25,7 @@ from frostline_controller.planner.numerics import settle
 from frostline_controller.planner.paper_step import paper_step
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.program_picture import program_picture
+from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import PlannedPlacement, make_plan
 
 DEFAULT_STEPS = 1000
@@ -197,6 +198,7 @@ def plan_inputs(
     if not 0 <= freeze_point < len(units):
         raise ValueError(f"--freeze-point is {freeze_point}; it must be 0 to {len(units) - 1}, since the head always learns")
     memory, initial = job.placement.worker_memory_bytes or 0, initial_freeze_point(job, len(units))
+    update = measured.optimizer_seconds_per_byte if measured else 0.0
     # Locally the workers share this machine's cores, and a plan that forgot it would promise a speed-up that cannot be.
     local = hardware.name == "cpu"
     return PlanInputs(
@@ -223,10 +225,11 @@ def plan_inputs(
         boundary_bytes_per_sample=size.sequence * size.hidden * value_bytes(job, hardware)[1],
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
-        optimizer_seconds_per_byte=hardware.optimizer_seconds_per_byte,
+        optimizer_seconds_per_byte=update or hardware.optimizer_seconds_per_byte,
         base_bytes=most_communicator_bytes(devices) if hardware.name == "gpu" and job.placement.backend != "gloo" else 0,
         token_cells=job.training.num_cells,
         never_learnt=min(freeze_point, initial),
+        quota=quota_of(job, measured.quota_period_seconds if measured else 0.0),
     )
 
 
