@@ -53,6 +53,7 @@ class BoundaryCache:
         device_clock: Of the device that rows to be stored lie on.
         keep_previous: Other runs may begin at the boundary before: its values stay where they are.
         names: Of the samples, by their place in the split, in all keys; None: the place itself.
+        own_tokens: How many each sample has, by its place in the split; what is read has zeros behind them. None: all.
 
     Raises:
         ValueError: A codec, shape, dtype or secret that cannot be.
@@ -71,17 +72,18 @@ class BoundaryCache:
         device_clock: Callable[[], DeviceClock] = HostClock,
         keep_previous: bool = False,
         names: Sequence[int] | np.ndarray | None = None,
+        own_tokens: np.ndarray | None = None,
     ) -> None:
         self.codec: Codec = make_codec(section.codec, value_shape, dtype)
-        self._layout = ValueLayout(self.codec, tags_of(read_secret(run_dir)), names)
-        self._audit_fraction = section.shadow_audit_fraction
+        self._layout = ValueLayout(self.codec, tags_of(read_secret(run_dir)), names, own_tokens)
+        self.own_tokens, self._audit_fraction = own_tokens, section.shadow_audit_fraction
         self._pin_memory, self._device_clock, self._keep_previous = pin_memory, device_clock, keep_previous
         self._suspended = False
         self._meter = Meter()
         self._distrusted: set[CacheIdentity] = set()
         self.before_fill: Callable[[Tensor], Tensor] | None = None
         self._staging = torch.empty(0, self.codec.payload_bytes, dtype=torch.uint8)
-        self._control = Control(cache_address, token, worker_id, run_dir, self._layout.value_bytes, self._meter)
+        self._control = Control(cache_address, token, worker_id, run_dir, self._layout.mean_value_bytes, self._meter)
         self._read_lock = threading.Lock()
         self._lane = Lane(self._shards)
         self._writer = Writer(Lane(self._shards), self._layout, self.codec, self._meter, self._may_write)

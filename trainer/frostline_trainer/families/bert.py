@@ -61,6 +61,7 @@ class QuestionAnsweringHead(Unit):
 class Bert(HuggingFaceFamily):
     name = "bert"
     config_class = BertConfig
+    padding_blind = True
     model_classes = {  # noqa: RUF012
         "text_classification": BertForSequenceClassification,
         "question_answering": BertForQuestionAnswering,

@@ -65,6 +65,7 @@ class Head(Unit):
 class Llama(HuggingFaceFamily):
     name = "llama"
     causal = True
+    padding_blind = True
     config_class = LlamaConfig
     model_classes = {"language_modeling": LlamaForCausalLM}  # noqa: RUF012
 

@@ -18,6 +18,7 @@ from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.revision import prefix_revision
 from frostline_trainer.data.augment import augmentation_of, cache_refusal
 from frostline_trainer.data.split import names_of
+from frostline_trainer.prefix.own_tokens import own_tokens
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
@@ -56,6 +57,7 @@ class CacheUse:
         self._lock = threading.Lock()
         self._asked: _Asked | None = None
         codec = make_codec(context.job.cache.codec, context.hidden_shape, context.dtype)
+        self._own_tokens = own_tokens(context)
         self.round_trip = None if codec.name == "none" else codec.round_trip
 
     @property
@@ -91,6 +93,7 @@ class CacheUse:
                 device_clock=lambda: self._context.device_clock,
                 keep_previous=self._shared,
                 names=names_of(self._context.data.train).numbers,
+                own_tokens=self._own_tokens,
             )
             self.cache.before_fill = self._context.plug.rows_to_store
         previous = self._previous_boundary(state, boundary)
@@ -165,6 +168,7 @@ class CacheUse:
         points = [(point, codec) for point in chain if point <= boundary] if codec != "none" else []
         states, names = [unit.state_dict() for unit in context.cut.units[:boundary]], names_of(context.data.train)
         preprocessing = preprocessing_of(context.job, context.precision.name)
+        preprocessing += "" if self._own_tokens is None else "|own tokens"
 
         def find() -> CacheIdentity:
             revision = prefix_revision(states, (tile, *context.hidden_shape), points, preprocessing, context.prefix_digest)
