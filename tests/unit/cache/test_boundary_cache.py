@@ -4,7 +4,6 @@ import random
 import threading
 import time
 
-import numpy as np
 import pytest
 import torch
 from cache_stack import CacheStack, identity, wait_until
@@ -70,44 +69,6 @@ def test_values_above_a_mebibyte_travel_in_chunks_over_both_shards(stack: CacheS
     assert torch.equal(out[[0, 2]], rows)
     stack.redis(shard_of(keys[2], 2)).delete(keys[2])
     assert cache.read([5, 6], [0] * 2, out[:2]) == [False, True]
-
-
-LENGTHS = np.array([8, 1, 3, 8, 5, 2])
-
-
-@pytest.mark.parametrize(("codec", "token_bytes"), [("none", 64), ("bfloat16", 32), ("int8", 20)])
-@pytest.mark.parametrize("ahead", [False, True], ids=["read", "prefetched"])
-def test_a_value_is_as_long_as_its_own_sample(stack: CacheStack, codec: str, token_bytes: int, ahead: bool) -> None:
-    cache = stack.connect(own_tokens=LENGTHS, codec=codec)
-    name = identity(f"own-{codec}-{ahead}")
-    stack.ready(cache, name, values=6)
-    samples = [4, 1, 0, 5, 2]
-    rows = rows_of(samples)
-    for row, sample in zip(rows, samples, strict=True):
-        row[LENGTHS[sample] :] = 0.0
-    store(cache, samples, rows + torch.where(rows == 0.0, 9.0, 0.0))  # whatever the padding held
-    if ahead:
-        cache.prefetch(samples, [0] * 5)
-        read = cache.take(samples, [0] * 5, torch.device("cpu"))
-    else:
-        read = torch.full((5, 8, 16), 7.0)
-        assert cache.read(samples, [0] * 5, read) == [True] * 5
-    assert torch.equal(read, cache.codec.round_trip(rows))
-    counts = cache.take_counts()
-    assert counts.bytes_written == counts.bytes_read == LENGTHS[samples].sum() * token_bytes + 5 * HEADER.size
-
-
-def test_only_long_samples_travel_in_chunks(stack: CacheStack) -> None:
-    cache = stack.connect(shape=(512, 768), own_tokens=np.array([512, 100]))
-    name = identity("own-chunks")
-    stack.ready(cache, name, values=2)
-    rows = rows_of([0, 1], (512, 768))
-    store(cache, [0, 1], rows)
-    keys = [[name.key(sample, 0, chunk) for chunk in range(4)] for sample in (0, 1)]
-    assert [[stack.redis(shard_of(key, 2)).exists(key) for key in own] for own in keys] == [[1, 1, 1, 1], [1, 0, 0, 0]]
-    out = torch.empty_like(rows)
-    assert cache.read([0, 1], [0, 0], out) == [True, True]
-    assert torch.equal(out[0], rows[0]) and torch.equal(out[1, :100], rows[1, :100]) and not out[1, 100:].any()
 
 
 def test_values_of_somebody_without_the_secret_are_misses(stack: CacheStack) -> None:

@@ -58,6 +58,9 @@ class CacheUse:
         self._asked: _Asked | None = None
         codec = make_codec(context.job.cache.codec, context.hidden_shape, context.dtype)
         self._own_tokens = own_tokens(context)
+        if self._own_tokens is not None:
+            share = self._own_tokens.mean() / context.hidden_shape[0]
+            log.info("cached values hold their samples' own tokens: %.0f %% of the padded ones in the mean", 100 * share)
         self.round_trip = None if codec.name == "none" else codec.round_trip
 
     @property
