@@ -39,9 +39,9 @@ def sweep(effort: Effort) -> Report:
         f"A sweep of {RUNS} runs with a frozen prefix",
         f"`frostline sweep` over {RUNS} learning rates of a BERT of {BLOCKS} blocks (hidden size 256, texts of {TOKENS} tokens "
         f"at most), of which the embedding and {FROZEN_BLOCKS} blocks are frozen from step 1: {SAMPLES} texts, {EPOCHS} epochs, "
-        "one worker a run, one run after the other. Against the same sweep with `elastic.cache: false`, which computes the frozen "
-        "part in each step of each run. *steps* is the seconds of the steps; *in all* every second of every worker from its "
-        "admission to its end, with evaluation, checkpoints and the final score.",
+        "one worker a run, one run after the other. Against the same sweep with `elastic.cache: false`, which computes the "
+        "frozen part in each step of each run. *steps* is the seconds of the steps; *in all* every second of every worker from "
+        "its admission to its end, with evaluation, checkpoints and the final score.",
         [
             _row("steps", _steps(shared), _steps(alone), GOAL, note),
             _row("in all", _in_all(shared), _in_all(alone), GOAL),
