@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,8 @@ from frostline_trainer.step.side_copies import streams_of
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 1.0
-"""How long a generation's entry waits for the digest of its frozen prefix: some gigabytes of weights."""
+"""How long a generation's entry waits for the digest of its frozen prefix, some gigabytes of weights, and for a new cache to know
+its shards: what others have filled is then read from the first step on."""
 
 
 @dataclass
@@ -113,7 +115,9 @@ class CacheUse:
             self._asked = asked
         finder = threading.Thread(target=self._find, args=(asked,), name="prefix-digest", daemon=True)
         finder.start()
+        deadline = time.monotonic() + PATIENCE_SECONDS
         finder.join(PATIENCE_SECONDS)
+        asked.cache.await_shards(max(0.0, deadline - time.monotonic()))
         with self._lock:
             if not asked.known:
                 log.info("the frozen prefix's digest takes more than %g s; it is computed until then", PATIENCE_SECONDS)
