@@ -1,4 +1,4 @@
-"""A worker that has just begun: what others have filled is there for its first step, and a cache server that is not costs little."""
+"""A worker that has just begun: its first step reads what others have filled; a cache server that is not there costs little."""
 
 import time
 from pathlib import Path
