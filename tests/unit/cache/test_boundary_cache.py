@@ -265,6 +265,7 @@ def test_a_failed_audit_ends_the_use_of_the_boundary(stack: CacheStack) -> None:
 
 
 def test_without_any_server_everything_is_a_miss_and_nothing_blocks(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from frostline_contract.job.cluster import CacheSection
 
     started = time.monotonic()
     cache = BoundaryCache("127.0.0.1:1", "token", "w", CacheSection(), (8, 16), torch.float32, tmp_path)
