@@ -167,10 +167,12 @@ class DurableState(Frozen):
 
     @property
     def cuts(self) -> Cuts:
+        """Which steps survive the lineages that have begun so far."""
         return Cuts(self.lineages)
 
     @property
     def fence(self) -> str:
+        """ "<incarnation>.<counter>": a patch that finds another one in the API server is a superseded controller's."""
         return f"{self.incarnation}.{self.counter}"
 
     def starts_at(self, lineage: int) -> int:

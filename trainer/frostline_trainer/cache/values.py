@@ -61,6 +61,7 @@ class ValueLayout:
         return self._bytes(self.tokens(sample))
 
     def keys(self, identity: CacheIdentity, sample: int, variant: int) -> list[bytes]:
+        """The keys of one sample's chunks, in order. sample: its place in the split."""
         name = self.name(sample)
         return [identity.key(name, variant, chunk) for chunk in range(len(self._bounds(self.tokens(sample))))]
 
@@ -75,6 +76,7 @@ class ValueLayout:
             np.frombuffer(payload, np.uint8)[tokens * self._token_bytes :] = 0
 
     def header(self, piece: memoryview, key: bytes) -> bytes:
+        """The header of one chunk, HEADER.size bytes: type, shape, length and the tag over key and payload."""
         return pack_header(self._dtype, self._shape, piece, key, self._tags)
 
     def fault(self, header: Sequence[int] | bytes | memoryview, piece: memoryview, key: bytes) -> str | None:
