@@ -60,6 +60,9 @@ def _rows(subject: str, stack: CacheStack, effort: Effort) -> list[Row]:
     counts = cache.take_counts()
     assert counts.hits > 0, f"the cached epochs read {counts.hits} values of {counts.misses} missing ones"
     note = f"{100 * counts.hits / (counts.hits + counts.misses):.1f} % hits"
+    if cache.own_tokens is not None:
+        share = cache.own_tokens.mean() / frozen.hidden_shape[0]
+        note += f"; values hold their texts' own tokens, {100 * share:.0f} % of the padded ones"
     whole, prefix, rest = _unit_seconds(profile)
     allowed = {"computed": (prefix + rest) / rest, "unfrozen": whole / rest}
     rows = []
