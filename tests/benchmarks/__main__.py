@@ -38,6 +38,8 @@ BENCHMARKS = {
     "goodput": "goodput:goodput",
     "cache_read": "cache_read:cache_read",
     "frozen_epoch": "frozen_epoch:frozen_epoch",
+    "adapters": "adapters:adapters",
+    "sweep": "sweep:sweep",
     "memory": "memory:memory",
     "thousand_workers": "thousand_workers:thousand_workers",
     "plan_speed": "plan_speed:plan_speed",
