@@ -1,0 +1,90 @@
+"""The page's further tables: the four switches, the static placements, and where worker-seconds went."""
+
+import statistics
+
+from frostline_controller.ledger import words as ledger_words
+from frostline_controller.ledger.uses import Use
+from tests.benchmarks.payoff import words
+from tests.benchmarks.payoff.figures import ratio
+from tests.benchmarks.payoff.lines import Line, Lines
+from tests.benchmarks.payoff.static_search import worth_measuring
+from tests.benchmarks.payoff.tables import table
+from tests.benchmarks.payoff.tasks import ABLATION, CAPS, TASKS
+from tests.benchmarks.payoff.work import candidates_of
+
+
+def ablation(lines: Lines, scale: str) -> list[str]:
+    """The four switches, one by one: each row's arm over static, and how many pairs."""
+    rows = []
+    for task in TASKS.values():
+        for cap in CAPS:
+            found = [ratio(lines, task.name, scale, cap, arm) for arm in ABLATION]
+            if any(one is not None for one in found[:-1]):
+                told = [f"{one.median:.2f}x ({len(one.values)})" if one else "not run" for one in found]
+                rows.append([task.title, words.CAP_WORDS[cap], *told])
+    if not rows:
+        return [words.ABLATION_HEAD, "Not run yet."]
+    head = ["task", "memory", "freeze only", "+ the pipeline shrinks", "+ replicas", "+ cache"]
+    return [words.ABLATION_HEAD, words.ABLATION_TEXT, table(head, rows)]
+
+
+def placements(lines: Lines, scale: str) -> list[str]:
+    """What static placements were tried, and how far the planner's prediction of each was off."""
+    parts = []
+    for prepared in lines.of(kind="prepared", scale=scale):
+        every = candidates_of(prepared)
+        measured = {
+            line["arm"]: line for line in lines.of(kind="candidate", scale=scale, task=prepared["task"], cap=prepared["cap"])
+        }
+        taken = sorted((line for line in measured.values() if line["seconds"]), key=lambda line: line["seconds"])
+        chosen = f"{prepared['micro_batch']} samples a micro-batch and {prepared['leaves']} leaves"
+        cap = f"the cap is {prepared['cap_bytes'] / 1e6:,.1f} MB; " if prepared["cap_bytes"] else ""
+        refused = sum(line["seconds"] is None for line in measured.values())
+        parts.append(
+            f"- {TASKS[prepared['task']].title}, {words.CAP_WORDS[prepared['cap']]}: {cap}`auto` became {chosen}; "
+            f"{len(every)} static placements fit, {len(worth_measuring(every))} were worth measuring, {len(taken)} are measured"
+            f"{f', {refused} were refused by their run' if refused else ''}{_quickest(taken)}."
+        )
+    return [words.PLACEMENTS_HEAD, words.PLACEMENTS_TEXT, "\n".join(parts)] if parts else []
+
+
+def _quickest(taken: list[Line]) -> str:
+    if not taken:
+        return ""
+    told = ", ".join(f"{line['arm']} {line['seconds']:.3g} s (predicted {line['predicted_seconds']:.3g})" for line in taken[:3])
+    return f"; the quickest, a step: {told}"
+
+
+def shares(lines: Lines, scale: str) -> list[str]:
+    """Where the worker-seconds of the timed runs went, static beside elastic."""
+    rows = []
+    for task in TASKS.values():
+        for cap in CAPS:
+            for arm in ("static", "elastic"):
+                timed = lines.of(kind="time", task=task.name, scale=scale, cap=cap, arm=arm)
+                if timed:
+                    rows.append(
+                        [task.title, words.CAP_WORDS[cap], arm, _shapes(timed), *_shares(timed), _hits(timed), _seconds(timed)]
+                    )
+    if not rows:
+        return []
+    uses = [ledger_words.use_name(use) for use in Use]
+    head = ["task", "memory", "arm", "shapes, pp x dp", *uses, "samples from the cache", "seconds, median"]
+    return [words.SHARES_HEAD, table(head, rows)]
+
+
+def _shares(timed: list[Line]) -> list[str]:
+    return [f"{100 * statistics.fmean(line['shares'].get(use, 0.0) for line in timed):.0f} %" for use in Use]
+
+
+def _shapes(timed: list[Line]) -> str:
+    walks = dict.fromkeys(", ".join(f"{shape['pp']}x{shape['dp']}" for shape in line["shapes"]) for line in timed)
+    return " or ".join(walks)
+
+
+def _hits(timed: list[Line]) -> str:
+    return f"{statistics.median(line['cache_hits'] for line in timed):,.0f}"
+
+
+def _seconds(timed: list[Line]) -> str:
+    return f"{statistics.median(line['seconds'] for line in timed):.1f}"

@@ -1,0 +1,113 @@
+"""What is missing, and in which order it is made: a generator of pieces of work, so that a go may end after any of them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tests.benchmarks.payoff.figures import pairs
+from tests.benchmarks.payoff.lines import Key, Line, Lines
+from tests.benchmarks.payoff.static_search import Candidate, best_of, worth_measuring
+from tests.benchmarks.payoff.tasks import ABLATION, CAPS
+from tests.benchmarks.payoff.work import accuracy_run, candidates_of, measure_candidate, prepare, timed_run
+
+KINDS = ("time", "ablation", "accuracy")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one go is asked for. go: its name, which the lines of timed runs bear."""
+
+    tasks: tuple[str, ...]
+    caps: tuple[str, ...]
+    seeds: tuple[int, ...]
+    pairs: int
+    kinds: tuple[str, ...]
+    scale: str
+    go: str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One piece of work. guess: seconds it took the last time something like it was done; 0: not known."""
+
+    key: Key
+    make: Callable[[], Line]
+    guess: float
+
+
+def missing(lines: Lines, asked: Asked) -> Iterator[Piece]:
+    """Every piece that is asked for and not there yet; what one needs is made before it, and read from `lines` after it."""
+    for task in asked.tasks:
+        for cap in asked.caps:
+            yield from _prepared(lines, asked, task, cap)
+        if "time" in asked.kinds:
+            for cap in asked.caps:
+                yield from _searched(lines, asked, task, cap)
+                yield from _interleaved(lines, asked, task, cap, ("static", "elastic"))
+        if "ablation" in asked.kinds:
+            for cap in asked.caps:
+                yield from _searched(lines, asked, task, cap)
+                yield from _interleaved(lines, asked, task, cap, ("static", *ABLATION))
+    if "accuracy" in asked.kinds:
+        yield from _accurate(lines, asked)
+
+
+def known(lines: Lines, asked: Asked, task: str, cap: str) -> Line:
+    """The prepared line, which is there by now."""
+    line = lines.get(Key("prepared", task, asked.scale, cap))
+    assert line is not None, f"{task} {cap} has not been prepared"
+    return line
+
+
+def _prepared(lines: Lines, asked: Asked, task: str, cap: str) -> Iterator[Piece]:
+    key = Key("prepared", task, asked.scale, cap)
+    if lines.get(key) is None:
+        yield Piece(key, partial(prepare, key), 0.0)
+
+
+def _searched(lines: Lines, asked: Asked, task: str, cap: str) -> Iterator[Piece]:
+    prepared = known(lines, asked, task, cap)
+    for candidate in worth_measuring(candidates_of(prepared)):
+        key = Key("candidate", task, asked.scale, cap, candidate.name)
+        if lines.get(key) is None:
+            yield Piece(key, partial(measure_candidate, key, prepared, candidate), 0.0)
+
+
+def best_static(lines: Lines, scale: str, task: str, cap: str) -> Candidate:
+    """The quickest static placement of those that were measured. Raises ValueError where none was."""
+    prepared = lines.get(Key("prepared", task, scale, cap))
+    assert prepared is not None, f"{task} {cap} has not been prepared"
+    measured = {line["arm"]: line["seconds"] for line in lines.of(kind="candidate", task=task, scale=scale, cap=cap)}
+    return best_of(measured, candidates_of(prepared))
+
+
+def _interleaved(lines: Lines, asked: Asked, task: str, cap: str, arms: Sequence[str]) -> Iterator[Piece]:
+    """Pair by pair; every other pair in reverse order. A pair that an earlier go left half done is made again."""
+    prepared = known(lines, asked, task, cap)
+    for place, (seed, pair) in enumerate((seed, pair) for pair in range(asked.pairs) for seed in asked.seeds):
+        timed = lines.of(kind="time", task=task, scale=asked.scale, cap=cap, seed=seed, pair=pair)
+        if all(pairs(timed, arm) for arm in arms if arm != "static"):
+            continue
+        best = best_static(lines, asked.scale, task, cap)
+        keys = [Key("time", task, asked.scale, cap, arm, seed, pair) for arm in (arms if place % 2 == 0 else reversed(arms))]
+        for turn, key in enumerate(keys):
+            guess = sum(_guess(lines, other) for other in keys[turn:])  # a pair is begun where all of it fits
+            yield Piece(key, partial(timed_run, key, prepared, best, asked.go), guess)
+
+
+def _accurate(lines: Lines, asked: Asked) -> Iterator[Piece]:
+    """Seed by seed through the tasks, so that each has some seeds before one has all."""
+    for seed in asked.seeds:
+        for task in asked.tasks:
+            cap = "free" if "free" in asked.caps else CAPS[0]
+            for arm in ("static", "elastic"):
+                key = Key("accuracy", task, asked.scale, "", arm, seed)
+                if lines.get(key) is None:
+                    prepared = known(lines, asked, task, cap)
+                    yield Piece(key, partial(accuracy_run, key, prepared), _guess(lines, key))
+
+
+def _guess(lines: Lines, key: Key) -> float:
+    """As long as the longest of the same task and arm."""
+    same = lines.of(kind=key.kind, task=key.task, scale=key.scale, cap=key.cap, arm=key.arm)
+    return max((line["seconds"] for line in same), default=0.0)
