@@ -87,8 +87,10 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
     """
     first, section = measured.profiles[0], job.placement
     single = at_size(job, first.micro_batch_size)
+    speed = _share_of_processor(job, first.device)
     members = tuple(
-        MemberInfo(f"worker-{i}", f"node-{i // section.workers_per_pod}", first.memory_bytes) for i in range(section.workers)
+        MemberInfo(f"worker-{i}", f"node-{i // section.workers_per_pod}", first.memory_bytes, speed=speed)
+        for i in range(section.workers)
     )
     frozen = min(initial_freeze_point(job, len(first.units)), len(first.units) - 1)
     on_gpus = first.device != "cpu" and section.backend != "gloo"
@@ -112,6 +114,15 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
         exact_numerics=job.training.numerics == "exact",
         base_bytes=most_communicator_bytes(len(members)) if on_gpus else 0,
     )
+
+
+def _share_of_processor(job: Job, device: str) -> float:
+    """How fast a worker of the job computes, relative to what measured: that one had a whole processor's time counted.
+
+    A thread's own clock stands still where a quota halts it, so `placement.worker_cpus` is not in what was measured.
+    """
+    share = job.placement.worker_cpus
+    return min(1.0, share) if share is not None and device == "cpu" and job.training.threads == 1 else 1.0
 
 
 def settle_measured(job: Job, measured: SizeProfiles, slots: int | None) -> Settled:

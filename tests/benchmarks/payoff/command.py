@@ -20,6 +20,7 @@ def main(words: Sequence[str]) -> int:
         tasks=tuple(options.tasks),
         caps=tuple(options.caps),
         seeds=tuple(options.seeds),
+        time_seeds=options.time_seeds,
         pairs=options.pairs,
         kinds=tuple(options.kinds),
         scale="small" if options.small else "whole",
@@ -55,6 +56,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--tasks", type=_names(TASKS), default=tuple(TASKS), help=f"of {','.join(TASKS)}")
     parser.add_argument("--caps", type=_names(CAPS), default=CAPS, help=f"of {','.join(CAPS)}")
     parser.add_argument("--seeds", type=_range, default=range(10), help="FIRST-LAST, or one; default: 0-9")
+    parser.add_argument("--time-seeds", type=int, default=3, help="so many of the seeds are timed; default: 3")
     parser.add_argument("--pairs", type=int, default=1, help="interleaved pairs of timed runs a seed; default: 1")
     parser.add_argument(
         "--kinds", type=_names(KINDS), default=KINDS, help=f"of {','.join(KINDS)}; timed ones need a quiet machine"

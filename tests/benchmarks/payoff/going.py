@@ -1,7 +1,7 @@
 """What is missing, and in which order it is made: a generator of pieces of work, so that a go may end after any of them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tests.benchmarks.payoff.figures import pairs
@@ -15,11 +15,12 @@ KINDS = ("time", "ablation", "accuracy")
 
 @dataclass(frozen=True)
 class Asked:
-    """What one go is asked for. go: its name, which the lines of timed runs bear."""
+    """What one go is asked for. time_seeds: how many of the seeds are timed. go: its name, which the lines of timed runs bear."""
 
     tasks: tuple[str, ...]
     caps: tuple[str, ...]
     seeds: tuple[int, ...]
+    time_seeds: int
     pairs: int
     kinds: tuple[str, ...]
     scale: str
@@ -40,14 +41,13 @@ def missing(lines: Lines, asked: Asked) -> Iterator[Piece]:
     for task in asked.tasks:
         for cap in asked.caps:
             yield from _prepared(lines, asked, task, cap)
-        if "time" in asked.kinds:
-            for cap in asked.caps:
-                yield from _searched(lines, asked, task, cap)
-                yield from _interleaved(lines, asked, task, cap, ("static", "elastic"))
-        if "ablation" in asked.kinds:
-            for cap in asked.caps:
-                yield from _searched(lines, asked, task, cap)
-                yield from _interleaved(lines, asked, task, cap, ("static", *ABLATION))
+    arms = ("static", *ABLATION) if "ablation" in asked.kinds else ("static", "elastic") if "time" in asked.kinds else ()
+    for pair in range(asked.pairs) if arms else ():
+        for seed in asked.seeds[: asked.time_seeds]:
+            for task in asked.tasks:
+                for cap in asked.caps:
+                    yield from _searched(lines, asked, task, cap)
+                    yield from _interleaved(lines, asked, Key("time", task, asked.scale, cap, "", seed, pair), arms)
     if "accuracy" in asked.kinds:
         yield from _accurate(lines, asked)
 
@@ -81,18 +81,16 @@ def best_static(lines: Lines, scale: str, task: str, cap: str) -> Candidate:
     return best_of(measured, candidates_of(prepared))
 
 
-def _interleaved(lines: Lines, asked: Asked, task: str, cap: str, arms: Sequence[str]) -> Iterator[Piece]:
-    """Pair by pair; every other pair in reverse order. A pair that an earlier go left half done is made again."""
-    prepared = known(lines, asked, task, cap)
-    for place, (seed, pair) in enumerate((seed, pair) for pair in range(asked.pairs) for seed in asked.seeds):
-        timed = lines.of(kind="time", task=task, scale=asked.scale, cap=cap, seed=seed, pair=pair)
-        if all(pairs(timed, arm) for arm in arms if arm != "static"):
-            continue
-        best = best_static(lines, asked.scale, task, cap)
-        keys = [Key("time", task, asked.scale, cap, arm, seed, pair) for arm in (arms if place % 2 == 0 else reversed(arms))]
-        for turn, key in enumerate(keys):
-            guess = sum(_guess(lines, other) for other in keys[turn:])  # a pair is begun where all of it fits
-            yield Piece(key, partial(timed_run, key, prepared, best, asked.go), guess)
+def _interleaved(lines: Lines, asked: Asked, of: Key, arms: Sequence[str]) -> Iterator[Piece]:
+    """The arms of one pair, in reverse order every other time. A pair that an earlier go left half done is made again."""
+    timed = lines.of(kind="time", task=of.task, scale=of.scale, cap=of.cap, seed=of.seed, pair=of.pair)
+    if all(pairs(timed, arm) for arm in arms if arm != "static"):
+        return
+    prepared, best = known(lines, asked, of.task, of.cap), best_static(lines, of.scale, of.task, of.cap)
+    keys = [replace(of, arm=arm) for arm in (arms if (of.seed + of.pair) % 2 == 0 else reversed(arms))]
+    for turn, key in enumerate(keys):
+        guess = sum(_guess(lines, other) for other in keys[turn:])  # a pair is begun where all of it fits
+        yield Piece(key, partial(timed_run, key, prepared, best, asked.go), guess)
 
 
 def _accurate(lines: Lines, asked: Asked) -> Iterator[Piece]:

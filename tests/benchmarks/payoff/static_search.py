@@ -113,22 +113,20 @@ def _pinned(base: PlanInputs, size: int, units: tuple[UnitProfile, ...], pp: int
     )  # fmt: skip
 
 
-def candidates(job: Job, measured: SizeProfiles, devices: int, cap: int | None, device_speed: float) -> list[Candidate]:
+def candidates(job: Job, measured: SizeProfiles, devices: int, cap: int | None) -> list[Candidate]:
     """Every static placement that fits, quickest predicted first.
 
     Args:
-        job: the task's, with nothing frozen and fast numerics.
-        measured: unit costs by micro-batch size, on a whole processor.
+        job: the task's, with nothing frozen and fast numerics; its placement.worker_cpus is the devices' speed.
+        measured: unit costs by micro-batch size, of a whole processor's time.
         devices: how many there are.
         cap: bytes of each; None: no cap.
-        device_speed: of a device, as a share of a whole processor.
     """
     base, found = measured_inputs(job, measured, None), []
     base = replace(base, placement=base.placement.model_copy(update={"worker_memory_bytes": cap}))
     for profile in measured.profiles:
-        units = tuple(_slower(unit, device_speed) for unit in profile.units)
         for pp, dp in shapes(devices):
-            inputs = _pinned(base, profile.micro_batch_size, units, pp, dp, job)
+            inputs = _pinned(base, profile.micro_batch_size, profile.units, pp, dp, job)
             if inputs is None:
                 continue
             try:
@@ -137,11 +135,6 @@ def candidates(job: Job, measured: SizeProfiles, devices: int, cap: int | None, 
                 continue
             found.append(Candidate(pp, dp, profile.micro_batch_size, cost.total_seconds, int(cost.peak_bytes)))
     return sorted(found, key=lambda one: one.predicted_seconds)
-
-
-def _slower(unit: UnitProfile, speed: float) -> UnitProfile:
-    times = {"forward_seconds": unit.forward_seconds / speed, "backward_seconds": unit.backward_seconds / speed}
-    return unit.model_copy(update=times)
 
 
 def worth_measuring(found: Sequence[Candidate]) -> list[Candidate]:

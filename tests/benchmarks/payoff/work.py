@@ -21,7 +21,7 @@ from frostline_controller.report.figures import read_figures
 from tests.benchmarks.measuring import rounded, surroundings
 from tests.benchmarks.payoff.lines import Key, Line
 from tests.benchmarks.payoff.static_search import CAP_DEVICES, Candidate, candidates, memory_cap
-from tests.benchmarks.payoff.tasks import ABLATION, PLACE, ROOT, TASKS, WORKER_CPUS, WORKERS, Task, switches
+from tests.benchmarks.payoff.tasks import ABLATION, PLACE, ROOT, TASKS, WORKERS, Task, switches
 
 CANDIDATE_STEPS, WARM_UP_STEPS = 12, 4
 UNFROZEN = (*switches(()), "training.numerics=fast")
@@ -52,7 +52,7 @@ def prepare(key: Key) -> Line:
     cap = memory_cap(unfrozen, measured) if key.cap == "capped" else None
     elastic = load_job(str(task.job), [*overrides, *elastic_cap_fields(cap)])
     settled = settle_measured(elastic, measured, parallel_slots(elastic, len(os.sched_getaffinity(0))))
-    found = candidates(unfrozen, measured, WORKERS, cap, WORKER_CPUS)
+    found = candidates(unfrozen, measured, WORKERS, cap)
     return {
         "cap_bytes": cap,
         "batch_size": unfrozen.training.batch_size,
@@ -122,8 +122,12 @@ def static_settings(prepared: Line, candidate: Candidate) -> list[str]:
 
 def elastic_settings(prepared: Line, arm: str) -> list[str]:
     """A run with the arm's switches, exact numerics and what `auto` became."""
-    numbers = (f"training.micro_batch_size={prepared['micro_batch']}", f"training.reduction_leaves={prepared['leaves']}")
-    return [*switches(ABLATION[arm]), *numbers, *elastic_cap_fields(prepared["cap_bytes"])]
+    return [*switches(ABLATION[arm]), *numbers_of(prepared), *elastic_cap_fields(prepared["cap_bytes"])]
+
+
+def numbers_of(prepared: Line) -> list[str]:
+    """What `auto` became, as `--set` has it: every exact run of the task has the same."""
+    return [f"training.micro_batch_size={prepared['micro_batch']}", f"training.reduction_leaves={prepared['leaves']}"]
 
 
 def timed_run(key: Key, prepared: Line, best: Candidate, go: str) -> Line:
@@ -141,8 +145,7 @@ def timed_run(key: Key, prepared: Line, best: Candidate, go: str) -> Line:
 
 def accuracy_run(key: Key, prepared: Line) -> Line:
     """A whole run of one worker: placement changes no bit, so it stands for every placement of the same numerics."""
-    settings = elastic_settings(prepared, "elastic")
-    settings += switches(()) if key.arm == "static" else []
+    settings = [*switches(() if key.arm == "static" else ABLATION[key.arm]), *numbers_of(prepared)]
     alone = ["placement.workers=1", "placement.worker_cpus=null"]
     folder = PLACE / "work" / key.words().replace(" ", "_")
     shutil.rmtree(folder, ignore_errors=True)
