@@ -20,10 +20,22 @@ from tests.benchmarks.payoff.tasks import CAPS, TASKS, switches
 from tests.benchmarks.payoff.text_sets import is_test, labelled, split
 
 FIGURES: Line = {
-    "machine": "m", "torch": "2", "date": "2026-01-02T03:04", "commit": "abc", "seconds": 10.0, "training_seconds": 8.0,
-    "go": "g", "micro_batch": 8, "leaves": 4, "digest": "d", "shapes": [{"pp": 4, "dp": 1}], "shares": {"computing": 1.0}, "cache_hits": 0,
-    "accuracy": 0.8, "loss": 0.5,
-}  # fmt: skip
+    "machine": "m",
+    "torch": "2",
+    "date": "2026-01-02T03:04",
+    "commit": "abc",
+    "go": "g",
+    "seconds": 10.0,
+    "training_seconds": 8.0,
+    "accuracy": 0.8,
+    "loss": 0.5,
+    "digest": "d",
+    "micro_batch": 8,
+    "leaves": 4,
+    "shapes": [{"pp": 4, "dp": 1}],
+    "shares": {"computing": 1.0},
+    "cache_hits": 0,
+}
 
 
 @pytest.fixture

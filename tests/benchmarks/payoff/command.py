@@ -4,10 +4,11 @@ import argparse
 import datetime
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.benchmarks.payoff.going import KINDS, Asked, missing
-from tests.benchmarks.payoff.lines import Lines
-from tests.benchmarks.payoff.page import write_page
+from tests.benchmarks.payoff.lines import FILE, Lines
+from tests.benchmarks.payoff.page import FOLDER, write_page
 from tests.benchmarks.payoff.tasks import CAPS, PLACE, TASKS
 from tests.benchmarks.payoff.text_sets import fetch_sets
 
@@ -15,7 +16,7 @@ from tests.benchmarks.payoff.text_sets import fetch_sets
 def main(words: Sequence[str]) -> int:
     """Exit status 0; a piece of work that fails ends the go with its error, and what is done stays."""
     options = _arguments().parse_args(words)
-    lines = Lines()
+    lines = Lines(options.out / FILE.name)
     asked = Asked(
         tasks=tuple(options.tasks),
         caps=tuple(options.caps),
@@ -42,7 +43,7 @@ def main(words: Sequence[str]) -> int:
             if line.get(name)
         }
         print(f"           {told}", flush=True)
-    for path in write_page(lines):
+    for path in write_page(lines, options.out):
         print(f"written: {path}")
     return 0
 
@@ -62,6 +63,7 @@ def _arguments() -> argparse.ArgumentParser:
         "--kinds", type=_names(KINDS), default=KINDS, help=f"of {','.join(KINDS)}; timed ones need a quiet machine"
     )
     parser.add_argument("--small", action="store_true", help="the tasks' smaller variants; their figures stand apart")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of payoff.jsonl and its page; default: docs/comparison")
     parser.add_argument("--page", action="store_true", help="only write the page from the lines that are there")
     return parser
 

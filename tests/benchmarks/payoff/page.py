@@ -29,7 +29,7 @@ def page_text(lines: Lines, pictures: list[str]) -> str:
     parts = [words.HEAD, words.QUESTION, *_results(lines), words.METHOD]
     parts += [f"![{name.removesuffix('.svg').replace('-', ' ')}]({name})" for name in pictures]
     for scale in SCALES:
-        if lines.of(scale=scale):
+        if scale == "whole" or lines.of(scale=scale):
             parts += [*_tasks(lines, scale), *ablation(lines, scale), *placements(lines, scale), *shares(lines, scale)]
     parts += [words.COMMANDS, *_circumstances(lines)]
     return "\n\n".join(parts) + "\n"
