@@ -36,7 +36,10 @@ def main(words: Sequence[str]) -> int:
             print(f"{spent / 60:.0f} of {options.minutes:g} minutes are over; the same command goes on", flush=True)
             break
         print(f"{spent:7.0f} s  {piece.key.words()}", flush=True)
-        line = lines.add(piece.key, piece.make())
+        made = piece.make(started + end)
+        if made is None:
+            continue
+        line = lines.add(piece.key, made)
         told = {
             name: line[name]
             for name in ("seconds", "training_seconds", "accuracy", "loss", "reason", "refused")

@@ -29,11 +29,21 @@ class Asked:
 
 @dataclass(frozen=True)
 class Piece:
-    """One piece of work. guess: seconds it took the last time something like it was done; 0: not known."""
+    """One piece of work.
+
+    Attributes:
+        make: takes when the go ends, by the monotonic clock; None where the next go has to go on with it.
+        guess: seconds that something like it took, and which cannot be spread over goes; 0: not known, or it can.
+    """
 
     key: Key
-    make: Callable[[], Line]
+    make: Callable[[float], Line | None]
     guess: float
+
+
+def _at_once(make: Callable[[], Line]) -> Callable[[float], Line]:
+    """Work that is not cut off where the go ends."""
+    return lambda end: make()
 
 
 def missing(lines: Lines, asked: Asked) -> Iterator[Piece]:
@@ -62,7 +72,7 @@ def known(lines: Lines, asked: Asked, task: str, cap: str) -> Line:
 def _prepared(lines: Lines, asked: Asked, task: str, cap: str) -> Iterator[Piece]:
     key = Key("prepared", task, asked.scale, cap)
     if lines.get(key) is None:
-        yield Piece(key, partial(prepare, key), 0.0)
+        yield Piece(key, _at_once(partial(prepare, key)), 0.0)
 
 
 def _searched(lines: Lines, asked: Asked, task: str, cap: str) -> Iterator[Piece]:
@@ -70,7 +80,7 @@ def _searched(lines: Lines, asked: Asked, task: str, cap: str) -> Iterator[Piece
     for candidate in worth_measuring(candidates_of(prepared)):
         key = Key("candidate", task, asked.scale, cap, candidate.name)
         if lines.get(key) is None:
-            yield Piece(key, partial(measure_candidate, key, prepared, candidate), 0.0)
+            yield Piece(key, _at_once(partial(measure_candidate, key, prepared, candidate)), 0.0)
 
 
 def best_static(lines: Lines, scale: str, task: str, cap: str) -> Candidate:
@@ -90,7 +100,7 @@ def _interleaved(lines: Lines, asked: Asked, of: Key, arms: Sequence[str]) -> It
     keys = [replace(of, arm=arm) for arm in (arms if (of.seed + of.pair) % 2 == 0 else reversed(arms))]
     for turn, key in enumerate(keys):
         guess = sum(_guess(lines, other) for other in keys[turn:])  # a pair is begun where all of it fits
-        yield Piece(key, partial(timed_run, key, prepared, best, asked.go), guess)
+        yield Piece(key, _at_once(partial(timed_run, key, prepared, best, asked.go)), guess)
 
 
 def _accurate(lines: Lines, asked: Asked) -> Iterator[Piece]:
@@ -102,7 +112,7 @@ def _accurate(lines: Lines, asked: Asked) -> Iterator[Piece]:
                 key = Key("accuracy", task, asked.scale, "", arm, seed)
                 if lines.get(key) is None:
                     prepared = known(lines, asked, task, cap)
-                    yield Piece(key, partial(accuracy_run, key, prepared), _guess(lines, key))
+                    yield Piece(key, partial(accuracy_run, key, prepared), 0.0)
 
 
 def _guess(lines: Lines, key: Key) -> float:

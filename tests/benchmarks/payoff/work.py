@@ -6,12 +6,16 @@ import platform
 import shutil
 import statistics
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from frostline_contract.job import Job, dump_job, load_job
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import RunStatus
 from frostline_contract.statistics import SizeProfiles
+from frostline_controller.cli import exit_codes
 from frostline_controller.cluster.local.measuring import MEASURING
 from frostline_controller.command_process import Command, RunError
 from frostline_controller.planner.inputs import parallel_slots
@@ -143,13 +147,24 @@ def timed_run(key: Key, prepared: Line, best: Candidate, go: str) -> Line:
     return {"go": go, "placement": best.name if static else "planner", **figures, **circumstances()}
 
 
-def accuracy_run(key: Key, prepared: Line) -> Line:
-    """A whole run of one worker: placement changes no bit, so it stands for every placement of the same numerics."""
+def accuracy_run(key: Key, prepared: Line, end: float) -> Line | None:
+    """A whole run of one worker: placement changes no bit, so it stands for every placement of the same numerics.
+
+    end: of the go, by the monotonic clock; then the run drains, and the next go resumes it, at the same bits. None: it drained.
+    """
     settings = [*switches(() if key.arm == "static" else ABLATION[key.arm]), *numbers_of(prepared)]
     alone = ["placement.workers=1", "placement.worker_cpus=null"]
     folder = PLACE / "work" / key.words().replace(" ", "_")
-    shutil.rmtree(folder, ignore_errors=True)
-    _run(TASKS[key.task], key.scale, folder, 1, [f"seed={key.seed}", *settings, *alone])
+    if RunDirectory(folder).holds_run():
+        words = ["resume", str(folder), "--quiet"]
+    else:
+        words = _words(TASKS[key.task], key.scale, folder, 1, [f"seed={key.seed}", *settings, *alone])
+    command = Command(words, quiet=True, dies_with_us=True)
+    if not command.wait(end - time.monotonic()):
+        command.interrupt()
+    command.end(also=(exit_codes.DRAINED,))
+    if RunDirectory(folder).ended_as() != RunStatus.COMPLETED:
+        return None
     figures = _figures(folder)
     shutil.rmtree(folder)
     return {**figures, **circumstances()}
@@ -158,12 +173,17 @@ def accuracy_run(key: Key, prepared: Line) -> Line:
 def _run(task: Task, scale: str, folder: Path, workers: int, settings: Sequence[str]) -> None:
     """`frostline run`. Raises RuntimeError with the end of what it said where it fails."""
     shutil.rmtree(folder, ignore_errors=True)
-    words = ["run", "-f", str(task.job), "--out", str(folder), "--quiet", "--workers", str(workers)]
-    words += [item for value in [*task.overrides(scale), *settings] for item in ("--set", value)]
+    words = _words(task, scale, folder, workers, settings)
     try:
         Command(words, quiet=True, dies_with_us=True).end()
     except RunError as failed:
         raise RuntimeError(f"frostline {' '.join(words)}: {failed}") from failed
+
+
+def _words(task: Task, scale: str, folder: Path, workers: int, settings: Sequence[str]) -> list[str]:
+    """The command line of a run."""
+    words = ["run", "-f", str(task.job), "--out", str(folder), "--quiet", "--workers", str(workers)]
+    return words + [item for value in [*task.overrides(scale), *settings] for item in ("--set", value)]
 
 
 def _figures(folder: Path) -> Line:
