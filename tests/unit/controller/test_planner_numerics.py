@@ -15,14 +15,14 @@ CALL_SECONDS, SAMPLE_SECONDS = 4e-3, 1e-3
 SAMPLE_BYTES = 1_000_000
 
 
-def job(workers: int = 4, **fields: Any) -> Job:
+def job(workers: int = 4, rails_off: tuple[str, ...] = (), **fields: Any) -> Job:
     """A job of 64 samples a step that leaves both numbers to the run; `fields` are those of `training` and `placement`."""
     training = {"steps": 1000, "batch_size": 64, "micro_batch_size": "auto", "reduction_leaves": "auto"}
     placed = {name: value for name, value in fields.items() if name not in training}
     return parse_job({
         "model": {"family": "vit", "config": {"hidden_size": 64}}, "task": {"kind": "image_classification"},
         "data": {"source": "digits"}, "training": {**training, **{name: fields[name] for name in fields.keys() - placed.keys()}},
-        "placement": {"workers": workers, **placed},
+        "placement": {"workers": workers, **placed}, "freeze": {"rails": {"off": list(rails_off)}},
     })  # fmt: skip
 
 
@@ -69,7 +69,14 @@ def test_few_leaves_allow_fewer_and_larger_micro_batches():
 def test_a_pinned_pipeline_gets_micro_batches_enough_to_fill_it():
     deep = settled(job(pp_degree=4, min_workers=4))
     assert 64 // deep.micro_batch_size >= 4
-    assert deep.reduction_leaves == 2  # where two units learn, two such pipelines find room
+
+
+def test_leaves_are_for_what_the_rails_let_freeze():
+    """Where two units are left to learn, two pipelines of two find room; by the default rails four are always left."""
+    bounds = {"pp_degree": 4, "min_workers": 4}
+    railed, free = (settled(job(**bounds, rails_off=off)) for off in ((), ("cap_total", "last_blocks")))
+    assert (railed.reduction_leaves, free.reduction_leaves) == (1, 2)
+    assert "with 6 of 8 units frozen" in free.reason and "with 6 of 8" not in railed.reason and "with 4 of 8" in railed.reason
 
 
 def test_free_calls_make_small_micro_batches_of_a_deep_pipeline_and_dear_ones_large():
