@@ -12,11 +12,11 @@ from frostline_contract.job import Job, load_job
 from frostline_contract.statistics import SizeProfiles, UnitProfile, WorkerProfile
 from tests.benchmarks.__main__ import DOCS
 from tests.benchmarks.payoff.figures import MARGIN, SEEDS, agreeing_digests, difference, ratio, text_median, verdict
-from tests.benchmarks.payoff.going import KINDS, Asked, Piece, best_static, missing
+from tests.benchmarks.payoff.going import Asked, Piece, best_static, missing
 from tests.benchmarks.payoff.lines import FILE, Key, Line, Lines
-from tests.benchmarks.payoff.page import write_page
+from tests.benchmarks.payoff.page import page_text, write_page
 from tests.benchmarks.payoff.static_search import Candidate, best_of, candidates, memory_cap, shapes, worth_measuring
-from tests.benchmarks.payoff.tasks import CAPS, TASKS, switches
+from tests.benchmarks.payoff.tasks import CAPS, FRONTIER, TASKS, switches
 from tests.benchmarks.payoff.text_sets import is_test, labelled, split
 
 FIGURES: Line = {
@@ -179,7 +179,16 @@ def made(key: Key) -> Line:
     return {**FIGURES, "predicted_seconds": 9.0, "steps": 8}
 
 
-ASKED = Asked(("reviews", "digits"), CAPS, seeds=(0, 1), time_seeds=2, pairs=1, kinds=KINDS, scale="whole", go="g")
+ASKED = Asked(
+    ("reviews", "digits"),
+    CAPS,
+    seeds=(0, 1),
+    time_seeds=2,
+    pairs=1,
+    kinds=("time", "ablation", "accuracy"),
+    scale="whole",
+    go="g",
+)
 
 
 def all_of(lines: Lines, asked: Asked, most: int = 1000) -> Iterator[Key]:
@@ -199,6 +208,16 @@ def test_a_go_makes_what_is_missing_and_the_next_one_goes_on(lines: Lines, tmp_p
     runs = 2 * (1 + 5 * 2) + 2 * 2  # by cap one placement and five arms of two seeds; by seed static and elastic alone
     assert len(at_once) == 2 * (2 + runs)
     assert best_static(again, "whole", "reviews", "free").name == "pp4-dp1-mb8"
+
+
+def test_the_frontier_is_of_text_tasks_alone(lines: Lines) -> None:
+    asked = replace(ASKED, caps=("free",), seeds=(0,), kinds=("frontier", "accuracy"))
+    done = [key for key in all_of(lines, asked) if key.kind in ("time", "accuracy")]
+    settings = ["static", "elastic", *FRONTIER]
+    assert [key.arm for key in done if (key.task, key.kind) == ("reviews", "time")] == settings
+    assert [key.arm for key in done if (key.task, key.kind) == ("reviews", "accuracy")] == settings
+    assert [key.arm for key in done if key.task == "digits"] == ["static", "elastic"]
+    assert "| film reviews | 5 | not run | 1.00x (1) | +0.00 (1) |" in page_text(lines, [])
 
 
 def test_a_pair_that_was_cut_off_is_made_whole_again(lines: Lines) -> None:

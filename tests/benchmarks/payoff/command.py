@@ -63,7 +63,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--time-seeds", type=int, default=3, help="so many of the seeds are timed; default: 3")
     parser.add_argument("--pairs", type=int, default=1, help="interleaved pairs of timed runs a seed; default: 1")
     parser.add_argument(
-        "--kinds", type=_names(KINDS), default=KINDS, help=f"of {','.join(KINDS)}; timed ones need a quiet machine"
+        "--kinds", type=_names(KINDS), default=("time", "accuracy"), help=f"of {','.join(KINDS)}; timed ones need a quiet machine"
     )
     parser.add_argument("--small", action="store_true", help="the tasks' smaller variants; their figures stand apart")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of payoff.jsonl and its page; default: docs/comparison")

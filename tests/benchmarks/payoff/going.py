@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 from tests.benchmarks.payoff.figures import pairs
 from tests.benchmarks.payoff.lines import Key, Line, Lines
 from tests.benchmarks.payoff.static_search import Candidate, best_of, worth_measuring
-from tests.benchmarks.payoff.tasks import ABLATION, CAPS
+from tests.benchmarks.payoff.tasks import ABLATION, CAPS, FRONTIER, TASKS
 from tests.benchmarks.payoff.work import accuracy_run, candidates_of, measure_candidate, prepare, timed_run
 
-KINDS = ("time", "ablation", "accuracy")
+KINDS = ("time", "ablation", "frontier", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,20 @@ def missing(lines: Lines, asked: Asked) -> Iterator[Piece]:
     for task in asked.tasks:
         for cap in asked.caps:
             yield from _prepared(lines, asked, task, cap)
-    arms = ("static", *ABLATION) if "ablation" in asked.kinds else ("static", "elastic") if "time" in asked.kinds else ()
-    for pair in range(asked.pairs) if arms else ():
-        for seed in asked.seeds[: asked.time_seeds]:
-            for task in asked.tasks:
-                for cap in asked.caps:
-                    yield from _searched(lines, asked, task, cap)
-                    yield from _interleaved(lines, asked, Key("time", task, asked.scale, cap, "", seed, pair), arms)
+    for pair, seed, task, cap in product(range(asked.pairs), asked.seeds[: asked.time_seeds], asked.tasks, asked.caps):
+        if arms := timed_arms(asked, task):
+            yield from _searched(lines, asked, task, cap)
+            yield from _interleaved(lines, asked, Key("time", task, asked.scale, cap, "", seed, pair), arms)
     if "accuracy" in asked.kinds:
         yield from _accurate(lines, asked)
+
+
+def timed_arms(asked: Asked, task: str) -> tuple[str, ...]:
+    """What takes turns on a task: static and whatever is asked for beside it; none where nothing timed is."""
+    wanted: list[str] = ["elastic"] if "time" in asked.kinds else []
+    wanted += ABLATION if "ablation" in asked.kinds else ()
+    wanted += ["elastic", *FRONTIER] if "frontier" in asked.kinds and TASKS[task].text else ()
+    return tuple(dict.fromkeys(["static", *wanted])) if wanted else ()
 
 
 def known(lines: Lines, asked: Asked, task: str, cap: str) -> Line:
@@ -108,7 +114,8 @@ def _accurate(lines: Lines, asked: Asked) -> Iterator[Piece]:
     for seed in asked.seeds:
         for task in asked.tasks:
             cap = "free" if "free" in asked.caps else CAPS[0]
-            for arm in ("static", "elastic"):
+            frontier = FRONTIER if "frontier" in asked.kinds and TASKS[task].text else ()
+            for arm in ("static", "elastic", *frontier):
                 key = Key("accuracy", task, asked.scale, "", arm, seed)
                 if lines.get(key) is None:
                     prepared = known(lines, asked, task, cap)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.benchmarks.payoff import words
-from tests.benchmarks.payoff.details import ablation, placements, shares
+from tests.benchmarks.payoff.details import ablation, frontier, placements, shares
 from tests.benchmarks.payoff.figures import MARGIN, SEEDS, agreeing_digests, difference, ratio, text_median, verdict
 from tests.benchmarks.payoff.lines import Lines
 from tests.benchmarks.payoff.tables import link, number, table
@@ -30,7 +30,13 @@ def page_text(lines: Lines, pictures: list[str]) -> str:
     parts += [f"![{name.removesuffix('.svg').replace('-', ' ')}]({name})" for name in pictures]
     for scale in SCALES:
         if scale == "whole" or lines.of(scale=scale):
-            parts += [*_tasks(lines, scale), *ablation(lines, scale), *placements(lines, scale), *shares(lines, scale)]
+            parts += [
+                *_tasks(lines, scale),
+                *ablation(lines, scale),
+                *frontier(lines, scale),
+                *placements(lines, scale),
+                *shares(lines, scale),
+            ]
     parts += [words.COMMANDS, *_circumstances(lines)]
     return "\n\n".join(parts) + "\n"
 
@@ -59,7 +65,6 @@ def _tasks(lines: Lines, scale: str) -> list[str]:
     """One row a task and cap."""
     rows = []
     for task in TASKS.values():
-        found = difference(lines, task.name, scale)
         for cap in CAPS:
             wall, steps = (ratio(lines, task.name, scale, cap, name=name) for name in ("seconds", "training_seconds"))
             rows.append([
@@ -72,7 +77,6 @@ def _tasks(lines: Lines, scale: str) -> list[str]:
         same, compared = agreeing_digests(lines, task.name, scale)
         if compared:
             rows[-1].append(f"{same} of {compared}")
-        del found
     accuracy = []
     for task in TASKS.values():
         found = difference(lines, task.name, scale)

@@ -77,6 +77,18 @@ ABLATION = {
 }
 """The four switches, one by one; each arm has those before it. The last one is the arm that is compared with static."""
 
+FRONTIER = {
+    "initial-2": ("freeze.initial_units=2",),
+    "initial-3": ("freeze.initial_units=3",),
+    "initial-5": ("freeze.initial_units=5",),
+}
+"""What text tasks freeze from step 1 instead of the four units of the elastic arm: time against accuracy over four settings."""
+
+
+def arm_fields(arm: str) -> list[str]:
+    """What an arm with exact numerics changes in the job."""
+    return [*switches(ABLATION.get(arm, PARTS)), *FRONTIER.get(arm, ())]
+
 
 def switches(parts: tuple[str, ...]) -> list[str]:
     """The four switches as `--set` has them."""

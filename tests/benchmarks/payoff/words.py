@@ -58,6 +58,8 @@ TIME_TEXT = "Seconds of static over seconds of elastic; above 1 the elastic run 
 ACCURACY_TEXT = "Elastic minus static on the test split, paired by seed."
 ABLATION_HEAD = "### The four switches, one by one"
 ABLATION_TEXT = "Seconds of static over seconds of the arm; in brackets the pairs. Each arm has the switches of those before it."
+FRONTIER_HEAD = "### Time against accuracy"
+FRONTIER_TEXT = "The elastic arm with other numbers of units frozen from step 1; 4 is the one that is judged above."
 PLACEMENTS_HEAD = "### Static placements"
 PLACEMENTS_TEXT = "pp is the pipeline's depth, dp the number of replicas, mb the samples of a micro-batch."
 SHARES_HEAD = "### Where worker-seconds go"
@@ -68,6 +70,7 @@ COMMANDS = """## Commands
 |---|---|
 | time ratios | `make bench ARGS='--only payoff --kinds time --minutes 60'`, on a quiet machine |
 | the four switches | `make bench ARGS='--only payoff --kinds ablation --minutes 60'`, on a quiet machine |
+| time against accuracy | `make bench ARGS='--only payoff --kinds frontier,accuracy --minutes 60'`, on a quiet machine |
 | accuracy | `make bench ARGS='--only payoff --kinds accuracy --minutes 60'`, on any machine |
 | smaller variants | each with `--small` |
 | this page from the lines | `make bench ARGS='--only payoff --page'` |

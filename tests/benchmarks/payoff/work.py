@@ -25,7 +25,7 @@ from frostline_controller.report.figures import read_figures
 from tests.benchmarks.measuring import rounded, surroundings
 from tests.benchmarks.payoff.lines import Key, Line
 from tests.benchmarks.payoff.static_search import CAP_DEVICES, Candidate, candidates, memory_cap
-from tests.benchmarks.payoff.tasks import ABLATION, PLACE, ROOT, TASKS, WORKERS, Task, switches
+from tests.benchmarks.payoff.tasks import PLACE, ROOT, TASKS, WORKERS, Task, arm_fields, switches
 
 CANDIDATE_STEPS, WARM_UP_STEPS = 12, 4
 UNFROZEN = (*switches(()), "training.numerics=fast")
@@ -126,7 +126,7 @@ def static_settings(prepared: Line, candidate: Candidate) -> list[str]:
 
 def elastic_settings(prepared: Line, arm: str) -> list[str]:
     """A run with the arm's switches, exact numerics and what `auto` became."""
-    return [*switches(ABLATION[arm]), *numbers_of(prepared), *elastic_cap_fields(prepared["cap_bytes"])]
+    return [*arm_fields(arm), *numbers_of(prepared), *elastic_cap_fields(prepared["cap_bytes"])]
 
 
 def numbers_of(prepared: Line) -> list[str]:
@@ -152,7 +152,7 @@ def accuracy_run(key: Key, prepared: Line, end: float) -> Line | None:
 
     end: of the go, by the monotonic clock; then the run drains, and the next go resumes it, at the same bits. None: it drained.
     """
-    settings = [*switches(() if key.arm == "static" else ABLATION[key.arm]), *numbers_of(prepared)]
+    settings = [*(switches(()) if key.arm == "static" else arm_fields(key.arm)), *numbers_of(prepared)]
     alone = ["placement.workers=1", "placement.worker_cpus=null"]
     folder = PLACE / "work" / key.words().replace(" ", "_")
     if RunDirectory(folder).holds_run():
