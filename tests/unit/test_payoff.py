@@ -35,6 +35,7 @@ FIGURES: Line = {
     "shapes": [{"pp": 4, "dp": 1}],
     "shares": {"computing": 1.0},
     "cache_hits": 0,
+    "over_cap": [],
 }
 
 
@@ -243,12 +244,13 @@ def test_the_page_names_what_is_not_run_and_follows_from_the_lines_alone(lines: 
     empty = write_page(lines, tmp_path)[0].read_text()
     assert "2.00x" not in empty and empty.index("fixed before any run") < empty.index("not run")
     timed(lines, "static", 20.0, cap="capped")
-    timed(lines, "elastic", 10.0, cap="capped")
+    timed(lines, "elastic", 10.0, cap="capped", over_cap=["worker-1 holds 7 bytes"])
     page, picture = write_page(lines, tmp_path)
     text = page.read_text()
     assert "| median over the text tasks, with the cap | >= 1.8x | 2.00x, over 1 of 4 tasks |" in text
     assert "| film reviews | without a cap | not run |" in text
     assert "| accuracy, tweets | bound above -1.0 points | not run |" in text
+    assert "2 timed runs with the cap 1 held more than it:\n\n- film reviews, elastic: worker-1 holds 7 bytes" in text
     assert picture.name == "payoff-time.svg"
 
 

@@ -91,7 +91,14 @@ def shares(lines: Lines, scale: str) -> list[str]:
         return []
     uses = [ledger_words.use_name(use) for use in Use]
     head = ["task", "memory", "arm", "shapes, pp x dp", *uses, "samples from the cache", "seconds, median"]
-    return [words.SHARES_HEAD, table(head, rows)]
+    return [words.SHARES_HEAD, table(head, rows), _over_cap(lines.of(kind="time", scale=scale, cap="capped"))]
+
+
+def _over_cap(timed: list[Line]) -> str:
+    """What was measured of tensors, held against the cap."""
+    over = [f"- {TASKS[line['task']].title}, {line['arm']}: {line['over_cap'][0]}" for line in timed if line["over_cap"]]
+    told = f"Of {len(timed)} timed runs with the cap {len(over)} held more than it"
+    return f"{told}:\n\n" + "\n".join(over) if over else f"{told}."
 
 
 def _shares(timed: list[Line]) -> list[str]:

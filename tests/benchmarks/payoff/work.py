@@ -207,6 +207,7 @@ def _figures(folder: Path) -> Line:
         "shapes": list(found.shapes),
         "cache_hits": found.cache_hits,
         "cache_misses": found.cache_misses,
+        "over_cap": [event.reason for event in run.events if event.kind == "memory_over_cap"],
         "shares": {name: round(seconds / total, 4) for name, seconds in used.items() if seconds > 0},
     }
     return {name: round(value, 6) if isinstance(value, float) else value for name, value in figures.items()}
