@@ -13,8 +13,7 @@ import pytest
 from frostline_contract.plan import GenerationId
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc, plan_pb2
-from frostline_rpc.channel import open_channel
-from frostline_rpc.shared_channel import SharedChannel
+from frostline_rpc.channel import SharedChannel, open_channel
 from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.heartbeats import Heartbeats
 from frostline_trainer.control.line import ControllerLine

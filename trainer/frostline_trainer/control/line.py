@@ -8,9 +8,8 @@ from typing import Any
 import grpc
 
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
-from frostline_rpc.channel import open_channel
+from frostline_rpc.channel import SharedChannel, open_channel
 from frostline_rpc.current_text import current_text
-from frostline_rpc.shared_channel import SharedChannel
 from frostline_trainer.process.plug import Plug
 
 CALL_SECONDS = 5.0

@@ -16,9 +16,8 @@ import grpc
 
 from frostline_contract.exit_codes import DEVICE
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
-from frostline_rpc.channel import open_channel
+from frostline_rpc.channel import SharedChannel, open_channel
 from frostline_rpc.current_text import current_text
-from frostline_rpc.shared_channel import SharedChannel
 from frostline_trainer.process.gpus import VISIBLE
 from frostline_trainer.process.identity import worker_id_of
 from frostline_trainer.process.plug import PLUG, plug_of
