@@ -60,7 +60,7 @@ WALKS = (
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.read"),
     )),
     Walk("a killed worker's generation is answered, and a step is committed", 30, 20, 106, (
-        Act(WORKER + "process/exit_reporter.py:Teller.tell"),
+        Act(WORKER + "process/exit_reporter.py:ExitReporter.report"),
         Act(CONTROL + "serving/servicer.py:ControlServicer.Leave"),
         Act(CONTROL + "members/departures.py:Departures._take_departure"),
         Act(CONTROL + "recovery/driver.py:Failures.watch_members"),
