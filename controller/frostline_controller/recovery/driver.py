@@ -141,7 +141,8 @@ class Failures:
         if self.crash_loop:
             return
         try:
-            plan = await self._make_plan(found, failure, workers, recovery)
+            with self._removals.added_with_plan(recovery.excluded):
+                plan = await self._make_plan(found, failure, workers, recovery)
         except ValueError as refusal:
             await self._wait(no_placement(facts, len(workers), self._choosing.wanted_workers(), refusal), recovery)
             return
@@ -151,7 +152,6 @@ class Failures:
         self._entry.expect(Entry(since, now, plan.reason, failed=True, lost_steps=lost_steps))
         if self.recovery is recovery:
             self.recovery = None
-        self._removals.add(recovery.excluded)
         await self._starting.announce()
         if recovery.distrusted_from:
             await tell_wrong_bits(recovery, facts, self._outbox, plan)
