@@ -17,8 +17,7 @@ from frostline_trainer.generations.groups import Groups
 from frostline_trainer.step.device_clock import DeviceClock
 from frostline_trainer.step.exchange import Levels
 from frostline_trainer.step.fence import POLL_SECONDS
-from frostline_trainer.transport.collectives import Group
-from frostline_trainer.transport.machines import machines_of
+from frostline_trainer.transport.collectives import Group, machines_of
 
 SMALL, LARGE = 16, 262_144
 """float32 elements of a latency and of a bandwidth probe."""
