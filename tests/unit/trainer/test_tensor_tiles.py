@@ -1,0 +1,161 @@
+"""Tensor tiles: how tensors are cut, what a family's table says, what is refused and found wrong before a run begins."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import LlamaConfig, MixtralConfig
+
+from frostline_trainer.data.split import first_samples
+from frostline_trainer.families.registry import family_named
+from frostline_trainer.model import save_model
+from frostline_trainer.prefix.prefix_probe import probe_prefix
+from frostline_trainer.process.probe import run_probe
+from frostline_trainer.sharded.checking import check_table
+from frostline_trainer.sharded.dropout import by_tile
+from frostline_trainer.sharded.install import check_heads, table_of, tile_unit
+from frostline_trainer.sharded.linear import TiledLinear
+from frostline_trainer.sharded.state import parts_of
+from frostline_trainer.sharded.table import TensorTable, from_tp_plan
+from frostline_trainer.sharded.tiles import Tiles, cut, joined, pairwise
+from frostline_trainer.step.alignment import is_aligned
+from frostline_trainer.step.context import RunContext
+from tests.exact_cases import Case, build_case
+
+CASE = Case("gpt2_untied", dropout=0.0)
+CPU = torch.device("cpu")
+
+
+@given(st.sampled_from((1, 2, 4, 8)), st.sampled_from((1, 3)), st.integers(1, 5), st.integers(0, 1))
+def test_tiles_are_aligned_and_give_the_whole_again(held: int, parts: int, width: int, dim: int) -> None:
+    shape = [7, 7]
+    shape[dim] = held * parts * width
+    whole = torch.arange(shape[0] * shape[1], dtype=torch.float32).view(shape)
+    tiles = [cut(whole, dim, parts, held, place) for place in range(held)]
+    assert all(tile.is_contiguous() and is_aligned(tile) for tile in tiles)
+    assert torch.equal(joined(tiles, dim, parts), whole)
+
+
+def test_a_packed_layer_gives_each_tile_a_share_of_each_matrix() -> None:
+    packed = torch.tensor([[10, 11, 12, 13, 20, 21, 22, 23, 30, 31, 32, 33]])
+    assert cut(packed, 1, 3, 2, 1).tolist() == [[12, 13, 22, 23, 32, 33]]
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=8, max_size=8))
+def test_any_group_sums_the_same_tree(values: list[float]) -> None:
+    """Ranks add their own tiles, then each other's nodes."""
+    tiles = [torch.tensor([value]) for value in values]
+    whole = Tiles(8).sum(tiles)
+    for degree in (2, 4, 8):
+        held = 8 // degree
+        nodes = [pairwise(tiles[rank * held : (rank + 1) * held]) for rank in range(degree)]
+        for rank in range(degree):
+            part = Tiles(8, rank * held, held, lambda own, nodes=nodes: nodes)
+            assert torch.equal(part.sum(tiles[rank * held : (rank + 1) * held]), whole)
+
+
+def test_a_tiles_dropout_knows_nothing_of_the_others_nor_what_comes_after_it_of_any() -> None:
+    def drawn(tiles: Tiles) -> tuple[list[torch.Tensor], torch.Tensor]:
+        torch.manual_seed(5)
+        found = by_tile(tiles, "attention", CPU, True, lambda place: torch.rand(3))
+        assert torch.initial_seed() == 5
+        return found, torch.rand(3)
+
+    whole, after = drawn(Tiles(4))
+    assert len({tuple(one.tolist()) for one in whole}) == 4
+    half, after_half = drawn(Tiles(4, 2, 2, lambda own: [own]))
+    assert torch.equal(torch.stack(half), torch.stack(whole[2:])) and torch.equal(after, after_half)
+    torch.manual_seed(5)
+    assert torch.equal(after, torch.rand(3))
+
+
+def test_one_tile_is_todays_model_and_more_are_another_numerics() -> None:
+    contexts = [build_case(replace(CASE, inner_tiles=count)) for count in (1, 2, 4)]
+    plain, *tiled = contexts
+    assert plain.numerics == "" and not any(isinstance(one, TiledLinear) for one in plain.cut.model.modules())
+    assert [context.numerics for context in tiled] == ["inner widths in 2 tiles", "inner widths in 4 tiles"]
+    assert len({run_probe(context)[0] for context in contexts}) == len({probe_prefix(context) for context in contexts}) == 3
+
+
+@pytest.mark.parametrize("family", ["vit", "bert_classification", "gpt2_tied", "llama"])
+def test_what_is_saved_knows_nothing_of_tiles(family: str, tmp_path: Path) -> None:
+    plain, tiled = (build_case(Case(family, inner_tiles=count)).cut for count in (1, 2))
+    for one, other in zip(plain.units, tiled.units, strict=True):
+        assert [(name, p.shape) for name, p in one.named_parameters()] == [(name, p.shape) for name, p in other.named_parameters()]
+    for cut_model, name in ((plain, "plain"), (tiled, "tiled")):
+        save_model(cut_model, tmp_path / name)
+    files = sorted(path.name for path in (tmp_path / "plain").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "tiled").iterdir())
+    assert all((tmp_path / "plain" / name).read_bytes() == (tmp_path / "tiled" / name).read_bytes() for name in files)
+
+
+def test_a_norm_is_taken_tile_by_tile_of_what_tiles_cut() -> None:
+    unit = build_case(replace(CASE, inner_tiles=4)).cut.units[1]
+    counts = {name: len(parts_of(unit, name, parameter)) for name, parameter in unit.named_parameters()}
+    whole = {name for name, count in counts.items() if count == 1}
+    assert set(counts.values()) == {1, 4}
+    assert whole == {
+        "layer.ln_1.weight", "layer.ln_1.bias", "layer.ln_2.weight", "layer.ln_2.bias", "layer.attn.c_proj.bias",
+        "layer.mlp.c_proj.bias",
+    }  # fmt: skip
+
+
+def test_heads_and_widths_that_tiles_do_not_divide_are_refused() -> None:
+    table = TensorTable((), ())
+    with pytest.raises(ValueError, match=r"inner is 8 and the model has 12 heads; it must divide them .*: 1, 2, 4$"):
+        check_heads(table, SimpleNamespace(num_attention_heads=12), 8)
+    grouped = SimpleNamespace(num_attention_heads=16, num_key_value_heads=2)
+    with pytest.raises(ValueError, match=r"inner is 4 and the model has num_key_value_heads 2; .*: 1, 2$"):
+        check_heads(table, grouped, 4)
+    with pytest.raises(ValueError, match=r"the unit, 0: .*inner is 4 and the width that it cuts is 48; .* a multiple of 32"):
+        tile_unit(nn.Sequential(nn.Linear(32, 48)), TensorTable(("0",), ()), Tiles(4))
+
+
+def test_a_family_without_a_table_has_transformers_plan_or_is_refused() -> None:
+    table = table_of(family_named("llama"), LlamaConfig())
+    assert table.rows == ("self_attn.o_proj", "mlp.down_proj")
+    assert table.together == (
+        ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        ("mlp.gate_proj", "mlp.up_proj"),
+    )
+    with pytest.raises(ValueError, match=r"base_model_tp_plan of mixtral: \w+ at \S+ is not supported; set training"):
+        from_tp_plan(MixtralConfig())
+    with pytest.raises(ValueError, match=r"family stripes has no tensor_table and its config no base_model_tp_plan; .* must be 1"):
+        table_of(SimpleNamespace(name="stripes"), SimpleNamespace())
+
+
+RIGHT = family_named("gpt2").tensor_table(None)
+BERT = family_named("bert").tensor_table(None)
+WRONG = {
+    "parts": ("gpt2_untied", replace(RIGHT, parts={}), r"the output of layer.attn.c_attn|the output of layer.attn.c_proj"),
+    "a name": ("gpt2_untied", replace(RIGHT, rows=("attn.c_proj", "mlp.proj")), r"names 'mlp.proj', which is no module of it"),
+    "no linear layer": ("gpt2_untied", replace(RIGHT, rows=("attn.c_proj", "mlp.act")), r"layer.mlp.act is a NewGELUActivation"),
+    "not together": (
+        "bert_classification",
+        replace(BERT, columns=(*BERT.columns[:3], "intermediate.dense"), together=(("attention.self.query", "intermediate.dense"),)),
+        r"together",
+    ),
+}
+
+
+def examine(context: RunContext, table: TensorTable) -> None:
+    samples = first_samples(context.data.train, 2)
+    inputs = context.data.train.collate(samples, [0, 0])
+    check_table(context.cut.units[1], table, Tiles(2), inputs, torch.empty(2, *context.hidden_shape), "model.family gpt2, block 0")
+
+
+@pytest.mark.parametrize("mistake", ["parts", "a name", "no linear layer"])
+def test_a_wrong_table_is_found_and_named(mistake: str) -> None:
+    family, table, said = WRONG[mistake]
+    context = build_case(Case(family, dropout=0.0))
+    before = [parameter.clone() for parameter in context.cut.model.parameters()]
+    examine(context, RIGHT)
+    with pytest.raises(ValueError, match=said) as refused:
+        examine(context, table)
+    assert str(refused.value).startswith("model.family gpt2, block 0")
+    assert all(map(torch.equal, before, context.cut.model.parameters()))
