@@ -1,5 +1,6 @@
 """Tensor tiles: how tensors are cut, what a family's table says, what is refused and found wrong before a run begins."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,6 @@ from frostline_trainer.sharded.state import parts_of
 from frostline_trainer.sharded.table import TensorTable, from_tp_plan
 from frostline_trainer.sharded.tiles import Tiles, cut, joined, pairwise
 from frostline_trainer.step.alignment import is_aligned
-from frostline_trainer.step.context import RunContext
 from tests.exact_cases import Case, build_case
 
 CASE = Case("gpt2_untied", dropout=0.0)
@@ -129,33 +129,65 @@ def test_a_family_without_a_table_has_transformers_plan_or_is_refused() -> None:
         table_of(SimpleNamespace(name="stripes"), SimpleNamespace())
 
 
-RIGHT = family_named("gpt2").tensor_table(None)
-BERT = family_named("bert").tensor_table(None)
+GPT2, BERT = (family_named(name).tensor_table(None) for name in ("gpt2", "bert"))
+
+
+def examine(family: str, table: TensorTable, change: Callable[[nn.Module], None] = lambda unit: None) -> None:
+    context = build_case(Case(family, dropout=0.0))
+    change(context.cut.units[1])
+    before = [parameter.clone() for parameter in context.cut.model.parameters()]
+    samples = first_samples(context.data.train, 2)
+    inputs = context.data.train.collate(samples, [0, 0])
+    try:
+        check_table(context.cut.units[1], table, 2, inputs, torch.empty(2, *context.hidden_shape), "block 0")
+    finally:
+        assert all(map(torch.equal, before, context.cut.model.parameters()))
+
+
 WRONG = {
-    "parts": ("gpt2_untied", replace(RIGHT, parts={}), r"the output of layer.attn.c_attn|the output of layer.attn.c_proj"),
-    "a name": ("gpt2_untied", replace(RIGHT, rows=("attn.c_proj", "mlp.proj")), r"names 'mlp.proj', which is no module of it"),
-    "no linear layer": ("gpt2_untied", replace(RIGHT, rows=("attn.c_proj", "mlp.act")), r"layer.mlp.act is a NewGELUActivation"),
+    "parts": ("gpt2_tied", replace(GPT2, parts={}), "the output of layer.attn.c_proj is not that of the whole"),
+    "a name": ("gpt2_tied", replace(GPT2, rows=("attn.c_proj", "mlp.proj")), "names 'mlp.proj', which is no module of it"),
+    "no linear layer": ("gpt2_tied", replace(GPT2, rows=("attn.c_proj", "mlp.act")), "layer.mlp.act is a NewGELUActivation"),
+    "an attribute": ("gpt2_tied", replace(GPT2, inner_attributes=()), "in 2 tiles it does not compute"),
+    "a row too few": ("bert_classification", replace(BERT, rows=("layer.output.dense",)), "in 2 tiles it does not compute"),
+    "a column for a row": (
+        "bert_classification",
+        replace(BERT, columns=(*BERT.columns, "layer.output.dense"), rows=("attention.output.dense",)),
+        "in 2 tiles it does not compute",
+    ),
     "not together": (
         "bert_classification",
-        replace(BERT, columns=(*BERT.columns[:3], "intermediate.dense"), together=(("attention.self.query", "intermediate.dense"),)),
-        r"together",
+        replace(BERT, together=(("attention.self.query", "intermediate.dense"),)),
+        "block 0: its tensor_table puts",
     ),
 }
 
 
-def examine(context: RunContext, table: TensorTable) -> None:
-    samples = first_samples(context.data.train, 2)
-    inputs = context.data.train.collate(samples, [0, 0])
-    check_table(context.cut.units[1], table, Tiles(2), inputs, torch.empty(2, *context.hidden_shape), "model.family gpt2, block 0")
-
-
-@pytest.mark.parametrize("mistake", ["parts", "a name", "no linear layer"])
+@pytest.mark.parametrize("mistake", WRONG)
 def test_a_wrong_table_is_found_and_named(mistake: str) -> None:
     family, table, said = WRONG[mistake]
-    context = build_case(Case(family, dropout=0.0))
-    before = [parameter.clone() for parameter in context.cut.model.parameters()]
-    examine(context, RIGHT)
     with pytest.raises(ValueError, match=said) as refused:
-        examine(context, table)
-    assert str(refused.value).startswith("model.family gpt2, block 0")
-    assert all(map(torch.equal, before, context.cut.model.parameters()))
+        examine(family, table)
+    assert str(refused.value).startswith("block 0")
+
+
+class Normed(nn.Module):
+    """A layer whose output is scaled by what all of the inner width comes to."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.inner = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.inner(x)
+        return found / found.square().mean(-1, keepdim=True).sqrt()
+
+
+def test_a_block_whose_tiles_know_of_each_other_is_refused() -> None:
+    def change(unit: nn.Module) -> None:
+        unit.layer.mlp.c_fc = Normed(unit.layer.mlp.c_fc)
+
+    table = replace(GPT2, columns=("attn.c_attn", "mlp.c_fc.inner"))
+    examine("gpt2_tied", GPT2)
+    with pytest.raises(ValueError, match=r"block 0: in 2 tiles the output of layer.mlp.c_proj is not that of the whole"):
+        examine("gpt2_tied", table, change)

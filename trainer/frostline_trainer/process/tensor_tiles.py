@@ -21,7 +21,7 @@ def install_tiles(context: RunContext) -> None:
     inner = context.job.training.tensor_tiles.inner
     if inner == 1:
         return
-    family, tiles, cut = family_named(context.job.model.family), Tiles(inner), context.cut
+    family, cut = family_named(context.job.model.family), context.cut
     table = table_of(family, cut.model.config)
     check_heads(table, cut.model.config, inner)
     samples = first_samples(context.data.train, SAMPLES)
@@ -31,5 +31,5 @@ def install_tiles(context: RunContext) -> None:
         for index, first in enumerate(first_of_its_kind(cut.units)):
             if index == first and 0 < index < len(cut.units) - 1:
                 words = f"model.family {family.name}, {cut.unit_names[index]}"
-                check_table(cut.units[index].to(context.device), table, tiles, inputs, entry, words)
-    tile_blocks(cut, family, tiles)
+                check_table(cut.units[index].to(context.device), table, inner, inputs, entry, words)
+    tile_blocks(cut, family, Tiles(inner))

@@ -58,7 +58,7 @@ def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "t
     """Let one unit compute tiles, in place.
 
     Args:
-        unit: holds the parameters of all tiles.
+        unit: holds the parameters of all tiles; afterwards those of the held ones, and what no tile cuts.
         words: names the unit in errors.
 
     Raises:
@@ -86,6 +86,10 @@ def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "t
     for name, module in list(unit.named_modules()):
         if any(isinstance(child, TiledColumn) for child in module.children()):
             _tile_inside(module, name, tiles)
+    for ending in table.inner_attributes if tiles.held < tiles.total else ():
+        owner, _, attribute = ending.rpartition(".")
+        for module in layers_named(unit, owner).values():
+            setattr(module, attribute, getattr(module, attribute) * tiles.held // tiles.total)
 
 
 def tiled_layers(unit: nn.Module) -> dict[str, TiledLinear]:
@@ -119,7 +123,7 @@ def _groups(columns: dict[str, TiledColumn], table: TensorTable) -> Iterator[lis
 
 def _check_width(layer: nn.Module, one: Cut, tiles: Tiles, words: str) -> None:
     width = layer.weight.shape[one.dim] // one.parts
-    if width % (tiles.held * WIDTH_OF):
+    if width % (tiles.total * WIDTH_OF):
         raise ValueError(
             f"{words}: training.tensor_tiles.inner is {tiles.total} and the width that it cuts is {width}; a tile's is a multiple of "
             f"{WIDTH_OF}: lower inner, or take a width that is a multiple of {WIDTH_OF * tiles.total}"

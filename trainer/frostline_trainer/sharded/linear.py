@@ -131,13 +131,21 @@ def _rows(x: Tensor) -> Tensor:
 
 
 class TiledLinear(nn.Module):
-    """A layer in tiles, with the parameters of the layer that it stands for."""
+    """A layer in tiles, with the parameters of the layer that it stands for: where all tiles are held its very own, else the held
+    tiles' part of them."""
 
     def __init__(self, layer: nn.Module, one: Cut, tiles: Tiles) -> None:
         super().__init__()
-        self.weight, self.bias = layer.weight, layer.bias
         self.cut, self.tiles = one, tiles
-        self.original = type(layer)
+        self.weight = self._held(layer.weight)
+        self.bias = layer.bias if layer.bias is None or not one.is_column else self._held(layer.bias)
+
+    def _held(self, parameter: nn.Parameter) -> nn.Parameter:
+        """A parameter's part that belongs to the held tiles."""
+        if self.tiles.held == self.tiles.total:
+            return parameter
+        own = [self.cut.tile(parameter.detach(), self.tiles.total, tile) for tile in self.tiles.numbers]
+        return nn.Parameter(self.cut.whole(own).clone(), requires_grad=parameter.requires_grad)
 
     def computing(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Input and parameters in the type that torch computes such layers in: inside autocast its own."""

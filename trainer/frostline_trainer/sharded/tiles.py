@@ -39,6 +39,11 @@ class Tiles:
             object.__setattr__(self, "held", self.total)
         assert self.gather is not None or self.held == self.total, "some tiles are held and nobody brings the others' sums"
 
+    @property
+    def numbers(self) -> range:
+        """The held tiles by their numbers in the run."""
+        return range(self.first, self.first + self.held)
+
     def __deepcopy__(self, memo: dict[int, object]) -> "Tiles":
         return self  # copies of a unit are of the same group
 
