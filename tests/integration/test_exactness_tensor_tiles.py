@@ -1,5 +1,5 @@
 """Tensor tiles are numerics: every shape has the bits of a plain loop over the unsplit model that computes the same tiles
-(docs/protocols.md 1.22)."""
+(docs/protocols.md 1.23)."""
 
 from dataclasses import replace
 from typing import Any

@@ -256,8 +256,8 @@ def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...]
 def clip(anatomy: Anatomy, clip_norm: float | None, tiles: InTiles | None = None) -> tuple[tuple[float, ...], float]:
     """Scale all gradients by min(1, c / (norm + 1e-6)). Returns each unit's L2 norm and the total, both before scaling.
 
-    Each tensor's norm is taken in float64 and squared, that of a tensor in tiles tile by tile; squares are added in parameter order,
-    then in unit order.
+    Each tensor's norm is taken in float64 and squared, that of a tensor in tiles tile by tile; squares are added in parameter
+    order, then in unit order.
     """
     squares = []
     for unit in range(len(anatomy.units)):

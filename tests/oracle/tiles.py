@@ -1,5 +1,5 @@
-"""Tiles of inner widths over an unsplit Hugging Face model, written again from docs/protocols.md 1.22 and ADR 18: plain differentiable
-torch, no backward of our own.
+"""Tiles of inner widths over an unsplit Hugging Face model, written again from docs/protocols.md 1.23 and ADR 18: plain
+differentiable torch, no backward of our own.
 
 What the trainer sums by hand in its backward is here a tree of identities: a tensor that two readers share gets the sum of their
 two gradients, and a + b is b + a, so a tree of such forks is the pairwise tree, whatever order the readers come in.
@@ -22,8 +22,9 @@ SEED = Callable[..., int]
 
 @dataclass(frozen=True)
 class Plan:
-    """A family's blocks. attention: the module that calls the attention function. first, second: (owner, its columns that read one
-    input, activation or "", owner of the row, the row) of attention and feed-forward. packed: matrices in the first columns."""
+    """A family's blocks. attention: the module that calls the attention function. first, second: (owner, its columns that read
+    one input, activation or "", owner of the row, the row) of attention and feed-forward. packed: matrices in the first
+    columns."""
 
     attention: str
     first: tuple[str, tuple[str, ...], str]
@@ -171,9 +172,7 @@ class InTiles:
 
         self.parts[id(layer.weight)] = of_weight
         if is_column and layer.bias is not None:
-            self.parts[id(layer.bias)] = lambda bias: tuple(
-                one.reshape(-1) for one in bias.view(packed, count, -1).unbind(1)
-            )
+            self.parts[id(layer.bias)] = lambda bias: tuple(one.reshape(-1) for one in bias.view(packed, count, -1).unbind(1))
 
     def _forward(self, module: nn.Module, forward: Callable[[Tensor], Tensor]) -> None:
         module.forward = forward

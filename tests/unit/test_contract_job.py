@@ -81,7 +81,11 @@ BAD_INPUT = [
     ),
     ("compiled cells", ["training.token_cells=2", "training.compile=true"], ["compile is true; cells are not compiled"]),
     ("tiles that make no tree", ["training.tensor_tiles.inner=3"], ["tensor_tiles", "inner is 3; it must be a power of two"]),
-    ("tiles of the hidden width", ["training.tensor_tiles.hidden=2"], ["hidden is 2; only inner widths are cut so far: set it to 1"]),
+    (
+        "tiles of the hidden width",
+        ["training.tensor_tiles.hidden=2"],
+        ["hidden is 2; only inner widths are cut so far: set it to 1"],
+    ),
     ("tiles of the rows", ["training.tensor_tiles={inner: 2, rows: 2}"], ["rows is 2; only inner widths are cut so far"]),
     (
         "compiled tiles",

@@ -53,10 +53,10 @@ def test_any_group_sums_the_same_tree(values: list[float]) -> None:
     whole = Tiles(8).sum(tiles)
     for degree in (2, 4, 8):
         held = 8 // degree
-        nodes = [pairwise(tiles[rank * held : (rank + 1) * held]) for rank in range(degree)]
-        for rank in range(degree):
-            part = Tiles(8, rank * held, held, lambda own, nodes=nodes: nodes)
-            assert torch.equal(part.sum(tiles[rank * held : (rank + 1) * held]), whole)
+        nodes = [pairwise(tiles[tp_rank * held : (tp_rank + 1) * held]) for tp_rank in range(degree)]
+        for tp_rank in range(degree):
+            part = Tiles(8, tp_rank * held, held, lambda own, nodes=nodes: nodes)
+            assert torch.equal(part.sum(tiles[tp_rank * held : (tp_rank + 1) * held]), whole)
 
 
 def test_a_tiles_dropout_knows_nothing_of_the_others_nor_what_comes_after_it_of_any() -> None:
@@ -86,7 +86,9 @@ def test_one_tile_is_todays_model_and_more_are_another_numerics() -> None:
 def test_what_is_saved_knows_nothing_of_tiles(family: str, tmp_path: Path) -> None:
     plain, tiled = (build_case(Case(family, inner_tiles=count)).cut for count in (1, 2))
     for one, other in zip(plain.units, tiled.units, strict=True):
-        assert [(name, p.shape) for name, p in one.named_parameters()] == [(name, p.shape) for name, p in other.named_parameters()]
+        assert [(name, p.shape) for name, p in one.named_parameters()] == [
+            (name, p.shape) for name, p in other.named_parameters()
+        ]
     for cut_model, name in ((plain, "plain"), (tiled, "tiled")):
         save_model(cut_model, tmp_path / name)
     files = sorted(path.name for path in (tmp_path / "plain").iterdir())
@@ -125,7 +127,9 @@ def test_a_family_without_a_table_has_transformers_plan_or_is_refused() -> None:
     )
     with pytest.raises(ValueError, match=r"base_model_tp_plan of mixtral: \w+ at \S+ is not supported; set training"):
         from_tp_plan(MixtralConfig())
-    with pytest.raises(ValueError, match=r"family stripes has no tensor_table and its config no base_model_tp_plan; .* must be 1"):
+    with pytest.raises(
+        ValueError, match=r"family stripes has no tensor_table and its config no base_model_tp_plan; .* must be 1"
+    ):
         table_of(SimpleNamespace(name="stripes"), SimpleNamespace())
 
 

@@ -20,8 +20,8 @@ PREFIX = "frostline_tiles_"
 
 
 def tiled_attention(kind: str) -> Callable[..., tuple[Tensor, None]]:
-    """The attention `kind`, tile by tile. It takes queries, keys and values (samples, heads, tokens, width), the heads of all held
-    tiles in order, and gives (samples, tokens, heads, width)."""
+    """The attention `kind`, tile by tile. It takes queries, keys and values (samples, heads, tokens, width), the heads of all
+    held tiles in order, and gives (samples, tokens, heads, width)."""
 
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, dropout: float = 0.0, **more: Any
@@ -53,7 +53,8 @@ for _kind in ("sdpa", "eager"):
 
 
 class TiledActivation(nn.Module):
-    """An activation function on each tile of its input by itself: some give a number other bits on a view, or at a vector's end."""
+    """An activation function on each tile of its input by itself: some give a number other bits on a view, or at a vector's
+    end."""
 
     def __init__(self, function: nn.Module, tiles: Tiles) -> None:
         super().__init__()

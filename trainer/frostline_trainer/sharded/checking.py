@@ -1,9 +1,10 @@
 """A family's table is not believed: one block of each kind computes in tiles what it computes without them.
 
-It is computed three times: whole; in tiles, all of them here; and each tile by itself, by as many threads as there are tiles, which
-exchange sums as workers of a group would. The tiles together and apart must have equal bits: that is what lets any number of workers
-share them. The tiles and the whole agree but for rounding, since their sums are made in another order: that is why there is a
-tolerance. All compute in float64, where rounding is a billionth of it, and what a wrong table does is a hundredth or more.
+It is computed three times: whole; in tiles, all of them here; and each tile by itself, by as many threads as there are tiles,
+which exchange sums as workers of a group would. The tiles together and apart must have equal bits: that is what lets any number
+of workers share them. The tiles and the whole agree but for rounding, since their sums are made in another order: that is why
+there is a tolerance. All compute in float64, where rounding is a billionth of it, and what a wrong table does is a hundredth or
+more.
 """
 
 import copy
@@ -23,6 +24,7 @@ from frostline_trainer.sharded.tiles import Tiles
 TOLERANCE = 1e-5
 VANISHING = 1e-3
 """Of the largest result: what is smaller (a key's bias has no gradient but rounding) is held to this much of it."""
+REMEDY = "correct it, or set training.tensor_tiles.inner to 1"
 OUTPUT, GRADIENT = "the output of ", "the gradient of "
 UNIT, ENTRY = f"{OUTPUT}the unit", f"{GRADIENT}the unit's input"
 
@@ -41,40 +43,45 @@ def check_table(unit: nn.Module, table: TensorTable, total: int, inputs: dict[st
         words: names family and unit.
     """
     subject = _Subject(unit, inputs, entry)
-    remedy = "correct it, or set training.tensor_tiles.inner to 1"
     together = copy.deepcopy(subject.unit)
     tile_unit(together, table, Tiles(total), words)
+    layers = tiled_layers(together)
     members = _Apart(subject, table, total, words)
-    rows = [name for name, layer in tiled_layers(together).items() if isinstance(layer, TiledRow)]
+    rows = [name for name, layer in layers.items() if isinstance(layer, TiledRow)]
     whole = subject.computed(subject.unit, rows)
     try:
         tiles = subject.computed(together, rows)
         apart = members.computed(rows)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
-            f"{words}: in {total} tiles it does not compute ({error}); its tensor_table names {', '.join(tiled_layers(together))}: {remedy}"
+            f"{words}: in {total} tiles it does not compute ({error}); its tensor_table names {', '.join(layers)}: {REMEDY}"
         ) from error
     _check_asked(together, words)
+    _check_rounding(whole, tiles, apart, f"{words}: in {total} tiles")
+    for name, expected in tiles.items():
+        if not torch.equal(apart[name], expected):
+            raise ValueError(
+                f"{words}: {name} has other bits where tiles are computed apart, so something between column and row layers "
+                "knows how many tiles there are (an activation that is no module beside its layer, a norm over the inner width); "
+                "set training.tensor_tiles.inner to 1, or repair the family"
+            )
+
+
+def _check_rounding(whole: Results, tiles: Results, apart: Results, words: str) -> None:
+    """Outputs first, in the order of the forward: so the first thing that is wrong is named."""
     for kind in (OUTPUT, GRADIENT):
         results = {name: one for name, one in whole.items() if name.startswith(kind)}
         largest = max(float(one.norm()) for one in results.values())
         for name, expected in results.items():
-            if not _agree(apart[name], expected, largest) or not _agree(tiles[name], expected, largest):
+            if not all(_agree(found[name], expected, largest) for found in (tiles, apart)):
                 raise ValueError(
-                    f"{words}: in {total} tiles {name} is not that of the whole; its tensor_table is wrong there, or in what comes "
-                    f"before: {remedy}"
+                    f"{words} {name} is not that of the whole; its tensor_table is wrong there, or in what comes before: {REMEDY}"
                 )
-    for name, expected in tiles.items():
-        if not torch.equal(apart[name], expected):
-            raise ValueError(
-                f"{words}: {name} has other bits where tiles are computed apart, so something between column and row layers knows "
-                "how many tiles there are (an activation that is no module beside its layer, a norm over the inner width); set "
-                "training.tensor_tiles.inner to 1, or repair the family"
-            )
 
 
 class _Subject:
-    """A copy of a unit in float64 and eval mode, with weights that hide nothing (biases begin as zeros), and what it computes on."""
+    """A copy of a unit in float64 and eval mode, with weights that hide nothing (biases begin as zeros), and what it computes
+    on."""
 
     def __init__(self, unit: nn.Module, inputs: dict[str, Tensor], entry: Tensor) -> None:
         self.unit = copy.deepcopy(unit).double().eval()
@@ -91,8 +98,8 @@ class _Subject:
                 parameter.add_(drawn(parameter), alpha=0.02)
 
     def computed(self, unit: nn.Module, rows: list[str]) -> Results:
-        """The outputs of the row layers that are named and of the unit, in the order of the forward; the gradients of the unit's input
-        and parameters."""
+        """The outputs of the row layers that are named and of the unit, in the order of the forward; the gradients of the unit's
+        input and parameters."""
         found: Results = {}
 
         def keeping(name: str) -> Callable[..., None]:
@@ -119,8 +126,8 @@ class _Apart:
             tile_unit(unit, table, Tiles(total, tile, 1, lambda own, tile=tile: self._gather(tile, own)), words)
 
     def computed(self, rows: list[str]) -> Results:
-        """As of the whole unit: parts put together, what all have alike once. Raises RuntimeError where it does not compute, or where
-        two threads differ in what they should have alike."""
+        """As of the whole unit: parts put together, what all have alike once. Raises RuntimeError where it does not compute, or
+        where two threads differ in what they should have alike."""
         with ThreadPoolExecutor(len(self._units)) as threads:
             found = list(threads.map(lambda unit: self._member(unit, rows), self._units))
         layers, first = tiled_layers(self._units[0]), found[0]
@@ -166,4 +173,3 @@ def _agree(found: Tensor, expected: Tensor, largest: float) -> bool:
     if found.shape != expected.shape:
         return False
     return bool((found - expected).norm() <= TOLERANCE * max(float(expected.norm()), VANISHING * largest))
-

@@ -1,7 +1,9 @@
-"""Dropout inside tiles: each tile draws from a seed of its own, so that its mask does not depend on which others are computed here.
+"""Dropout inside tiles: each tile draws from a seed of its own, so that its mask does not depend on which others are computed
+here.
 
 A stage seeds the generator for each unit (docs/protocols.md 1.4). A tile's seed follows from that one, the module's name and the
-tile's number; afterwards the generator goes on where it was, so what the unit draws later does not know how many tiles there were.
+tile's number; afterwards the generator goes on where it was, so what the unit draws later does not know how many tiles there
+were.
 """
 
 from collections.abc import Callable

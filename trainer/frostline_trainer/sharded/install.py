@@ -19,7 +19,9 @@ from frostline_trainer.sharded.tiles import Tiles
 
 WIDTH_OF = 8
 """A tile's width is a multiple of this: optimizers give numbers in the middle of a vector other bits than those at its end."""
-ACTIVATIONS = tuple({kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values() if isinstance(kind, (type, tuple))})
+ACTIVATIONS = tuple(
+    {kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values() if isinstance(kind, (type, tuple))}
+)
 
 
 def table_of(family: Family, config: PretrainedConfig) -> TensorTable:
@@ -28,7 +30,8 @@ def table_of(family: Family, config: PretrainedConfig) -> TensorTable:
     table = from_tp_plan(config) if told is None else told(config)
     if table is None:
         raise ValueError(
-            f"family {family.name} has no tensor_table and its config no base_model_tp_plan; training.tensor_tiles.inner must be 1"
+            f"family {family.name} has no tensor_table and its config no base_model_tp_plan; training.tensor_tiles.inner must be "
+            "1, or give the family a table"
         )
     return table
 
@@ -39,10 +42,10 @@ def check_heads(table: TensorTable, config: PretrainedConfig, inner: int) -> Non
         count = getattr(config, name, None) or inner
         if count % inner:
             fitting = ", ".join(str(1 << power) for power in range(count.bit_length()) if count % (1 << power) == 0)
-            what = "heads" if name == "num_attention_heads" else f"{name} {count}"
+            what = f"{count} heads" if name == "num_attention_heads" else f"{name} {count}"
             raise ValueError(
-                f"training.tensor_tiles.inner is {inner} and the model has {f'{count} heads' if what == 'heads' else what}; it must "
-                f"divide them and be a power of two: {fitting}"
+                f"training.tensor_tiles.inner is {inner} and the model has {what}; it must divide them and be a power of two: "
+                f"{fitting}"
             )
 
 
@@ -98,7 +101,8 @@ def tiled_layers(unit: nn.Module) -> dict[str, TiledLinear]:
 
 
 def _tile_inside(module: nn.Module, name: str, tiles: Tiles) -> None:
-    """What a module with column layers does with their outputs: activations, and attention where it has a config that names one."""
+    """What a module with column layers does with their outputs: activations, and attention where it has a config that names
+    one."""
     for child, function in list(module.named_children()):
         if isinstance(function, ACTIVATIONS):
             setattr(module, child, TiledActivation(function, tiles))
@@ -125,8 +129,8 @@ def _check_width(layer: nn.Module, one: Cut, tiles: Tiles, words: str) -> None:
     width = layer.weight.shape[one.dim] // one.parts
     if width % (tiles.total * WIDTH_OF):
         raise ValueError(
-            f"{words}: training.tensor_tiles.inner is {tiles.total} and the width that it cuts is {width}; a tile's is a multiple of "
-            f"{WIDTH_OF}: lower inner, or take a width that is a multiple of {WIDTH_OF * tiles.total}"
+            f"{words}: training.tensor_tiles.inner is {tiles.total} and the width that it cuts is {width}; a tile's is a "
+            f"multiple of {WIDTH_OF}: lower inner, or take a width that is a multiple of {WIDTH_OF * tiles.total}"
         )
 
 

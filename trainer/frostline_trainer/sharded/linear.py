@@ -1,9 +1,9 @@
 """Linear layers computed tile by tile: column layers, whose outputs are cut, and row layers, whose inputs are.
 
-A tile's product is a call of its own, of fixed shape, on contiguous aligned operands; a bias is added to what the sum has given and
-never fused with a product: kernels are chosen by shape, and a fused bias is rounded elsewhere. A column layer's output needs no sum, a
-row layer's is the sum of its tiles' partial products. In the backward it is the other way round: the gradient of what enters column
-layers is summed over tiles. Weights keep their names and shapes; a tile of them is cut out where it is used.
+A tile's product is a call of its own, of fixed shape, on contiguous aligned operands; a bias is added to what the sum has given
+and never fused with a product: kernels are chosen by shape, and a fused bias is rounded elsewhere. A column layer's output needs
+no sum, a row layer's is the sum of its tiles' partial products. In the backward it is the other way round: the gradient of what
+enters column layers is summed over tiles. Weights keep their names and shapes; a tile of them is cut out where it is used.
 """
 
 from collections.abc import Sequence
@@ -54,8 +54,8 @@ class Cut:
 
 
 class _Columns(torch.autograd.Function):
-    """Column layers that share an input. The gradient of the input is one tree over tiles; what a tile adds to it is the sum of its
-    shares from all the layers, in their order."""
+    """Column layers that share an input. The gradient of the input is one tree over tiles; what a tile adds to it is the sum of
+    its shares from all the layers, in their order."""
 
     @staticmethod
     def forward(ctx: Any, tiles: Tiles, cuts: tuple[Cut, ...], x: Tensor, *parameters: Tensor | None) -> tuple[Tensor, ...]:

@@ -12,8 +12,8 @@ CUTS_OF_PLAN = {"colwise": True, "rowwise": False}
 
 @dataclass(frozen=True)
 class TensorTable:
-    """Linear layers of a family's blocks that are computed in tiles. A layer is named by the end of its name within the unit, such as
-    "attn.c_attn"; it names each layer of which that holds.
+    """Linear layers of a family's blocks that are computed in tiles. A layer is named by the end of its name within the unit,
+    such as "attn.c_attn"; it names each layer of which that holds.
 
     Args:
         columns: layers whose outputs are cut: the first ones of attention and feed-forward.
@@ -43,8 +43,8 @@ def from_tp_plan(config: PretrainedConfig) -> TensorTable | None:
     for name, style in inner.items():
         if style not in CUTS_OF_PLAN:
             raise ValueError(
-                f"base_model_tp_plan of {config.model_type}: {style} at {name} is not supported; set training.tensor_tiles.inner to 1, or "
-                "give the family a tensor_table"
+                f"base_model_tp_plan of {config.model_type}: {style} at {name} is not supported; set training.tensor_tiles.inner "
+                "to 1, or give the family a tensor_table"
             )
     if not inner:
         return None

@@ -1,8 +1,8 @@
 """The tiles of a run: how many there are, which of them are computed here, and how sums over all of them are made.
 
-A tile is a consecutive share of an inner width: of the heads, or of the width between the two matrices of a feed-forward. Rank r of
-a group of g ranks computes the tiles [r T / g, (r + 1) T / g), T and g powers of two. So what a rank adds up by itself is one node of
-the tree over all tiles, and every g gives the same bits.
+A tile is a consecutive share of an inner width: of the heads, or of the width between the two matrices of a feed-forward. Rank r
+of a group of g ranks computes the tiles [r T / g, (r + 1) T / g), T and g powers of two. So what a rank adds up by itself is one
+node of the tree over all tiles, and every g gives the same bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,7 +74,8 @@ def cut(whole: Tensor, dim: int, parts: int, held: int, place: int) -> Tensor:
     """One of `held` tiles of a dimension: contiguous and aligned, a copy only where it must be.
 
     Args:
-        whole: holds `parts` matrices side by side along `dim`, each of which is cut: of a packed query, key and value a tile has a
+        whole: holds `parts` matrices side by side along `dim`, each of which is cut: of a packed query, key and value a tile has
+        a
             share of each.
         place: of the tile among those held.
     """

@@ -20,13 +20,13 @@ from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.replication.audited_step import Auditing
 from frostline_trainer.replication.audits import Audit, audit_is_due, audits_of
 from frostline_trainer.replication.buddies import Keeper, wards_stay_on_device
+from frostline_trainer.sharded.state import parts_of
 from frostline_trainer.step.building import Builder, stage_settings
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.feed import BatchFeed
 from frostline_trainer.step.fence import wait_for_device
 from frostline_trainer.step.gradients import GradientBuffers
-from frostline_trainer.sharded.state import parts_of
 from frostline_trainer.step.norms import gradient_norms, tell, unit_squares
 from frostline_trainer.step.optimizer import UnitOptimizer
 from frostline_trainer.step.stage import Stage, StageSettings
@@ -285,7 +285,8 @@ class Generation:
         return total
 
     def _named_gradients(self) -> list[tuple[int, torch.Tensor]]:
-        """Each learning parameter's gradient with its unit, tile by tile where tiles cut it; a tied matrix counts once, in unit 0."""
+        """Each learning parameter's gradient with its unit, tile by tile where tiles cut it; a tied matrix counts once, in
+        unit 0."""
         tied = self.context.cut.tied if self._tied_stages else None
         return [
             (unit, part)
