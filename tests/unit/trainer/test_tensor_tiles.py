@@ -55,7 +55,7 @@ def test_any_group_sums_the_same_tree(values: list[float]) -> None:
         held = 8 // degree
         nodes = [pairwise(tiles[tp_rank * held : (tp_rank + 1) * held]) for tp_rank in range(degree)]
         for tp_rank in range(degree):
-            part = Tiles(8, tp_rank * held, held, lambda own, nodes=nodes: nodes)
+            part = Tiles(8, tp_rank * held, held, lambda node, nodes=nodes: pairwise(nodes))
             assert torch.equal(part.sum(tiles[tp_rank * held : (tp_rank + 1) * held]), whole)
 
 
@@ -68,7 +68,7 @@ def test_a_tiles_dropout_knows_nothing_of_the_others_nor_what_comes_after_it_of_
 
     whole, after = drawn(Tiles(4))
     assert len({tuple(one.tolist()) for one in whole}) == 4
-    half, after_half = drawn(Tiles(4, 2, 2, lambda own: [own]))
+    half, after_half = drawn(Tiles(4, 2, 2, lambda node: node))
     assert torch.equal(torch.stack(half), torch.stack(whole[2:])) and torch.equal(after, after_half)
     torch.manual_seed(5)
     assert torch.equal(after, torch.rand(3))

@@ -19,7 +19,7 @@ from frostline_contract.seeds import seed_of
 from frostline_trainer.sharded.install import tile_unit, tiled_layers
 from frostline_trainer.sharded.linear import TiledColumn, TiledRow
 from frostline_trainer.sharded.table import TensorTable
-from frostline_trainer.sharded.tiles import Tiles
+from frostline_trainer.sharded.tiles import Tiles, pairwise
 
 TOLERANCE = 1e-5
 VANISHING = 1e-3
@@ -123,7 +123,7 @@ class _Apart:
         self._slots: list[Tensor] = [torch.empty(0)] * total
         self._units = [copy.deepcopy(subject.unit) for _ in range(total)]
         for tile, unit in enumerate(self._units):
-            tile_unit(unit, table, Tiles(total, tile, 1, lambda own, tile=tile: self._gather(tile, own)), words)
+            tile_unit(unit, table, Tiles(total, tile, 1, lambda node, tile=tile: self._join(tile, node)), words)
 
     def computed(self, rows: list[str]) -> Results:
         """As of the whole unit: parts put together, what all have alike once. Raises RuntimeError where it does not compute, or
@@ -150,12 +150,12 @@ class _Apart:
             self._barrier.abort()
             raise
 
-    def _gather(self, tile: int, own: Tensor) -> list[Tensor]:
-        self._slots[tile] = own
+    def _join(self, tile: int, node: Tensor) -> Tensor:
+        self._slots[tile] = node
         self._barrier.wait()
-        found = list(self._slots)
+        total = pairwise(self._slots)
         self._barrier.wait()
-        return found
+        return total
 
 
 def _check_asked(unit: nn.Module, words: str) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from frostline_trainer.step.alignment import aligned
 
-Gather = Callable[[Tensor], list[Tensor]]
-"""The tensors of all ranks of a group, one a rank, by their place in it."""
+Join = Callable[[Tensor], Tensor]
+"""A rank's node to the sum of all ranks' nodes, by pairs in the ranks' order: the same bits on each of them."""
 HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -26,18 +26,18 @@ class Tiles:
         total: tiles of the run, a power of two.
         first: the first tile that is computed here.
         held: how many are, consecutively; a power of two.
-        gather: how the nodes of the group's other ranks come here; None where all tiles are held.
+        join: how a sum goes on over the group's ranks; None where all tiles are held.
     """
 
     total: int
     first: int = 0
     held: int = 0
-    gather: Gather | None = None
+    join: Join | None = None
 
     def __post_init__(self) -> None:
         if not self.held:
             object.__setattr__(self, "held", self.total)
-        assert self.gather is not None or self.held == self.total, "some tiles are held and nobody brings the others' sums"
+        assert self.join is not None or self.held == self.total, "some tiles are held and nobody brings the others' sums"
 
     @property
     def numbers(self) -> range:
@@ -54,7 +54,7 @@ class Tiles:
             partials: what each held tile adds, as `addend` has made it, in tile order.
         """
         node = pairwise(partials)
-        return node if self.gather is None else pairwise(self.gather(node.contiguous()))
+        return node if self.join is None else self.join(node)
 
 
 def addend(partial: Tensor) -> Tensor:
