@@ -1,6 +1,6 @@
 """The bugs, as data: which text of which file becomes which, and the fast tests that must notice."""
 
-from tests.mutants import cells, devices
+from tests.mutants import cells, devices, tiles
 from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
@@ -10,6 +10,7 @@ RESHAPE = ("tests/integration/test_reshape_moves.py", "-k", "journey or moments"
 MUTANTS: tuple[Mutant, ...] = (
     *cells.CELL_MUTANTS,
     *devices.DEVICE_MUTANTS,
+    *tiles.TILE_MUTANTS,
     Mutant(
         "lost-micro-batch",
         "the last micro-batch of a leaf is never added",

@@ -15,8 +15,7 @@ class TensorTiles(Section):
         1,
         ge=1,
         le=TILES_MAX,
-        doc="Tiles of the inner widths (heads, feed-forward), a power of two that divides the heads: the largest number of workers that "
-        "could share a block. 1: whole matrices.",
+        doc="Tiles of the inner widths (heads, feed-forward), a power of two that divides the heads. 1: whole matrices.",
     )
     hidden: int = fixed(1, ge=1, le=TILES_MAX, doc="Tiles of the hidden width. Only 1 so far.")
     rows: int = fixed(1, ge=1, le=TILES_MAX, doc="Tiles of a micro-batch's samples. Only 1 so far.")

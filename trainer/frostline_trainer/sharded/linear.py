@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from frostline_trainer.sharded.tiles import Tiles, addend, cut, joined
-from frostline_trainer.step.alignment import aligned
+from frostline_trainer.step.alignment import aligned, is_aligned
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,27 @@ class Cut:
     def entry_gradient(self, gradient: Tensor, tile: Tensor) -> Tensor:
         return torch.mm(gradient, tile.t() if self.transposed else tile)
 
-    def weight_gradient(self, rows: Tensor, gradient: Tensor) -> Tensor:
-        return torch.mm(rows.t(), gradient) if self.transposed else torch.mm(gradient.t(), rows)
+    def weight_gradient(self, rows: Tensor, gradient: Tensor, out: Tensor | None = None) -> Tensor:
+        return torch.mm(rows.t(), gradient, out=out) if self.transposed else torch.mm(gradient.t(), rows, out=out)
+
+
+class _Gradients:
+    """The gradient of a weight, tile after tile: computed in place where tiles lie one behind the other, else put together."""
+
+    def __init__(self, one: Cut, weight: Tensor, held: int) -> None:
+        self._cut, self._tiles = one, []
+        self._whole = torch.empty_like(weight) if one.dim == 0 and one.parts == 1 and held > 1 else None
+        self._places = [] if self._whole is None else list(self._whole.chunk(held))
+        if not all(is_aligned(place) for place in self._places):
+            self._whole, self._places = None, []
+
+    def add(self, rows: Tensor, gradient: Tensor) -> None:
+        """The next tile's. rows, gradient: of the layer's input and output."""
+        place = self._places[len(self._tiles)] if self._places else None
+        self._tiles.append(self._cut.weight_gradient(rows, gradient, place))
+
+    def whole(self) -> Tensor:
+        return self._cut.whole(self._tiles) if self._whole is None else self._whole
 
 
 class _Columns(torch.autograd.Function):
@@ -77,7 +96,7 @@ class _Columns(torch.autograd.Function):
         tiles, cuts, need = ctx.tiles, ctx.cuts, ctx.needs_input_grad
         need_weights, need_biases = need[3 : 3 + len(cuts)], need[3 + len(cuts) :]
         terms: list[Tensor] = []
-        of_weights: list[list[Tensor]] = [[] for _ in cuts]
+        of_weights = [_Gradients(one, weight, tiles.held) for one, weight in zip(cuts, weights, strict=True)]
         of_biases: list[list[Tensor]] = [[] for _ in cuts]
         flat = [_rows(gradient) for gradient in gradients]
         for place in range(tiles.held):
@@ -88,14 +107,15 @@ class _Columns(torch.autograd.Function):
                     share = addend(one.entry_gradient(gradient, one.tile(weights[number], tiles.held, place)))
                     term = share if term is None else term + share
                 if need_weights[number]:
-                    of_weights[number].append(one.weight_gradient(rows, gradient))
+                    of_weights[number].add(rows, gradient)
                 if need_biases[number]:
                     of_biases[number].append(gradient.sum(0))
             if term is not None:
                 terms.append(term)
         entry = tiles.sum(terms).to(rows.dtype).view(ctx.shape) if terms else None
-        found = [*zip(cuts, of_weights, strict=True), *zip(cuts, of_biases, strict=True)]
-        return (None, None, entry, *(one.whole(gradients) if gradients else None for one, gradients in found))
+        biases = [one.whole(gradients) if gradients else None for one, gradients in zip(cuts, of_biases, strict=True)]
+        found = [one.whole() if wanted else None for one, wanted in zip(of_weights, need_weights, strict=True)]
+        return None, None, entry, *found, *biases
 
 
 class _Row(torch.autograd.Function):
@@ -121,7 +141,10 @@ class _Row(torch.autograd.Function):
             shares = [one.entry_gradient(gradient, one.tile(weight, tiles.held, place)) for place in range(tiles.held)]
             of_entry = joined(shares, 1, 1).view(ctx.shape)
         if need[3]:
-            of_weight = one.whole([one.weight_gradient(entry, gradient) for entry in entries])
+            gradients = _Gradients(one, weight, tiles.held)
+            for entry in entries:
+                gradients.add(entry, gradient)
+            of_weight = gradients.whole()
         return None, None, of_entry, of_weight, gradient.sum(0) if need[4] else None
 
 
