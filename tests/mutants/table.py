@@ -8,9 +8,7 @@ EXACT = ("tests/integration/test_exactness.py", "-m", "not wide")
 RESHAPE = ("tests/integration/test_reshape_moves.py", "-k", "journey or moments")
 
 MUTANTS: tuple[Mutant, ...] = (
-    *cells.CELL_MUTANTS,
-    *devices.DEVICE_MUTANTS,
-    *tiles.TILE_MUTANTS,
+    *(cells.CELL_MUTANTS + devices.DEVICE_MUTANTS + tiles.TILE_MUTANTS),
     Mutant(
         "lost-micro-batch",
         "the last micro-batch of a leaf is never added",

@@ -82,6 +82,7 @@ class Bert(HuggingFaceFamily):
         return assemble(model, Embedding(model), blocks, head)
 
     def tensor_table(self, config: BertConfig) -> TensorTable:
+        """Which of a block's linear layers tensor tiles cut; see Family."""
         attention = ("self.query", "self.key", "self.value")
         return TensorTable(
             columns=(*attention, "intermediate.dense"),

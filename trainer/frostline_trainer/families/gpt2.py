@@ -74,6 +74,7 @@ class GPT2(HuggingFaceFamily):
         return assemble(model, Embedding(model), blocks, Head(model), tied)
 
     def tensor_table(self, config: GPT2Config) -> TensorTable:
+        """Which of a block's linear layers tensor tiles cut; see Family."""
         return TensorTable(
             columns=("attn.c_attn", "mlp.c_fc"),
             rows=("attn.c_proj", "mlp.c_proj"),

@@ -75,6 +75,7 @@ class ViT(HuggingFaceFamily):
         return assemble(model, Embedding(model), [Block(layer) for layer in layers], Head(model))
 
     def tensor_table(self, config: ViTConfig) -> TensorTable:
+        """Which of a block's linear layers tensor tiles cut; see Family."""
         attention = ("attention.q_proj", "attention.k_proj", "attention.v_proj")
         return TensorTable(columns=(*attention, "mlp.fc1"), rows=("attention.o_proj", "mlp.fc2"), together=(attention,))
 

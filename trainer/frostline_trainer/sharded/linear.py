@@ -41,15 +41,19 @@ class Cut:
         return cut(parameter, self.dim if parameter.ndim > 1 else 0, self.parts, held, place)
 
     def whole(self, tiles: Sequence[Tensor]) -> Tensor:
+        """The parameter, or gradient, that `tile` has cut into these."""
         return joined(tiles, self.dim if tiles[0].ndim > 1 else 0, self.parts)
 
     def product(self, rows: Tensor, tile: Tensor) -> Tensor:
+        """(rows, in) times a tile of the weight: (rows, out), without a bias."""
         return torch.mm(rows, tile if self.transposed else tile.t())
 
     def entry_gradient(self, gradient: Tensor, tile: Tensor) -> Tensor:
+        """The gradient of a product (rows, out) to that of its input (rows, in)."""
         return torch.mm(gradient, tile.t() if self.transposed else tile)
 
     def weight_gradient(self, rows: Tensor, gradient: Tensor, out: Tensor | None = None) -> Tensor:
+        """The gradient of a tile of the weight, in the weight's layout. out: where it is written; None: to new memory."""
         return torch.mm(rows.t(), gradient, out=out) if self.transposed else torch.mm(gradient.t(), rows, out=out)
 
 
