@@ -14,18 +14,19 @@ from transformers import LlamaConfig, MixtralConfig
 
 from frostline_trainer.data.split import first_samples
 from frostline_trainer.families.registry import family_named
-from frostline_trainer.model import save_model
+from frostline_trainer.model import build_cut_model, save_model
 from frostline_trainer.prefix.prefix_probe import probe_prefix
 from frostline_trainer.process.probe import run_probe
 from frostline_trainer.sharded.checking import check_table
 from frostline_trainer.sharded.dropout import by_tile
-from frostline_trainer.sharded.install import check_heads, table_of, tile_unit
+from frostline_trainer.sharded.install import check_heads, table_of, tile_blocks, tile_unit
 from frostline_trainer.sharded.linear import TiledLinear
 from frostline_trainer.sharded.state import parts_of
 from frostline_trainer.sharded.table import TensorTable, from_tp_plan
 from frostline_trainer.sharded.tiles import Tiles, cut, joined, pairwise
 from frostline_trainer.step.alignment import is_aligned
 from tests.exact_cases import Case, build_case
+from tests.unit.trainer import families_cases
 
 CASE = Case("gpt2_untied", dropout=0.0)
 CPU = torch.device("cpu")
@@ -94,6 +95,18 @@ def test_what_is_saved_knows_nothing_of_tiles(family: str, tmp_path: Path) -> No
     files = sorted(path.name for path in (tmp_path / "plain").iterdir())
     assert files == sorted(path.name for path in (tmp_path / "tiled").iterdir())
     assert all((tmp_path / "plain" / name).read_bytes() == (tmp_path / "tiled" / name).read_bytes() for name in files)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("case", ["vit", "bert", "gpt2", "llama"])
+def test_a_model_in_tiles_is_the_whole_one_to_rounding(case: str, attention: str) -> None:
+    """float64 and sums of some dozen numbers: 1e-12 is a thousand roundings."""
+    job, inputs = families_cases.job_of(case, precision="float64", attention=attention), families_cases.inputs_of(case)
+    whole, tiled = (build_cut_model(job, families_cases.sizes_of(case)) for _ in range(2))
+    tile_blocks(tiled, family_named(job.model.family), Tiles(2))
+    expected, found = (families_cases.run_units(one.units, inputs) for one in (whole, tiled))
+    assert not torch.equal(expected, found)
+    assert torch.allclose(expected, found, rtol=1e-12, atol=1e-12)
 
 
 def test_a_norm_is_taken_tile_by_tile_of_what_tiles_cut() -> None:

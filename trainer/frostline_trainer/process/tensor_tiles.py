@@ -1,5 +1,7 @@
 """Tensor tiles put into a run's model, once its family's table has been held to the model."""
 
+import copy
+
 import torch
 
 from frostline_trainer.data.split import first_samples
@@ -31,5 +33,5 @@ def install_tiles(context: RunContext) -> None:
         for index, first in enumerate(first_of_its_kind(cut.units)):
             if index == first and 0 < index < len(cut.units) - 1:
                 words = f"model.family {family.name}, {cut.unit_names[index]}"
-                check_table(cut.units[index].to(context.device), table, inner, inputs, entry, words)
+                check_table(copy.deepcopy(cut.units[index]).to(context.device), table, inner, inputs, entry, words)
     tile_blocks(cut, family, Tiles(inner))

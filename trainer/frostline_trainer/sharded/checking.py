@@ -121,8 +121,10 @@ class _Apart:
     def __init__(self, subject: _Subject, table: TensorTable, total: int, words: str) -> None:
         self._subject, self._barrier = subject, threading.Barrier(total)
         self._slots: list[Tensor] = [torch.empty(0)] * total
-        self._units = [copy.deepcopy(subject.unit) for _ in range(total)]
-        for tile, unit in enumerate(self._units):
+        self._units: list[nn.Module] = []
+        for tile in range(total):
+            unit = copy.deepcopy(subject.unit)
+            self._units.append(unit)
             tile_unit(unit, table, Tiles(total, tile, 1, lambda node, tile=tile: self._join(tile, node)), words)
 
     def computed(self, rows: list[str]) -> Results:
