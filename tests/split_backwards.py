@@ -3,6 +3,9 @@
 from frostline_contract.operations import Kind, Operation
 from frostline_contract.schedules import BUILT_IN
 
+ONE_STAGE_A_RANK = ("1f1b", "zb_h1", "zb_h2")
+"""Built-in schedules without virtual stages."""
+
 
 def split_1f1b(
     pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, held: int, slices: int = 1

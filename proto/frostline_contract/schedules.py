@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 
+from frostline_contract import zero_bubble
 from frostline_contract.operations import Kind, Operation, Order, typed
 from frostline_contract.schedule_figures import Figures, counted_figures
 from frostline_contract.shape import stages_of
@@ -22,12 +23,14 @@ class Schedule:
     """An order of computation, and what the planner has to know of it.
 
     figures: None where the schedule brings none; then they are counted from its operations. takes_slices: whether the order has a
-    fifth argument, the slices of each micro-batch.
+    fifth argument, the slices of each micro-batch. takes_freezing: whether it has a sixth, the number of the first stage that
+    learns; an order that has not is taken without what frozen stages do not do.
     """
 
     order: Order
     figures: Figures | None = None
     takes_slices: bool = False
+    takes_freezing: bool = False
 
     @property
     def known_figures(self) -> Figures:
@@ -35,13 +38,21 @@ class Schedule:
         return self.figures or counted_figures(self.operations)
 
     def operations(
-        self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1
+        self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1, first_learning: int = 0
     ) -> list[Operation]:
-        """The order of one pipeline rank. Raises ValueError where an element is no compute operation, or slices are not taken."""
+        """The order of one pipeline rank, without what stages before the first that learns do not do.
+
+        Raises ValueError where an element is no compute operation, or slices are not taken.
+        """
         if slices > 1 and not self.takes_slices:
             raise ValueError(f"placement.slices is {slices} and the schedule takes none (Schedule.takes_slices); set it to 1")
-        degrees = (pp_rank, pp_degree, virtual_stages, num_microbatches)
-        return [typed(told) for told in self.order(*degrees, *((slices,) if slices > 1 else ()))]
+        degrees: tuple[int, ...] = (pp_rank, pp_degree, virtual_stages, num_microbatches)
+        if self.takes_freezing:
+            degrees += (slices, first_learning)
+        elif slices > 1:
+            degrees += (slices,)
+        operations = [typed(told) for told in self.order(*degrees)]
+        return [one for one in operations if one.stage >= first_learning or (one.kind is Kind.FORWARD and one.slice == 0)]
 
 
 def gpipe(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1) -> list[Operation]:
@@ -138,6 +149,8 @@ BUILT_IN: dict[str, Schedule] = {
     ),
     # The warm-up runs two rounds of pp_degree micro-batches through a chunk before its first backward frees one.
     "interleaved_1f1b": Schedule(interleaved, Figures(lambda pp_rank, pp, v, m: min(m, 2 * pp), _fill), takes_slices=True),
+    "zb_h1": Schedule(zero_bubble.h1, takes_slices=True, takes_freezing=True),
+    "zb_h2": Schedule(zero_bubble.h2, takes_slices=True, takes_freezing=True),
 }
 """Name -> schedule."""
 

@@ -124,16 +124,10 @@ def lower(schedule: Schedule, shape: StepShape) -> list[Program]:
 
 
 def _computations(schedule: Schedule, shape: StepShape, pp_rank: int) -> list[Operation]:
-    """The schedule's operations without those that a frozen stage does not do."""
+    """The schedule's operations of a pipeline rank; of an evaluation the forwards, of all stages."""
     degrees = (pp_rank, shape.pp_degree, shape.virtual_stages, shape.num_microbatches)
-    operations = schedule.operations(*degrees, shape.slices)
-    if shape.forward_only:
-        return [operation for operation in operations if operation.kind is Kind.FORWARD]
-    return [
-        operation
-        for operation in operations
-        if operation.stage >= shape.first_learning or (operation.kind is Kind.FORWARD and operation.slice == 0)
-    ]
+    operations = schedule.operations(*degrees, shape.slices, 0 if shape.forward_only else shape.first_learning)
+    return [operation for operation in operations if not shape.forward_only or operation.kind is Kind.FORWARD]
 
 
 def enters(operation: Operation, shape: StepShape) -> list[Message]:
