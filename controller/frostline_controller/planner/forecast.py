@@ -180,6 +180,7 @@ def plan_inputs(
     if not 0 <= freeze_point < len(units):
         raise ValueError(f"--freeze-point is {freeze_point}; it must be 0 to {len(units) - 1}, since the head always learns")
     memory, initial = job.placement.worker_memory_bytes or 0, initial_freeze_point(job, len(units))
+    update = measured.optimizer_seconds_per_byte if measured else 0.0
     # Locally the workers share this machine's cores, and a plan that forgot it would promise a speed-up that cannot be.
     local = hardware.name == "cpu"
     return PlanInputs(
@@ -206,7 +207,7 @@ def plan_inputs(
         boundary_bytes_per_sample=size.sequence * size.hidden * value_bytes(job, hardware)[1],
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
-        optimizer_seconds_per_byte=hardware.optimizer_seconds_per_byte,
+        optimizer_seconds_per_byte=update or hardware.optimizer_seconds_per_byte,
         base_bytes=most_communicator_bytes(devices) if hardware.name == "gpu" and job.placement.backend != "gloo" else 0,
         token_cells=job.training.num_cells,
         never_learnt=min(freeze_point, initial),

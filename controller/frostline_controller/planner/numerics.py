@@ -111,6 +111,7 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
         base_bytes=most_communicator_bytes(len(members)) if on_gpus else 0,
+        optimizer_seconds_per_byte=first.optimizer_seconds_per_byte or PlanInputs.optimizer_seconds_per_byte,
     )
 
 

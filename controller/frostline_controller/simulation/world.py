@@ -66,6 +66,7 @@ class World:
             train_samples=self.train_samples,
             parallel_slots=self.cluster.devices_at_once,
             tied=self.tied,
+            prefix_cost=self.cluster.device.prefix_cost,
             optimizer_seconds_per_byte=1 / self.cluster.device.optimizer_bytes_per_second,
         )
 
