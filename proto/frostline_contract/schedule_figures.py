@@ -12,6 +12,8 @@ from frostline_contract.operations import CLOSING, Kind, Operation, input_of
 
 InFlight = Callable[[int, int, int, int], int]
 """(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations one stage of the rank holds at once."""
+SlicesInFlight = Callable[[int, int, int, int, int], int]
+"""The same, and the slices of a micro-batch -> slices whose activations one stage of the rank holds at once."""
 Bubble = Callable[[int, Sequence[float], Sequence[float], int, int], float]
 """(pp_rank, forward, backward, virtual_stages, micro-batches) -> seconds of a step in which that pipeline rank waits.
 
@@ -29,13 +31,14 @@ class Figures:
 
     from_the_end: `in_flight` depends on pp_degree - pp_rank alone, so that one table of the planner serves pipelines of every
     depth. fills: the bubble is at least the time in which one micro-batch fills the pipeline, over virtual_stages; the planner
-    leaves out shapes that such a bubble rules out.
+    leaves out shapes that such a bubble rules out. slices_in_flight: None where slices are not taken, or are counted.
     """
 
     in_flight: InFlight
     bubble: Bubble
     from_the_end: bool = False
     fills: bool = True
+    slices_in_flight: SlicesInFlight | None = None
 
 
 def counted_figures(operations: Operations) -> Figures:
@@ -49,6 +52,20 @@ def counted_figures(operations: Operations) -> Figures:
         ),
         fills=False,
     )
+
+
+@lru_cache(maxsize=4096)
+def counted_slices_in_flight(
+    operations: Callable[..., list[Operation]],
+    pp_rank: int,
+    pp_degree: int,
+    virtual_stages: int,
+    micro_batches: int,
+    slices: int,
+) -> float:
+    """`SlicesInFlight` of a schedule's `operations`; over the rank's stages, as they add up at one time, a mean."""
+    order = operations(pp_rank, pp_degree, virtual_stages, micro_batches, slices)
+    return held_at_most(order, lambda _: 1.0) / virtual_stages
 
 
 @lru_cache(maxsize=4096)

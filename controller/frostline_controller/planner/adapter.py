@@ -167,6 +167,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         optimizer_seconds_per_byte=profile.optimizer_seconds_per_byte or situation.optimizer_seconds_per_byte,
         base_bytes=_communicator_bytes(job, situation),
         token_cells=job.training.num_cells,
+        cell_tokens=job.training.cell_lengths,
         never_learnt=min(situation.never_learnt, situation.freeze_point),
     )
 

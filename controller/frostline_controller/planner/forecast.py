@@ -210,6 +210,7 @@ def plan_inputs(
         optimizer_seconds_per_byte=update or hardware.optimizer_seconds_per_byte,
         base_bytes=most_communicator_bytes(devices) if hardware.name == "gpu" and job.placement.backend != "gloo" else 0,
         token_cells=job.training.num_cells,
+        cell_tokens=job.training.cell_lengths,
         never_learnt=min(freeze_point, initial),
     )
 

@@ -103,8 +103,7 @@ def run(setting: Setting, cut: Cut, program: str) -> Ours:
     seconds = [setting.slice_seconds(*one, cut.sequences) / virtual for one in placed(cut.lengths)]
     shares = [cut.sequences * length / setting.tokens / virtual for length in cut.lengths]
     degrees = (setting.stages, virtual, setting.sequences // cut.sequences, len(cut.lengths))
-    orders = [schedule_named(program).operations(rank, *degrees) for rank in range(setting.stages)]
-
+    orders = [schedule_named(program).operations(pp_rank, *degrees) for pp_rank in range(setting.stages)]
     step = timed(orders, lambda _, operation: seconds[operation.slice] * PARTS[operation.kind])
     held = max(held_at_most(order, lambda operation: shares[operation.slice]) for order in orders)
     return Ours(program, max(one.end for one in step) + setting.exchange_seconds, held)
