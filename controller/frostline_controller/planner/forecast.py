@@ -16,7 +16,8 @@ from frostline_controller.decisions.initial import check_initial_units
 from frostline_controller.planner.adapted import with_adapters
 from frostline_controller.planner.advice import Advice, advise, units_at
 from frostline_controller.planner.analytic import analytic_profiles
-from frostline_controller.planner.describe import as_json
+from frostline_controller.planner.cell_advice import GridAdvice, advise_cells, in_cells, is_asked
+from frostline_controller.planner.describe import as_json, grid_json
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots
 from frostline_controller.planner.numerics import settle
 from frostline_controller.planner.profile_file import MeasuredProfile
@@ -61,6 +62,8 @@ class Forecast:
         plans: one for each number of devices.
         advice: the micro-batch size with the least predicted step.
         settled: why the job's `auto` would become these numbers; empty where it says all of them.
+        grid: the number of token cells with the least predicted step; None where sequences cannot be computed in cells, or
+            on more devices than grids are planned for.
     """
 
     job: Job
@@ -70,6 +73,7 @@ class Forecast:
     plans: tuple["DevicePlan", ...]
     advice: Advice
     settled: str = ""
+    grid: GridAdvice | None = None
 
     def as_json(self) -> dict[str, Any]:
         """What `frostline plan --json` prints (docs/run-directory.md)."""
@@ -94,6 +98,7 @@ class Forecast:
             "micro_batch_size": {
                 "advised": self.advice.best, "job": self.job.training.micro_batch_size, "reason": self.advice.reason
             },
+            "token_cells": grid_json(self.grid) if self.grid is not None else None,
             "settled": {"reduction_leaves": self.job.training.reduction_leaves, "reason": self.settled},
         }  # fmt: skip
 
@@ -136,7 +141,9 @@ def forecast(
         inputs = plan_inputs(job, size, assumed, count, _frozen(job, size, freeze_point), measured)
         plans.append(DevicePlan(count, inputs, make_plan(inputs), walk(inputs)))
     advice = micro_batch_advice(job, size, assumed, plans[0].inputs, measured)
-    return Forecast(job, size, assumed, measured, tuple(plans), advice, settled.reason if settled is not None else "")
+    asked = is_asked(job, plans[0].devices)
+    grid = advise_cells(plans[0].inputs, size.sequence, assumed.fixed_seconds) if asked else None
+    return Forecast(job, size, assumed, measured, tuple(plans), advice, settled.reason if settled is not None else "", grid)
 
 
 def settled_by_arithmetic(
@@ -238,7 +245,7 @@ def unit_profiles(job: Job, size: ModelSize, hardware: Hardware, micro_batch_siz
         moments=2 if job.training.optimizer.name == "adamw" else 1,
         fixed_seconds=hardware.fixed_seconds,
     )
-    return with_adapters(job, size.hidden, units)
+    return with_adapters(job, size.hidden, in_cells(units, 1, job.training.num_cells, hardware.fixed_seconds))
 
 
 def walk(inputs: PlanInputs) -> list[tuple[int, PlannedPlacement]]:

@@ -9,6 +9,7 @@ import pytest
 from frostline_contract.job.cluster import PlacementSection
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
+from frostline_controller.planner.cell_advice import advise_cells, in_cells
 from frostline_controller.planner.cost import CostModel
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.search import make_plan
@@ -85,3 +86,35 @@ def test_memory_is_a_hard_limit_which_slices_help_to_keep() -> None:
         assert found.cost.peak_bytes <= cap
         # Climbing goes through no cut that exceeds the memory, so a better one beyond may be missed; by more it never was here.
         assert found.cost.total_seconds == pytest.approx(seconds, rel=0.01)
+
+
+def long_sequences(num_microbatches: int, **fields):
+    """Four workers, eight equal blocks, and a free embedding."""
+    units = [unit(1e-6), *(measured(0.02, (1.0,)) for _ in range(8))]
+    section = PlacementSection(workers=4, pp_degree=4, dp_degree=1)
+    return inputs(
+        units, 4, num_microbatches=num_microbatches, reduction_leaves=1, link=FREE_LINK, placement=section, **fields
+    )  # fmt: skip
+
+
+def test_cells_are_advised_for_few_micro_batches_and_not_for_many() -> None:
+    few, many = (advise_cells(long_sequences(m), tokens=256, call_seconds=1e-3) for m in (2, 128))
+    assert few.best > 1 == many.best
+    steps = {one.cells: one.planned.cost.total_seconds for one in few.candidates}
+    assert list(steps) == [1, 2, 4, 8, 16]
+    assert min(steps.values()) < steps[1] / 1.5
+    assert steps[16] > steps[4], "a call for every cell"
+    assert "x faster than whole sequences" in few.reason
+
+
+def test_the_jobs_own_grid_is_judged_by_its_measured_cells() -> None:
+    case = long_sequences(2, token_cells=2)
+    cells = tuple(one.model_copy(update={"cell_forward_seconds": (1.0, 2.0), "cell_backward_seconds": (1.0, 2.0)})
+                  for one in case.units)  # fmt: skip
+    found = {one.cells: one for one in advise_cells(replace(case, units=cells), 64, 1e-3).candidates}
+    assert [cells for cells, one in found.items() if one.measured] == [2]
+    assert found[2].planned.cost.total_seconds == make_plan(replace(case, units=cells)).cost.total_seconds
+    # What another grid takes is the whole's seconds with as many calls more or fewer.
+    assert sum(unit.forward_seconds for unit in in_cells(case.units, 2, 4, 1e-3)) == pytest.approx(
+        sum(unit.forward_seconds for unit in case.units) + 8 * 2 * 1e-3
+    )
