@@ -9,11 +9,9 @@ from itertools import accumulate, pairwise, product
 
 Cut = tuple[tuple[int, ...], tuple[int, ...]]
 """(bounds of the stages, cells of each slice; () for all in one)."""
-MOST_PRICES = 400
-"""Neighbours that are priced at most from one start."""
 
 
-def climb(start: Cut, cells: int, first_cut: int, price: Callable[[Cut], float], may_regroup: bool) -> Cut:
+def climb(start: Cut, cells: int, first_cut: int, price: Callable[[Cut], float], may_regroup: bool, most_prices: int) -> Cut:
     """The best cut that steps from `start` lead to, each to the best neighbour.
 
     Args:
@@ -21,8 +19,9 @@ def climb(start: Cut, cells: int, first_cut: int, price: Callable[[Cut], float],
         first_cut: the lowest unit that a second stage may begin with.
         price: seconds; infinite for what cannot be.
         may_regroup: whether slices may change.
+        most_prices: neighbours that are priced at most.
     """
-    best, least, left = start, price(start), MOST_PRICES
+    best, least, left = start, price(start), most_prices
     while True:
         near = [*_moved_bounds(best, first_cut), *(_regrouped(best, cells) if may_regroup else ())]
         left -= len(near)

@@ -40,8 +40,8 @@ COST_TOLERANCE = 0.05
 ALTERNATIVES = 8
 JUDGED = 12
 JUDGED_WITHIN = 1.5
-IMPROVED_OPERATIONS = 5_000
-"""Plans that are run on paper, how far their closed form may exceed the least, and operations of a step that is improved."""
+IMPROVED_OPERATIONS = 60_000
+"""Plans that are run on paper, how far their closed form may exceed the least, and operations on paper that improve one."""
 
 
 @dataclass
@@ -236,7 +236,7 @@ def _improve(model: CostModel, candidate: _Candidate) -> None:
     """Move the candidate's bounds and regroup its cells while that pays on paper."""
     inputs = model.inputs
     operations = 2 * candidate.pp * candidate.virtual * candidate.table.costs.micro_batches * inputs.token_cells
-    if candidate.pp == 1 or operations > IMPROVED_OPERATIONS:
+    if candidate.pp == 1:
         return
     schedule = candidate.table.costs.schedule
 
@@ -248,7 +248,14 @@ def _improve(model: CostModel, candidate: _Candidate) -> None:
         return _price(model, candidate, paper_cost)
 
     free = inputs.placement.slices is None and inputs.num_slices(candidate.pp, schedule) > 1
-    found = climb((candidate.bounds, candidate.slices), inputs.token_cells, inputs.freeze_point + 1, price, free)
+    found = climb(
+        (candidate.bounds, candidate.slices),
+        inputs.token_cells,
+        inputs.freeze_point + 1,
+        price,
+        free,
+        IMPROVED_OPERATIONS // operations,
+    )
     price(found)
 
 

@@ -5,13 +5,14 @@ A closed form ranks many plans; where slices differ it can be off by a quarter e
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 
 from frostline_contract.operations import Kind, Operation
 from frostline_contract.schedule_figures import Timed, held_at_most, timed
-from frostline_contract.schedules import schedule_named
+from frostline_contract.schedules import Schedule, schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.cost import CostModel, StepCost, contention_seconds, replica_micro_batches, step_cost
 
@@ -76,8 +77,12 @@ def _orders(
     shape: ParallelShape, schedule: str, slices: tuple[int, ...], micro_batches: int, first_learning: int
 ) -> list[list[Operation]]:
     degrees = (shape.pp_degree, shape.virtual_stages, micro_batches, max(1, len(slices)), first_learning)
-    program = schedule_named(schedule)
-    return [program.operations(pp_rank, *degrees) for pp_rank in range(shape.pp_degree)]
+    return _orders_of(schedule_named(schedule), *degrees)
+
+
+@lru_cache(maxsize=32)
+def _orders_of(schedule: Schedule, pp_degree: int, *degrees: int) -> list[list[Operation]]:
+    return [schedule.operations(pp_rank, pp_degree, *degrees) for pp_rank in range(pp_degree)]
 
 
 def _first_learning(model: CostModel, bounds: np.ndarray) -> int:
