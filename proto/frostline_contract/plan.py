@@ -14,15 +14,12 @@ from frostline_contract.pieces import NOBODY as NOBODY
 from frostline_contract.pieces import PieceHolders as PieceHolders
 from frostline_contract.pieces import Pieces
 from frostline_contract.record import Degrees, Frozen, Shaped
+from frostline_contract.schedules import is_folded
 from frostline_contract.shape import ParallelShape
 
-CHECKPOINT = "checkpoint"
-FRESH = "fresh"
-CONTINUE = "continue"
-SURVIVORS = "survivors"
+FRESH, CONTINUE, CHECKPOINT, SURVIVORS = "fresh", "continue", "checkpoint", "survivors"
 
-MICRO_BATCH = "micro_batch"
-SAMPLE = "sample"
+MICRO_BATCH, SAMPLE = "micro_batch", "sample"
 PrefixTile = Literal["micro_batch", "sample"]
 """How many samples the frozen prefix computes together: a micro-batch, or one. It is numerics, and constant over a run."""
 
@@ -36,9 +33,8 @@ class Placement(Shaped):
 
     degrees: the shape, by axis name. stage_bounds: num_stages + 1 unit indices; stage i holds units [stage_bounds[i],
     stage_bounds[i + 1]). workers: worker ids by global rank. leaf_bounds: dp_degree + 1 leaf indices; replica r computes leaves
-    [leaf_bounds[r], leaf_bounds[r + 1]). schedule: a name of the schedule registry ("gpipe", "1f1b", "interleaved_1f1b").
-    use_cache: whether workers read the frozen prefix's output from the activation cache. predicted_peak_bytes: the planner's,
-    of the fullest worker; 0 for none. slices: token cells of each slice, computed and sent together; () for all in one.
+    [leaf_bounds[r], leaf_bounds[r + 1]). schedule: a name of the registry. use_cache: whether workers read the frozen prefix's
+    output from the cache. predicted_peak_bytes: of the fullest worker, 0 for none. slices: token cells of each, () for one slice.
     """
 
     degrees: Degrees
@@ -54,9 +50,11 @@ class Placement(Shaped):
 
     @cached_property
     def shape(self) -> ParallelShape:
-        return ParallelShape.of(self.degrees, self.virtual_stages)
+        """The degrees with the stages that each pipeline rank has."""
+        return ParallelShape.of(self.degrees, self.virtual_stages, is_folded(self.schedule))
 
     def units_of_stage(self, stage: int) -> range:
+        """The consecutive units of a stage, by stage number."""
         return range(self.stage_bounds[stage], self.stage_bounds[stage + 1])
 
     @cached_property
@@ -100,6 +98,7 @@ class Placement(Shaped):
         return pp_rank is not None and self._pp_rank_of_unit.get(unit) == pp_rank
 
     def leaves_of(self, dp_rank: int) -> range:
+        """The consecutive leaves of the summation tree that a replica computes."""
         return range(self.leaf_bounds[dp_rank], self.leaf_bounds[dp_rank + 1])
 
     def owners(self, unit: int) -> list[str]:

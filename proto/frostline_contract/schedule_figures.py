@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from frostline_contract.operations import CLOSING, Kind, Operation, input_of
+from frostline_contract.operations import GIVES_WEIGHT_GRADIENT, Kind, Operation, input_of
 
-InFlight = Callable[[int, int, int, int], int]
-"""(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations one stage of the rank holds at once."""
-SlicesInFlight = Callable[[int, int, int, int, int], int]
-"""The same, and the slices of a micro-batch -> slices whose activations one stage of the rank holds at once."""
+InFlight = Callable[[int, int, int, int], float]
+"""(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations the rank holds at once, by stage on the
+average."""
+SlicesInFlight = Callable[[int, int, int, int, int], float]
+"""The same, and the slices of a micro-batch -> slices whose activations the rank holds at once, by stage on the average."""
 Bubble = Callable[[int, Sequence[float], Sequence[float], int, int], float]
 """(pp_rank, forward, backward, virtual_stages, micro-batches) -> seconds of a step in which that pipeline rank waits.
 
@@ -63,24 +64,14 @@ def counted_slices_in_flight(
     micro_batches: int,
     slices: int,
 ) -> float:
-    """`SlicesInFlight` of a schedule's `operations`; over the rank's stages, as they add up at one time, a mean."""
-    order = operations(pp_rank, pp_degree, virtual_stages, micro_batches, slices)
-    return held_at_most(order, lambda _: 1.0) / virtual_stages
+    """`SlicesInFlight` of a schedule's `operations`."""
+    return held_at_most(operations(pp_rank, pp_degree, virtual_stages, micro_batches, slices), lambda _: 1.0) / virtual_stages
 
 
 @lru_cache(maxsize=4096)
-def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: int, micro_batches: int) -> int:
-    """The most micro-batches that one stage of a pipeline rank has begun and not yet closed."""
-    held: dict[int, set[int]] = {}
-    most = 0
-    for operation in operations(pp_rank, pp_degree, virtual_stages, micro_batches):
-        of_stage = held.setdefault(operation.stage, set())
-        if operation.kind is Kind.FORWARD:
-            of_stage.add(operation.micro_batch)
-            most = max(most, len(of_stage))
-        elif operation.kind in CLOSING:
-            of_stage.discard(operation.micro_batch)
-    return most
+def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: int, micro_batches: int) -> float:
+    """The most micro-batches that a pipeline rank has begun and not yet closed, over its stages."""
+    return held_at_most(operations(pp_rank, pp_degree, virtual_stages, micro_batches), lambda _: 1.0) / virtual_stages
 
 
 def held_at_most(order: Sequence[Operation], weight: Callable[[Operation], float]) -> float:
@@ -93,7 +84,7 @@ def held_at_most(order: Sequence[Operation], weight: Callable[[Operation], float
         if operation.kind is Kind.FORWARD:
             held += weight(operation)
             most = max(most, held)
-        elif operation.kind in CLOSING:
+        elif operation.kind in GIVES_WEIGHT_GRADIENT:
             held -= weight(operation)
     return most
 

@@ -6,14 +6,14 @@ figures. A new schedule is one `Schedule` in BUILT_IN, or an entry point of the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 
-from frostline_contract import zero_bubble
 from frostline_contract.operations import Kind, Operation, Order, typed
 from frostline_contract.schedule_figures import Figures, counted_figures, counted_slices_in_flight
 from frostline_contract.shape import stages_of
+from frostline_contract.zero_bubble import H1, H2, V_HALF, V_MIN, V_ZERO, ZeroBubble
 
 ENTRY_POINT_GROUP = "frostline.schedules"
 
@@ -24,13 +24,15 @@ class Schedule:
 
     figures: None where the schedule brings none; then they are counted from its operations. takes_slices: whether the order has a
     fifth argument, the slices of each micro-batch. takes_freezing: whether it has a sixth, the number of the first stage that
-    learns; an order that has not is taken without what frozen stages do not do.
+    learns; an order that has not is taken without what frozen stages do not do. folded: each rank has two stages, which lie in
+    a V: the first and the last one on the same rank (built-in ones alone: who holds what must not hang on what is installed).
     """
 
     order: Order
     figures: Figures | None = None
     takes_slices: bool = False
     takes_freezing: bool = False
+    folded: bool = False
 
     @property
     def known_figures(self) -> Figures:
@@ -149,6 +151,12 @@ def _gpipe_bubble(
     return max(_fill(pp_rank, forward, backward, virtual_stages, num_microbatches), waiting)
 
 
+def _counted(order: ZeroBubble) -> Schedule:
+    """A zero-bubble schedule: what it costs is counted from its operations."""
+    bare = Schedule(order, takes_slices=True, takes_freezing=True, folded=order.folded)
+    return replace(bare, figures=counted_figures(bare.operations))
+
+
 BUILT_IN: dict[str, Schedule] = {
     "gpipe": Schedule(
         gpipe,
@@ -172,10 +180,18 @@ BUILT_IN: dict[str, Schedule] = {
     ),
     # The warm-up runs two rounds of pp_degree micro-batches through a chunk before its first backward frees one.
     "interleaved_1f1b": Schedule(interleaved, Figures(lambda pp_rank, pp, v, m: min(m, 2 * pp), _fill), takes_slices=True),
-    "zb_h1": Schedule(zero_bubble.h1, takes_slices=True, takes_freezing=True),
-    "zb_h2": Schedule(zero_bubble.h2, takes_slices=True, takes_freezing=True),
+    "zb_h1": _counted(H1),
+    "zb_h2": _counted(H2),
+    "zb_v": _counted(V_ZERO),
+    "v_half": _counted(V_HALF),
+    "v_min": _counted(V_MIN),
 }
 """Name -> schedule."""
+
+
+def is_folded(name: str) -> bool:
+    """Whether a schedule's stages lie in a V; False for one that is not built in, installed here or not."""
+    return name in BUILT_IN and BUILT_IN[name].folded
 
 
 def schedule_named(name: str) -> Schedule:

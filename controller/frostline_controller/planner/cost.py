@@ -121,6 +121,7 @@ class CostModel:
         return calls * link.reduce_latency_seconds + factor * gradient_bytes / link.reduce_bandwidth_bytes_per_second
 
     def optimizer(self, gradient_bytes: np.ndarray) -> np.ndarray:
+        """Seconds of the optimizer's update of weights with these bytes of gradients, element by element."""
         return gradient_bytes * self.inputs.optimizer_seconds_per_byte
 
     def tie_seconds(self, pp_degree: int) -> float:
@@ -240,18 +241,20 @@ def step_cost(
     slowest = max(range(dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
     m, speed = counts[slowest], speeds[slowest]
 
+    owners = shape.pp_rank_of_stage(np.arange(shape.num_stages))
+
     def by_rank(sums: np.ndarray) -> np.ndarray:
         """A pipeline rank's share: the sum over its virtual stages."""
-        return (sums[high] - sums[low]).reshape(virtual, pp_degree).sum(axis=0)
+        return np.bincount(owners, sums[high] - sums[low])
 
-    sends = model.sends(low, high).reshape(virtual, pp_degree).sum(axis=0) if pp_degree > 1 else np.zeros(1)
+    sends = np.bincount(owners, model.sends(low, high)) if pp_degree > 1 else np.zeros(1)
     compute = by_rank(model.compute) / speed
     slices = even_slices(inputs, pp_degree, schedule) if slices is None else slices
     count, longest = max(1, len(slices)), compute + sends
     if count > 1:
-        parts_of = sum(model.cells.of_stages(model, low, high, slices, speed)).reshape(virtual, pp_degree, count)
-        longest = parts_of.max(axis=2).sum(axis=0)
-        sends = parts_of.sum(axis=(0, 2)) - compute
+        by_slice = sum(model.cells.of_stages(model, low, high, slices, speed))
+        longest = np.bincount(owners, by_slice.max(axis=1))
+        sends = np.bincount(owners, by_slice.sum(axis=1)) - compute
     seconds = compute + sends
     gradients = by_rank(model.gradient_bytes)
     exchange, optimizer = model.exchange(gradients, leaf_bounds), model.optimizer(gradients) / speed
@@ -275,8 +278,8 @@ def step_cost(
     parts["contention"] = contention_seconds(model, sum(counts), dp_degree, shape.world_size, busy)
     in_flight = np.array([program.in_flight(pp_rank, pp_degree, virtual, max(counts), count) for pp_rank in range(pp_degree)])
     most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
-    held = model.stage_bytes(low, high, np.tile(in_flight, virtual), most_leaves, dp_degree, count)
-    peak = float(np.reshape(held, (virtual, pp_degree)).sum(axis=0).max()) + inputs.base_bytes
+    held = model.stage_bytes(low, high, in_flight[owners], most_leaves, dp_degree, count)
+    peak = float(np.bincount(owners, held).max()) + inputs.base_bytes
     ordered = {name: parts[name] for name in PARTS}
     return StepCost(sum(ordered.values()), ordered, inputs.samples_of_step(dp_degree), tuple(seconds.tolist()), peak)
 

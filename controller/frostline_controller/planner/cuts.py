@@ -10,7 +10,8 @@ up, the same cut is near the best but not always it (at worst 4 % slower in 300 
 
 import numpy as np
 
-from frostline_contract.schedules import schedule_named
+from frostline_contract.schedules import is_folded, schedule_named
+from frostline_contract.shape import pp_rank_of_stage
 from frostline_controller.planner.cost import CostModel
 
 
@@ -65,6 +66,7 @@ class StageCosts:
 
     @property
     def unlimited(self) -> bool:
+        """Whether no memory limit forbids any stage."""
         return bool(np.isinf(self.cap))
 
     def capped_weights(self, held: float) -> np.ndarray:
@@ -77,7 +79,7 @@ class StageCosts:
 
     def held_from_end(self, stages_left: int, pp_degree: int) -> float:
         """Micro-batches in flight in the stage that has `stages_left` stages from itself to the end."""
-        pp_rank = -stages_left % pp_degree
+        pp_rank = pp_rank_of_stage(pp_degree * self.virtual - stages_left, pp_degree, is_folded(self.schedule))
         return self.program.in_flight(pp_rank, pp_degree, self.virtual, self.micro_batches, self.slices)
 
     def after(self, best: np.ndarray) -> np.ndarray:

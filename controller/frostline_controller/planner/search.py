@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from frostline_contract.schedules import schedule_named
+from frostline_contract.schedules import is_folded, schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.caching import cache_verdict
@@ -62,7 +62,7 @@ class _Candidate:
 
     @cached_property
     def shape(self) -> ParallelShape:
-        return ParallelShape(self.pp, self.dp, self.virtual)
+        return ParallelShape(self.pp, self.dp, self.virtual, folded=is_folded(self.table.costs.schedule))
 
     @property
     def workers(self) -> int:

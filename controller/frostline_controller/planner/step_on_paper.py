@@ -101,7 +101,7 @@ def paper_cost(
 ) -> StepCost:
     """`step_cost`; where sequences are computed in cells, the waiting and the held activations are those of the step on paper."""
     closed = step_cost(model, stage_bounds, leaf_bounds, shape, schedule, speeds, slices)
-    inputs, degrees = model.inputs, (shape.virtual_stages, shape.pp_degree)
+    inputs, owners = model.inputs, shape.pp_rank_of_stage(np.arange(shape.num_stages))
     counts = replica_micro_batches(inputs, leaf_bounds)
     operations = 2 * shape.num_stages * max(counts) * max(1, len(slices))
     if inputs.token_cells == 1 or shape.pp_degree == 1 or operations > MOST_OPERATIONS:
@@ -111,7 +111,7 @@ def paper_cost(
     for one in step_on_paper(model, stage_bounds, shape, schedule, slices, counts[slowest], speeds[slowest]):
         ends[one.pp_rank] = max(ends[one.pp_rank], one.end)
     bounds = np.asarray(stage_bounds)
-    gradients = np.diff(model.gradient_bytes[bounds]).reshape(degrees).sum(axis=0)
+    gradients = np.bincount(owners, np.diff(model.gradient_bytes[bounds]))
     after = model.exchange(gradients, leaf_bounds) + model.optimizer(gradients) / speeds[slowest]
     told = sum(closed.parts[name] for name in BEFORE_THE_VOTE) - model.tie_seconds(shape.pp_degree)
     parts = closed.parts | {"bubble": max(0.0, closed.parts["bubble"] + float((ends + after).max()) - told)}
@@ -120,5 +120,5 @@ def paper_cost(
     most_leaves = max(high - low for low, high in pairwise(leaf_bounds))
     fixed = model.stage_bytes(bounds[:-1], bounds[1:], 0, most_leaves, shape.dp_degree, max(1, len(slices)))
     held = held_on_paper(model, stage_bounds, shape, schedule, slices, max(counts))
-    peak = float((fixed.reshape(degrees).sum(axis=0) + held).max()) + inputs.base_bytes
+    peak = float((np.bincount(owners, fixed) + held).max()) + inputs.base_bytes
     return replace(closed, total_seconds=sum(parts.values()), parts=parts, peak_bytes=peak)

@@ -50,6 +50,7 @@ class Parcel:
 
     @property
     def tag(self) -> int:
+        """The message's tag in the world's group; no two of a step have one."""
         return KEEP_TAG + self.units[0]
 
 

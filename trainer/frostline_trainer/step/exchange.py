@@ -32,6 +32,7 @@ class Levels:
 
     @property
     def size(self) -> int:
+        """Replicas of the stage, over all machines."""
         return self.near.size * self.far.size
 
 

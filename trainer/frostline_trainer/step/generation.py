@@ -166,7 +166,7 @@ class Generation:
         if audits:
             self._fence()
             self.phase(Phase.AUDIT)
-            again = builder.again(self.pipeline, self.stages, self.feed, batch, self.moved)
+            again = builder.recompute(self.pipeline, self.stages, self.feed, batch, self.moved)
             Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
         self.phase(Phase.EXCHANGE)
         totals = self._exchange()
@@ -274,6 +274,7 @@ class Generation:
         return twice + plan.wards_of(self.worker_id)
 
     def close(self) -> None:
+        """Close the process groups; stages, gradient memory and optimizer stay as they are."""
         self.groups.close()
 
     def _reduce(self, buffers: GradientBuffers) -> torch.Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from frostline_contract.operations import CLOSING, COMPUTING, LEADING_UP, Kind, Operation, Order
+from frostline_contract.operations import COMPUTING, GIVES_INPUT_GRADIENT, GIVES_WEIGHT_GRADIENT, Kind, Operation, Order
 from frostline_contract.schedules import Schedule
 from frostline_trainer.step.programs import (
     Channel,
@@ -23,6 +23,7 @@ from frostline_trainer.step.programs import (
     leaves,
     lower,
     sender_of,
+    stays,
 )
 
 
@@ -46,7 +47,8 @@ def checked_programs(schedule: Schedule, shape: StepShape, leaf_sizes: tuple[int
 def check_schedule(schedule: Schedule | Order, pp_degree: int, virtual_stages: int, leaf_sizes: Sequence[int]) -> None:
     """Check a schedule for one shape, with nothing frozen: for tests of a schedule. Raises ValueError as `checked_programs`."""
     schedule = schedule if isinstance(schedule, Schedule) else Schedule(schedule)
-    checked_programs(schedule, StepShape(pp_degree, virtual_stages, sum(leaf_sizes)), tuple(leaf_sizes))
+    shape = StepShape(pp_degree, virtual_stages, sum(leaf_sizes), folded=schedule.folded)
+    checked_programs(schedule, shape, tuple(leaf_sizes))
 
 
 def check_programs(programs: Sequence[Program], shape: StepShape, leaf_sizes: Sequence[int]) -> None:
@@ -89,13 +91,13 @@ def _check_computations(program: Program, shape: StepShape, pp_rank: int) -> Non
     expected = shape.num_microbatches * sum(shape.parts_of(stage) for stage in shape.stages_of(pp_rank))
     forwards = sum(operation.kind is Kind.FORWARD for operation in done)
     learning = 0 if shape.forward_only else sum(stage >= shape.first_learning for stage in shape.stages_of(pp_rank))
-    closed = sum(operation.kind in CLOSING for operation in done)
-    led_up = sum(operation.kind in LEADING_UP for operation in done)
+    weight_gradients = sum(operation.kind in GIVES_WEIGHT_GRADIENT for operation in done)
+    input_gradients = sum(operation.kind in GIVES_INPUT_GRADIENT for operation in done)
     backwards = parts * learning
-    if forwards != expected or closed != backwards or led_up != backwards:
+    if forwards != expected or weight_gradients != backwards or input_gradients != backwards:
         raise ValueError(
-            f"schedule misses operations on pp_rank {pp_rank}: {forwards} of {expected} forwards, {led_up} of {backwards} "
-            f"gradients of inputs and {closed} of {backwards} gradients of weights"
+            f"schedule misses operations on pp_rank {pp_rank}: {forwards} of {expected} forwards, "
+            f"{input_gradients} of {backwards} gradients of inputs and {weight_gradients} of {backwards} gradients of weights"
         )
 
 
@@ -127,7 +129,8 @@ def _check_messages(program: Program, shape: StepShape, pp_rank: int) -> None:
         elif operation is not None:
             if not here.issuperset(enters(operation, shape)):
                 raise ValueError(f"program of pp_rank {pp_rank} computes {_words(operation)} without receiving its input")
-            made.update(leaves(operation, shape))
+            for message in leaves(operation, shape):
+                (here if stays(message, shape) else made).add(message)
     if made:
         raise ValueError(f"program of pp_rank {pp_rank} never sends {sorted(made)}")
 
@@ -182,6 +185,7 @@ class _Walk:
                 assert operation is not None
                 if not self._landed.issuperset(enters(operation, self._shape)):
                     break
+                self._landed.update(message for message in leaves(operation, self._shape) if stays(message, self._shape))
             self._places[pp_rank] += 1
         return woken
 
@@ -209,7 +213,7 @@ def _check_leaves(program: Program, leaf_sizes: Sequence[int]) -> None:
     leaf_of = [leaf for leaf, size in enumerate(leaf_sizes) for _ in range(size)]
     by_stage: dict[int, list[int]] = {}
     for instruction in program.compute:
-        if instruction.kind in CLOSING and instruction.slice == 0:
+        if instruction.kind in GIVES_WEIGHT_GRADIENT and instruction.slice == 0:
             by_stage.setdefault(instruction.stage, []).append(instruction.micro_batch)
     for stage, order in sorted(by_stage.items()):
         for before, micro_batch in pairwise([-1, *order]):
@@ -228,7 +232,7 @@ def _check_slices(program: Program, slices: int) -> None:
     before: dict[int, tuple[int, int]] = {}
     for instruction in program.compute:
         stage, micro_batch, part = instruction[1:4]
-        if instruction.kind in CLOSING:
+        if instruction.kind in GIVES_WEIGHT_GRADIENT:
             if part + 1 < slices and before.get(stage) != (micro_batch, part + 1):
                 raise ValueError(
                     f"schedule closes the gradient of micro-batch {micro_batch} slice {part} on stage {stage} and not right "

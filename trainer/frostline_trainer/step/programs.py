@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
-from frostline_contract.operations import COMPUTING, LEADING_UP, Kind, Operation
+from frostline_contract.operations import COMPUTING, GIVES_INPUT_GRADIENT, Kind, Operation
 from frostline_contract.schedules import Schedule
 from frostline_contract.shape import ParallelShape
 
@@ -74,7 +74,7 @@ class StepShape:
     num_microbatches: of the replica. first_learning: number of the first stage with a unit that learns; the stages before it
     run forward only, and no gradient enters them. tied: the first and the last unit share a matrix that learns. forward_only:
     an evaluation, without backwards and reductions. slices: parts in which each micro-batch passes; a stage before
-    first_learning computes a whole one in place of the first slice, and sends it whole.
+    first_learning computes a whole one in place of the first slice, and sends it whole. folded: a rank's two stages lie in a V.
     """
 
     pp_degree: int
@@ -84,9 +84,11 @@ class StepShape:
     tied: bool = False
     forward_only: bool = False
     slices: int = 1
+    folded: bool = False
 
     @property
     def last_stage(self) -> int:
+        """Number of the stage that has the loss."""
         return self._parallel.num_stages - 1
 
     def parts_of(self, stage: int) -> int:
@@ -98,11 +100,12 @@ class StepShape:
         return self._parallel.pp_rank_of_stage(stage)
 
     def stages_of(self, pp_rank: int) -> list[int]:
+        """Numbers of a pipeline rank's stages, ascending; several where schedules are interleaved."""
         return self._parallel.stages_of(pp_rank)
 
     @cached_property
     def _parallel(self) -> ParallelShape:
-        return ParallelShape(self.pp_degree, 1, self.virtual_stages)
+        return ParallelShape(self.pp_degree, 1, self.virtual_stages, folded=self.folded)
 
 
 Channel = tuple[int, int]
@@ -116,7 +119,8 @@ def lower(schedule: Schedule, shape: StepShape) -> list[Program]:
     for pp_rank, order in enumerate(orders):
         for operation in order:
             for message in leaves(operation, shape):
-                channels.setdefault((pp_rank, shape.owner(message.stage)), []).append(message)
+                if not stays(message, shape):
+                    channels.setdefault((pp_rank, shape.owner(message.stage)), []).append(message)
     return [
         Program(_with_messages(order, pp_rank, channels, shape), _exchange(shape, pp_rank))
         for pp_rank, order in enumerate(orders)
@@ -137,7 +141,7 @@ def enters(operation: Operation, shape: StepShape) -> list[Message]:
         if part and stage <= shape.first_learning:
             return []  # the first slice has brought the whole
         return [Message(Carried.ACTIVATION, stage, micro_batch, part)]
-    if operation.kind in LEADING_UP and stage < shape.last_stage:
+    if operation.kind in GIVES_INPUT_GRADIENT and stage < shape.last_stage:
         return [Message(Carried.GRADIENT, stage, micro_batch, part)]
     return []
 
@@ -147,7 +151,7 @@ def leaves(operation: Operation, shape: StepShape) -> list[Message]:
     _, stage, micro_batch, part = operation
     if operation.kind is Kind.FORWARD and stage < shape.last_stage:
         return [Message(Carried.ACTIVATION, stage + 1, micro_batch, part)]
-    if operation.kind in LEADING_UP and stage > shape.first_learning:
+    if operation.kind in GIVES_INPUT_GRADIENT and stage > shape.first_learning:
         return [Message(Carried.GRADIENT, stage - 1, micro_batch, part)]
     return []
 
@@ -155,6 +159,11 @@ def leaves(operation: Operation, shape: StepShape) -> list[Message]:
 def sender_of(message: Message, shape: StepShape) -> int:
     """The pipeline rank from which a message comes."""
     return shape.owner(message.stage + (-1 if message.carried is Carried.ACTIVATION else 1))
+
+
+def stays(message: Message, shape: StepShape) -> bool:
+    """Whether a message's two ends are on one pipeline rank, at the turn of a V: then it is handed over and not sent."""
+    return sender_of(message, shape) == shape.owner(message.stage)
 
 
 def _with_messages(
@@ -167,6 +176,8 @@ def _with_messages(
 
     def post(operation: Operation) -> None:
         for wanted in enters(operation, shape):
+            if stays(wanted, shape):
+                continue
             sender = sender_of(wanted, shape)
             while wanted not in posted:
                 # A message that nobody sends is posted all the same: the check says that it is waited for.
@@ -182,6 +193,8 @@ def _with_messages(
             post(ahead)
         program.append(Instruction(*operation))
         for message in leaves(operation, shape):
+            if stays(message, shape):
+                continue
             receiver = shape.owner(message.stage)
             program.append(Instruction(Kind.SEND, message.stage, message.micro_batch, message.slice, message.carried, receiver))
     return tuple(program)

@@ -1,0 +1,18 @@
+"""A planned step on paper: when each operation of a placement's slowest replica begins and ends, by the cost model's seconds."""
+
+from frostline_contract.plan import Placement
+from frostline_contract.schedule_figures import Timed
+from frostline_controller.planner.cost import CostModel, replica_micro_batches
+from frostline_controller.planner.inputs import PlanInputs, replica_speeds
+from frostline_controller.planner.step_on_paper import step_on_paper
+
+
+def paper_step(placement: Placement, inputs: PlanInputs) -> list[Timed]:
+    """Computations and sends, until the last rank has ended; what follows (exchange, vote, update) is not in it."""
+    shape = placement.shape
+    speeds = replica_speeds(inputs, placement.workers, shape)
+    counts = replica_micro_batches(inputs, placement.leaf_bounds)
+    slowest = max(range(shape.dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
+    model = CostModel(inputs, placement.use_cache).of_depth(shape.pp_degree)
+    way = (shape, placement.schedule, placement.slices, counts[slowest], speeds[slowest])
+    return step_on_paper(model, placement.stage_bounds, *way)
