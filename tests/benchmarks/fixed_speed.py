@@ -124,7 +124,7 @@ def fixed_speed_job(subject: str, steps: int, shape: tuple[int, int], frozen: in
 
     frozen: units frozen from step 1. cached: they are read from the cache, else computed. changes: further sections.
     """
-    job = {"digits": _digits, "bert": _bert}[subject]()
+    job = {"digits": _digits, "bert": _bert, "language": _language}[subject]()
     job["training"] |= {"steps": steps, "device": "cpu"}
     job["training"].pop("epochs", None)
     rest: dict[str, Any] = {
@@ -167,6 +167,26 @@ def _bert() -> dict[str, Any]:
             "batch_size": 32,
             "micro_batch_size": 4,
             "reduction_leaves": 8,
+            "optimizer": {"name": "adamw", "learning_rate": 1e-4},
+            "clip_norm": 1.0,
+        },
+    }
+
+
+def _language() -> dict[str, Any]:
+    return {
+        "name": "bench-language",
+        "model": {
+            "family": "gpt2",
+            "config": {"n_embd": 192, "n_layer": 6, "n_head": 6, "n_positions": 256, "tie_word_embeddings": False},
+            "dropout": 0.0,
+        },
+        "task": {"kind": "language_modeling"},
+        "data": {"source": "stdlib-text", "sequence_length": 256, "vocabulary_size": 512, "max_samples": 128},
+        "training": {
+            "batch_size": 4,
+            "micro_batch_size": 1,
+            "reduction_leaves": 4,
             "optimizer": {"name": "adamw", "learning_rate": 1e-4},
             "clip_norm": 1.0,
         },

@@ -4,7 +4,8 @@ One unit at a time is on the device: a model that needs a pipeline would not fit
 
 A worker with a share of a processor (placement.worker_cpus) is not slower, it stands still in the rest of each of the quota's
 periods: what is shorter than a period's share passes at the processor's full speed where it is done once, and not in a step that
-computes all the time. So such a worker's seconds are the processor's, divided by its share, where that is the longer time.
+computes all the time. So such a worker's seconds are the processor's, divided by its share. What else the machine does while it
+measures is not in them.
 """
 
 import time
@@ -14,6 +15,8 @@ from itertools import pairwise
 
 import torch
 
+from frostline_contract.cpu_groups import own_period_seconds
+from frostline_contract.job import Job
 from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_trainer.data.split import first_samples
 from frostline_trainer.families.base import learnable
@@ -63,6 +66,7 @@ def profile_units(context: RunContext, clock: Callable[[], float] = time.perf_co
         device=_device_name(context),
         memory_bytes=_memory(context),
         optimizer_seconds_per_byte=sum(updates[first] for first in kinds) / learning if learning else 0.0,
+        quota_period_seconds=own_period_seconds() if context.device.type == "cpu" else 0.0,
     )
 
 
@@ -82,7 +86,7 @@ class _Measuring:
 
     def __init__(self, context: RunContext, clock: Callable[[], float]) -> None:
         self._context, self._clock = context, clock
-        self._share = context.job.placement.worker_cpus if context.device.type == "cpu" else None
+        self._processors = processors_of(context.job) if context.device.type == "cpu" else None
         samples = first_samples(context.data.train, context.micro_batch_size)
         self._inputs: Inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))
         self._counts = context.task.loss_counts(context.data.train, samples)
@@ -191,7 +195,13 @@ class _Measuring:
 
     def _between(self, started: tuple[float, float], ended: tuple[float, float]) -> float:
         elapsed, computed = ended[0] - started[0], ended[1] - started[1]
-        return elapsed if self._share is None else max(elapsed, computed / self._share)
+        return elapsed if self._processors is None else computed / self._processors
+
+
+def processors_of(job: Job) -> float | None:
+    """Processors that compute for a worker at any time, on average; None where it has no share of its own."""
+    share = job.placement.worker_cpus
+    return min(share, float(job.training.threads)) if share is not None else None
 
 
 def _bytes_of(parameters: Iterable[torch.Tensor]) -> int:

@@ -10,6 +10,9 @@ The bubble and the micro-batches in flight are the schedule's own figures (`fros
 micro-batches pass in slices of token cells, a stage fills the pipeline with its longest slice y_i in place of x_i:
 
     step = sum_i y_i / v + max_i [ m * x_i - y_i / v + exchange_i + optimizer_i ] + vote
+
+Where workers have a share of a processor, what the others do while the slowest rank waits begins after a wait of theirs
+(`planner.quota`).
 """
 
 from dataclasses import dataclass
@@ -17,12 +20,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from frostline_contract.plan import Placement
 from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.cell_costs import CellCosts
-from frostline_controller.planner.inputs import PlanInputs, replica_speeds
+from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import exchange_bytes_factor, gradient_buffers, micro_batch_counts, tree_pieces
 
 PARTS = ("forward", "backward", "prefix_recompute", "cache_fetch", "p2p", "bubble", "exchange", "optimizer", "vote", "contention")
@@ -266,10 +268,10 @@ def step_cost(
     program = schedule_named(schedule)
     forward = by_rank(model.compute - model.backward) / speed + sends / 2
     backward = by_rank(model.backward) / speed + sends / 2
-    even = (forward / count).tolist(), (backward / count).tolist()
-    parts["bubble"] = program.known_figures.bubble(critical, *even, virtual, m * count)
+    even = [_beside(inputs, whole, critical, virtual * count) / count for whole in (forward, backward)]
+    parts["bubble"] = program.known_figures.bubble(critical, *(side.tolist() for side in even), virtual, m * count)
     if count > 1:  # the figures know slices of equal length; the longest fill the pipeline
-        beyond = longest - seconds / count
+        beyond = inputs.quickest * (longest - seconds / count)
         parts["bubble"] += float(beyond.sum() - beyond[critical]) / virtual
     parts["exchange"] = float(exchange[critical]) + model.tie_seconds(pp_degree)
     parts["optimizer"] = float(optimizer[critical])
@@ -284,6 +286,15 @@ def step_cost(
     return StepCost(sum(ordered.values()), ordered, inputs.samples_of_step(dp_degree), tuple(seconds.tolist()), peak)
 
 
+def _beside(inputs: PlanInputs, seconds: np.ndarray, critical: int, parts: int) -> np.ndarray:
+    """Seconds of a micro-batch by pipeline rank, as the slowest rank sees them: the others have waited for each of its parts."""
+    if inputs.quota is None:
+        return seconds
+    waited = parts * inputs.quota.after_a_wait(seconds / parts)
+    waited[critical] = seconds[critical]
+    return waited
+
+
 def contention_seconds(model: CostModel, micro_batches: int, dp_degree: int, workers: int, busy_seconds: float) -> float:
     """Seconds by which all workers' computing, on fewer cores than workers, outlasts the pipeline's own time."""
     slots = model.inputs.parallel_slots
@@ -291,14 +302,3 @@ def contention_seconds(model: CostModel, micro_batches: int, dp_degree: int, wor
         return 0.0
     work = micro_batches * model.compute[-1] + dp_degree * model.optimizer(model.gradient_bytes[-1])
     return max(0.0, float(work) / slots - busy_seconds)
-
-
-def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
-    """The cost of a placement as it stands, e.g. the current one under a new freeze point.
-
-    Members that the inputs no longer name count with speed 1.
-    """
-    speeds = replica_speeds(inputs, placement.workers, placement.shape)
-    model = CostModel(inputs, placement.use_cache).of_depth(placement.shape.pp_degree)
-    chosen = (placement.stage_bounds, placement.leaf_bounds, placement.shape, placement.schedule, speeds, placement.slices)
-    return step_cost(model, *chosen)

@@ -26,6 +26,7 @@ from frostline_controller.planner.numerics import settle
 from frostline_controller.planner.paper_step import paper_step
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.program_picture import program_picture
+from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import PlannedPlacement, make_plan
 
 DEFAULT_STEPS = 1000
@@ -236,6 +237,7 @@ def plan_inputs(
         token_cells=job.training.num_cells,
         cell_tokens=job.training.cell_lengths,
         never_learnt=min(freeze_point, initial),
+        quota=quota_of(job, measured.quota_period_seconds if measured else 0.0),
     )
 
 

@@ -15,6 +15,7 @@ from frostline_contract.plan import Placement
 from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
+from frostline_controller.planner.quota import Quota
 
 
 class NothingFits(ValueError):
@@ -56,7 +57,7 @@ class PlanInputs:
     optimizer_seconds_per_byte: an optimizer step's time for a byte of trainable weights. base_bytes: memory of a worker
     that holds no unit: communicators. cache_use: the job's cache.use. uncacheable: why nothing may be cached, or empty.
     token_cells: cells of each sequence. cell_tokens: their lengths, where the job lists them; else they count as equal.
-    never_learnt: units frozen since step 1, which have no moments.
+    never_learnt: units frozen since step 1, which have no moments. quota: of workers that have a share of a processor, else None.
     """
 
     units: tuple[UnitProfile, ...]
@@ -91,6 +92,7 @@ class PlanInputs:
     token_cells: int = 1
     cell_tokens: tuple[int, ...] = ()
     never_learnt: int = 0
+    quota: Quota | None = None
 
     def __post_init__(self) -> None:
         if not self.units:
@@ -172,6 +174,11 @@ class PlanInputs:
         tokens = self.cell_tokens or (1,) * self.token_cells
         ends = list(accumulate(slices))
         return [sum(tokens[end - cells : end]) / sum(tokens) for cells, end in zip(slices, ends, strict=True)]
+
+    @property
+    def quickest(self) -> float:
+        """The least share of its own seconds that work takes where it begins after a wait."""
+        return self.quota.share if self.quota is not None else 1.0
 
     @cached_property
     def speeds(self) -> tuple[float, ...]:

@@ -11,10 +11,12 @@ from itertools import pairwise
 import numpy as np
 
 from frostline_contract.operations import Kind, Operation
+from frostline_contract.plan import Placement
 from frostline_contract.schedule_figures import Timed, held_at_most, timed
 from frostline_contract.schedules import Schedule, schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.cost import CostModel, StepCost, contention_seconds, replica_micro_batches, step_cost
+from frostline_controller.planner.inputs import PlanInputs, replica_speeds
 
 MOST_OPERATIONS = 60_000
 """Of a step that is run on paper; a longer one is a long way from its fill, and the closed form serves."""
@@ -99,12 +101,15 @@ def paper_cost(
     speeds: list[float],
     slices: tuple[int, ...],
 ) -> StepCost:
-    """`step_cost`; where sequences are computed in cells, the waiting and the held activations are those of the step on paper."""
+    """`step_cost`; where sequences are computed in cells, the waiting and the held activations are those of the step on paper.
+
+    On paper work takes as long after a wait as it does in one go: workers with a quota (`planner.quota`) keep the closed form.
+    """
     closed = step_cost(model, stage_bounds, leaf_bounds, shape, schedule, speeds, slices)
     inputs, owners = model.inputs, shape.pp_rank_of_stage(np.arange(shape.num_stages))
     counts = replica_micro_batches(inputs, leaf_bounds)
     operations = 2 * shape.num_stages * max(counts) * max(1, len(slices))
-    if inputs.token_cells == 1 or shape.pp_degree == 1 or operations > MOST_OPERATIONS:
+    if inputs.token_cells == 1 or shape.pp_degree == 1 or operations > MOST_OPERATIONS or inputs.quota is not None:
         return closed
     slowest = max(range(shape.dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
     ends = np.zeros(shape.pp_degree)
@@ -122,3 +127,14 @@ def paper_cost(
     held = held_on_paper(model, stage_bounds, shape, schedule, slices, max(counts))
     peak = float((np.bincount(owners, fixed) + held).max()) + inputs.base_bytes
     return replace(closed, total_seconds=sum(parts.values()), parts=parts, peak_bytes=peak)
+
+
+def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
+    """The cost of a placement as it stands, e.g. the current one under a new freeze point.
+
+    Members that the inputs no longer name count with speed 1.
+    """
+    speeds = replica_speeds(inputs, placement.workers, placement.shape)
+    model = CostModel(inputs, placement.use_cache).of_depth(placement.shape.pp_degree)
+    bounds = (placement.stage_bounds, placement.leaf_bounds)
+    return paper_cost(model, *bounds, placement.shape, placement.schedule, speeds, placement.slices)

@@ -60,6 +60,7 @@ class FinishedRun:
                 name=profile.device,
                 kind="cpu" if profile.device == "cpu" else "gpu",
                 prefix_cost=profile.prefix_cost,
+                quota_period_seconds=profile.quota_period_seconds,
                 optimizer_bytes_per_second=1 / (profile.optimizer_seconds_per_byte or PlanInputs.optimizer_seconds_per_byte),
             ),
             link_between_nodes=LinkSection(**link.model_dump()),

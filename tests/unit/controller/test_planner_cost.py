@@ -8,10 +8,11 @@ import pytest
 from frostline_contract.plan import Placement
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import CacheProfile, LinkProfile
-from frostline_controller.planner.cost import CostModel, cache_seconds, placement_cost, step_cost
+from frostline_controller.planner.cost import CostModel, cache_seconds, step_cost
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed, exchange_bytes_factor, micro_batch_counts, tree_pieces
 from frostline_controller.planner.search import make_plan
+from frostline_controller.planner.step_on_paper import placement_cost
 from tests.unit.controller.planner_cases import inputs, unit
 
 FREE_LINK = LinkProfile(

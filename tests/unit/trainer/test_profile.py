@@ -76,3 +76,9 @@ def test_units_that_compute_cells_are_measured_cell_by_cell() -> None:
     assert all(len(unit.cell_forward_seconds) == len(unit.cell_backward_seconds) == 3 for unit in others)
     assert all(seconds > 0 for unit in others for seconds in (*unit.cell_forward_seconds, *unit.cell_backward_seconds))
     assert all(parameter.grad is None for unit in context.cut.units for parameter in unit.parameters())
+
+
+@pytest.mark.parametrize(("share", "threads", "processors"), [("null", 1, None), ("0.4", 1, 0.4), ("3", 2, 2.0), ("1.5", 2, 1.5)])
+def test_no_more_processors_compute_than_there_are_threads(share: str, threads: int, processors: float | None) -> None:
+    job = load_job(DIGITS_JOB, [f"placement.worker_cpus={share}", f"training.threads={threads}"])
+    assert profile.processors_of(job) == processors
