@@ -37,7 +37,7 @@ class PlacementSection(Section):
     slices: int | None = live(
         None,
         ge=1,
-        doc="Parts of a micro-batch that travel along a pipeline one behind the other, at most training.token_cells of them; null: one a cell.",
+        doc="Parts of a micro-batch that travel along a pipeline one behind the other, at most training.token_cells of them; null: the planner's choice.",
     )
     planner: Literal["optimal", "paper_greedy"] = live(
         "optimal", doc="paper_greedy: the paper's partitioner and compression rule."
