@@ -95,7 +95,9 @@ class RunContext:
         training = self.job.training
         chunk = f"loss in chunks of {training.loss_chunk_tokens} tokens" if training.loss_chunk_tokens else ""
         compiled = compiler_versions(self.device.type) if training.compile else ""
-        return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid))))
+        inner = training.tensor_tiles.inner
+        tiles = f"inner widths in {inner} tiles" if inner > 1 else ""
+        return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid), tiles)))
 
     @property
     def micro_batch_size(self) -> int:
