@@ -24,13 +24,12 @@ from frostline_trainer.sharded.state import parts_of
 from frostline_trainer.step.building import Builder, stage_settings
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import reduce_gradients
-from frostline_trainer.step.feed import BatchFeed
+from frostline_trainer.step.feed import BatchFeed, StepFeed
 from frostline_trainer.step.fence import wait_for_device
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.norms import gradient_norms, tell, unit_squares
 from frostline_trainer.step.optimizer import UnitOptimizer
 from frostline_trainer.step.stage import Stage, StageSettings
-from frostline_trainer.step.step_feed import StepFeed
 from frostline_trainer.step.tied import learning, stop_frozen_tie, sum_uses, tie_learns
 from frostline_trainer.step.unit_state import HOST, place_unit
 from frostline_trainer.step.weighing import Weighing
