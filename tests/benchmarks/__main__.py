@@ -34,15 +34,20 @@ BENCHMARKS = {
     "pipelining": "several_workers:pipelining",
     "keeping": "keeping:keeping",
     "audits": "audits:audits",
+    "tensor_tiles": "tensor_tiles:tensor_tiles",
     "reshape": "reshape:reshape",
     "recovery": "recovery:recovery",
     "joining": "joining:joining",
     "goodput": "goodput:goodput",
     "cache_read": "cache_read:cache_read",
     "frozen_epoch": "frozen_epoch:frozen_epoch",
+    "adapters": "adapters:adapters",
+    "sweep": "sweep:sweep",
     "memory": "memory:memory",
     "thousand_workers": "thousand_workers:thousand_workers",
     "plan_speed": "plan_speed:plan_speed",
+    "predicted": "predicted:predicted",
+    "slices": "slices:slices",
 }
 """In the order of the page: name -> module:function, each a function of Effort that returns a Report."""
 

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from tests.oracle.anatomy import Anatomy, anatomy_of
 from tests.oracle.cells import CellLoop
+from tests.oracle.tiles import InTiles
 
 IGNORED = -100
 
@@ -28,7 +29,7 @@ class Recipe:
     schedule; 0 takes the number of batches. reduction_leaves: a power of two, at most the number of micro-batches.
     untie_on_freeze: the head's matrix starts equal to the embedding's and learns on its own from the first step.
     mixed_bfloat16: forwards under torch's autocast, and each unit's output but the head's rounded to bfloat16. cells: bounds of
-    token cells, () for whole sequences.
+    token cells, () for whole sequences. inner_tiles: of the blocks' inner widths.
     """
 
     micro_batch_size: int
@@ -49,6 +50,7 @@ class Recipe:
     untie_on_freeze: bool = False
     mixed_bfloat16: bool = False
     cells: tuple[int, ...] = ()
+    inner_tiles: int = 1
 
 
 @dataclass
@@ -82,6 +84,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
     hooks = seed_dropout(anatomy, recipe.seed, position)
     if recipe.mixed_bfloat16:
         hooks += round_outputs(anatomy)
+    tiles = InTiles(anatomy, recipe.inner_tiles, seed_of) if recipe.inner_tiles > 1 else None
     optimizer = make_optimizer(anatomy, recipe)
     total_steps = recipe.total_steps or len(batches)
     trace = Trace()
@@ -93,7 +96,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
             position["step"] = step
             loss = accumulate(anatomy, batch, recipe, position, freeze_point)
             rate = scheduled_rate(recipe, step, total_steps)
-            unit_norms, norm = clip(anatomy, recipe.clip_norm)
+            unit_norms, norm = clip(anatomy, recipe.clip_norm, tiles)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.step()
@@ -103,7 +106,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
             trace.gradient_norms.append(norm)
             trace.unit_gradient_norms.append(unit_norms)
     finally:
-        for hook in hooks:
+        for hook in (*hooks, *([tiles] if tiles else [])):
             hook.remove()
     collect(anatomy, optimizer, trace)
     return trace
@@ -250,10 +253,11 @@ def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...]
     return terms[0] if len(terms) == 1 else sum(term / len(terms) for term in terms)
 
 
-def clip(anatomy: Anatomy, clip_norm: float | None) -> tuple[tuple[float, ...], float]:
+def clip(anatomy: Anatomy, clip_norm: float | None, tiles: InTiles | None = None) -> tuple[tuple[float, ...], float]:
     """Scale all gradients by min(1, c / (norm + 1e-6)). Returns each unit's L2 norm and the total, both before scaling.
 
-    Each tensor's norm is taken in float64 and squared; squares are added in parameter order, then in unit order.
+    Each tensor's norm is taken in float64 and squared, that of a tensor in tiles tile by tile; squares are added in parameter
+    order, then in unit order.
     """
     squares = []
     for unit in range(len(anatomy.units)):
@@ -262,8 +266,9 @@ def clip(anatomy: Anatomy, clip_norm: float | None) -> tuple[tuple[float, ...], 
             # A tied matrix counts once, in unit 0.
             copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
             if parameter.grad is not None and not copy_of_tied:
-                norm = torch.linalg.vector_norm(parameter.grad, dtype=torch.float64).item()
-                square += norm * norm
+                whole = [torch.linalg.vector_norm(parameter.grad, dtype=torch.float64).item()] if tiles is None else []
+                for norm in tiles.norms(parameter, parameter.grad) if tiles else whole:
+                    square += norm * norm
         squares.append(square)
     total = 0.0
     for value in squares:

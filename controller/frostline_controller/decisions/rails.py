@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from frostline_contract.job.freezing import RailsSection
-from frostline_controller.decisions.changes import changes, last_rollback
 from frostline_controller.decisions.guard import finite_reading, quarantined_from
 from frostline_controller.decisions.inputs import ROUNDING, FreezeInputs, blocks_frozen, freeze_point_of, not_finite
 from frostline_controller.decisions.registry import Policy
+from frostline_controller.decisions.surviving import changes, last_rollback
 
 
 class Clip(NamedTuple):

@@ -21,6 +21,7 @@ from frostline_contract.statistics import SizeProfiles, UnitProfile
 from frostline_controller.decisions.rails import deepest_freeze_point
 from frostline_controller.decisions.registry import find_policy
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import PlannedPlacement, make_plan
 
 NEAR = 0.03
@@ -116,6 +117,8 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
         base_bytes=most_communicator_bytes(len(members)) if on_gpus else 0,
+        quota=quota_of(job, first.quota_period_seconds),
+        optimizer_seconds_per_byte=first.optimizer_seconds_per_byte or PlanInputs.optimizer_seconds_per_byte,
     )
 
 

@@ -21,6 +21,7 @@ class PlacementSection(Section):
     workers_per_pod: int = fixed(1, ge=1, le=1024, doc="Workers an agent starts: one a GPU.")
     pp_degree: int | None = live(None, ge=1, doc="Pins the pipeline's depth for the whole run; null: the planner's choice.")
     dp_degree: int | None = live(None, ge=1, doc="Pins the number of replicas; null: the planner's choice.")
+    tp_degree: int = live(1, ge=1, doc="Workers that share the tiles of a block (training.tensor_tiles). Only 1 so far.")
     initial_pp_degree: int | None = fixed(
         None, ge=1, doc="The pipeline's depth at the start (the paper's K0); later the planner's choice."
     )
@@ -28,7 +29,10 @@ class PlacementSection(Section):
         "auto",
         doc="What carries activations and gradients. auto: nccl where each participant of a plan has a GPU of its own, else gloo; nccl: also where GPUs are shared, which NCCL then refuses or allows.",
     )
-    schedule: str = live("auto", doc="gpipe, 1f1b, interleaved_1f1b, an entry point's of frostline.schedules, or auto.")
+    schedule: str = live(
+        "auto",
+        doc="gpipe, 1f1b, interleaved_1f1b; without bubbles zb_h1, zb_h2 and, of two stages a rank in a V, zb_v, v_half, v_min; an entry point's of frostline.schedules; or auto (the first three).",
+    )
     virtual_stages: int = live(1, ge=1, le=8, doc="Stages a rank with interleaved_1f1b.")
     slices: int | None = live(
         None,
@@ -69,6 +73,8 @@ class PlacementSection(Section):
     def _consistent(self) -> "PlacementSection":
         if self.min_workers > self.workers:
             raise ValueError(f"min_workers {self.min_workers} exceeds workers {self.workers}; lower min_workers or raise workers")
+        if self.tp_degree > 1:
+            raise ValueError(f"tp_degree is {self.tp_degree}; one worker computes all tiles of a block so far: set it to 1")
         pinned = Mesh.of({"dp": self.dp_degree or 1, "pp": self.pp_degree or 1}).size
         if pinned > self.workers:
             raise ValueError(f"pp_degree x dp_degree = {pinned} exceeds workers {self.workers}; raise workers or lower a degree")

@@ -66,6 +66,11 @@ class Job(Section):
                 f"training.token_cells is {self.training.token_cells} and model.adapters is given; adapters compute whole sequences: "
                 "set token_cells to 1"
             )
+        if self.training.tensor_tiles.inner > 1 and self.model.adapters is not None:
+            raise ValueError(
+                f"training.tensor_tiles.inner is {self.training.tensor_tiles.inner} and model.adapters is given; adapters stand beside "
+                "whole matrices: set inner to 1"
+            )
         asked = {"placement.slices": self.placement.slices}
         asked |= {f"reshapes.{index}.slices": reshape.slices for index, reshape in enumerate(self.reshapes)}
         for name, slices in asked.items():

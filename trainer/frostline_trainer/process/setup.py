@@ -15,6 +15,8 @@ from frostline_trainer.families.adapters import parameters_added
 from frostline_trainer.families.base import CutModel, Family
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
+from frostline_trainer.prefix.own_tokens import own_tokens
+from frostline_trainer.prefix.padding_check import find_padding_dependence
 from frostline_trainer.prefix.prefix_probe import probe_prefix
 from frostline_trainer.prefix.tile_check import (
     find_address_dependence,
@@ -25,6 +27,7 @@ from frostline_trainer.prefix.tile_check import (
 from frostline_trainer.process.cell_check import check_cells
 from frostline_trainer.process.probe import run_probe
 from frostline_trainer.process.self_test import examine_gpu
+from frostline_trainer.process.tensor_tiles import install_tiles
 from frostline_trainer.step.context import RunContext, has_dropout
 from frostline_trainer.step.grid import grid_of
 from frostline_trainer.tasks import task_for
@@ -55,7 +58,7 @@ def unproven_context(job: Job, device: torch.device | None = None) -> RunContext
     data = load_data(job, decoders_of(job, device.type == "cpu"))
     family = family_named(job.model.family)
     cut = build_cut_model(job, data.sizes)  # in host memory: a plan says which units go to the device
-    return RunContext(
+    context = RunContext(
         job=job,
         data=data,
         task=task_for(job, data.sizes),
@@ -66,6 +69,8 @@ def unproven_context(job: Job, device: torch.device | None = None) -> RunContext
         unit_flops=unit_flops(family, cut, data.sizes, job),
         grid=grid_of(job, family, cut.model.config, data.sizes),
     )
+    install_tiles(context)
+    return context
 
 
 def draws_random_numbers(job: Job, cut: CutModel) -> bool:
@@ -83,7 +88,7 @@ def unit_flops(family: Family, cut: CutModel, sizes: DataSizes, job: Job) -> tup
 
 def check_tiles(context: RunContext) -> None:
     """Find out what frozen units compute here, and whether a sample's bits depend on its place in a tile, and on addresses, which
-    becomes a part of the probe."""
+    becomes a part of the probe; and whether anything depends on what padding holds, which says how much of a value is cached."""
     if not may_use_cache(context.job):
         return
     context.prefix_digest = probe_prefix(context)
@@ -96,6 +101,10 @@ def check_tiles(context: RunContext) -> None:
         context.probe_digest = hashlib.sha256(f"{context.probe_digest}|{context.place_dependence}".encode()).hexdigest()
         context.probe_detail += f"; {context.place_dependence}"
         log.warning("%s; one sample at a time costs %.2f x", context.place_dependence, context.sample_tile_cost)
+    if (own := own_tokens(context)) is not None:
+        context.padding_dependence = find_padding_dependence(context, own)
+    if context.padding_dependence:
+        log.warning("%s; cached values hold the padding as well", context.padding_dependence)
 
 
 def choose_device(job: Job) -> torch.device:

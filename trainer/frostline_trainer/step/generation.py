@@ -20,16 +20,16 @@ from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.replication.audited_step import Auditing
 from frostline_trainer.replication.audits import Audit, audit_is_due, audits_of
 from frostline_trainer.replication.buddies import Keeper, wards_stay_on_device
+from frostline_trainer.sharded.state import parts_of
 from frostline_trainer.step.building import Builder, stage_settings
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import reduce_gradients
-from frostline_trainer.step.feed import BatchFeed
+from frostline_trainer.step.feed import BatchFeed, StepFeed
 from frostline_trainer.step.fence import wait_for_device
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.norms import gradient_norms, tell, unit_squares
 from frostline_trainer.step.optimizer import UnitOptimizer
 from frostline_trainer.step.stage import Stage, StageSettings
-from frostline_trainer.step.step_feed import StepFeed
 from frostline_trainer.step.tied import learning, stop_frozen_tie, sum_uses, tie_learns
 from frostline_trainer.step.unit_state import HOST, place_unit
 from frostline_trainer.step.weighing import Weighing
@@ -285,14 +285,16 @@ class Generation:
         return total
 
     def _named_gradients(self) -> list[tuple[int, torch.Tensor]]:
-        """Each learning parameter's gradient with its unit; a tied matrix counts once, in unit 0."""
+        """Each learning parameter's gradient with its unit, tile by tile where tiles cut it; a tied matrix counts once, in
+        unit 0."""
         tied = self.context.cut.tied if self._tied_stages else None
         return [
-            (unit, parameter.grad)
+            (unit, part)
             for stage in self.stages.values()
-            for unit, _ in stage.trainable()
+            for unit, module in stage.trainable()
             for name, parameter in learning(self.context, self.freeze_point, unit)
             if parameter.grad is not None and not (tied and unit == self.context.num_units - 1 and name == tied[1])
+            for part in parts_of(module, name, parameter.grad)
         ]
 
     def _units(self) -> list[tuple[int, nn.Module]]:
