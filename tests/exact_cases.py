@@ -230,6 +230,7 @@ def oracle_trace(case: Case) -> Trace:
         untie_on_freeze=case.untie_on_freeze,
         mixed_bfloat16=case.dtype == "mixed_bfloat16",
         cells=(0, *accumulate(case.cells)) if isinstance(case.cells, tuple) else (),
+        state_ranges=case.state_ranges,
     )
     model = small_model(case.family, dtype, case.dropout, BLOCKS).to(case.device)
     if case.adapters:

@@ -28,7 +28,7 @@ class Recipe:
     schedule; 0 takes the number of batches. reduction_leaves: a power of two, at most the number of micro-batches.
     untie_on_freeze: the head's matrix starts equal to the embedding's and learns on its own from the first step.
     mixed_bfloat16: forwards under torch's autocast, and each unit's output but the head's rounded to bfloat16. cells: bounds of
-    token cells, () for whole sequences.
+    token cells, () for whole sequences. state_ranges: ranges of each unit's state, whose gradients have a norm each.
     """
 
     micro_batch_size: int
@@ -49,6 +49,7 @@ class Recipe:
     untie_on_freeze: bool = False
     mixed_bfloat16: bool = False
     cells: tuple[int, ...] = ()
+    state_ranges: int = 1
 
 
 @dataclass
@@ -93,7 +94,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
             position["step"] = step
             loss = accumulate(anatomy, batch, recipe, position, freeze_point)
             rate = scheduled_rate(recipe, step, total_steps)
-            unit_norms, norm = clip(anatomy, recipe.clip_norm)
+            unit_norms, norm = clip(anatomy, recipe.clip_norm, recipe.state_ranges)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.step()
@@ -250,21 +251,26 @@ def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...]
     return terms[0] if len(terms) == 1 else sum(term / len(terms) for term in terms)
 
 
-def clip(anatomy: Anatomy, clip_norm: float | None) -> tuple[tuple[float, ...], float]:
+def clip(anatomy: Anatomy, clip_norm: float | None, state_ranges: int = 1) -> tuple[tuple[float, ...], float]:
     """Scale all gradients by min(1, c / (norm + 1e-6)). Returns each unit's L2 norm and the total, both before scaling.
 
-    Each tensor's norm is taken in float64 and squared; squares are added in parameter order, then in unit order.
+    Each tensor's norm is taken in float64 and squared; squares are added in parameter order, then in unit order. Of a unit in
+    several ranges each range's are added first, of the part of each tensor that lies in it.
     """
     squares = []
     for unit in range(len(anatomy.units)):
-        square = 0.0
-        for parameter in anatomy.parameters(unit):
-            # A tied matrix counts once, in unit 0.
-            copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
-            if parameter.grad is not None and not copy_of_tied:
-                norm = torch.linalg.vector_norm(parameter.grad, dtype=torch.float64).item()
-                square += norm * norm
-        squares.append(square)
+        total = 0.0
+        for inside in ranges_of([parameter.numel() for parameter in anatomy.parameters(unit)], state_ranges):
+            square = 0.0
+            for parameter, (low, high) in zip(anatomy.parameters(unit), inside, strict=True):
+                # A tied matrix counts once, in unit 0.
+                copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
+                if parameter.grad is not None and not copy_of_tied and low < high:
+                    part = parameter.grad if state_ranges == 1 else parameter.grad.flatten()[low:high]
+                    norm = torch.linalg.vector_norm(part, dtype=torch.float64).item()
+                    square += norm * norm
+            total += square
+        squares.append(total)
     total = 0.0
     for value in squares:
         total += value
@@ -275,6 +281,23 @@ def clip(anatomy: Anatomy, clip_norm: float | None) -> tuple[tuple[float, ...], 
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
     return tuple(math.sqrt(square) for square in squares), norm
+
+
+def ranges_of(sizes: list[int], state_ranges: int) -> list[list[tuple[int, int]]]:
+    """For each range of a unit's state the elements [low, high) of every tensor in it.
+
+    Tensors lie one behind the other, each from a multiple of 64 elements on, and ranges end at such multiples.
+    """
+    blocks = [-(-size // 64) for size in sizes]
+    edges = [number * sum(blocks) // state_ranges for number in range(state_ranges + 1)]
+    found = []
+    for first, end in zip(edges, edges[1:], strict=False):
+        inside, before = [], 0
+        for size, count in zip(sizes, blocks, strict=True):
+            inside.append(tuple(min(max(edge - before, 0) * 64, size) for edge in (first, end)))
+            before += count
+        found.append(inside)
+    return found
 
 
 def scheduled_rate(recipe: Recipe, accepted_step: int, total_steps: int) -> float:

@@ -45,7 +45,7 @@ def profile_units(context: RunContext, clock: Callable[[], float] = time.perf_co
     measured: dict[int, UnitProfile] = {}
     for index, first in enumerate(first_of_its_kind(context.cut.units)):
         if index == first:
-            with lent_to(context.device, index, context.cut.units[index], context.moments):
+            with lent_to(context.device, context.pieces.of_unit(index), context.cut.units[index], context.moments):
                 measured[index] = measuring.measure(index)
     return WorkerProfile(
         micro_batch_size=context.micro_batch_size,

@@ -8,6 +8,7 @@ from frostline_contract.job.section import SECONDS_MAX, Section, fixed, live
 from frostline_contract.mesh import Mesh
 from frostline_contract.phases import FAULT_PHASES, ControllerPhase, Phase
 from frostline_contract.shard_address import parse_shard_address
+from frostline_contract.sharding import NONE, Shard
 
 
 class PlacementSection(Section):
@@ -34,6 +35,11 @@ class PlacementSection(Section):
         None,
         ge=1,
         doc="Parts of a micro-batch that travel along a pipeline one behind the other, at most training.token_cells of them; null: one a cell.",
+    )
+    shard: Shard = live(
+        NONE,
+        later=True,
+        doc="How replicas share the state of a stage out. none: each owns all of it. step: each owns its ranges (training.state_ranges): optimizer moments, sum of gradients and update are of one replica, and weights are gathered before each step (what others call ZeRO-1 and ZeRO-2). No bit of any result changes; exact numerics only, and not with adapters.",
     )
     planner: Literal["optimal", "paper_greedy"] = live(
         "optimal", doc="paper_greedy: the paper's partitioner and compression rule."
@@ -157,6 +163,7 @@ class ScheduledReshape(Section):
     schedule: str = fixed("1f1b", doc="Schedule.")
     virtual_stages: int = fixed(1, ge=1, doc="Stages a rank.")
     slices: int | None = fixed(None, ge=1, doc="As placement.slices; null: as there.")
+    shard: Shard | None = fixed(None, later=True, doc="As placement.shard; null: as there.")
 
     @property
     def degrees(self) -> dict[str, int]:
