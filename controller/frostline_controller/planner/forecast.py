@@ -210,6 +210,7 @@ def plan_inputs(
         base_bytes=most_communicator_bytes(devices) if hardware.name == "gpu" and job.placement.backend != "gloo" else 0,
         token_cells=job.training.num_cells,
         never_learnt=min(freeze_point, initial),
+        state_ranges=job.training.state_ranges,
     )
 
 
