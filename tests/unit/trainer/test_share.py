@@ -40,17 +40,18 @@ def test_shares_are_the_trees_sum_and_cost_no_byte_more(replicas: int, leaves: i
         store = server if index == 0 else connect_store("127.0.0.1", port, SECONDS)
         group: Any = Group(store, "flat", index, replicas, "gloo", SECONDS)
         whole, parts = (Carried(group, list(range(replicas))) for _ in range(2))
-        buffers, totals, shared, own = filled(values, 0, 0, leaves, replicas), [], [], shares[index]
-        buffers.reserve(replicas * max(share.length for share in shares))
+        buffers, apart = (filled(values, 0, 0, leaves, replicas) for _ in range(2))
+        totals, shared, own = [], [], shares[index]
+        apart.reserve(replicas * max(share.length for share in shares))
         for _ in range(2):
             fill(buffers, values, *dealt[index], leaves)
             total = reduce_gradients(buffers, whole, bounds, leaves, exact=True)  # type: ignore[arg-type]
             totals.append(total[:LENGTH].clone())
             buffers.release(total)
-            fill(buffers, values, *dealt[index], leaves)
-            total = scatter_gradients(buffers, parts, bounds, leaves, shares)  # type: ignore[arg-type]
+            fill(apart, values, *dealt[index], leaves)
+            total = scatter_gradients(apart, parts, bounds, leaves, shares)  # type: ignore[arg-type]
             shared.append(torch.cat([own.view(total, *run) for run in own.runs]))
-            buffers.release(total)
+            apart.release(total)
             if even:  # the weights that are gathered in place of sums
                 parts.all_gather(torch.empty(replicas * own.length), torch.empty(own.length))
         group.close()
