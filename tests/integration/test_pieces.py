@@ -106,15 +106,14 @@ def test_a_checkpoint_of_pieces_resumes_in_another_shape(ranges: int, warm_worke
 Alone = Callable[[int], Outcome]
 
 
+def lone_outcomes(pool: WarmWorkers, folders: pytest.TempPathFactory) -> Alone:
+    """By number of ranges the run that nothing befell, on one worker."""
+    return cache(lambda ranges: run_with_faults(pool, folders.mktemp("alone"), [Layout(1, 1)], case=cut(ranges, CASE)))
+
+
 @pytest.fixture(scope="module")
 def alone(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -> Alone:
-    """By number of ranges the run that nothing befell, on one worker."""
-
-    @cache
-    def run(ranges: int) -> Outcome:
-        return run_with_faults(warm_workers, tmp_path_factory.mktemp("alone"), [Layout(1, 1)], case=cut(ranges, CASE))
-
-    return run
+    return lone_outcomes(warm_workers, tmp_path_factory)
 
 
 def assert_same_weights(ended: Outcome, by_ranges: Alone, ranges: int) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from frostline_controller.recovery.facts import GoBack, GoOn
 from tests.engine_member import Run
 from tests.exact_cases import NUM_UNITS, Case
 from tests.hand_made_plans import Layout, Segment, run_series
 from tests.integration.test_buddies import check_copies
 from tests.integration.test_exactness import differences
-from tests.integration.test_pieces import whole
+from tests.integration.test_pieces import Alone, assert_same_weights, cut, lone_outcomes, whole
+from tests.integration.test_recovery_moves import CASE, NODES, kill, run_with_faults
 from tests.integration.test_reshape_moves import lone_run, losses_of
 from tests.warm_workers import WarmWorkers
 
@@ -92,3 +94,42 @@ def test_a_replica_holds_its_part_of_the_moments(warm_workers: WarmWorkers) -> N
     assert alone <= sum(of_each) < 1.01 * alone
     assert max(of_each) < 1.05 * alone / 4
     assert held_moments(run_series(warm_workers, case, [Segment(Layout(1, 4), 1)], score=False)) == [sum(of_each)] * 4
+
+
+# ---- failures, by real workers
+
+
+@pytest.fixture(scope="module")
+def alone(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    return lone_outcomes(warm_workers, tmp_path_factory)
+
+
+@pytest.mark.parametrize("phase", ["norms", "seen"], ids=["before the vote", "after the vote"])
+def test_the_end_of_an_owner_costs_no_step_where_its_buddy_is(
+    phase: str, alone: Alone, warm_workers: WarmWorkers, tmp_path: Path
+) -> None:
+    """Nobody else has its moments and its part of the step's gradients."""
+    layouts = (sharded(2, 2), sharded(1, 3))
+    ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 8, phase)], cut(3, CASE), nodes=NODES, dying=range(4))
+    assert [type(one) for one in ended.run.answers] == [GoOn]
+    assert_same_weights(ended, alone, 3)
+
+
+@pytest.mark.parametrize("kind", ["late_commit", "tear"])
+def test_a_share_is_committed_late_and_comes_back_where_it_was_torn(
+    kind: str, alone: Alone, warm_workers: WarmWorkers, tmp_path: Path
+) -> None:
+    faults = [{"kind": kind, "step": 5, "worker": 1}]
+    ended = run_with_faults(warm_workers, tmp_path, [sharded(1, 3)], faults, cut(3, CASE), nodes=NODES[:3])
+    assert [type(one) for one in ended.run.answers] == [GoOn]
+    assert_same_weights(ended, alone, 3)
+
+
+def test_without_a_buddy_the_end_of_an_owner_takes_the_run_back(alone: Alone, warm_workers: WarmWorkers, tmp_path: Path) -> None:
+    """Other replicas have its weights, which are a copy and no state: the checkpoint of step 4, written in shares."""
+    layouts = (sharded(1, 3), Layout(1, 2))
+    ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 7, "schedule")], cut(3, CASE), dying=range(3))
+    (answer,) = ended.run.answers
+    assert isinstance(answer, GoBack)
+    assert list(answer.missing) == [3 * unit + 1 for unit in range(NUM_UNITS)], "the range of the replica that ended"
+    assert_same_weights(ended, alone, 3)

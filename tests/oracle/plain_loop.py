@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from tests.oracle.anatomy import Anatomy, anatomy_of
 from tests.oracle.cells import CellLoop
+from tests.oracle.ranges import ranges_of
 
 IGNORED = -100
 
@@ -281,23 +282,6 @@ def clip(anatomy: Anatomy, clip_norm: float | None, state_ranges: int = 1) -> tu
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
     return tuple(math.sqrt(square) for square in squares), norm
-
-
-def ranges_of(sizes: list[int], state_ranges: int) -> list[list[tuple[int, int]]]:
-    """For each range of a unit's state the elements [low, high) of every tensor in it.
-
-    Tensors lie one behind the other, each from a multiple of 64 elements on, and ranges end at such multiples.
-    """
-    blocks = [-(-size // 64) for size in sizes]
-    edges = [number * sum(blocks) // state_ranges for number in range(state_ranges + 1)]
-    found = []
-    for first, end in zip(edges, edges[1:], strict=False):
-        inside, before = [], 0
-        for size, count in zip(sizes, blocks, strict=True):
-            inside.append(tuple(min(max(edge - before, 0) * 64, size) for edge in (first, end)))
-            before += count
-        found.append(inside)
-    return found
 
 
 def scheduled_rate(recipe: Recipe, accepted_step: int, total_steps: int) -> float:
