@@ -43,7 +43,7 @@ def whole(runs: list[Run]) -> dict[int, dict[str, str]]:
 
 @pytest.mark.parametrize("ranges", [2, 3])
 @pytest.mark.parametrize("layout", SHAPES, ids=str)
-def test_a_shape_has_the_weights_of_one_piece_a_unit(layout: Layout, ranges: int, warm_workers: WarmWorkers) -> None:
+def test_a_shape_has_the_bits_of_one_worker(layout: Layout, ranges: int, warm_workers: WarmWorkers) -> None:
     alone = lone_run(warm_workers, cut(ranges))
     domains = tuple(range(len(layout.numbers))) if layout.dp_degree == 1 else ()
     runs = run_series(warm_workers, cut(ranges), [Segment(layout, PLAIN.steps, domains=domains)])

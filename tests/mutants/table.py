@@ -5,6 +5,7 @@ from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
 EXACT = ("tests/integration/test_exactness.py", "-m", "not wide")
+SHARED = ("tests/integration/test_sharding.py", "-k", "oracles")
 RESHAPE = ("tests/integration/test_reshape_moves.py", "-k", "journey or moments")
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -28,7 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "step/generation.py",
-                "        self.optimizer.step(learning_rate)\n",
+                "        self.optimizer.step(learning_rate, self.reduction.gradients(gradients.totals))\n",
                 "        self.optimizer.step(learning_rate)\n        self.optimizer.step(learning_rate)\n",
             ),
         ),
@@ -109,15 +110,39 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "wrong-range",
-        "a piece's moments are written at the beginning of the parameter, wherever the piece lies",
+        "a piece's weights are written at the beginning of the parameter, wherever the piece lies",
         (
             Edit(
                 TRAINER + "step/unit_state.py",
-                "whole.view(-1)[part.low : part.high].copy_(tensor)",
-                "whole.view(-1)[: part.high - part.low].copy_(tensor)",
+                "own = {part.name: weights[part.name].view(-1)[part.low : part.high] for part in parts}",
+                "own = {part.name: weights[part.name].view(-1)[: part.high - part.low] for part in parts}",
             ),
         ),
         ("tests/unit/trainer/test_piece_state.py",),
+    ),
+    Mutant(
+        "stale-copies",
+        "a replica computes with what it had of the others' weights a step before",
+        (
+            Edit(
+                TRAINER + "step/reduction.py",
+                "            self.sharing.stale = True\n",
+                "            self.sharing.stale = False\n",
+            ),
+        ),
+        SHARED,
+    ),
+    Mutant(
+        "uncounted-share",
+        "only the first replica tells the vote of its share's norm",
+        (
+            Edit(
+                TRAINER + "step/reduction.py",
+                "        given = self.gradients(totals)\n",
+                "        given = {} if self._groups.replicas.index else self.gradients(totals)\n",
+            ),
+        ),
+        SHARED,
     ),
     Mutant(
         "local-count",

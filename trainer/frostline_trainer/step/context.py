@@ -91,7 +91,8 @@ class RunContext:
         training = self.job.training
         chunk = f"loss in chunks of {training.loss_chunk_tokens} tokens" if training.loss_chunk_tokens else ""
         compiled = compiler_versions(self.device.type) if training.compile else ""
-        return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid))))
+        norms = f"norms of {training.state_ranges} ranges a unit" if training.state_ranges > 1 else ""
+        return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid), norms)))
 
     @property
     def micro_batch_size(self) -> int:
