@@ -127,11 +127,12 @@ class Keeper:
         if factor < 1.0:
             for item in self.incoming:
                 item.gradient.mul_(factor)
-        device = self._context.device
+        table, device = self._context.pieces, self._context.device
+        parts = {key: part for item in self.incoming for key, part in item.parts.items()}
         for wards, optimizer in self._optimizers:
             with on_device(self._context, wards):
-                parts = {key: part.to(device) for item in self.incoming for key, part in item.parts.items()}
-                optimizer.step(learning_rate, parts if self._sharded else None)
+                here = {key: part.to(device) for key, part in parts.items() if table.unit_of(key[0]) in wards}
+                optimizer.step(learning_rate, here if self._sharded else None)
 
     def drop(self) -> None:
         """The step is over."""
