@@ -16,7 +16,7 @@ from frostline_trainer.checkpoints.restoring import restore_pieces
 from frostline_trainer.checkpoints.saving import Saving
 from frostline_trainer.generations.entering import Entered
 from frostline_trainer.generations.groups import Groups
-from frostline_trainer.generations.moves import give_up, move_pieces
+from frostline_trainer.generations.moves import move_pieces, release_unneeded
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.digests import world_digest
 from frostline_trainer.step.evaluation import evaluate
@@ -131,7 +131,7 @@ def enter(context: RunContext, case: Case, plan: Plan, worker_id: str, step: int
         assert plan.base is not None
         tag = StateTag(lineage=plan.lineage, step=step, generation=plan.base)
         run.moved_bytes += move_pieces(context, plan, worker_id, groups.moving, tag)
-        give_up(context, plan, worker_id)
+        release_unneeded(context, plan, worker_id)
     elif plan.start == "checkpoint":
         folder = Path(checkpoint_root) / plan.checkpoint_path
         manifest = read_manifest(folder)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+from docstrings import Classes, check_docstrings
 from one_home import check_homes
 
 FILE_LINES_MAX = 320
@@ -43,13 +44,17 @@ def main(folders: list[str]) -> int:
         print("usage: house_rules.py FOLDER...", file=sys.stderr)
         return 2
     files = [file for folder in folders for file in sorted(Path(folder).rglob("*.py")) if _is_ours(file)]
-    faults = [f"{file}:{line}: {text}" for file in files for line, text in check(file, file.read_text(encoding="utf-8"))]
+    classes = Classes()
+    for file in files:
+        if _is_production(file):
+            classes.add(ast.parse(file.read_text(encoding="utf-8"), str(file)))
+    faults = [f"{file}:{line}: {text}" for file in files for line, text in check(file, file.read_text(encoding="utf-8"), classes)]
     print("\n".join(faults) if faults else f"house rules: {len(files)} files, no fault")
     return 1 if faults else 0
 
 
-def check(file: Path, source: str) -> list[Fault]:
-    """The faults of one file, as (line, text)."""
+def check(file: Path, source: str, classes: Classes | None = None) -> list[Fault]:
+    """The faults of one file, as (line, text). classes: of all production code; None: the file's own alone."""
     lines = source.splitlines()
     tree = ast.parse(source, str(file))
     faults = [
@@ -59,8 +64,11 @@ def check(file: Path, source: str) -> list[Fault]:
         *_bare_rank(file, tree),
         *_open_coded_rank(file, tree),
     ]
-    if any(part.startswith("frostline_") for part in file.parts[:-1]):
-        faults += [*check_homes(file, tree), *_parameters_first(tree)]
+    if _is_production(file):
+        if classes is None:
+            classes = Classes()
+            classes.add(tree)
+        faults += [*check_homes(file, tree), *_parameters_first(tree), *check_docstrings(tree, classes)]
     if len(lines) > FILE_LINES_MAX:
         faults.append((len(lines), f"{len(lines)} lines; a file holds one idea in about 300"))
     if file.stem in VAGUE_MODULES:
@@ -79,6 +87,10 @@ def _parameters_first(tree: ast.AST) -> Iterator[Fault]:
             text = ast.get_docstring(node) or ""
             if PARAMETER.match(text):
                 yield node.lineno, f"{node.name}'s docstring begins with a parameter; say first what it is, with the field's noun"
+
+
+def _is_production(file: Path) -> bool:
+    return any(part.startswith("frostline_") for part in file.parts[:-1])
 
 
 def _is_ours(file: Path) -> bool:

@@ -28,9 +28,11 @@ class Known:
     succeeded_by: bytes | None = None
 
     def in_use(self, now: float) -> bool:
+        """Whether a lease still holds, or it was promised to be kept until a later moment than `now`."""
         return now < max([self.kept_until, *self.leases.values()])
 
     def last_use(self) -> float:
+        """When its last lease or promise ends, or has ended."""
         return max([self.kept_until, *self.leases.values()])
 
 
@@ -46,6 +48,7 @@ class Boundaries:
         self._known: dict[bytes, Known] = {}
 
     def known(self, identity: CacheIdentity) -> Known | None:
+        """What is known of an identity; None before the first call that names it."""
         return self._known.get(identity.namespace())
 
     def admit(self, identity: CacheIdentity, samples: int, value_bytes: int, usable: int, now: float) -> Admission:
@@ -79,6 +82,7 @@ class Boundaries:
         entry.kept_until = 0.0
 
     def namespaces(self) -> set[bytes]:
+        """Namespaces of all known identities: keys of others may be swept."""
         return set(self._known)
 
     def sweepable(self, now: float, used: int, usable: int) -> dict[bytes, str]:

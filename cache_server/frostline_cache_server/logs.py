@@ -12,6 +12,7 @@ class JsonLines(logging.Formatter):
     """What was logged, with the fields given as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """One line of JSON: time in UTC, level, service, event, and the fields."""
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
@@ -25,6 +26,7 @@ class JsonLines(logging.Formatter):
 
 
 def set_up_logs(level: str) -> None:
+    """Log everything from `level` on to standard error, one JSON object a line."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

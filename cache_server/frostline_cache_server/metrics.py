@@ -21,6 +21,7 @@ class CacheMetrics:
         self._totals, self._shards, self._limit_bytes = totals, shards, limit_bytes
 
     def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment, as prometheus_client asks for them at each scrape."""
         for name, total in dict(self._totals).items():
             shown = UNITS.get(name, name)
             yield CounterMetricFamily(f"frostline_cache_{shown}", f"Workers' {name.replace('_', ' ')} so far.", total)
@@ -33,6 +34,7 @@ class CacheMetrics:
 
 
 def registry_of(totals: Mapping[str, float], shards: ShardMap, limit_bytes: int) -> CollectorRegistry:
+    """A registry with the cache server's metrics alone."""
     registry = CollectorRegistry()
     registry.register(CacheMetrics(totals, shards, limit_bytes))
     return registry

@@ -49,11 +49,13 @@ class ShardMap:
         await asyncio.gather(*(self._refresh(shard) for shard in self.shards))
 
     async def close(self) -> None:
+        """Close the connections to all shards."""
         for shard in self.shards:
             await shard.client.aclose()
 
     @property
     def memory_used(self) -> int:
+        """Bytes that Redis uses in all shards that answer."""
         return sum(shard.memory_used for shard in self.shards if shard.up)
 
     @property
@@ -64,6 +66,7 @@ class ShardMap:
 
     @property
     def values(self) -> int:
+        """Keys stored in all shards that answer."""
         return sum(shard.values for shard in self.shards if shard.up)
 
     async def namespaces(self, keys_per_second: float) -> AsyncIterator[tuple[ShardState, dict[bytes, list[bytes]]]]:

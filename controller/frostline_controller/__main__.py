@@ -34,6 +34,7 @@ log = logging.getLogger("frostline_controller")
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
+    """The options of one controller. Exits with 2 for others, as argparse does."""
     parser = argparse.ArgumentParser(prog="python -m frostline_controller", description="The controller of one run.")
     parser.add_argument("--run-dir", required=True, type=Path, help="folder of the run; holds job.yaml and tokens.json")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
@@ -83,6 +84,7 @@ async def serve(options: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Control one run until it is told to stop. Returns the exit status: 2 for a job or folder that cannot be."""
     logging.basicConfig(format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s", stream=sys.stderr)
     options = arguments(sys.argv[1:] if argv is None else argv)
     try:

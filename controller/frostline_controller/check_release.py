@@ -24,12 +24,14 @@ LIVES_SECONDS = 30
 
 
 def controller_answers(address: str, token: str) -> str:
+    """What the controller says of the run, in words. Raises grpc.RpcError."""
     with open_channel(address, token) as channel:
         status = control_pb2_grpc.ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=CALL_SECONDS)
     return f"run {status.name} is {status.state or 'waiting'}, step {status.step}"
 
 
 def strangers_are_refused(address: str) -> str:
+    """In words that a call without a token is refused. Raises RuntimeError where it is answered, grpc.RpcError."""
     with open_channel(address, "") as channel:
         try:
             control_pb2_grpc.ControlStub(channel).Status(control_pb2.StatusRequest(), timeout=CALL_SECONDS)
@@ -74,6 +76,7 @@ def try_until_well(name: str, check: Callable[[], str], deadline: float) -> bool
 
 
 def main() -> int:
+    """Check the release, all of it, trying again for PATIENCE_SECONDS. Returns the exit status."""
     controller, token = os.environ.get("FROSTLINE_CONTROLLER", ""), os.environ.get("FROSTLINE_TOKEN", "")
     cache = os.environ.get("FROSTLINE_CACHE", "")
     if not controller or not token:

@@ -53,6 +53,7 @@ class Command:
 
     @property
     def running(self) -> bool:
+        """Whether the process has not ended."""
         return self._process.poll() is None
 
     def interrupt(self) -> None:

@@ -89,6 +89,7 @@ class OnlyLeading:
         self._callers, self._lease = callers, lease
 
     async def identify(self, token: str) -> Caller | None:
+        """The role that a token stands for. Raises NotLeading once another controller may lead."""
         caller = await self._callers.identify(token)
         if not self._lease.leads():
             raise NotLeading("this controller leads no more; another one will answer")
@@ -204,6 +205,7 @@ def known_callers(settings: Settings, backend: KubernetesBackend) -> ProjectedTo
 
 
 def trainer_selector(release: str) -> str:
+    """The labels of a release's trainer pods, as the API server's label selector."""
     return f"app.kubernetes.io/name=frostline,app.kubernetes.io/instance={release},app.kubernetes.io/component=trainer"
 
 
@@ -213,6 +215,7 @@ def leave_at_once() -> None:
 
 
 def main() -> int:
+    """Wait for the Lease, lead, and end. Returns the exit status: 2 for a job that cannot be, 1 for anything else."""
     logging.basicConfig(
         level="INFO", format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s", stream=sys.stderr
     )

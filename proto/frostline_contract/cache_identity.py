@@ -77,6 +77,7 @@ def chunk_sizes(value_bytes: int) -> list[int]:
 
 @lru_cache(maxsize=64)
 def shape_digest(shape: tuple[int, ...]) -> bytes:
+    """8 bytes that stand for a value's shape in its header, so that a value of another shape is no hit."""
     return hashlib.blake2b(repr(tuple(shape)).encode(), digest_size=8).digest()
 
 

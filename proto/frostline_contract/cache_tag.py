@@ -28,9 +28,14 @@ class Tags(Protocol):
 
     fault: str
 
-    def make(self, key: bytes, head: bytes, payload: Buffer) -> bytes: ...
+    def make(self, key: bytes, head: bytes, payload: Buffer) -> bytes:
+        """The NONCE_BYTES + TAG_BYTES for a value of this key.
 
-    def holds(self, tag: bytes, key: bytes, head: bytes, payload: Buffer) -> bool: ...
+        head: the value's header without the tag. payload: its coded activation.
+        """
+
+    def holds(self, tag: bytes, key: bytes, head: bytes, payload: Buffer) -> bool:
+        """Whether `tag` is that of this key, header and payload; a value whose tag does not hold is a miss."""
 
 
 class Checksums:
@@ -42,11 +47,13 @@ class Checksums:
     fault = "checksum differs"
 
     def make(self, key: bytes, head: bytes, payload: Buffer) -> bytes:
+        """A nonce of zeros and the checksum; equal values of one key have equal tags."""
         digest = xxhash.xxh3_128(head, xxhash.xxh3_64_intdigest(key))
         digest.update(payload)
         return bytes(NONCE_BYTES) + digest.digest()
 
     def holds(self, tag: bytes, key: bytes, head: bytes, payload: Buffer) -> bool:
+        """Whether the checksum is that of this key, header and payload."""
         return tag == self.make(key, head, payload)
 
 
@@ -61,10 +68,12 @@ class Signatures:
         self._cipher = AESGCM(hashlib.blake2b(secret.encode(), digest_size=32, person=b"frostline cache").digest())
 
     def make(self, key: bytes, head: bytes, payload: Buffer) -> bytes:
+        """A random nonce and the GMAC under it: no two calls make the same tag."""
         nonce = os.urandom(NONCE_BYTES)
         return nonce + self._tag(nonce, key, head, payload)
 
     def holds(self, tag: bytes, key: bytes, head: bytes, payload: Buffer) -> bool:
+        """Whether the GMAC is that of this key, header and payload, compared in constant time."""
         nonce = tag[:NONCE_BYTES]
         return hmac.compare_digest(tag[NONCE_BYTES:], self._tag(nonce, key, head, payload))
 

@@ -43,12 +43,18 @@ class RunEpoch(Frozen):
         return f"{EPOCHS_FOLDER}/{self.version}.json"
 
     def text(self) -> str:
+        """The version as its file has it: indented JSON."""
         return self.model_dump_json(by_alias=True, indent=1)
 
     def raised(self, run_epoch: int, start_from: str, plan: str) -> "RunEpoch":
+        """The next version, in which a new run epoch begins and no result is set.
+
+        start_from: the checkpoint it begins from, "" for the initial weights. plan: the generation whose plan raises it.
+        """
         return RunEpoch(version=self.version + 1, run_epoch=run_epoch, start_from=start_from, plan=plan)
 
     def with_result(self, result: Mapping[str, Any] | None) -> "RunEpoch":
+        """The next version of the same run epoch, with what the run ended with; None takes a result back."""
         return self.model_copy(update={"version": self.version + 1, "result": result})
 
 
@@ -61,6 +67,7 @@ class FoundCheckpoint(Frozen):
 
     @property
     def place(self) -> tuple[int, int]:
+        """(lineage, step), by which checkpoints are ordered."""
         return self.lineage, self.step
 
     @property

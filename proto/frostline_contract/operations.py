@@ -23,9 +23,9 @@ class Kind(StrEnum):
 
 COMPUTING = frozenset((Kind.FORWARD, Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT))
 """Kinds that a schedule may consist of."""
-LEADING_UP = frozenset((Kind.BACKWARD, Kind.INPUT_GRADIENT))
+GIVES_INPUT_GRADIENT = frozenset((Kind.BACKWARD, Kind.INPUT_GRADIENT))
 """Kinds after which the stage before has its gradient."""
-CLOSING = frozenset((Kind.BACKWARD, Kind.WEIGHT_GRADIENT))
+GIVES_WEIGHT_GRADIENT = frozenset((Kind.BACKWARD, Kind.WEIGHT_GRADIENT))
 """Kinds after which a micro-batch's activations are free and its gradients are in the sum."""
 
 
@@ -61,6 +61,6 @@ def input_of(operation: Operation, last_stage: int) -> tuple[object, ...] | None
     """(whether a forward, stage, micro-batch, slice) of what another stage computes for this operation; None for nothing."""
     if operation.kind is Kind.FORWARD and operation.stage > 0:
         return (True, operation.stage - 1, *operation[2:])
-    if operation.kind in LEADING_UP and operation.stage < last_stage:
+    if operation.kind in GIVES_INPUT_GRADIENT and operation.stage < last_stage:
         return (False, operation.stage + 1, *operation[2:])
     return None

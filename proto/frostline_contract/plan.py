@@ -20,13 +20,9 @@ from frostline_contract.state_tag import GenerationId as GenerationId
 from frostline_contract.state_tag import SeenVote as SeenVote
 from frostline_contract.state_tag import StateTag as StateTag
 
-CHECKPOINT = "checkpoint"
-FRESH = "fresh"
-CONTINUE = "continue"
-SURVIVORS = "survivors"
+FRESH, CONTINUE, CHECKPOINT, SURVIVORS = "fresh", "continue", "checkpoint", "survivors"
 
-MICRO_BATCH = "micro_batch"
-SAMPLE = "sample"
+MICRO_BATCH, SAMPLE = "micro_batch", "sample"
 PrefixTile = Literal["micro_batch", "sample"]
 """How many samples the frozen prefix computes together: a micro-batch, or one. It is numerics, and constant over a run."""
 
@@ -60,9 +56,11 @@ class Placement(Shaped):
 
     @cached_property
     def shape(self) -> ParallelShape:
+        """The degrees with the stages that each pipeline rank has."""
         return ParallelShape.of(self.degrees, self.virtual_stages)
 
     def units_of_stage(self, stage: int) -> range:
+        """The consecutive units of a stage, by stage number."""
         return range(self.stage_bounds[stage], self.stage_bounds[stage + 1])
 
     @cached_property
@@ -111,6 +109,7 @@ class Placement(Shaped):
         return self.shard != NONE and self.dp_degree > 1
 
     def leaves_of(self, dp_rank: int) -> range:
+        """The consecutive leaves of the summation tree that a replica computes."""
         return range(self.leaf_bounds[dp_rank], self.leaf_bounds[dp_rank + 1])
 
     def owners(self, unit: int) -> list[str]:

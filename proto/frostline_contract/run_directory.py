@@ -70,6 +70,7 @@ class RunDirectory:
         return {key: value for key, value in read_json(self.facts).items() if key != "version"}
 
     def write_facts(self, facts: dict[str, Any]) -> None:
+        """Write run.json with the schema's version, whole and to the disk."""
         replace_durably(self.facts, json.dumps({"version": SCHEMA_VERSION, **facts}, indent=1) + "\n")
 
     def read_job_values(self) -> dict[str, Any]:

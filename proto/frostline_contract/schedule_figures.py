@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from frostline_contract.operations import CLOSING, Kind, Operation, input_of
+from frostline_contract.operations import GIVES_WEIGHT_GRADIENT, Kind, Operation, input_of
 
 InFlight = Callable[[int, int, int, int], int]
 """(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations one stage of the rank holds at once."""
@@ -60,7 +60,7 @@ def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: 
         if operation.kind is Kind.FORWARD:
             of_stage.add(operation.micro_batch)
             most = max(most, len(of_stage))
-        elif operation.kind in CLOSING:
+        elif operation.kind in GIVES_WEIGHT_GRADIENT:
             of_stage.discard(operation.micro_batch)
     return most
 

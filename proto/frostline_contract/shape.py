@@ -44,6 +44,7 @@ class ParallelShape:
 
     @cached_property
     def mesh(self) -> Mesh:
+        """The mesh of all four axes; an axis that is not used has degree 1."""
         return Mesh.of({"dp": self.dp_degree, "pp": self.pp_degree, "tp_columns": self.tp_columns, "tp_depth": self.tp_depth})
 
     @property
@@ -53,16 +54,20 @@ class ParallelShape:
 
     @property
     def world_size(self) -> int:
+        """Members of the generation: one for each coordinate of the mesh."""
         return self.mesh.size
 
     @property
     def num_stages(self) -> int:
+        """Stages of the whole pipeline, `virtual_stages` a pipeline rank."""
         return self.pp_degree * self.virtual_stages
 
     def pp_rank(self, global_rank: int) -> int:
+        """The place in its pipeline of a global rank, from 0."""
         return self.mesh.coordinate_on("pp", global_rank)
 
     def dp_rank(self, global_rank: int) -> int:
+        """The replica of a global rank, from 0."""
         return self.mesh.coordinate_on("dp", global_rank)
 
     def global_rank(self, dp_rank: int, pp_rank: int, **tensor: int) -> int:

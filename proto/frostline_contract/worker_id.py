@@ -2,6 +2,10 @@
 
 
 def make_worker_id(pod_uid: str, nonce: str) -> str:
+    """The id of a worker process.
+
+    pod_uid: the uid of its pod. nonce: the process's own, without a "/".
+    """
     return f"{pod_uid}/{nonce}"
 
 

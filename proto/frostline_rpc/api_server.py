@@ -23,6 +23,7 @@ REVIEW_HOLDS_SECONDS = 60.0
 
 
 def account_folder() -> Path:
+    """Where the pod's service account is mounted; an environment variable (ACCOUNT_FOLDER_VARIABLE) may name another folder."""
     return Path(os.environ.get(ACCOUNT_FOLDER_VARIABLE) or ACCOUNT_FOLDER)
 
 

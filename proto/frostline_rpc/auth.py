@@ -65,6 +65,7 @@ class Tokens:
 
     @staticmethod
     def create() -> "Tokens":
+        """New random tokens, one a role, each of 192 bits."""
         return Tokens({role: secrets.token_urlsafe(24) for role in (WORKER, OPERATOR, CONTROLLER)})
 
     def write(self, path: Path) -> None:
@@ -82,6 +83,7 @@ class Tokens:
             raise ValueError(f"{path}: is damaged ({error!r}); {remedy}") from None
 
     async def identify(self, token: str) -> Caller | None:
+        """The role that a token stands for, compared in constant time; None where it is nobody's."""
         said = token.encode("utf-8", "surrogatepass")
         for role, known in self.by_role.items():
             if hmac.compare_digest(known.encode("utf-8", "surrogatepass"), said):

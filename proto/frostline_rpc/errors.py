@@ -46,8 +46,12 @@ class Unavailable(DomainError):
 
 
 class Unauthenticated(DomainError):
+    """The call carries no token that is known; another token is needed."""
+
     code = grpc.StatusCode.UNAUTHENTICATED
 
 
 class PermissionDenied(DomainError):
+    """The token's role may not call this method."""
+
     code = grpc.StatusCode.PERMISSION_DENIED

@@ -52,6 +52,10 @@ class ServingLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+        """Register a callback for a readable socket, as asyncio does.
+
+        gRPC's is called once for each operation that waits, OPERATIONS_A_TURN at most, before other sockets have their turn.
+        """
         owner = getattr(getattr(callback, "func", callback), "__self__", None)
         if type(owner).__name__ != "PollerCompletionQueue":
             return super().add_reader(fd, callback, *args)

@@ -41,15 +41,19 @@ def kernels(effort: Effort) -> Report:
         f"The engine's step in a process with MKL_CBWR={chosen['MKL_CBWR']}, which Frostline sets, against one where MKL chooses "
         "by itself and gives other bits at other addresses; in turns, processor time. Row-independent kernels cost nothing: "
         "where the machine has none, the start-up check says what one sample at a time costs.",
-        [_row(subject, chosen["MKL_CBWR"], effort) for subject in SUBJECTS],
+        [strict_cost(subject, effort.pairs(PAIRS[subject])) for subject in SUBJECTS],
     )
 
 
-def _row(subject: str, mode: str, effort: Effort) -> Row:
+def strict_cost(subject: str, pairs: int) -> Row:
+    """MKL's strict mode over its own choice, as one row: processor time of a subject's steps, in `pairs` pairs of them."""
+    chosen: dict[str, str] = {}
+    settle_kernels(chosen)
+    mode = chosen["MKL_CBWR"]
     processes = {name: StepProcess(subject, name) for name in (mode, "none")}
     seconds: dict[str, list[float]] = {name: [] for name in processes}
     try:
-        for turn in range(effort.pairs(PAIRS[subject]) + 1):
+        for turn in range(pairs + 1):
             for name in processes if turn % 2 == 0 else reversed(processes):
                 taken = processes[name].step()
                 if turn:

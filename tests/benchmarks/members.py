@@ -9,7 +9,7 @@ import torch
 
 from frostline_contract.plan import GenerationId, Placement, Plan, StateTag
 from frostline_trainer.generations.groups import Groups
-from frostline_trainer.generations.moves import give_up, move_pieces
+from frostline_trainer.generations.moves import move_pieces, release_unneeded
 from frostline_trainer.step.context import RunContext
 from tests import engine_member
 from tests.benchmarks.stepper import Stepper
@@ -174,7 +174,7 @@ def reshape(worker_id: str, plan: dict[str, Any]) -> dict[str, float]:
     assert entered.base is not None
     # Each stepper trains one step, its own first.
     received = move_pieces(now.context, entered, worker_id, groups.moving, StateTag(lineage=0, step=1, generation=entered.base))
-    give_up(now.context, entered, worker_id)
+    release_unneeded(now.context, entered, worker_id)
     moved = time.monotonic()
     stepper = Stepper(now.context, entered, index, groups)
     groups.moving.barrier()

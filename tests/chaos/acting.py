@@ -76,7 +76,7 @@ class Actor:
         if act.kind == "kill_agent":
             uid = targets[0].environ()["FROSTLINE_POD_UID"]
             befallen = [worker for worker in members if worker.startswith(f"{uid}/")]
-        elif act.kind in ("kill_preload", "kill_all", "kill_write"):
+        elif act.kind == "kill_preload":
             befallen = members
         elif act.kind == "resize":
             taken = tuple(
@@ -84,6 +84,8 @@ class Actor:
             )
             befallen = [worker for worker in members if worker.startswith(taken)]
         said = {"index": index, "workers": befallen, "step": running.step, "time_seconds": time.time()}
+        if act.kind == "kill_all":
+            said["plans_bytes"] = _length(running.folder / "plans.jsonl")
         (self.told / f"{index}.json").write_text(json.dumps(said))
         if act.kind in COMMANDS:
             LocalBackend(running.folder / "cluster").patch_annotations({COMMAND: _words(act)}, {})
@@ -156,6 +158,11 @@ def _members(run: Path) -> list[str]:
     return plans[-1]["placement"]["workers"] if plans else []
 
 
+def _length(file: Path) -> int:
+    """Bytes written to a file so far."""
+    return file.stat().st_size if file.exists() else 0
+
+
 def _hold(targets: list[psutil.Process], seconds: float) -> None:
     """All stop within milliseconds, all go on together."""
     for number, pause in ((signal.SIGSTOP, seconds), (signal.SIGCONT, 0.0)):
@@ -178,6 +185,7 @@ def done(folder: Path, acts: Sequence[Act]) -> list[tuple[Act, dict[str, Any]]]:
             claims = sorted((folder / "writes").glob(f"{said['index']}.[0-9]*"))
             if not claims:
                 continue
-            said |= {"time_seconds": json.loads(claims[0].read_text())["time_seconds"]}
+            claim = json.loads(claims[0].read_text())
+            said |= {name: claim[name] for name in ("time_seconds", "plans_bytes")}
         found.append((act, said))
     return found

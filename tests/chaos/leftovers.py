@@ -17,7 +17,7 @@ def leftovers(run: Path, temporary: Path) -> list[str]:
     """What is still there of the run in `run`, whose temporary files went to `temporary`."""
     processes = wait_until_gone(run)
     found = [f"process {process.pid} still runs: {_words(process)}" for process in processes]
-    found += [f"port {port} still listens" for port in ports_of(run) if listens(port)]
+    found += [f"port {port} still listens" for port in ports_of(run) if listens(port) and not held_by_another(port, run)]
     found += [f"temporary file {path}" for path in sorted(temporary.iterdir())]
     found += [f"half-written {path.relative_to(run)}" for path in sorted(unfinished(run))]
     return found
@@ -44,11 +44,10 @@ def processes_of(run: Path) -> list[psutil.Process]:
         try:
             if process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            words = [*process.cmdline(), *process.environ().values(), *(file.path for file in process.open_files())]
+            if _names(process, run):
+                found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-        if any(str(run) in word for word in words):
-            found.append(process)
     return found
 
 
@@ -61,8 +60,31 @@ def ports_of(run: Path) -> list[int]:
 
 
 def listens(port: int) -> bool:
+    """Whether somebody accepts connections on a port of this machine."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def held_by_another(port: int, run: Path) -> bool:
+    """Whether another case, whose folder lies beside this one's, listens on the port: it was free again, and the system dealt it.
+
+    A process that names both runs, or none, is not another's.
+    """
+    for connection in psutil.net_connections(kind="tcp"):
+        if connection.status != psutil.CONN_LISTEN or not connection.laddr or connection.laddr.port != port or not connection.pid:
+            continue
+        try:
+            holder = psutil.Process(connection.pid)
+            return _names(holder, run.parent.parent) and not _names(holder, run)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return False
+    return False
+
+
+def _names(process: psutil.Process, folder: Path) -> bool:
+    """Whether a process names something in the folder: in its command line, its environment or the files that it holds open."""
+    words = [*process.cmdline(), *process.environ().values(), *(file.path for file in process.open_files())]
+    return any(str(folder) in word for word in words)
 
 
 def _words(process: psutil.Process) -> str:

@@ -58,8 +58,9 @@ def judge(timeline: Timeline) -> Verdict:
         if life.plan.start == CONTINUE:
             complaints += _unvoted(timeline, base, life)
             continue
-        limit = _until(timeline.lives[index + 1 :])
-        mine = [hit for hit in open_hits if _befell(hit, life, limit)]
+        since = timeline.lives[index + 1 :]
+        limit = _until(since)
+        mine = [hit for hit in open_hits if _befell(hit, since, limit)]
         open_hits = [hit for hit in open_hits if hit not in mine]
         if _resumed(timeline, base, life):
             complaints += _gone_on_after_it(timeline, timeline.lives[: index + 1], life)
@@ -142,13 +143,13 @@ def _recovery(timeline: Timeline, life: Life, left: dict[str, Held], hits: list[
     )
 
 
-def _befell(hit: Hit, life: Life, limit: float) -> bool:
-    """Whether a fault is part of the failure that `life` answers, and not of a later one."""
+def _befell(hit: Hit, since: Sequence[Life], limit: float) -> bool:
+    """Whether a fault is part of the failure that the first of `since` answers, and not of one that a later one answers."""
     if hit.time_seconds > limit:
         return False
     if hit.fault.kind in ERRORS:
-        return hit.generation != life.name
-    return not set(hit.workers) & set(life.plan.participants)
+        return hit.generation not in {life.name for life in since}
+    return not set(hit.workers) & set(since[0].plan.participants)
 
 
 def _until(lives: tuple[Life, ...]) -> float:
@@ -157,7 +158,10 @@ def _until(lives: tuple[Life, ...]) -> float:
 
 
 def _explained(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> list[str]:
-    """A generation fails only where a fault befell one of its members; a killed controller may answer a failure twice."""
+    """A generation fails only where a fault befell one of its members; a killed controller may answer a failure twice.
+
+    Nobody else is given up, but who was to leave and has given what it had: its pod may have been handed back.
+    """
     members = set(base.plan.participants)
     recorded_base = life.plan.base in (None, base.plan.generation)
     of_base = [hit for hit in hits if not recorded_base or members & set(hit.workers)]
@@ -167,7 +171,8 @@ def _explained(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> l
         complaints.append(f"{life.name} answers a failure of {base.name} that no fault explains: {life.plan.reason}")
     if life.reported is not None:
         hurt = {worker for hit in timeline.hits for worker in hit.workers}
-        for worker in sorted((life.ended | life.silent) & members - hurt):
+        free_to_go = set(base.plan.leavers) if base.recorded else set()
+        for worker in sorted((life.ended | life.silent) & members - hurt - free_to_go):
             how = "ended" if worker in life.ended else "silent"
             complaints.append(f"{life.name} counts {worker} as {how}: no fault befell it")
     return complaints

@@ -11,6 +11,7 @@ from frostline_contract.plan import Plan
 from tests.chaos.acting import done
 from tests.chaos.acts import Act
 from tests.chaos.cases import Case
+from tests.chaos.kinds import KILLED_RUN
 from tests.e2e.runs import json_lines
 
 BY_WORKER_ID = ("sources", "buddies")
@@ -123,7 +124,7 @@ def _life(line: dict[str, Any], metrics: list[dict[str, Any]]) -> Life:
 
 def _hits(folder: Path, case: Case) -> tuple[Hit, ...]:
     """By time: planned faults that were carried out, and what was done from outside."""
-    found = [_act_hit(act, said) for act, said in done(folder.parent, case.acts)]
+    found = [_act_hit(act, said, folder / "plans.jsonl") for act, said in done(folder.parent, case.acts)]
     plans = [line for line in json_lines(folder / "plans.jsonl") if line["kind"] == "plan"]
     named = {worker for line in plans for worker in line["placement"]["workers"]}
     for path in (folder / "cluster" / "faults").glob("[0-9]*"):
@@ -149,8 +150,22 @@ def _befallen(fault: Fault, told: list[str], named: set[str]) -> tuple[str, ...]
     return tuple(sorted({*told, *(worker for worker in named if worker.partition("/")[0] in pods)}))
 
 
-def _act_hit(act: Act, said: dict[str, Any]) -> Hit:
-    return Hit(act, tuple(said["workers"]), said["step"], act.phase, "", (), said["time_seconds"])
+def _act_hit(act: Act, said: dict[str, Any], plans: Path) -> Hit:
+    workers = whom_it_befell(act, said, plans)
+    return Hit(act, workers, said["step"], act.phase, "", (), said["time_seconds"])
+
+
+def whom_it_befell(act: Act, said: dict[str, Any], plans: Path) -> tuple[str, ...]:
+    """The workers that an act befell, as it said; where it ended the whole run, all that its controllers' plans name.
+
+    How long plans.jsonl was tells which controllers these were. What the last of them had made durable may be in it only later.
+    """
+    if act.kind not in KILLED_RUN:
+        return tuple(said["workers"])
+    made = [line["generation"]["incarnation"] for line in json_lines(plans, said["plans_bytes"]) if line["kind"] == "plan"]
+    every = [line for line in json_lines(plans) if line["kind"] == "plan"]
+    mine = [line for line in every if line["generation"]["incarnation"] <= max(made, default=0)]
+    return tuple(sorted({worker for line in mine for worker in (*line["placement"]["workers"], *line["leavers"])}))
 
 
 def _rollbacks(plans: list[dict[str, Any]]) -> dict[int, int]:

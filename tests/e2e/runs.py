@@ -136,11 +136,11 @@ class Ended:
         return f"exit {self.code}\n{self.output[-3000:]}\n" + "\n".join(logs)
 
 
-def json_lines(path: Path) -> list[dict[str, Any]]:
-    """Every whole line of a file of JSON lines; the last one may still be half written."""
+def json_lines(path: Path, length: int | None = None) -> list[dict[str, Any]]:
+    """Every whole line of a file of JSON lines, or of its first `length` bytes; the last one may still be half written."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [json.loads(line) for line in path.read_bytes()[:length].splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 class Running:

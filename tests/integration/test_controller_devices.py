@@ -143,3 +143,15 @@ def test_a_plan_that_ran_out_of_memory_is_not_made_again(world: Callable[..., Wo
     short_of_memory(run, answer, run.workers[0], 20)
     status = wait_for(lambda: (s := run.operator.status()).state == "failed" and s, "the end")
     assert "out of memory, and no other plan needs less" in status.message and "lower training.micro_batch_size" in status.message
+
+
+def test_a_pinned_shape_that_ran_out_of_memory_gives_way_to_one_that_fits(world: Callable[..., World]) -> None:
+    """A shape that somebody asked for is no reason to end the run."""
+    run = world(placement={"workers": 2, "min_workers": 2}, controller=QUICK)
+    plan = run.start()
+    run.at(20)
+    run.operator.command("reshape", degrees=plan.placement.degrees)
+    short_of_memory(run, plan, run.workers[1], 20)
+    answer = answer_to(plan, run.workers[0])
+    assert answer.start == "survivors" and answer.placement.degrees != plan.placement.degrees
+    assert "not the pinned pp 1 x dp 2: no placement of 2 workers fits their memory" in answer.reason

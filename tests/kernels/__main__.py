@@ -1,5 +1,6 @@
 """`python -m tests.kernels`: run the tests of bits again under each set of kernels that this machine would not choose by itself.
 
+Then it says what kernels that do not depend on addresses cost on this processor: each machine that runs it has the figure.
 Exit status 1 where a test failed under one of them. Arguments after `--` go to pytest.
 """
 
@@ -10,6 +11,9 @@ import time
 from pathlib import Path
 
 import torch
+
+from tests.benchmarks.kernels import strict_cost
+from tests.benchmarks.measuring import surroundings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,9 +36,22 @@ TESTS = (
 )
 
 
+COST_PAIRS = 20
+
+
 def own_choice() -> str:
     """The name in KERNELS of what this machine would choose by itself; "" where that is none of them."""
     return {"AVX2": "AVX2", "DEFAULT": "COMPATIBLE"}.get(torch.backends.cpu.get_cpu_capability(), "")
+
+
+def cost_here() -> str:
+    """What the kernels that Frostline sets cost here, in words: measured, in seconds of processor time."""
+    row = strict_cost("digits", COST_PAIRS)
+    ratio = row.spread
+    return (
+        f"strict kernels on {surroundings()['device']}: {ratio.median:.3f} times the processor time of MKL's own choice "
+        f"({ratio.low:.3f} to {ratio.high:.3f}, {COST_PAIRS} pairs of steps of the digits model)"
+    )
 
 
 def main(arguments: list[str]) -> int:
@@ -50,6 +67,7 @@ def main(arguments: list[str]) -> int:
         code = subprocess.run(words, cwd=ROOT, env={**os.environ, **variables}, check=False).returncode
         print(f"== kernels {name}: {'passed' if code == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s", flush=True)
         failed += [name] if code else []
+    print(f"== {cost_here()}", flush=True)
     return 1 if failed else 0
 
 

@@ -1,16 +1,14 @@
 """The bugs, as data: which text of which file becomes which, and the fast tests that must notice."""
 
-from tests.mutants import cells, devices
+from tests.mutants import cells, devices, shares
 from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
 EXACT = ("tests/integration/test_exactness.py", "-m", "not wide")
-SHARED = ("tests/integration/test_sharding.py", "-k", "oracles")
 RESHAPE = ("tests/integration/test_reshape_moves.py", "-k", "journey or moments")
 
 MUTANTS: tuple[Mutant, ...] = (
-    *cells.CELL_MUTANTS,
-    *devices.DEVICE_MUTANTS,
+    *(*cells.CELL_MUTANTS, *devices.DEVICE_MUTANTS, *shares.SHARE_MUTANTS),
     Mutant(
         "lost-micro-batch",
         "the last micro-batch of a leaf is never added",
@@ -119,30 +117,6 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         ("tests/unit/trainer/test_piece_state.py",),
-    ),
-    Mutant(
-        "stale-copies",
-        "a replica computes with what it had of the others' weights a step before",
-        (
-            Edit(
-                TRAINER + "step/reduction.py",
-                "            self.sharing.stale = True\n",
-                "            self.sharing.stale = False\n",
-            ),
-        ),
-        SHARED,
-    ),
-    Mutant(
-        "uncounted-share",
-        "only the first replica tells the vote of its share's norm",
-        (
-            Edit(
-                TRAINER + "step/reduction.py",
-                "        given = self.gradients(totals)\n",
-                "        given = {} if self._groups.replicas.index else self.gradients(totals)\n",
-            ),
-        ),
-        SHARED,
     ),
     Mutant(
         "local-count",

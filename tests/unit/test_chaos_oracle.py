@@ -4,56 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from frostline_contract.job.cluster import Fault
-from frostline_contract.plan import GenerationId, Placement, Plan, SeenVote
-from tests.chaos.acts import Act
+from frostline_contract.plan import GenerationId, SeenVote
 from tests.chaos.lateness import Lateness, lateness
-from tests.chaos.oracle import EITHER, LOST, WHOLE, Verdict, judge
-from tests.chaos.timeline import Complete, Hit, Life, Timeline
-
-UNITS = 4
-VOTED_AT = 100.0
-"""When the first step of the answering generation was committed; faults lie before it."""
-
-
-def life(counter: int, start: str, first_step: int, workers: str, lineage: int = 0, buddies: bool = True, **more) -> Life:
-    """A pipeline over `workers`, one letter each, unit i on the i-th (the last has the rest); its buddy is the next one."""
-    recorded = more.pop("recorded", (first_step, first_step + 1))
-    bounds = (*range(len(workers)), UNITS)
-    owner = [min(unit, len(workers) - 1) for unit in range(UNITS)]
-    plan = Plan(
-        generation=GenerationId(incarnation=1, counter=counter),
-        base=GenerationId(incarnation=1, counter=counter - 1) if counter > 1 else None,
-        lineage=lineage,
-        start=start,
-        start_step=-1 if start == "continue" else first_step - 1,
-        freeze_point=0,
-        placement=Placement(pp_degree=len(workers), dp_degree=1, stage_bounds=bounds, leaf_bounds=(0, 8), workers=tuple(workers)),
-        buddies=tuple(workers[(place + 1) % len(workers)] if buddies and len(workers) > 1 else "" for place in owner),
-        **more,
-    )
-    voted = VOTED_AT * (counter - 1) if recorded else None
-    return Life(plan, first_step, recorded, voted)
-
-
-def hit(kind: str, worker: str, step: int, phase: str = "schedule", generation: str = "1.1", **more) -> Hit:
-    placed = {} if kind in ("tear", "late_commit", "kill_pod", "kill_node", "cut_node") else {"phase": phase}
-    fault = Fault(kind=kind, step=step, worker=0, seconds=more.pop("seconds", 5.0), **placed)
-    at = more.pop("at", VOTED_AT - 10)
-    return Hit(fault, tuple(worker), step, phase, generation, more.pop("torn", ()), at)
-
-
-def verdict(*lives: Life, hits: tuple[Hit, ...], **more) -> Verdict:
-    return judge(Timeline(UNITS, lives, hits, **more))
-
-
-FIRST = life(1, "fresh", 1, "abcd")
-BARE = life(1, "fresh", 1, "abcd", buddies=False)
-BACK = {
-    "checkpoints": (Complete(0, 5, 50.0), Complete(0, 10, 60.0)),
-    "cuts": ((1, 10),),
-    "failures": ((1, "c is gone; back to step 10: units [2] are held by nobody"),),
-}
+from tests.chaos.oracle import EITHER, LOST, WHOLE, Verdict
+from tests.chaos.timeline import Complete
+from tests.unit.chaos_timelines import BACK, BARE, FIRST, VOTED_AT, hit, life, verdict
 
 
 def test_a_killed_worker_with_a_buddy_costs_nothing() -> None:
@@ -142,6 +97,19 @@ def test_a_failure_that_no_fault_explains_is_refused() -> None:
     assert any("that no fault explains" in complaint for complaint in found.complaints)
 
 
+def test_an_error_in_a_later_generation_is_not_what_an_earlier_one_answers() -> None:
+    """1.2 has no record of its own; 1.3's first one is younger than the error in it."""
+    hits = (
+        hit("late_commit", "d", 14, "tally"),
+        hit("kill_worker", "b", 14, "checkpoint", generation="1.2", at=VOTED_AT + 1),
+        hit("late_commit", "a", 15, "tally", generation="1.3", at=VOTED_AT + 2),
+    )
+    answers = life(2, "survivors", 15, "abcd", recorded=()), life(3, "survivors", 15, "acd", recorded=(15,))
+    found = verdict(FIRST, *answers, life(4, "survivors", 16, "acd"), hits=hits)
+    assert found.complaints == ()
+    assert [[one.generation for one in recovery.hits] for recovery in found.recoveries] == [["1.1"], ["1.2"], ["1.3"]]
+
+
 def test_each_failure_needs_a_fault_of_its_own() -> None:
     lives = (FIRST, life(2, "survivors", 14, "abd"), life(3, "survivors", 20, "ab"))
     first = hit("kill_worker", "c", 14)
@@ -223,6 +191,17 @@ def test_nobody_is_given_up_without_a_fault() -> None:
     assert any("counts d as silent: no fault befell it" in complaint for complaint in found.complaints)
 
 
+@pytest.mark.parametrize(("recorded", "says"), [((12, 13), False), ((), True)])
+def test_a_leaver_may_be_gone_once_it_has_given_what_it_had(recorded: tuple[int, ...], says: bool) -> None:
+    switched = life(2, "continue", 12, "abc", leavers=("d",), recorded=recorded)
+    answer = replace(
+        life(3, "survivors", 14 if recorded else 12, "ab"), reported=frozenset("ab"), ended=frozenset("c"), silent=frozenset("d")
+    )
+    killed = hit("kill_worker", "c", 14 if recorded else 12, generation="1.2", at=VOTED_AT + 10)
+    complaints = verdict(FIRST, switched, answer, hits=(killed,)).complaints
+    assert any("counts d as silent" in complaint for complaint in complaints) is says
+
+
 def test_a_world_that_may_live_on_unheard_is_fenced_by_a_new_epoch() -> None:
     cut = (hit("cut_node", "abcd", 14),)
     fenced = verdict(FIRST, life(2, "checkpoint", 11, "efgh", lineage=1, run_epoch=1), hits=cut, **BACK)
@@ -255,58 +234,3 @@ def test_a_cut_makes_late_what_cannot_pass_it() -> None:
     members |= dict.fromkeys(range(12, 41), frozenset("b"))
     left = lateness((cut,), committed, members, 0.2, 60.0)
     assert (left.must, left.may) == ({1}, {1, 2, 3, 4}), "nobody waits for a worker that has left the shape"
-
-
-def test_a_killed_run_goes_back_to_its_checkpoint_in_a_new_epoch() -> None:
-    killed = Hit(Act("kill_all", 14), tuple("abcd"), 14, "outside", "", (), VOTED_AT - 10)
-    resumed = life(2, "checkpoint", 11, "efgh", lineage=1, run_epoch=1)
-    assert verdict(FIRST, resumed, hits=(killed,), **BACK).complaints == ()
-    on = verdict(FIRST, life(2, "survivors", 14, "efgh"), hits=(killed,))
-    assert any("went on, but lost" in complaint for complaint in on.complaints)
-
-
-@pytest.mark.parametrize(("first", "lineage", "says"), [(3, 1, ""), (2, 1, "was drained at step 2"), (3, 0, "not a new one")])
-def test_a_drained_run_goes_on_where_it_was(first: int, lineage: int, says: str) -> None:
-    drained = Hit(Act("drain", 2), (), 2, "outside", "", (), VOTED_AT - 10)
-    resumed = life(2, "checkpoint", first, "efgh", lineage=lineage)
-    resumed = replace(resumed, plan=resumed.plan.model_copy(update={"generation": GenerationId(incarnation=2, counter=2)}))
-    found = verdict(FIRST, resumed, hits=(drained,)).complaints
-    assert any(says in complaint for complaint in found) if says else found == ()
-
-
-@pytest.mark.parametrize("kind", ["hold_all", "fail_write", "lie_write", "stall_write", "freeze", "resize"])
-def test_what_nobody_dies_of_is_no_reason_for_a_failure(kind: str) -> None:
-    act = Hit(Act(kind, 14), (), 14, "outside", "", (), VOTED_AT - 10)
-    found = verdict(FIRST, life(2, "survivors", 14, "abcd"), hits=(act,))
-    assert any("that no fault explains" in complaint for complaint in found.complaints)
-
-
-def test_a_rollback_of_the_guard_is_gone_on_from() -> None:
-    killed = hit("kill_worker", "c", 26, "rollback")
-    back = life(2, "survivors", 11, "abd", lineage=1)
-    assert verdict(FIRST, back, hits=(killed,), rollbacks={1: 10}).complaints == ()
-    assert verdict(FIRST, back, hits=(killed,)).complaints != ()
-
-
-FLIPPED = Hit(Fault(kind="flip", step=14), ("c",), 14, "committed", "1.1", (), VOTED_AT - 10)
-
-
-def test_a_bit_that_changed_is_undone_from_before_it() -> None:
-    said = {**BACK, "distrusting": frozenset((1,))}
-    back = life(2, "checkpoint", 11, "abcd", lineage=1, run_epoch=1)
-    assert verdict(FIRST, back, hits=(FLIPPED,), **said).complaints == ()
-    for wrong in ((FIRST,), (FIRST, life(2, "checkpoint", 15, "abcd", lineage=1)), (FIRST, life(2, "survivors", 14, "abcd"))):
-        assert verdict(*wrong, hits=(FLIPPED,), **said).complaints != ()
-
-
-def test_what_befalls_a_run_after_its_bit_was_found_is_judged_as_ever() -> None:
-    said = {**BACK, "distrusting": frozenset((1,))}
-    back = life(2, "checkpoint", 11, "abcd", lineage=1, run_epoch=1)
-    killed = hit("kill_worker", "c", 24, generation="1.2", at=VOTED_AT + 10)
-    on = life(3, "survivors", 24, "abd", lineage=1, run_epoch=1)
-    assert verdict(FIRST, back, on, hits=(FLIPPED, killed), **said).complaints == ()
-    assert [one.expected for one in verdict(FIRST, back, on, hits=(FLIPPED, killed), **said).recoveries] == [LOST, WHOLE]
-    assert verdict(FIRST, back, on, hits=(FLIPPED,), **said).complaints != (), "nobody died"
-    again = life(3, "checkpoint", 11, "abcd", lineage=2, run_epoch=2)
-    twice = {**said, "distrusting": frozenset((1, 2))}
-    assert verdict(FIRST, back, again, hits=(FLIPPED,), **twice).complaints != (), "found twice"

@@ -34,6 +34,9 @@ from tools.one_home import run_directory_names, words_of
         ("a.py", "x = 1\n", "no module docstring"),
         ("frostline_a/b.py", '"""B."""\n\n\nclass C:\n    """size: of it."""\n', "C's docstring begins with a parameter"),
         ("frostline_a/b.py", '"""B."""\n\n\ndef f(a, b):\n    """a, b(c): of it."""\n', "f's docstring begins with a parameter"),
+        ("frostline_a/b.py", '"""B."""\n\n\ndef f():\n    return 1\n', "f is public and has no docstring"),
+        ("frostline_a/b.py", '"""B."""\n\n\nclass C:\n    x = 1\n', "C is public and has no docstring"),
+        ("frostline_a/b.py", '"""B."""\n\n\nclass C:\n    """Is."""\n\n    def m(self):\n        ...\n', "C.m is public"),
         ("test_a.py", "def test_a():\n    f()\n", "test_a asserts nothing"),
         ("test_a.py", "class A:\n    def test_a(self):\n        f()\n", "test_a asserts nothing"),
     ],
@@ -42,6 +45,27 @@ def test_each_rule_is_seen(name: str, source: str, words: str) -> None:
     assert [text for _, text in check(Path(name), source) if words in text], check(Path(name), source)
 
 
+DOCUMENTED = '''"""Doc."""
+
+
+class Base(Protocol):
+    """What there is."""
+
+    def m(self):
+        """One."""
+
+    def n(self):
+        """Two."""
+
+
+class Made({base}):
+    """One of them."""
+
+    def m(self):
+        return 1
+
+    {more}
+'''
 OURS = "controller/frostline_controller/a.py"
 
 
@@ -111,10 +135,17 @@ def test_the_rules_read_their_words_from_the_contract() -> None:
         ("a.py", '"""Doc."""\nsamples = batch_size * dp_degree\nwarmup = min(pp_degree - 1 - pp_rank, micro_batches)\n'),
         ("a.py", '"""Doc."""\nrounded = -(-micro_batches // pp_degree) * pp_degree\n'),
         ("test_a.py", "def test_a():\n    with pytest.raises(ValueError):\n        f()\n"),
+        ("frostline_a/b.py", DOCUMENTED.format(base="Base", more="")),
+        ("frostline_a/b.py", DOCUMENTED.format(base="object", more="def n(self):\n        return 2\n")),
     ],
 )
 def test_what_is_allowed_passes(name: str, source: str) -> None:
     assert check(Path(name), source) == []
+
+
+def test_half_an_interface_documents_nothing() -> None:
+    (fault,) = check(Path("frostline_a/b.py"), DOCUMENTED.format(base="object", more=""))
+    assert fault[1].startswith("Made.m is public and has no docstring")
 
 
 def test_a_fault_fails_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def on_gpu(device: torch.device) -> bool:
+    """Whether bytes on this device are counted by CUDA's allocator."""
     return device.type == "cuda" and torch.cuda.is_available()
 
 
@@ -94,10 +95,12 @@ class AllocatorBytes(Meter):
 
     @property
     def now(self) -> int:
+        """Bytes of tensors on the device beyond those at the beginning."""
         return torch.cuda.memory_allocated(self._device) - self._before
 
     @property
     def peak(self) -> int:
+        """The most bytes since the last reset of the peak, beyond those at the beginning."""
         return torch.cuda.max_memory_allocated(self._device) - self._before
 
 

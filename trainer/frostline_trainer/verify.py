@@ -139,6 +139,7 @@ def _differences(recorded: StepRecord, found: StepRecord) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Verify the steps that the command line names. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m frostline_trainer.verify", description=__doc__.splitlines()[0])
     parser.add_argument("run_dir", type=Path, help="directory of a run that has trained")
     parser.add_argument("--steps", default="", help="steps, e.g. 1,20,126; default: one after each checkpoint, and the last")

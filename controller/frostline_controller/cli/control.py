@@ -33,6 +33,7 @@ class ControlClient:
         return self._call("Command", control_pb2.CommandRequest(kind=kind, **fields), DEADLINE_SECONDS).answer
 
     def close(self) -> None:
+        """Close the connection; the next call opens another."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None

@@ -10,8 +10,12 @@ class CommandError(Exception):
 
 
 class UserMistake(CommandError):
+    """What the user asked for cannot be done: exit status USER_MISTAKE."""
+
     code = exit_codes.USER_MISTAKE
 
 
 class NoRun(CommandError):
+    """No controller of the run answers: exit status NO_RUN."""
+
     code = exit_codes.NO_RUN

@@ -13,6 +13,7 @@ class Interrupts:
         self.count = 0
 
     def note(self, number: int, frame: FrameType | None) -> None:
+        """Count a signal: the handler of SIGINT, SIGTERM and SIGHUP."""
         self.count = max(1, self.count) if number == signal.SIGHUP else self.count + 1
 
 

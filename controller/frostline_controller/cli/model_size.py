@@ -32,6 +32,7 @@ class ModelSize:
 
     @property
     def num_units(self) -> int:
+        """Units of the model: its blocks, the embedding and the head."""
         return self.num_blocks + 2
 
 

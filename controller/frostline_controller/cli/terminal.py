@@ -26,11 +26,14 @@ KINDS = {"failure": "red", "pause": "red", "guard": "red", "fault": "magenta", "
 class Terminal(Protocol):
     """Shows progress as often as it is told to; the caller closes it."""
 
-    def show(self, progress: Progress) -> None: ...
+    def show(self, progress: Progress) -> None:
+        """Show where the run stands now, with the events since the last call."""
 
-    def say(self, text: str) -> None: ...
+    def say(self, text: str) -> None:
+        """Show a line that stays, such as what the command does next."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave what was shown as it is, and the cursor below it."""
 
 
 def open_terminal(quiet: bool, out: IO[str] | None = None) -> Terminal:
@@ -142,11 +145,13 @@ def numbers(progress: Progress) -> list[tuple[str, str]]:
 
 
 def progress_line(progress: Progress) -> str:
+    """The run's state and numbers in one line."""
     message = f"  ({progress.message})" if progress.message else ""
     return f"{progress.state:<9} " + "  ".join(f"{name} {value}" for name, value in numbers(progress)) + message
 
 
 def event_line(event: Event) -> str:
+    """An event in one line: when, at which step, what, and how long it took."""
     took = f" ({duration(event.seconds)})" if event.seconds else ""
     return f"* {duration(event.time_seconds)}, step {event.step}: {event.kind.replace('_', ' ')}{took}: {event.reason}"
 

@@ -42,6 +42,7 @@ class Trial:
     overrides: tuple[str, ...] = ()
 
     def settings(self) -> list[str]:
+        """The `--set` entries that make the arm's job of the given one."""
         parts = [f"elastic.{part}={'true' if part in ARM_PARTS[self.arm] else 'false'}" for part in PARTS]
         return [f"seed={self.seed}", f"name={self.arm}-{self.seed}", *parts, *self.overrides]
 

@@ -24,6 +24,7 @@ class PodInfo:
 
     @property
     def ordinal(self) -> int:
+        """The pod's number in its StatefulSet, the last part of its name."""
         return int(self.name.rsplit("-", 1)[-1])
 
 

@@ -61,6 +61,7 @@ class Comparison:
 
     @property
     def text(self) -> str:
+        """The comparison for people: rise, lower bound, verdict, and what readings rise by chance."""
         verdict = "exceeds" if self.breached else "is within"
         chance = f"; without a freeze it rose by {self.by_chance:.4g} by chance ({self.moves} readings)" if self.by_chance else ""
         return (

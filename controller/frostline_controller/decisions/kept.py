@@ -30,6 +30,7 @@ def pack_decisions(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
 
 
 def unpack_decisions(packed: Iterable[dict[str, Any]]) -> tuple[Decision, ...]:
+    """Every decision one by one, from the lines of the durable state; the inverse of `pack_decisions`."""
     found: list[Decision] = []
     for values in packed:
         until, stride = values.pop("until", values["number"]), values.pop("stride", 0)

@@ -108,5 +108,6 @@ def decision_line(decision: Decision) -> dict[str, object]:
 
 
 def decision_of_line(line: dict[str, object]) -> Decision:
+    """A decision from its line of plans.jsonl. Raises KeyError or ValidationError for another kind of line."""
     values = {key: value for key, value in line.items() if key != "decision_kind"}
     return Decision.model_validate({**values, "kind": line["decision_kind"]})

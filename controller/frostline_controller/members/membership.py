@@ -80,6 +80,7 @@ class Worker:
 
     @property
     def pod_uid(self) -> str:
+        """The uid of its pod, from its id: other workers of that pod end with it."""
         return pod_uid_of(self.worker_id)
 
     @property
@@ -89,6 +90,7 @@ class Worker:
 
     @property
     def ordinal(self) -> int:
+        """Its pod's number in the StatefulSet; 0 for a pod of another kind."""
         tail = self.pod_name.rpartition("-")[2]
         return int(tail) if tail.isdigit() else 0
 
@@ -114,6 +116,7 @@ class Membership:
         return iter(self._workers.values())
 
     def get(self, worker_id: str) -> Worker | None:
+        """The worker of that id, gone ones included; None for one that never registered or is forgotten."""
         return self._workers.get(worker_id)
 
     def name_of(self, worker_id: str) -> str:
@@ -179,6 +182,7 @@ class Membership:
         _forget_oldest(self._ended)
 
     def has_ended(self, worker_id: str) -> bool:
+        """Whether the end of this process is known, so that it can never come back."""
         return worker_id in self._ended
 
     def error_of(self, worker_id: str) -> str:
@@ -205,6 +209,7 @@ class Membership:
         return f"{self.name_of(worker_id)} is gone{f': {why}' if why else ''}"
 
     def is_alive(self, worker_id: str) -> bool:
+        """Whether the worker has registered and is not gone; one that is leaving is alive."""
         worker = self._workers.get(worker_id)
         return worker is not None and worker.presence != GONE
 

@@ -3,15 +3,16 @@
 import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
-from frostline_contract.mesh import Mesh
+from frostline_contract.mesh import Mesh, in_words
 from frostline_contract.plan import Placement, Plan
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.adapter import Choice, Situation, choose_placement
 from frostline_controller.planner.backend import choose_backend
 from frostline_controller.planner.cheapest import cheapest_placement
 from frostline_controller.planner.draft import PlanDraft
-from frostline_controller.run.durable import next_generation
+from frostline_controller.run.durable import PinnedShape, next_generation
 from frostline_controller.run.facts import RunFacts
 
 log = logging.getLogger(__name__)
@@ -71,13 +72,35 @@ class Choosing:
         return plan.model_copy(update={"job_revision": facts.job_revision, "prefix_tile": tile, "backend": backend})
 
     async def choose(self, workers: list[Worker], freeze_point: int, current: Placement | None, step: int) -> Choice:
-        """The placement for these workers; a pinned shape that they cannot fill is left out. ValueError where none fits."""
-        facts = self._facts
-        assert facts.identity is not None
-        pinned = facts.state.pinned
+        """The placement for these workers. Raises ValueError where none fits.
+
+        A pinned shape that they cannot fill is left out. Where nothing runs (`current` is None) so is one that does not fit them:
+        a shape that somebody asked for is no reason to end the run.
+        """
+        pinned = self._facts.state.pinned
         if pinned is not None and (pinned.freeze_point != freeze_point or Mesh.of(pinned.degrees).size > len(workers)):
             pinned = None
-        situation = Situation(
+        situation = self._situation(workers, freeze_point, current, pinned, step)
+        try:
+            return await self._ask(situation)
+        except ValueError as refusal:
+            if pinned is None or current is not None:
+                raise
+            choice = await self._ask(replace(situation, pinned=None))
+            return replace(choice, reason=f"not the pinned {in_words(pinned.degrees)}: {refusal}; {choice.reason}")
+
+    async def _ask(self, situation: Situation) -> Choice:
+        if self._for_cost:
+            return await asyncio.to_thread(self._cheapest, situation)
+        return await asyncio.to_thread(choose_placement, self._facts.job, situation)
+
+    def _situation(
+        self, workers: list[Worker], freeze_point: int, current: Placement | None, pinned: PinnedShape | None, step: int
+    ) -> Situation:
+        """What the planner may know of the run."""
+        facts = self._facts
+        assert facts.identity is not None
+        return Situation(
             num_units=facts.identity.num_units,
             freeze_point=freeze_point,
             workers=self._candidates(workers, current),
@@ -97,9 +120,6 @@ class Choosing:
             memory_limit_bytes=facts.memory_limit_bytes,
             never_learnt=facts.never_learnt(),
         )
-        if self._for_cost:
-            return await asyncio.to_thread(self._cheapest, situation)
-        return await asyncio.to_thread(choose_placement, facts.job, situation)
 
     @property
     def _for_cost(self) -> bool:

@@ -116,6 +116,7 @@ class CostModel:
         return calls * link.reduce_latency_seconds + factor * gradient_bytes / link.reduce_bandwidth_bytes_per_second
 
     def optimizer(self, gradient_bytes: np.ndarray) -> np.ndarray:
+        """Seconds of the optimizer's update of weights with these bytes of gradients, element by element."""
         return gradient_bytes * self.inputs.optimizer_seconds_per_byte
 
     def tie_seconds(self, pp_degree: int) -> float:

@@ -63,6 +63,7 @@ class StageCosts:
 
     @property
     def unlimited(self) -> bool:
+        """Whether no memory limit forbids any stage."""
         return bool(np.isinf(self.cap))
 
     def capped_weights(self, held: int) -> np.ndarray:

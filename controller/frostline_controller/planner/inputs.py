@@ -111,6 +111,7 @@ class PlanInputs:
 
     @property
     def num_units(self) -> int:
+        """Units of the model, frozen ones included."""
         return len(self.units)
 
     @cached_property
@@ -131,6 +132,7 @@ class PlanInputs:
 
     @property
     def trainable_units(self) -> int:
+        """Units from the freeze point on; a pipeline has at most as many stages."""
         return len(self.units) - self.freeze_point
 
     @cached_property

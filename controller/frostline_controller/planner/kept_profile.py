@@ -35,6 +35,7 @@ class KeptProfile:
 
     @staticmethod
     def of(profile: WorkerProfile) -> "KeptProfile":
+        """The kept form of a profile that was not received as a message."""
         return KeptProfile.of_message(to_message(profile, plan_pb2.WorkerProfile))
 
     def record(self) -> WorkerProfile:

@@ -24,6 +24,7 @@ class Alternative:
 
     @property
     def workers(self) -> int:
+        """Workers that the shape takes."""
         return self.shape.world_size
 
 

@@ -55,31 +55,31 @@ class Failures:
             return
         heard = generation_of(request.generation)
         member = worker_id in plan.placement.global_ranks
-        if self._failing is None and prepared is not None and not member and worker_id in prepared.places:
+        if self._current_recovery is None and prepared is not None and not member and worker_id in prepared.places:
             if not request.HasField("ran") or not plan.generation <= generation_of(request.ran):
                 # A joiner or spare that cannot prepare the next plan: the running generation does not need it.
                 self._reshaping.withdraw(f"{self._name(worker_id)} gave it up: {last_line(request.error) or 'no reason given'}")
                 return
             member = True  # it has switched to it already
-        answered = heard < plan.generation or (self._failing is None and not member)
+        answered = heard < plan.generation or (self._current_recovery is None and not member)
         if not answered or distrusts_anew(request, facts.state.lineages):
             self.fail(f"{self._name(worker_id)} reports: {last_line(request.error) or 'its peers are gone'}")
             assert self.recovery is not None
             self.recovery.take(request, promise=not answered)
         if answered:
             outbox.streams.send(worker_id, outbox.plan_message(plan))
-            if self._failing is not None:
-                outbox.streams.send(worker_id, fence_message(plan.generation, self._failing.reason))
+            if self._current_recovery is not None:
+                outbox.streams.send(worker_id, fence_message(plan.generation, self._current_recovery.reason))
 
     @property
-    def _failing(self) -> Recovery | None:
+    def _current_recovery(self) -> Recovery | None:
         """The failure of the generation that is current now. While its answer is being told the one before it is over."""
         recovery, current = self.recovery, self._facts.current
         return recovery if recovery is not None and current is not None and recovery.of == current.generation else None
 
     def fail(self, reason: str) -> None:
         """The running generation cannot go on."""
-        if self._failing is None and self._facts.current is not None and not self._facts.state.between:
+        if self._current_recovery is None and self._facts.current is not None and not self._facts.state.between:
             log.warning("failure generation=%s reason=%r", self._facts.current.generation, reason)
             self.recovery = Recovery(self._facts.clock(), reason, self._facts.current.generation)
             self._facts.wake.set()
@@ -105,10 +105,10 @@ class Failures:
 
     def fences(self) -> list[pb.WatchPlanResponse]:
         """What a worker whose stream has just opened must hear of a failure that is being answered."""
-        if self._failing is None:
+        if self._current_recovery is None:
             return []
         newest = max(plan.generation for plan in self._facts.live_plans)
-        return [fence_message(newest, self._failing.reason)]
+        return [fence_message(newest, self._current_recovery.reason)]
 
     def forget(self) -> None:
         """The generation that failed is over for another reason: no answer is due."""
@@ -132,16 +132,17 @@ class Failures:
         if isinstance(found, Wait):
             facts.message = f"after a failure: waiting for the reports of {', '.join(map(self._name, found.workers[:4]))}"
             return
-        workers = self._usable(failure, now)
+        workers = self._usable_workers(failure, now)
         if why := self._too_few(found, failure, workers, recovery, now):
             await self._wait(why, recovery)
             return
         known = facts.step
-        self._charge(recovery, failure, known)
+        self._charge_retry_budget(recovery, failure, known)
         if self.crash_loop:
             return
         try:
-            plan = await self._make_plan(found, failure, workers, recovery)
+            with self._removals.added_with_plan(recovery.excluded):
+                plan = await self._make_plan(found, failure, workers, recovery)
         except ValueError as refusal:
             await self._wait(no_placement(facts, len(workers), self._choosing.wanted_workers(), refusal), recovery)
             return
@@ -151,7 +152,6 @@ class Failures:
         self._entry.expect(Entry(since, now, plan.reason, failed=True, lost_steps=lost_steps))
         if self.recovery is recovery:
             self.recovery = None
-        self._removals.add(recovery.excluded)
         await self._starting.announce()
         if recovery.distrusted_from:
             await tell_wrong_bits(recovery, facts, self._outbox, plan)
@@ -183,7 +183,7 @@ class Failures:
         why = f"what was computed from step {first} on is not to be trusted{'; the cache is off' if recovery.cache_wrong else ''}"
         return await self._starting.from_checkpoint(workers, cause, why, answers, epoch=True, distrusted_from=first)
 
-    def _charge(self, recovery: Recovery, failure: Failure, step: int) -> None:
+    def _charge_retry_budget(self, recovery: Recovery, failure: Failure, step: int) -> None:
         """Each failure is charged to the retry budget once, when it is clear who has ended of it."""
         if not recovery.charged:
             recovery.charged = True
@@ -192,7 +192,7 @@ class Failures:
             own, text = of_its_own(recovery, facts.members, facts.cluster.uids, failure)
             amendments.retries = amendments.retries.charged(step, rollbacks, own, text)
 
-    def _usable(self, failure: Failure, now: float) -> list[Worker]:
+    def _usable_workers(self, failure: Failure, now: float) -> list[Worker]:
         """Whom a plan may name: survivors that have promised, spares, and joiners that wait for it."""
         facts = self._facts
         plans = [plan for plan in (failure.current, failure.prepared) if plan is not None]

@@ -198,14 +198,17 @@ def facts_line(failure: Failure, found: Answer) -> dict[str, object]:
 
 
 def fence_message(generation: GenerationId, reason: str) -> pb.WatchPlanResponse:
+    """The notice that all generations up to this one are over; who receives it reports what it holds."""
     notice = pb.FenceNotice(generation=to_message(generation, plan_pb2.GenerationId), reason=reason)
     return pb.WatchPlanResponse(fence=notice)
 
 
 def last_line(text: str) -> str:
+    """The last line of a traceback that is not empty, which says what went wrong; "" for no text."""
     lines = [line for line in text.strip().splitlines() if line.strip()]
     return lines[-1].strip() if lines else ""
 
 
 def generation_of(message: plan_pb2.GenerationId) -> GenerationId:
+    """The record of a generation's identifier on the wire."""
     return GenerationId(incarnation=message.incarnation, counter=message.counter)

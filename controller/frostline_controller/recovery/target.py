@@ -23,6 +23,7 @@ class Source:
 
     @property
     def worker_id(self) -> str:
+        """The survivor that reported."""
         return self.report.worker_id
 
     def has(self, piece: int, state: StateTag, votes: Votes) -> bool:
@@ -102,7 +103,7 @@ def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldPiece, ...]:
     So a worker that comes back from an older generation brings no state that a plan since then has given up
     (docs/protocols.md 5.8).
     """
-    if _is_away(failure, report):
+    if _is_gone(failure, report):
         return ()
     if _ran_lately(failure, report):
         return report.held
@@ -117,7 +118,7 @@ def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldPiece, ...]:
     )
 
 
-def _is_away(failure: Failure, report: SurvivorReport) -> bool:
+def _is_gone(failure: Failure, report: SurvivorReport) -> bool:
     return report.worker_id in failure.ended or report.worker_id in failure.silent
 
 
@@ -155,7 +156,7 @@ def _candidates(sources: list[Source], votes: Votes) -> list[StateTag]:
     """Every state that somebody holds or can commit to, newest first: by lineage and step, then by generation."""
     held = {one.state for source in sources for one in source.pieces.values() if one.state is not None}
     late = {state for state in votes if any(source.reaches(state) for source in sources)}
-    return sorted(held | late, key=_age, reverse=True)
+    return sorted(held | late, key=_recency, reverse=True)
 
 
 def _holders(num_pieces: int, sources: list[Source], state: StateTag, votes: Votes) -> tuple[tuple[str, ...], ...]:
@@ -199,5 +200,5 @@ def _known_outcomes(failure: Failure, sources: list[Source]) -> Iterator[StateTa
             yield from (tag_of(vote) for vote in report.seen)
 
 
-def _age(tag: StateTag) -> tuple[int, int, int, int]:
+def _recency(tag: StateTag) -> tuple[int, int, int, int]:
     return (tag.lineage, tag.step, tag.generation.incarnation, tag.generation.counter)

@@ -60,6 +60,7 @@ def thin(records: Sequence[StepRecord], count: int = POINTS_MAX) -> list[list[St
 
 
 def shape_chart(run: RunData) -> Chart:
+    """Degrees of each axis over the steps."""
     figure, axes = new_figure(WIDE, 2.4)
     steps = _edges(run)
     named = [axis for axis in AXES if any(axis in record.degrees for record in run.records)]
@@ -73,6 +74,7 @@ def shape_chart(run: RunData) -> Chart:
 
 
 def freeze_chart(run: RunData) -> Chart:
+    """Number of frozen units over the steps, below a line at the model's units."""
     figure, axes = new_figure(WIDE, 2.4)
     points = [record.freeze_point for record in run.records]
     units = run.num_units or max(points) + 1
@@ -111,6 +113,7 @@ def gradient_chart(run: RunData) -> Chart | None:
 
 
 def loss_chart(run: RunData) -> Chart:
+    """Training loss by step with its running mean, the guard split's readings, and refused steps."""
     figure, axes = new_figure(NARROW, 2.9)
     groups = thin([record for record in run.records if np.isfinite(record.loss)])
     steps = [group[-1].step for group in groups]
@@ -153,6 +156,7 @@ def metric_chart(run: RunData) -> Chart | None:
 
 
 def throughput_chart(run: RunData) -> Chart | None:
+    """Samples a second over the steps; None where no record has them."""
     if not any(record.samples_per_second for record in run.records):
         return None
     figure, axes = new_figure(NARROW, 2.9)
@@ -199,6 +203,7 @@ def step_parts_chart(run: RunData) -> Chart | None:
 
 
 def cache_chart(run: RunData) -> Chart | None:
+    """Share of boundary activations that came from the cache, in percent; None where none was asked for."""
     if not any(record.cache_hits or record.cache_misses for record in run.records):
         return None
     figure, axes = new_figure(NARROW, 2.9)

@@ -70,6 +70,7 @@ class RunData:
 
     @property
     def name(self) -> str:
+        """The job's name; the folder's where there is no job file."""
         return str(self.job.get("name") or self.run_dir.name)
 
     @property
@@ -87,6 +88,7 @@ class RunData:
 
     @property
     def main_metric(self) -> str:
+        """The name of the metric by which the task is judged; "loss" where no other was measured."""
         names = [*self.result.get("final", {}), *(name for record in self.records for name in record.evaluation)]
         return main_metric(names, self.job, self.result)
 

@@ -37,6 +37,7 @@ class RunFigures:
     ledger: Ledger | None = None
 
     def as_json(self) -> dict[str, Any]:
+        """The figures as values that JSON has, ledger included."""
         ledger = self.ledger.as_json() if self.ledger is not None else None
         return {**vars(self), "shapes": list(self.shapes), "ledger": ledger}
 

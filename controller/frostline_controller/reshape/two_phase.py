@@ -43,6 +43,7 @@ class Reshaping:
 
     @property
     def busy(self) -> bool:
+        """Whether a plan is prepared and has neither been switched to nor withdrawn."""
         return self._facts.state.prepared is not None
 
     @property

@@ -55,7 +55,7 @@ class Controller:
         self.choosing = Choosing(facts)
         self.reshaping = Reshaping(facts, store, outbox, self.faults, self.choosing)
         self.starting = Starting(facts, store, outbox, self.faults, self.choosing, checkpoint_root)
-        self.entry, self.removals = EntryWatch(facts, store, outbox), Removals(facts, pods)
+        self.entry, self.removals = EntryWatch(facts, store, outbox), Removals(facts, store, pods)
         self.failures = Failures(
             facts, store, outbox, self.faults, choosing=self.choosing, starting=self.starting, reshaping=self.reshaping,
             entry=self.entry, removals=self.removals,

@@ -115,6 +115,7 @@ class DurableState(Frozen):
     job_digests: of the job that the run follows, by section; empty in a state that an older version has written.
     settled: what stands in place of the job's `auto`, and why; None: nothing was left to the run, or it is not settled yet.
     failed_devices: GPUs that failed. memory_limit_bytes: a plan that is predicted to need more ran out of memory; 0: none has.
+    removals: workers that an answer has excluded and whose pods are not deleted yet, with the reason.
     """
 
     incarnation: int = 0
@@ -142,6 +143,7 @@ class DurableState(Frozen):
     cache_off: str = ""
     failed_devices: tuple[FailedDevice, ...] = ()
     memory_limit_bytes: int = 0
+    removals: dict[str, str] = Field(default_factory=dict)
     job_digests: dict[str, str] = Field(default_factory=dict)
     settled: Settled | None = None
 
@@ -166,10 +168,12 @@ class DurableState(Frozen):
 
     @property
     def cuts(self) -> Cuts:
+        """Which steps survive the lineages that have begun so far."""
         return Cuts(self.lineages)
 
     @property
     def fence(self) -> str:
+        """ "<incarnation>.<counter>": a patch that finds another one in the API server is a superseded controller's."""
         return f"{self.incarnation}.{self.counter}"
 
     def starts_at(self, lineage: int) -> int:

@@ -40,6 +40,7 @@ class EventLog:
             self._note(line)
 
     def close(self) -> None:
+        """Close events.jsonl; nothing can be appended any more."""
         self._journal.close()
 
     def all(self) -> list[Line]:
@@ -47,6 +48,7 @@ class EventLog:
         return [*self._journal.lines(), *self._unwritten]
 
     def holds(self, kind: str, step: int, lineage: int) -> bool:
+        """Whether an event with this key was written, by this controller or by one before."""
         return (kind, step, lineage) in self._keys
 
     def hear(self, kind: str, step: int, lineage: int, reason: str) -> None:

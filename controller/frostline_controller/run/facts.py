@@ -80,6 +80,7 @@ class RunFacts:
 
     @property
     def state(self) -> DurableState:
+        """The durable state as it was committed last; only the store changes it."""
         return self._store.state
 
     @property
@@ -94,6 +95,7 @@ class RunFacts:
 
     @property
     def ended(self) -> bool:
+        """Whether the run is over and only its end is still told: completed, failed, cancelled or suspended."""
         return self.state.state in ENDED
 
     def surviving(self) -> list[Decision]:

@@ -67,6 +67,7 @@ class Journal:
             await asyncio.to_thread(self._write, data)
 
     def close(self) -> None:
+        """Close the file; all lines are on disk already."""
         self._file.close()
 
     def _write(self, data: bytes) -> None:

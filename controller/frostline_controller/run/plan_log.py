@@ -25,6 +25,7 @@ class PlanLog:
             self._note(line)
 
     def close(self) -> None:
+        """Close plans.jsonl; nothing can be appended any more."""
         self._journal.close()
 
     async def append(self, lines: Sequence[Line]) -> None:

@@ -45,6 +45,7 @@ class RecordLog:
                 self._note(StepRecord.model_validate(line))
 
     def close(self) -> None:
+        """Close metrics.jsonl; nothing can be appended any more."""
         self._journal.close()
 
     def first_of(self, generation: str) -> int | None:
@@ -144,10 +145,12 @@ class StatisticsLog:
             self._keep(IntervalStatistics.model_validate(line))
 
     def close(self) -> None:
+        """Close statistics.jsonl; nothing can be appended any more."""
         self._journal.close()
 
     @property
     def all(self) -> list[IntervalStatistics]:
+        """Statistics of all intervals of all lineages, in the order in which they were written."""
         return list(self._known.values())
 
     async def take(self, statistics: list[IntervalStatistics]) -> None:

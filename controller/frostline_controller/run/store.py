@@ -20,7 +20,8 @@ from frostline_controller.run.records import RecordLog, StatisticsLog
 class Amendments:
     """Fields of the durable state that hold as soon as they are known, and are written with the next commit, whatever it is for.
 
-    Losing one with a controller that dies first is harmless: what it came from happens again, or costs one try more.
+    Losing one with a controller that dies first is harmless: what it came from happens again, or costs one try more. What a plan
+    rests on is set before the plan's own commit.
     """
 
     identity: RunIdentity | None
@@ -28,6 +29,7 @@ class Amendments:
     cache_off: str
     failed_devices: tuple[FailedDevice, ...]
     memory_limit_bytes: int
+    removals: dict[str, str]
 
 
 class RunStore:
@@ -53,8 +55,9 @@ class RunStore:
         # The digests are durable with whatever is written next, as amendments are.
         self.state = state.model_copy(update={"job_digests": section_digests(job)})
         self.amendments = Amendments(
-            state.identity, state.retries, state.cache_off, state.failed_devices, state.memory_limit_bytes
-        )
+            state.identity, state.retries, state.cache_off, state.failed_devices, state.memory_limit_bytes,
+            state.removals,
+        )  # fmt: skip
         self.places = RunDirectory(folder)
         self.records = RecordLog(self.places.metrics, may_write)
         self.statistics = StatisticsLog(self.places.statistics, may_write)

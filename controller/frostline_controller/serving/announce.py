@@ -45,4 +45,5 @@ def welcome(
 
 
 def decision_message(decision: Decision) -> pb.WatchPlanResponse:
+    """A decision as WatchPlan sends it."""
     return pb.WatchPlanResponse(decision=to_message(decision, plan_pb2.Decision))

@@ -24,6 +24,7 @@ class RunMetrics:
         self._step_seconds, self._events = step_seconds, Counter(events)
 
     def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment, as prometheus_client asks for them at each scrape."""
         status = self._status
         gauges = (
             ("step", "Last committed step.", status.step),

@@ -25,6 +25,7 @@ class Publishing:
         self._written: tuple[object, ...] = ()
 
     async def advance(self, now: float) -> None:
+        """Write the annotation where it is due; a round is never held up by an API server that refuses it."""
         facts = self._facts
         first = (facts.state.state, facts.current.generation if facts.current else None, facts.message)
         if now - self._written_at < (EVERY_SECONDS if first == self._written else CHANGED_SECONDS):

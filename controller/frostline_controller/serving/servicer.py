@@ -32,18 +32,22 @@ HEARTBEATS_SECONDS = 60.0
 
 
 class ControlServicer(control_pb2_grpc.ControlServicer):
+    """The methods of docs/grpc.md. They raise the errors of `frostline_rpc.errors`; what is acknowledged is durable."""
+
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._facts, self._store, self._outbox = controller.run.facts, controller.run.store, controller.run.outbox
         self._admission = Admission(controller)
 
     async def DescribeJob(self, request: pb.DescribeJobRequest, context: Any) -> pb.DescribeJobResponse:
+        """The job as it stands and the profiles that the run has measured; sizes that a worker has measured are taken."""
         if request.HasField("measured"):
             self._controller.settling.take(to_record(request.measured, SizeProfiles))
         profiles = [to_message(profile, plan_pb2.WorkerProfile) for profile in self._controller.handed_out.profiles()]
         return pb.DescribeJobResponse(job=dump_job(self._facts.job), profiles=profiles)
 
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
+        """Admit a worker process, and end an older one in its place. Raises InvalidRequest, and what Admission.check raises."""
         facts = self._facts
         if not request.worker_id or "/" not in request.worker_id:
             raise InvalidRequest(f"worker_id is {request.worker_id!r}; it must be '<pod uid>/<process nonce>'")
@@ -77,11 +81,13 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         )
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
+        """A worker's liveness and progress, once."""
         return self._take_heartbeat(request)
 
     async def Heartbeats(
         self, requests: AsyncIterator[pb.HeartbeatsRequest], context: Any
     ) -> AsyncIterator[pb.HeartbeatsResponse]:
+        """A worker's liveness and progress as a stream; it is ended after HEARTBEATS_SECONDS, so that tokens are checked anew."""
         ends_at = self._facts.clock() + HEARTBEATS_SECONDS
         async for request in requests:
             answer = self._take_heartbeat(request.heartbeat)
@@ -135,6 +141,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         )
 
     async def ReportStatistics(self, request: pb.ReportStatisticsRequest, context: Any) -> pb.ReportStatisticsResponse:
+        """Make intervals' statistics durable and acknowledge them. Raises InvalidRequest for norms of other units."""
         self._known(request.worker_id)
         self._check_generation(request.generation, "statistics")
         statistics = [to_record(one, IntervalStatistics) for one in request.statistics]
@@ -150,6 +157,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.ReportStatisticsResponse(durable_interval=self._durable_interval())
 
     async def ReportRecords(self, request: pb.ReportRecordsRequest, context: Any) -> pb.ReportRecordsResponse:
+        """Make records and events of stable steps durable and acknowledge them; take the run's outcome where it is sent along."""
         facts, store = self._facts, self._store
         self._known(request.worker_id)
         self._check_generation(request.generation, "records")
@@ -174,6 +182,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         )
 
     async def WatchPlan(self, request: pb.WatchPlanRequest, context: Any) -> AsyncIterator[Announcement]:
+        """Everything announced to a worker, first what it must know now; a newer stream of the same worker ends this one."""
         facts, outbox, controller = self._facts, self._outbox, self._controller
         worker = self._known(request.worker_id)
         queue = outbox.streams.open(request.worker_id)
@@ -201,6 +210,10 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 facts.wake.set()
 
     async def Ready(self, request: pb.ReadyRequest, context: Any) -> pb.ReadyResponse:
+        """Note that a worker has formed a plan's groups, could not, or has entered.
+
+        Raises StaleGeneration for any but the running and the prepared plan.
+        """
         facts = self._facts
         self._known(request.worker_id)
         generation = _generation(request.generation)
@@ -219,6 +232,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.ReadyResponse()
 
     async def ReportRecovery(self, request: pb.ReportRecoveryRequest, context: Any) -> pb.ReportRecoveryResponse:
+        """Take a survivor's report after a failure. Raises StaleGeneration where a later controller has led the run already."""
         worker = self._known(request.worker_id)
         worker.last_heard = self._facts.clock()
         if request.incarnation > self._facts.state.incarnation:
@@ -232,6 +246,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.ReportRecoveryResponse()
 
     async def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveResponse:
+        """Note that a worker wants to leave, or has ended; a mistake that somebody has to mend may end the run."""
         controller = self._controller
         if request.error:
             log.error("worker failed worker=%s error=%r", request.worker_id, request.error)
@@ -247,9 +262,11 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.LeaveResponse()
 
     async def Command(self, request: pb.CommandRequest, context: Any) -> pb.CommandResponse:
+        """Take an operator's command; the answer says what follows. Raises InvalidRequest or Refused."""
         return pb.CommandResponse(answer=await self._controller.commands.accept(request))
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusResponse:
+        """Where the run stands, for `frostline status` and the terminal."""
         return status_of(self._facts, self._store)
 
     def _known(self, worker_id: str) -> Worker:
@@ -299,4 +316,5 @@ def _generation(message: Any) -> GenerationId:
 
 
 def add_control(server: grpc.aio.Server, controller: Controller) -> None:
+    """Serve the Control service of this controller."""
     control_pb2_grpc.add_ControlServicer_to_server(ControlServicer(controller), server)

@@ -32,16 +32,19 @@ class Outbox:
         return len(self._messages) == 1
 
     def wake(self) -> None:
+        """Let the reader look: a message is there. Called a few streams a turn, after `put`."""
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
     async def get(self) -> bytes | None:
+        """The next message, waited for; None where the stream is to end."""
         while not self._messages:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         return self._messages.popleft()
 
     def empty(self) -> bool:
+        """Whether everything has been sent."""
         return not self._messages
 
 
@@ -53,6 +56,7 @@ class Streams:
         self._to_wake: deque[Outbox] = deque()
 
     def open(self, worker_id: str) -> Outbox:
+        """A new stream for a worker; an older one of its ends."""
         older = self._outboxes.get(worker_id)
         if older is not None:
             self._put(older, CLOSED)
@@ -67,6 +71,7 @@ class Streams:
         return True
 
     def close_all(self) -> None:
+        """End all streams, behind what they have still to send."""
         for outbox in self._outboxes.values():
             self._put(outbox, CLOSED)
 
@@ -75,6 +80,7 @@ class Streams:
         self.send_to((worker_id,), message)
 
     def send_all(self, message: Announcement) -> None:
+        """Send one message to every worker that has a stream."""
         self.send_to(list(self._outboxes), message)
 
     def send_to(self, worker_ids: Iterable[str], message: Announcement) -> None:
@@ -92,6 +98,7 @@ class Streams:
             await asyncio.sleep(FLUSH_LOOK_SECONDS)
 
     def listening(self) -> list[str]:
+        """Ids of the workers that have a stream."""
         return list(self._outboxes)
 
     def _put(self, outbox: Outbox, message: bytes | None) -> None:

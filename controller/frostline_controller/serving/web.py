@@ -80,6 +80,7 @@ class HungUp(asyncio.Protocol):
     """The end of a connection that is one too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close the connection at once, unread."""
         transport.close()
 
 

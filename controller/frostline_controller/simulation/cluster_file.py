@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from frostline_contract.job.load import describe_mistakes
 from frostline_contract.job.section import SECONDS_MAX, Section
-from frostline_contract.job.yaml_text import JobError, read_yaml
+from frostline_contract.job.yaml_text import JobError, read_mapping
 from frostline_contract.statistics import LinkProfile, UnitProfile
 
 DEVICES_MAX = 65536
@@ -140,15 +140,9 @@ def load_cluster(path: str | Path) -> Cluster:
     """Read a cluster file. Raises ClusterError with one line a mistake."""
     file = Path(path)
     try:
-        raw = read_yaml(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ClusterError(f"{file}: cannot be read ({error.strerror}); give a cluster file with --cluster") from error
-    except UnicodeDecodeError as error:
-        raise ClusterError(f"{file}: is no UTF-8 text ({error.reason} at byte {error.start}); give a cluster file") from None
+        raw = read_mapping(file, "nodes, device and link_between_nodes", "give a cluster file with --cluster")
     except JobError as error:
-        raise ClusterError(f"{file}: {error}") from None
-    if not isinstance(raw, dict):
-        raise ClusterError(f"{file}: holds {type(raw).__name__}, expected a mapping with nodes, device and link_between_nodes")
+        raise ClusterError(str(error)) from error
     try:
         return Cluster.model_validate(raw)
     except ValidationError as error:

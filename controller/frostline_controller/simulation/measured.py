@@ -35,6 +35,7 @@ class Compared:
 
     @property
     def ratio(self) -> float:
+        """Predicted over measured: above 1 the cost model was too slow."""
         return self.predicted / self.measured
 
 
@@ -46,10 +47,12 @@ class Comparison:
 
     @property
     def measured_seconds(self) -> float:
+        """Seconds of all compared steps, as they were measured."""
         return sum(row.total for row in self.rows)
 
     @property
     def predicted_seconds(self) -> float:
+        """Seconds of the same steps by the cost model."""
         return sum(row.steps * row.predicted for row in self.rows)
 
     @property
@@ -58,6 +61,7 @@ class Comparison:
         return median(abs(row.ratio - 1) for row in self.rows)
 
     def as_json(self) -> dict[str, Any]:
+        """Rows and sums as values that JSON has."""
         return {
             "rows": [{**row.__dict__, "ratio": row.ratio} for row in self.rows],
             "measured_seconds": self.measured_seconds,
@@ -66,6 +70,7 @@ class Comparison:
         }
 
     def as_text(self) -> str:
+        """The table for people, a row for each stretch, and the sums below."""
         rows = [
             (
                 f"{row.first_step} to {row.first_step + row.steps - 1}", str(row.freeze_point), in_words(row.degrees),

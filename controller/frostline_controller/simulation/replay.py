@@ -61,10 +61,12 @@ class Span:
 
     @property
     def end_seconds(self) -> float:
+        """When its last step ends, in seconds from the run's start."""
         return self.start_seconds + self.seconds
 
     @property
     def samples_per_second(self) -> float:
+        """Training samples a second, by the cost of one step."""
         return self.cost.samples / self.cost.total_seconds
 
     @property
@@ -79,6 +81,7 @@ class Span:
 
     @property
     def money(self) -> float:
+        """What its devices cost for its steps and for the reshape before it."""
         return self.price_per_hour * (self.seconds + self.reshape_seconds) / SECONDS_AN_HOUR
 
 
@@ -96,22 +99,27 @@ class Replay:
 
     @property
     def steps(self) -> int:
+        """Steps of the whole run."""
         return sum(span.steps for span in self.spans)
 
     @property
     def samples(self) -> int:
+        """Samples trained, counted as often as they are passed."""
         return sum(span.steps * span.cost.samples for span in self.spans)
 
     @cached_property
     def device_hours(self) -> float:
+        """Hours of all devices that the run holds, spare ones included."""
         return sum(span.device_hours for span in self.spans)
 
     @cached_property
     def money(self) -> float:
+        """What all held devices cost, in the cluster file's currency."""
         return sum(span.money for span in self.spans)
 
     @property
     def reshapes(self) -> int:
+        """How often the placement changes."""
         return sum(
             1 for before, after in zip(self.spans, self.spans[1:], strict=False) if before.placement is not after.placement
         )

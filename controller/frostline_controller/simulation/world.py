@@ -44,6 +44,7 @@ class World:
 
     @property
     def num_units(self) -> int:
+        """Units of the model: blocks, embedding and head."""
         return len(self.units)
 
     def situation(

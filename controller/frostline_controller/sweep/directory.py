@@ -91,9 +91,11 @@ class SweepDirectory:
         return self.state.exists()
 
     def job_of(self, run: SweptRun) -> Path:
+        """The resolved job file of a run."""
         return self.jobs / f"{run.name}.yaml"
 
     def run_of(self, run: SweptRun) -> RunDirectory:
+        """The run directory of a run."""
         return RunDirectory(self.runs / run.name)
 
     def write(self, state: SweepState) -> None:

@@ -22,6 +22,8 @@ class Embedding(Unit):
 
 
 class Block(Unit):
+    """One mixer layer; it needs nothing of the inputs beside the hidden tensor."""
+
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
@@ -42,6 +44,8 @@ class Head(Unit):
 
 
 class Mixer(HuggingFaceFamily):
+    """The family `mixer`; a checkpoint without a classifier gets one from the seed."""
+
     name = "mixer"
     config_class = MixerConfig
     model_classes = {"image_classification": MixerForImageClassification}  # noqa: RUF012
@@ -57,12 +61,15 @@ class Mixer(HuggingFaceFamily):
             )
 
     def cut(self, model: PreTrainedModel, task_kind: str) -> CutModel:
+        """Units: the patches, one mixer layer each, and the final norm with the classifier."""
         return assemble(model, Embedding(model), [Block(layer) for layer in model.layers], Head(model))
 
     def hidden_shape(self, config: MixerConfig, sizes: DataSizes) -> tuple[int, int]:
+        """(patches, hidden_size) of one sample."""
         return config.tokens, config.hidden_size
 
     def forward_flops(self, config: MixerConfig, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
+        """Of one sample through each unit, two FLOPs a multiplication: the planner's guess before anything was measured."""
         tokens, width = config.tokens, config.hidden_size
         embedding = 2 * tokens * width * config.num_channels * config.patch_size**2
         block = 4 * tokens * width * (config.token_size + config.intermediate_size)

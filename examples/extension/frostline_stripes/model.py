@@ -7,6 +7,8 @@ from transformers.modeling_outputs import ImageClassifierOutput
 
 
 class MixerConfig(PretrainedConfig):
+    """Sizes of the mixer; images are square."""
+
     model_type = "mixer"
 
     def __init__(
@@ -27,6 +29,7 @@ class MixerConfig(PretrainedConfig):
 
     @property
     def tokens(self) -> int:
+        """Patches of an image."""
         return (self.image_size // self.patch_size) ** 2
 
 
@@ -47,6 +50,8 @@ class MixerLayer(nn.Module):
 
 
 class MixerForImageClassification(PreTrainedModel):
+    """Patches, mixer layers, and a classifier over the mean of all patches."""
+
     config_class = MixerConfig
     main_input_name = "pixel_values"
     _supports_sdpa = True  # it has no attention, so any kernel will do

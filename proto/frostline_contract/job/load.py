@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from frostline_contract.job.model import Job
 from frostline_contract.job.section import NUMBER_TAG
-from frostline_contract.job.yaml_text import JobError, plain, read_yaml
+from frostline_contract.job.yaml_text import JobError, plain, read_mapping, read_yaml
 
 
 def load_job(path: str | Path, overrides: list[str] | None = None) -> Job:
@@ -23,16 +23,7 @@ def load_job(path: str | Path, overrides: list[str] | None = None) -> Job:
     Raises JobError.
     """
     file = Path(path)
-    try:
-        raw = read_yaml(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise JobError(f"{file}: cannot be read ({error.strerror}); give a job file with -f") from error
-    except UnicodeDecodeError as error:
-        raise JobError(f"{file}: is no UTF-8 text ({error.reason} at byte {error.start}); give a job file with -f") from None
-    except JobError as error:
-        raise JobError(f"{file}: {error}") from None
-    if not isinstance(raw, dict):
-        raise JobError(f"{file}: holds {type(raw).__name__}, expected a mapping with model, task, data and training")
+    raw = read_mapping(file, "model, task, data and training", "give a job file with -f")
     return parse_job(_absolute_paths(apply_overrides(raw, overrides or []), file.resolve().parent), str(file))
 
 

@@ -182,6 +182,7 @@ def _text(value: Any) -> str:
 
 
 def main(arguments: list[str]) -> int:
+    """Print one of the two generated files. Returns the exit status: 2 for other arguments."""
     if arguments == ["schema"]:
         print(json.dumps(values_schema(), indent=2))
     elif arguments == ["values"]:

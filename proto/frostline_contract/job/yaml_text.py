@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -59,6 +60,30 @@ def read_yaml(text: str) -> Any:
         # A tag such as !!timestamp or !!int over a text that is none: the library lets the conversion's own error through.
         raise JobError(f"no valid YAML: {' '.join(str(error).split())}") from None
     return plain(value)
+
+
+def read_mapping(path: Path, expected: str, remedy: str) -> dict[str, Any]:
+    """Plain data of a YAML file that people write: one mapping.
+
+    Args:
+        path: the file.
+        expected: the keys that it should have, in words, for whoever gives a list or a text.
+        remedy: what to do where the file cannot be read.
+
+    Raises:
+        JobError: names the file and what is wrong with it.
+    """
+    try:
+        value = read_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise JobError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
+    except UnicodeDecodeError as error:
+        raise JobError(f"{path}: is no UTF-8 text ({error.reason} at byte {error.start}); {remedy}") from None
+    except JobError as error:
+        raise JobError(f"{path}: {error}") from None
+    if not isinstance(value, dict):
+        raise JobError(f"{path}: holds {type(value).__name__}, expected a mapping with {expected}")
+    return value
 
 
 def plain(value: Any) -> Any:

@@ -35,7 +35,10 @@ def _planted(name: str, at: str) -> dict[str, Any] | None:
         for count in range(write["times"]):
             with contextlib.suppress(FileExistsError):
                 claim = os.open(file.with_suffix(f".{count}"), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-                os.write(claim, json.dumps({"name": name, "process": os.getpid(), "time_seconds": time.time()}).encode())
+                plans = Path(folder).with_name("run") / "plans.jsonl"
+                length = plans.stat().st_size if plans.exists() else 0
+                told = {"name": name, "process": os.getpid(), "time_seconds": time.time(), "plans_bytes": length}
+                os.write(claim, json.dumps(told).encode())
                 os.close(claim)
                 return write
     return None

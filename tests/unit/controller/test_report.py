@@ -57,7 +57,8 @@ def test_the_page_needs_no_network_and_tells_the_run(run_dir: Path) -> None:
     page = build_report(run_dir).read_text()
     assert page.startswith("<!doctype html>")
     assert re.findall(r"""(?:src|href)=["'](?!#|data:)[^"']*""", page) == []
-    assert "default-src 'none'" in page
+    assert page.count("Content-Security-Policy") == 1
+    assert "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\"" in page
     for name in ("shape", "freeze", "gradients", "loss", "metric", "throughput", "parts", "cache", "timeline"):
         assert f'id="chart-{name}-title"' in page, name
     assert "96.11 %" in page

@@ -54,6 +54,8 @@ def test_the_page_has_each_picture(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(words) == 0
     assert "device-hours" in capsys.readouterr().out
     page = (tmp_path / "out/simulation.html").read_text()
+    assert page.count("Content-Security-Policy") == 1
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:\"" in page, "a page without a script allows none"
     for name in ("shape-job", "speed", "bubble", "cache", "device-hours", "money"):
         assert f'id="{name}"' in page
         assert (tmp_path / f"out/{name}.svg").read_text().startswith("<svg")
@@ -83,6 +85,20 @@ def test_a_mistake_in_a_cluster_file_names_field_value_and_remedy(
     file.write_text(yaml.safe_dump(whole | mistake) if isinstance(mistake, dict) else text)
     assert main(["simulate", "-f", str(DIGITS), "--cluster", str(file)]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "cannot be read (No such file or directory)"), (b"\xff\xfe", "is no UTF-8 text (invalid start byte at byte 0)")],
+)
+def test_a_cluster_file_that_cannot_be_read_says_what_to_give(
+    content: bytes | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    assert main(["simulate", "-f", str(DIGITS), "--cluster", str(file)]) == 2
+    assert f"{file}: {said}; give a cluster file with --cluster" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

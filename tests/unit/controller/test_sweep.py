@@ -115,6 +115,8 @@ def test_table_and_page_show_every_run(job_file: str, tmp_path: Path) -> None:
     shown = page(places, state)
     assert "&lt;script&gt; is no word" in shown and "<script>" not in shown
     assert f'href="runs/{state.runs[0].name}/report.html"' in shown
+    assert shown.count("Content-Security-Policy") == 1
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:\"" in shown, "a page without a script allows none"
     assert f"runs/{state.runs[1].name}/report.html" not in shown, "it has drawn none"
     for picture in (f"{RATE}-accuracy".replace(".", "-"), "seed-loss", "cost", "cache"):
         assert f'<section id="{picture}">' in shown

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from frostline_trainer.families.base import CutModel, learnable
 from frostline_trainer.model import build_cut_model, numbers_saved, save_model, set_frozen
-from frostline_trainer.step.unit_state import begin_again, export_unit, import_unit, release_unit
+from frostline_trainer.step.unit_state import export_unit, import_unit, release_unit, reset_unit
 from tests.unit.trainer import families_cases as cases
 from tests.unit.trainer.test_families_model import AUTO
 
@@ -82,7 +82,7 @@ def test_a_unit_that_gave_its_memory_back_begins_again(adapters: dict[str, Any] 
         next(used.units[1].parameters()).add_(1.0)  # a weight below adapters that has gone wrong
     for unit, new in zip(used.units, fresh.units, strict=True):
         release_unit(unit)
-        begin_again(unit, new)
+        reset_unit(unit, new)
         assert all(torch.equal(tensor, new.state_dict()[name]) for name, tensor in unit.state_dict().items())
 
 

@@ -69,7 +69,7 @@ def test_a_store_that_answers_is_kept(store: OwnStore) -> None:
         return True
 
     before = store.port
-    store.keep(tell)
+    store.watch(tell)
     assert not asked.wait(0.5)
     assert (told, store.port) == ([], before)
 
@@ -88,7 +88,7 @@ def test_a_dead_store_is_replaced_and_told_until_somebody_knows(store: OwnStore)
 
     dead = store.port
     assert answers("127.0.0.1", dead)
-    store.keep(tell)
+    store.watch(tell)
     kill(dead)
     assert known.wait(30.0)
     assert set(told) == {(dead, store.port)}
@@ -115,10 +115,10 @@ def test_whoever_waits_in_a_dead_store_is_told_and_does_not_wait_for_the_deadlin
         preparation.start()
         box.put_plan(plan)
         time.sleep(0.5)
-        preparation.give_up_meeting("127.0.0.1", port + 1)
+        preparation.abandon_store("127.0.0.1", port + 1)
         assert preparation._formations, "another store's plans are left alone"
         started = time.monotonic()
-        preparation.give_up_meeting("127.0.0.1", port)
+        preparation.abandon_store("127.0.0.1", port)
         with pytest.raises(RuntimeError, match="not wanted any more"):
             preparation.next_plan()
         assert time.monotonic() - started < 20.0, "the plan was not given up at once"

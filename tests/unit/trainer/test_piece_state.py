@@ -9,7 +9,7 @@ from torch import nn
 from frostline_contract.job.training import OptimizerSection
 from frostline_contract.pieces import RANGE_ALIGNMENT, Pieces
 from frostline_contract.plan import StateTag
-from frostline_trainer.generations.moves import give_up
+from frostline_trainer.generations.moves import release_unneeded
 from frostline_trainer.step.alignment import is_aligned
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
 from frostline_trainer.step.packing import pack, unpack
@@ -179,7 +179,7 @@ def test_a_member_has_memory_for_what_its_plan_needs_here_alone() -> None:
     made = plan_of(Layout(4, 1), (0, 0, 1, 1))
     whole = sum(map(held_bytes, context.cut.units))
     context.holdings.settle(range(context.pieces.count), StateTag(lineage=0, step=0, generation=made.generation))
-    give_up(context, made, "w1")
+    release_unneeded(context, made, "w1")
     needed = made.pieces.units_of(made.needs("w1"))
     assert 0 < len(needed) < context.num_units
     assert sum(map(held_bytes, context.cut.units)) - sum(held_bytes(context.cut.units[unit]) for unit in needed) < 1000 < whole

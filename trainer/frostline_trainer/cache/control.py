@@ -65,6 +65,10 @@ class Control:
         self._thread.start()
 
     def set_boundary(self, identity: CacheIdentity, previous: CacheIdentity | None, num_values: int) -> None:
+        """Ask the cache server for admission of another boundary, at once and in the background.
+
+        previous: the boundary before, whose values are advanced; None: there is none. num_values: pairs of sample and variant.
+        """
         with self._lock:
             self._replace(Boundary(identity, previous, num_values))
             self.previous_used_at = time.monotonic()
@@ -85,6 +89,7 @@ class Control:
         self.boundary = boundary
 
     def wake(self) -> None:
+        """Let the background thread look now at what is due, which it does by itself at intervals."""
         self._wake.set()
 
     def close(self) -> None:

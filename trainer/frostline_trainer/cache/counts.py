@@ -28,6 +28,7 @@ class CacheCounts:
     audit_failures: int = 0
 
     def minus(self, earlier: "CacheCounts") -> "CacheCounts":
+        """What was counted since `earlier`, field by field."""
         return CacheCounts(
             **{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in dataclasses.fields(self)}
         )
@@ -52,6 +53,7 @@ class Meter:
         self._rates = {"fetch": _Rate(), "fill": _Rate(), "exposed": _Rate()}
 
     def add(self, **amounts: float) -> None:
+        """Add to counts by their names, from any thread."""
         with self._lock:
             values = {name: getattr(self._totals, name) + amount for name, amount in amounts.items()}
             self._totals = dataclasses.replace(self._totals, **values)
@@ -69,11 +71,13 @@ class Meter:
             self._marks[reader] = self._marks.get(reader, CacheCounts()).minus(counts)
 
     def time(self, what: str, seconds: float, samples: int) -> None:
+        """Add a stretch of "fetch", "fill" or "exposed" time and the samples it was spent on; none of no samples."""
         if samples > 0:
             with self._lock:
                 self._rates[what].add(seconds, samples)
 
     def profile(self) -> CacheProfile:
+        """Rolling seconds a sample of fetches, fills and exposed waits, for the planner."""
         with self._lock:
             return CacheProfile(*(self._rates[what].value() for what in ("fetch", "fill", "exposed")))
 

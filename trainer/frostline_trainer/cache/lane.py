@@ -39,9 +39,11 @@ class Shard:
         self.run_id = ""
 
     def describes(self, host: str, port: int, database: int, password: str | None) -> bool:
+        """Whether this is the server that a shard map names, so that its health is kept when the map comes again."""
         return (self.host, self.port, self.database, self._password) == (host, port, database, password)
 
     def open(self) -> Connection:
+        """A new authenticated connection. Raises ConnectionFault, after SILENCE_SECONDS at most."""
         return Connection(self.host, self.port, self._password, self.database, SILENCE_SECONDS)
 
     def mark_down(self, life: int, reason: str) -> None:
@@ -116,6 +118,8 @@ class Lane:
         return self._on_shards([key for key, _ in items], work)
 
     def unlink(self, keys: Sequence[bytes], deadline: float) -> None:
+        """Remove values, each from its shard, by `deadline` (time.monotonic()); of a shard that is away they stay."""
+
         def work(connection: Connection, indices: list[int]) -> list[Outcome]:
             connection.unlink([keys[i] for i in indices], deadline)
             return [Outcome.DONE] * len(indices)
@@ -123,6 +127,7 @@ class Lane:
         self._on_shards(keys, work)
 
     def close(self) -> None:
+        """Close the connections and end the threads; the shards' health, which other lanes share, stays."""
         for _, connection in self._connections.values():
             connection.close()
         self._connections.clear()

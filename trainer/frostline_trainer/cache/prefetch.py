@@ -123,6 +123,7 @@ class Prefetcher:
             self._forget(self._kept.popleft())
 
     def close(self) -> None:
+        """End the thread, after the read that is under way, and close its connections."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -90,6 +90,7 @@ class Connection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def close(self) -> None:
+        """Close the socket; replies under way are lost."""
         self._socket.close()
 
     # Commands ---------------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ class ValueLayout:
 
     @property
     def num_chunks(self) -> int:
+        """Redis keys of one sample's value."""
         return len(self._bounds)
 
     @property
@@ -49,6 +50,7 @@ class ValueLayout:
         return sample if self._names is None else int(self._names[sample])
 
     def keys(self, identity: CacheIdentity, sample: int, variant: int) -> list[bytes]:
+        """The keys of one sample's chunks, in order. sample: its place in the split."""
         return [identity.key(self.name(sample), variant, chunk) for chunk in range(self.num_chunks)]
 
     def pieces(self, payload: memoryview) -> list[memoryview]:
@@ -57,6 +59,7 @@ class ValueLayout:
         return [payload[start:end] for start, end in self._bounds]
 
     def header(self, piece: memoryview, key: bytes) -> bytes:
+        """The header of one chunk, HEADER.size bytes: type, shape, length and the tag over key and payload."""
         return pack_header(self._dtype, self._shape, piece, key, self._tags)
 
     def fault(self, header: Sequence[int] | bytes | memoryview, piece: memoryview, key: bytes) -> str | None:

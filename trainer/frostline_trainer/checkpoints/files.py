@@ -28,10 +28,12 @@ def piece_file(folder: Path, table: Pieces, piece: int) -> Path:
 
 
 def digest_file(folder: Path, table: Pieces, piece: int) -> Path:
+    """The file with a piece's two digests and the generation that wrote it; it appears after the piece's own file."""
     return folder / f"{_stem(table, piece)}.sha256"
 
 
 def failure_file(folder: Path, table: Pieces, piece: int) -> Path:
+    """The file with a member's reason why its share will not come, named after the share's first piece."""
     return folder / f"{_stem(table, piece)}.failed"
 
 

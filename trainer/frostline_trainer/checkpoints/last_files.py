@@ -107,6 +107,7 @@ class Patience:
 
     @property
     def over(self) -> bool:
+        """Whether the last try was the last: its seconds have passed."""
         return time.monotonic() >= self._end
 
     def next_try(self) -> float:

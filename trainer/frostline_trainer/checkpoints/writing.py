@@ -72,10 +72,12 @@ class Snapshot:
 
     @property
     def root(self) -> Path:
+        """The checkpoint root that its folder lies in."""
         return self.folder.parents[2]
 
     @property
     def run_epoch(self) -> int:
+        """The run epoch of the generation that took it, from the folder's path."""
         return int(self.folder.parents[1].name)
 
 
@@ -113,6 +115,7 @@ class CheckpointWriter:
         self._thread.start()
 
     def write(self, snapshot: Snapshot) -> None:
+        """Hand a snapshot to the background thread, behind those that it has; nothing is waited for."""
         self._queue.put(snapshot)
 
     def abandon(self, seen_step: int = -1) -> None:

@@ -83,6 +83,7 @@ class ControlClient:
             threading.Thread(target=self._guarded, args=(body,), name=name, daemon=True).start()
 
     def stop(self) -> None:
+        """End all threads and calls under way; a call that waits for the controller raises."""
         self._line.stop()
         self._wake.set()
         self._recovery_due.set()
@@ -109,35 +110,35 @@ class ControlClient:
         """The run's job as the controller has it now, as YAML."""
         return str(self._line.call("DescribeJob", control_pb2.DescribeJobRequest(), patience_seconds).job)
 
-    def ready(self, generation: GenerationId, ready: bool, seconds: float = 0.0, reason: str = "", entered: bool = False,
-              step: int = 0) -> None:  # fmt: skip
+    def _ready(self, generation: GenerationId, ready: bool, seconds: float = 0.0, reason: str = "", entered: bool = False,
+               step: int = 0) -> None:  # fmt: skip
+        """Report what has become of a plan here. seconds: of forming or entering. Raises what ControllerLine.call raises."""
         request = control_pb2.ReadyRequest(
-            worker_id=self._registration.worker_id,
-            generation=to_message(generation, plan_pb2.GenerationId),
+            worker_id=self._registration.worker_id, generation=to_message(generation, plan_pb2.GenerationId),
             ready=ready, seconds=seconds, reason=reason, entered=entered, step=step,
         )  # fmt: skip
         self._line.call("Ready", request)
 
     def ready_in_background(self, generation: GenerationId, seconds: float) -> None:
         """A plan is prepared; nobody waits for the answer."""
-        self._in_background(lambda: self.ready(generation, True, seconds))
+        self._in_background(lambda: self._ready(generation, True, seconds))
 
     def not_ready_in_background(self, generation: GenerationId, reason: str, step: int) -> None:
         """Readiness is taken back, for later votes than that of step + 1, which may be under way. step: last committed here."""
-        self._in_background(lambda: self.ready(generation, False, reason=reason, step=step))
+        self._in_background(lambda: self._ready(generation, False, reason=reason, step=step))
 
     def entered_in_background(self, generation: GenerationId, seconds: float, step: int) -> None:
         """Tell the controller that a generation was entered; training does not wait for the answer."""
-        self._in_background(lambda: self.ready(generation, True, seconds, entered=True, step=step))
+        self._in_background(lambda: self._ready(generation, True, seconds, entered=True, step=step))
 
     def leave_in_background(self, reason: str) -> None:
         """Ask for a plan without this worker."""
         self._in_background(lambda: self.leave(reason, ended=False, patience_seconds=60.0))
 
     def _in_background(self, call: Callable[[], None]) -> None:
-        threading.Thread(target=self._quietly, args=(call,), daemon=True).start()
+        threading.Thread(target=self._call_once_registered, args=(call,), daemon=True).start()
 
-    def _quietly(self, call: Callable[[], None]) -> None:
+    def _call_once_registered(self, call: Callable[[], None]) -> None:
         """A successor does not know this worker before another thread of ours has registered with it: the call waits for that."""
         deadline = time.monotonic() + OUTCOME_SECONDS
         while not self._stopping.is_set():
@@ -170,6 +171,7 @@ class ControlClient:
 
     def leave(self, reason: str, ended: bool, error: str = "", user_mistake: bool = False,
               patience_seconds: float = 10.0) -> None:  # fmt: skip
+        """Report a wish to leave, or this worker's end. error: its traceback. Raises what ControllerLine.call raises."""
         request = control_pb2.LeaveRequest(
             worker_id=self._registration.worker_id, reason=reason, ended=ended, error=error, user_mistake=user_mistake
         )
@@ -248,12 +250,8 @@ class ControlClient:
         except TimeoutError as error:
             log.warning("%s", error)
         except Refused as refusal:
-            self._lose(str(refusal))
-
-    def _lose(self, reason: str) -> None:
-        """The controller will never have this worker back."""
-        self._mailbox.tell(lost=reason)
-        self.on_lost()
+            self._mailbox.tell(lost=str(refusal))
+            self.on_lost()
 
     def _reconnect(self, error: grpc.RpcError) -> None:
         if error.code() == grpc.StatusCode.FAILED_PRECONDITION:

@@ -102,5 +102,6 @@ class ControllerLine:
             return True
 
     def stop(self) -> None:
+        """Close the connection for good; a call that is not answered yet raises TimeoutError."""
         self.stopping.set()
         self.reset()

@@ -85,6 +85,7 @@ class Mailbox:
             return True
 
     def put_decision(self, decision: Decision) -> None:
+        """File a decision under its number and the lineage it was decided in, for the vote that waits for it."""
         with self._changed:
             self._put_decision(decision)
             self._changed.notify_all()
@@ -117,6 +118,7 @@ class Mailbox:
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> None:
+        """Return when anything has arrived, or `wake` was called, or after `seconds`."""
         with self._changed:
             self._changed.wait(seconds)
 

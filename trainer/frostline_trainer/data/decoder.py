@@ -31,6 +31,7 @@ class Wanted:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Of the decoded pixels: (size, size), with a last axis of 3 for colour."""
         return (self.size, self.size) if self.channels == 1 else (self.size, self.size, self.channels)
 
 
@@ -52,10 +53,12 @@ def as_pixels(decoded: np.ndarray) -> np.ndarray:
 
 
 def unreadable(file: str | Path, why: str) -> ValueError:
+    """The error for an image file that no decoder takes, with what to do."""
     return ValueError(f"{file}: no readable image ({why}); replace or remove the file")
 
 
 def request_of(wanted: Wanted) -> bytes:
+    """The request as the decoder process reads it, one line of JSON."""
     return json.dumps(asdict(wanted)).encode() + b"\n"
 
 

@@ -90,6 +90,7 @@ class ImageSplit:
         return {"pixel_values": torch.from_numpy((pixels - self._mean) / self._std), "labels": torch.from_numpy(labels)}
 
     def later_inputs(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        """The labels alone, int64 [n]: what stages after the first need; IGNORED for padding."""
         labels = [IGNORED if index < 0 else int(self._labels[index]) for index in indices]
         return {"labels": torch.tensor(labels, dtype=torch.int64)}
 

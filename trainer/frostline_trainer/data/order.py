@@ -47,6 +47,7 @@ class BatchOrder:
 
     @property
     def steps_per_epoch(self) -> int:
+        """Batches of one pass over the samples, the last one filled up."""
         return -(-self.num_samples // self.batch_size)
 
     def place_of(self, step: int) -> tuple[int, int]:

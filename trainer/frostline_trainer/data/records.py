@@ -71,6 +71,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Questions:
+    """SQuAD's questions in the file's order. digest: of the file's content, which names the data set."""
+
     items: list[Question]
     digest: str
 

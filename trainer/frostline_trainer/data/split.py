@@ -82,7 +82,8 @@ def first_samples(split: Split, count: int) -> list[int]:
 class Processor(Protocol):
     """A tokenizer or image processor, as far as a run needs it: it is saved beside the model."""
 
-    def save_pretrained(self, directory: str) -> Any: ...
+    def save_pretrained(self, directory: str) -> Any:
+        """Write its files into the model's folder, from where `from_pretrained` reads them."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ class Unit(nn.Module):
     sample's tokens in chunks."""
 
     def train(self, mode: bool = True) -> "Unit":
+        """Set training mode as torch does; a frozen unit stays in eval mode, without dropout."""
         return super().train(mode and not self.frozen)
 
 

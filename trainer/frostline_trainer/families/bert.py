@@ -59,6 +59,8 @@ class QuestionAnsweringHead(Unit):
 
 
 class Bert(HuggingFaceFamily):
+    """BERT with a classification or a question-answering head; where a checkpoint lacks head or pooler, the seed draws them."""
+
     name = "bert"
     config_class = BertConfig
     model_classes = {  # noqa: RUF012
@@ -71,6 +73,7 @@ class Bert(HuggingFaceFamily):
         fit_text(fitter, sizes)
 
     def cut(self, model: PreTrainedModel, task_kind: str) -> CutModel:
+        """Units: the embeddings, one encoder layer each, and the task's head."""
         self.check_task(task_kind)
         attention = model.config._attn_implementation
         blocks = [Block(layer, attention) for layer in model.bert.encoder.layer]
@@ -78,9 +81,11 @@ class Bert(HuggingFaceFamily):
         return assemble(model, Embedding(model), blocks, head)
 
     def hidden_shape(self, config: BertConfig, sizes: DataSizes) -> tuple[int, int]:
+        """(sequence length, hidden_size) of one sample."""
         return sizes.sequence_length, config.hidden_size
 
     def forward_flops(self, config: BertConfig, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
+        """Of one sample through each unit: matrix products, two FLOPs a multiplication; table look-ups count nothing."""
         tokens, width = self.hidden_shape(config, sizes)
         block = attention_block_flops(tokens, width, width, width, config.intermediate_size)
         if task_kind == "question_answering":

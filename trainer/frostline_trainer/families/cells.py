@@ -69,6 +69,7 @@ class Cell:
 
     @property
     def tokens(self) -> int:
+        """Tokens of the whole sequence."""
         return self._memory.tokens
 
     def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:

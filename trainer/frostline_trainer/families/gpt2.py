@@ -55,6 +55,8 @@ class Head(Unit):
 
 
 class GPT2(HuggingFaceFamily):
+    """GPT-2 with its language-modeling head."""
+
     name = "gpt2"
     causal = True
     config_class = GPT2Config
@@ -64,15 +66,18 @@ class GPT2(HuggingFaceFamily):
         fit_text(fitter, sizes)
 
     def cut(self, model: PreTrainedModel, task_kind: str) -> CutModel:
+        """Units: token and position embeddings, one decoder layer each, and the final norm with the projection."""
         self.check_task(task_kind)
         blocks = [Block(layer, model.config._attn_implementation) for layer in model.transformer.h]
         tied = ("wte.weight", "lm_head.weight") if model.config.tie_word_embeddings else None
         return assemble(model, Embedding(model), blocks, Head(model), tied)
 
     def hidden_shape(self, config: GPT2Config, sizes: DataSizes) -> tuple[int, int]:
+        """(sequence length, n_embd) of one sample."""
         return sizes.sequence_length, config.n_embd
 
     def forward_flops(self, config: GPT2Config, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
+        """Of one sample through each unit: matrix products, two FLOPs a multiplication; table look-ups count nothing."""
         tokens, width = self.hidden_shape(config, sizes)
         block = attention_block_flops(tokens, width, width, width, config.n_inner or 4 * width)
         return (0, *[block] * config.n_layer, 2 * tokens * width * config.vocab_size)

@@ -29,6 +29,7 @@ class HuggingFaceFamily:
 
     @property
     def tasks(self) -> frozenset[str]:
+        """Kinds of task that a model class is known for."""
         return frozenset(self.model_classes)
 
     def config(self, section: ModelSection, task: TaskSection, sizes: DataSizes) -> PretrainedConfig:

@@ -63,6 +63,8 @@ class Head(Unit):
 
 
 class Llama(HuggingFaceFamily):
+    """Llama with its language-modeling head."""
+
     name = "llama"
     causal = True
     config_class = LlamaConfig
@@ -72,6 +74,7 @@ class Llama(HuggingFaceFamily):
         fit_text(fitter, sizes)
 
     def cut(self, model: PreTrainedModel, task_kind: str) -> CutModel:
+        """Units: the token embedding, one decoder layer each with its own rotary table, final norm with projection."""
         self.check_task(task_kind)
         attention = model.config._attn_implementation
         # A table for each block: a unit that leaves the device takes what it shares with others along.
@@ -80,9 +83,11 @@ class Llama(HuggingFaceFamily):
         return assemble(model, Embedding(model), blocks, Head(model), tied)
 
     def hidden_shape(self, config: LlamaConfig, sizes: DataSizes) -> tuple[int, int]:
+        """(sequence length, hidden_size) of one sample."""
         return sizes.sequence_length, config.hidden_size
 
     def forward_flops(self, config: LlamaConfig, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
+        """Of one sample through each unit: matrix products, two FLOPs a multiplication; keys and values in groups."""
         tokens, width = self.hidden_shape(config, sizes)
         head_width = config.head_dim or width // config.num_attention_heads
         query, key_value = config.num_attention_heads * head_width, config.num_key_value_heads * head_width

@@ -45,6 +45,8 @@ class Head(Unit):
 
 
 class ViT(HuggingFaceFamily):
+    """ViT with its classifier, which the seed draws where a checkpoint lacks it."""
+
     name = "vit"
     config_class = ViTConfig
     model_classes = {"image_classification": ViTForImageClassification}  # noqa: RUF012
@@ -66,15 +68,18 @@ class ViT(HuggingFaceFamily):
                 )
 
     def cut(self, model: PreTrainedModel, task_kind: str) -> CutModel:
+        """Units: the patch embedding, one encoder layer each, and the final norm with the classifier."""
         self.check_task(task_kind)
         layers = model.vit.layers if hasattr(model.vit, "layers") else model.vit.encoder.layer
         return assemble(model, Embedding(model), [Block(layer) for layer in layers], Head(model))
 
     def hidden_shape(self, config: ViTConfig, sizes: DataSizes) -> tuple[int, int]:
+        """(patches + 1, hidden_size) of one sample; the class token comes first."""
         (height, width), (patch_height, patch_width) = pair(config.image_size), pair(config.patch_size)
         return (height // patch_height) * (width // patch_width) + 1, config.hidden_size
 
     def forward_flops(self, config: ViTConfig, sizes: DataSizes, task_kind: str) -> tuple[int, ...]:
+        """Of one sample through each unit: matrix products, two FLOPs a multiplication; the head reads the class token alone."""
         tokens, width = self.hidden_shape(config, sizes)
         patch_height, patch_width = pair(config.patch_size)
         embedding = 2 * (tokens - 1) * config.num_channels * patch_height * patch_width * width

@@ -26,9 +26,11 @@ class CutOff(grpc.RpcError):
     """What a call meets that cannot get through."""
 
     def code(self) -> grpc.StatusCode:
+        """UNAVAILABLE, as for a controller that no connection reaches."""
         return grpc.StatusCode.UNAVAILABLE
 
     def details(self) -> str:
+        """The reason as gRPC's own errors give it."""
         return "cut off from the control plane by a planned fault"
 
 

@@ -15,7 +15,7 @@ from frostline_trainer.control.client import ControlClient
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.generations.entering import Entered, Entrance
 from frostline_trainer.generations.forming import Preparation
-from frostline_trainer.generations.moves import give_up
+from frostline_trainer.generations.moves import release_unneeded
 from frostline_trainer.prefix.cache_use import CacheUse
 from frostline_trainer.replication.copies import compare_copies
 from frostline_trainer.step.committing import close_interval
@@ -37,7 +37,7 @@ class BetweenSteps:
         """Raises RuntimeError where a member is lost in an act that all do together."""
         match due:
             case VotePassed():
-                self._let_leave(entered, due)
+                self._after_vote(entered, due)
             case IntervalDue():
                 close_interval(entered.generation, self._state, self._calendar)
                 entered.generation.phase(Phase.BETWEEN)
@@ -50,7 +50,7 @@ class BetweenSteps:
             case LoopEnd():
                 raise AssertionError("the end of a loop is no act between steps")
 
-    def _let_leave(self, entered: Entered, passed: VotePassed) -> None:
+    def _after_vote(self, entered: Entered, passed: VotePassed) -> None:
         if passed.given_up:
             late = f"decision {passed.given_up} did not come within {self._context.job.decisions.wait_seconds} s"
             self._report("decision_void", late, 0.0, number=str(passed.given_up))
@@ -58,7 +58,7 @@ class BetweenSteps:
             # What came before is safe with this generation's members, and ends here.
             self._preparation.close_before(entered.plan.generation)
             self._preparation.forget_switch(entered.plan)
-            give_up(self._context, entered.plan, entered.generation.worker_id)
+            release_unneeded(self._context, entered.plan, entered.generation.worker_id)
         self._saving.stable()
         if entered.is_sender:
             self._client.wake()

@@ -19,7 +19,7 @@ from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.link import Endpoint, Links, measure_links
 from frostline_trainer.step.phases import PhaseClock
 from frostline_trainer.step.run_state import RunState
-from frostline_trainer.step.unit_state import begin_again
+from frostline_trainer.step.unit_state import reset_unit
 from frostline_trainer.transport.collectives import Group, broadcast_bytes
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Entrance:
 
     def __init__(self, worker_id: str, context: RunContext, state: RunState, checkpoint_root: Path) -> None:
         self._worker_id, self._context, self._state, self._root = worker_id, context, state, checkpoint_root
-        self._untouched = True
+        self._is_initial = True
 
     def enter(self, plan: Plan, groups: Groups, recovery: Recovery, clock: PhaseClock, caching: CacheUse) -> Entered | None:
         """Bring everything in place. None for a leaver, which has given its state away then.
@@ -62,7 +62,7 @@ class Entrance:
         else:
             recovery.entering(plan)
             self._restart(plan)
-        self._untouched = False
+        self._is_initial = False
         if groups.world is None:
             return None
         self.extend_chain(self._state.freeze_point)
@@ -118,22 +118,22 @@ class Entrance:
         context, state = self._context, self._state
         context.holdings.drop(range(context.pieces.count))
         context.moments.clear()
-        restored = self._draw(plan) if plan.start == FRESH else self._load(plan)
+        restored = self._initialize(plan) if plan.start == FRESH else self._load(plan)
         restored.mark_restored(plan.generation)
         state.take(restored, keep_unacknowledged=False)
         context.holdings.settle(plan.needs(self._worker_id), state.tag)
 
-    def _draw(self, plan: Plan) -> RunState:
+    def _initialize(self, plan: Plan) -> RunState:
         """The model is drawn from the seed; again, where its weights may have moved on."""
-        if not self._untouched:
-            self._begin_again()
+        if not self._is_initial:
+            self._reset_weights()
         return RunState(lineage=plan.lineage, freeze_point=plan.freeze_point)
 
-    def _begin_again(self) -> None:
+    def _reset_weights(self) -> None:
         """All weights are what the run began with, those that never learn too. Raises ValueError where they cannot be."""
         drawn = build_cut_model(self._context.job, self._context.data.sizes)
         for unit, fresh in zip(self._context.cut.units, drawn.units, strict=True):
-            begin_again(unit, fresh)
+            reset_unit(unit, fresh)
         now, before = weights_digest(self._context), self._context.weights_digest
         if now != before:
             raise ValueError(
@@ -144,8 +144,8 @@ class Entrance:
     def _load(self, plan: Plan) -> RunState:
         """What learns lies in the checkpoint. What never does, below adapters, is read anew: it may be what went wrong."""
         folder, context = self._root / plan.checkpoint_path, self._context
-        if context.cut.adapted is not None and not self._untouched:
-            self._begin_again()
+        if context.cut.adapted is not None and not self._is_initial:
+            self._reset_weights()
         manifest = read_manifest(folder)
         restore_pieces(context, context.moments, folder, manifest, plan.needs(self._worker_id))
         restored = RunState.model_validate(manifest["state"])

@@ -53,6 +53,7 @@ class Preparation:
         self._stopping = False
 
     def start(self) -> None:
+        """Watch for announced plans from a thread of its own, until `stop`."""
         threading.Thread(target=self._watch_plans, name="prepare", daemon=True).start()
 
     # ---- which plan is next
@@ -105,22 +106,22 @@ class Preparation:
 
     def close_before(self, generation: GenerationId) -> None:
         """Close what is older: `generation` runs, and has voted."""
-        for older in self._until(generation):
+        for older in self._generations_until(generation):
             if older != generation:
                 self.close(older)
 
     def drop(self, until: GenerationId) -> None:
         """Close all groups of generations up to this one, whether they run, are ending, or are being formed."""
-        for generation in self._until(until):
+        for generation in self._generations_until(until):
             self.close(generation)
 
     def interrupt(self, until: GenerationId) -> None:
         """Whatever blocks in a generation up to this one ends with an error, soon. Returns at once; callable from any thread."""
-        generations = self._until(until)
+        generations = self._generations_until(until)
         if generations:
             self._watchdog.interrupt(*generations)
 
-    def give_up_meeting(self, host: str, port: int) -> None:
+    def abandon_store(self, host: str, port: int) -> None:
         """The store there is dead: plans whose participants were to meet in it are not prepared, now or later, and made anew."""
         with self._lock:
             self._dead_stores.add((host, port))
@@ -133,19 +134,20 @@ class Preparation:
             formation.interrupt()
 
     def stop(self) -> None:
+        """Close the groups of all generations and end the threads; the worker ends."""
         self._stopping = True
         for generation in list(self._formations):
             self.close(generation)
         self._mailbox.wake()
         self._watchdog.stop()
 
-    def _until(self, generation: GenerationId) -> list[GenerationId]:
+    def _generations_until(self, generation: GenerationId) -> list[GenerationId]:
         with self._lock:
             return [one for one in self._formations if one <= generation]
 
     # ---- telling joiners of the switch
 
-    def tell_switched(self, plan: Plan, step: int) -> None:
+    def announce_switch(self, plan: Plan, step: int) -> None:
         """A vote has switched to `plan`: joiners, who held no vote, find it in the plan's store."""
         store = self.groups_of(plan).store
         if store is not None:
@@ -160,9 +162,9 @@ class Preparation:
             self._in_background(lambda: store.delete_key(_switch_key(plan)))
 
     def _in_background(self, call: Callable[[], object]) -> None:
-        threading.Thread(target=self._quietly, args=(call,), daemon=True).start()
+        threading.Thread(target=self._log_failure, args=(call,), daemon=True).start()
 
-    def _quietly(self, call: Callable[[], object]) -> None:
+    def _log_failure(self, call: Callable[[], object]) -> None:
         try:
             call()
         except RuntimeError as error:
@@ -197,7 +199,7 @@ class Preparation:
             self._formations[plan.generation] = formation
             dead = (plan.store_host, plan.store_port) in self._dead_stores
         if dead:
-            self._give_up(plan, f"the store at {plan.store_host}:{plan.store_port} is dead")
+            self._report_not_formed(plan, f"the store at {plan.store_host}:{plan.store_port} is dead")
             return
         self._watchdog.guard(plan.generation, (formation,))
         try:
@@ -205,7 +207,7 @@ class Preparation:
             groups = formation.form()
         except (RuntimeError, Refused, TimeoutError, ValueError) as error:
             end_if_sick(error)
-            self._give_up(plan, f"{type(error).__name__}: {error}"[:500])
+            self._report_not_formed(plan, f"{type(error).__name__}: {error}"[:500])
             return
         with self._lock:
             wanted = self._formations.get(plan.generation) is formation and self._plans.formed(plan.generation)
@@ -231,7 +233,7 @@ class Preparation:
             raise RuntimeError(f"the plan follows job {plan.job_revision}, the controller has {job_revision(job)} by now")
         self._jobs[plan.job_revision] = job
 
-    def _give_up(self, plan: Plan, reason: str) -> None:
+    def _report_not_formed(self, plan: Plan, reason: str) -> None:
         """The groups were not formed; the controller hears of it from `_watch_plans`."""
         self.close(plan.generation)
         if self._plans.not_formed(plan.generation, reason):

@@ -140,6 +140,7 @@ class Groups:
         return along_pipeline or any(group.backend == NCCL and group.size > 1 for group in self.lines.values())
 
     def close(self) -> None:
+        """Close the sockets and communicators of every group, and let the store go. Nobody may block in one of them."""
         for group in self.all():
             group.close()
         self.store = None
@@ -157,19 +158,19 @@ class Formation:
         self.plan, self._backend, self._timeout, self._host, self._machine = plan, backend, timeout, host, machine
         self._index = plan.participants.index(worker_id)
         self._name = f"g{plan.generation}"
-        self._given_up = threading.Event()
+        self._interrupted = threading.Event()
         self._formed: list[Group | Transport] = []
         self._own_store: Any = None
 
     def form(self) -> Groups:
         """Raises RuntimeError where the participants do not all come within `timeout`, or where it is interrupted."""
         try:
-            store = self._meet() if len(self.plan.participants) > 1 else None
-            groups = self._make(store)
+            store = self._rendezvous() if len(self.plan.participants) > 1 else None
+            groups = self._make_groups(store)
             if store is not None:
                 # Who has come here has all its groups: from now on nobody reads what they were made by.
                 groups.moving.barrier()
-                self._sweep(store)
+                self._delete_keys(store)
             self._check()
             return groups
         except RuntimeError:
@@ -178,7 +179,7 @@ class Formation:
 
     def interrupt(self) -> None:
         """Forming ends soon, with RuntimeError; what blocks in a group that is formed ends at once. Callable from any thread."""
-        self._given_up.set()
+        self._interrupted.set()
         for group in list(self._formed):
             group.interrupt()
 
@@ -187,7 +188,7 @@ class Formation:
         self._formed.clear()
 
     def _check(self) -> None:
-        if self._given_up.is_set():
+        if self._interrupted.is_set():
             raise Interrupted(f"the groups of {self.plan.generation} are not wanted any more")
 
     def _drop(self) -> None:
@@ -196,7 +197,7 @@ class Formation:
             group.close()
         self._formed.clear()
 
-    def _meet(self) -> Any:
+    def _rendezvous(self) -> Any:
         """Wait in the store of global rank 0 until all have arrived. It polls, so that it can be interrupted at any time."""
         plan, deadline = self.plan, time.monotonic() + self._timeout.total_seconds()
         store = None
@@ -210,7 +211,7 @@ class Formation:
             except (OSError, RuntimeError) as error:
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"the store of {plan.generation} at {plan.store_host} was not reached: {error}") from error
-                self._given_up.wait(RETRY_SECONDS)
+                self._interrupted.wait(RETRY_SECONDS)
         store.set_timeout(CONNECTING)
         members, key = len(plan.participants), f"{self._name}/here"
         arrived = store.add(key, 1)
@@ -222,16 +223,16 @@ class Formation:
             arrived = store.add(key, 0)
         return store
 
-    def _make(self, store: Any) -> Groups:
+    def _make_groups(self, store: Any) -> Groups:
         plan, shape, index = self.plan, self.plan.placement.shape, self._index
         moving = self._group(store, "moving", index, len(plan.participants), "gloo")
         if index >= shape.world_size:
-            return Groups(store, moving, None, {}, None, self._given_up)
+            return Groups(store, moving, None, {}, None, self._interrupted)
         world = self._group(store, "world", index, shape.world_size, "gloo") if plan.leavers else moving
         if self._backend == NCCL and store is not None:
             return self._make_nccl(store, moving, world)
         lines = self._lines(store, world, list(reversed(shape.degrees)))
-        return Groups(store, moving, world, lines, GlooTransport(lines["pp"]), self._given_up)
+        return Groups(store, moving, world, lines, GlooTransport(lines["pp"]), self._interrupted)
 
     def _lines(self, store: Any, world: Group, axes: list[str]) -> dict[str, Group]:
         """The groups of this member's lines; of replicas that share machines two, see `Groups.lines`. All members call it."""
@@ -270,7 +271,7 @@ class Formation:
         transport = nccl.NcclTransport(pp_rank, shape.pp_degree, make)
         self._formed.append(transport)
         connections = [*transport.connections, *(one for line in lines.values() for one in line.connections)]
-        groups = Groups(store, moving, world, lines, transport, self._given_up, connections)
+        groups = Groups(store, moving, world, lines, transport, self._interrupted, connections)
         if self.plan.start != CONTINUE:
             groups.connect()
         return groups
@@ -291,7 +292,7 @@ class Formation:
         self._formed.append(group)
         return group
 
-    def _sweep(self, store: Any) -> None:
+    def _delete_keys(self, store: Any) -> None:
         """A store outlives its generations: what this participant has put there for the groups is taken away again."""
         for group in self._formed:
             for key in group.keys if isinstance(group, Group) else ():

@@ -11,7 +11,7 @@ def move_pieces(context: RunContext, plan: Plan, worker_id: str, moving: Group, 
     """Send and receive what the plan asks of this worker. Returns the bytes received.
 
     tag: the state that the plan starts from; a source must have it. A piece that arrives is torn until it is whole, and at `tag`
-    then. Nothing is given up here (`give_up`). Raises RuntimeError where a participant is lost on the way.
+    then. Nothing is given up here (`release_unneeded`). Raises RuntimeError where a participant is lost on the way.
     """
     table, places = plan.pieces, plan.places
     sent = []
@@ -44,7 +44,7 @@ def receivers_of(plan: Plan, piece: int) -> list[str]:
     return [member for member in plan.needed_by(piece) if member not in holders]
 
 
-def give_up(context: RunContext, plan: Plan, worker_id: str) -> None:
+def release_unneeded(context: RunContext, plan: Plan, worker_id: str) -> None:
     """Forget what the plan does not need here: it is safe with others now, and nobody may ask for it here.
 
     Units of which nothing is needed give back all memory: of a model that is cut over many workers none holds the whole.

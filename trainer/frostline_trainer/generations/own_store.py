@@ -27,17 +27,18 @@ class OwnStore:
         self._pings = self._answers()
         self._stopping = threading.Event()
 
-    def keep(self, tell: Callable[[int, int], bool]) -> None:
+    def watch(self, tell: Callable[[int, int], bool]) -> None:
         """Watch it from a thread. tell(old port, new port): another store was opened; repeated until it returns True."""
         if not self._pings:
             log.warning("the store of this torch does not answer a ping: it is not watched")
             return
-        threading.Thread(target=self._keep, args=(tell,), name="own-store", daemon=True).start()
+        threading.Thread(target=self._watch, args=(tell,), name="own-store", daemon=True).start()
 
     def stop(self) -> None:
+        """End the watching thread; the store itself stays open as long as this process."""
         self._stopping.set()
 
-    def _keep(self, tell: Callable[[int, int], bool]) -> None:
+    def _watch(self, tell: Callable[[int, int], bool]) -> None:
         untold: list[tuple[int, int]] = []
         while not self._stopping.wait(self._ask_every_seconds):
             if not self._answers():

@@ -78,7 +78,7 @@ class Recovery:
             generation=to_message(heard, plan_pb2.GenerationId),
             pieces=self._pieces(),
             seen=[to_message(vote, plan_pb2.SeenVote) for vote in self.seen],
-            fates=self._fates(),
+            fates=self._plan_outcomes(),
             error="" if isinstance(failure, Fenced) else text_of(failure),
             fenced=isinstance(failure, Fenced),
         )
@@ -92,11 +92,11 @@ class Recovery:
             request.distrusted_detail.update(failure.detail)
         if self.ran is not None:
             request.ran.CopyFrom(to_message(self.ran, plan_pb2.GenerationId))
-        self._take_along(request)
+        self._add_unanswered(request)
         self._client.report_recovery(request)
         log.info("reported at step %d: heard %s, ran %s, %d pieces", self._state.step, heard, self.ran, len(request.pieces))
 
-    def _take_along(self, request: control_pb2.ReportRecoveryRequest) -> None:
+    def _add_unanswered(self, request: control_pb2.ReportRecoveryRequest) -> None:
         """What an earlier report has said that no plan has answered: a later one replaces it, perhaps before it was sent."""
         earlier, self._unanswered = self._unanswered, request
         if earlier is None:
@@ -138,7 +138,7 @@ class Recovery:
             reports.append(report)
         return reports
 
-    def _fates(self) -> list[control_pb2.PlanFate]:
+    def _plan_outcomes(self) -> list[control_pb2.PlanFate]:
         known = [(generation, True) for generation in self._switched]
         known += [(generation, False) for generation in sorted(self._mailbox.plans.expired)]
         return [
@@ -152,7 +152,7 @@ def text_of(failure: BaseException) -> str:
     return "".join(traceback.format_exception(failure))[-ERROR_CHARACTERS:]
 
 
-def let_go_of(failure: BaseException | None) -> None:
+def release_frames(failure: BaseException | None) -> None:
     """An exception's frames hold works and tensors of a dead generation: let go of them, so that its sockets close."""
     while failure is not None:
         traceback.clear_frames(failure.__traceback__)

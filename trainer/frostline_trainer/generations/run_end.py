@@ -59,7 +59,7 @@ class Conclusion:
             self._clock.enter(Phase.PUBLISH)
             if ended.how is Ended.FINISHED and not unwritten:
                 unwritten = files.model(self._context, folder, RunDirectory(self._run_dir).model, self._state.step)
-            self._tell(self._outcome(ended, folder, unwritten, digest, metrics))
+            self._send_outcome(self._outcome(ended, folder, unwritten, digest, metrics))
         self._clock.enter(Phase.DONE)
         while not self._mailbox.end:
             self._mailbox.check()
@@ -77,7 +77,7 @@ class Conclusion:
         place = str(folder.relative_to(self._saving.root)) if published else ""
         return make_outcome(status, self._context, self._state, digest, metrics, place, message)
 
-    def _tell(self, outcome: control_pb2.RunOutcome) -> None:
+    def _send_outcome(self, outcome: control_pb2.RunOutcome) -> None:
         """In the background: whoever hands in the outcome must still hear that its generation is over."""
         threading.Thread(target=self._client.outcome, args=(outcome,), name="outcome", daemon=True).start()
 

@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 class Interruptible(Protocol):
     """A process group, or anything that blocks on peers. Interrupting twice is harmless; it may block for a while."""
 
-    def interrupt(self) -> None: ...
+    def interrupt(self) -> None:
+        """End whatever blocks in it, soon, with RuntimeError; callable from any thread."""
 
 
 class Watchdog:
@@ -48,6 +49,7 @@ class Watchdog:
         self._wake.set()
 
     def stop(self) -> None:
+        """End the thread, waited for 5 seconds at most: an abort that blocks must not keep the worker from ending."""
         self._stopping = True
         self._wake.set()
         self._thread.join(5.0)

@@ -26,7 +26,7 @@ from frostline_trainer.generations.entering import Entered, Entrance
 from frostline_trainer.generations.forming import NotFormed, Preparation
 from frostline_trainer.generations.messages import heartbeat, make_registration, memory_use
 from frostline_trainer.generations.own_store import OwnStore
-from frostline_trainer.generations.recovering import Recovery, let_go_of
+from frostline_trainer.generations.recovering import Recovery, release_frames
 from frostline_trainer.generations.run_end import Conclusion
 from frostline_trainer.prefix.cache_use import CacheUse
 from frostline_trainer.process.identity import Identity
@@ -61,6 +61,7 @@ class Worker:
         self.client: ControlClient | None = None
 
     def run(self) -> int:
+        """Join the run and train until it ends. Returns the process's exit status (`frostline_contract.exit_codes`)."""
         self.context = self.build()
         self.context.plug = self.plug
         self.clock.trail = self.context.trail
@@ -73,10 +74,10 @@ class Worker:
         client = self._connect(make_registration(self.identity, self.context, self.store.port, feed_steps, self.profiles))
         response = client.register()
         self.clock.admitted()
-        self._equip(client, response)
+        self._build_parts(client, response)
         client.start(self._outgoing)
         self.preparation.start()
-        self.store.keep(self._meet_elsewhere)
+        self.store.watch(self._replace_store)
         if self.identity.joined_file is not None:
             self.identity.joined_file.touch()
         try:
@@ -109,7 +110,7 @@ class Worker:
         self.client = client
         return client
 
-    def _equip(self, client: ControlClient, response: control_pb2.RegisterResponse) -> None:
+    def _build_parts(self, client: ControlClient, response: control_pb2.RegisterResponse) -> None:
         """What outlives all generations."""
         identity, context, box = self.identity, self.context, self.mailbox
         self.caching = CacheUse(context, response.cache_address, identity.token, identity.worker_id, identity.run_dir)
@@ -132,7 +133,7 @@ class Worker:
             try:
                 plan = self.preparation.next_plan()
                 if plan is None:
-                    return self._let_go()
+                    return self._end_unfinished()
                 ended = self._generation(plan)
                 if ended.how is not Ended.SWITCHED:
                     assert self.entered is not None
@@ -148,9 +149,9 @@ class Worker:
         plans.entering(plan.generation)
         self.clock.enter(Phase.RESHAPE)
         groups = self.preparation.groups_of(plan)
-        self._follow(self.preparation.job_of(plan))
+        self._take_job(self.preparation.job_of(plan))
         if was_member:
-            self.preparation.tell_switched(plan, self.state.step)
+            self.preparation.announce_switch(plan, self.state.step)
         if self.entered is not None:  # it has switched: every step of the generation before is committed
             self.entered.generation.give_back()
         groups.connect(self.entered.generation.groups if self.entered is not None else None)
@@ -161,7 +162,7 @@ class Worker:
             # A leaver has given its state away. It keeps it, and its groups, until it enters another plan or is told to end.
             self.clock.enter(Phase.SPARE)
             return LoopEnd(Ended.SWITCHED)
-        self._tell_entered(entered, time.perf_counter() - started)
+        self._report_entered(entered, time.perf_counter() - started)
         self.loop = TrainingLoop(
             entered.generation, plan, self.state, self.calendar, self.mailbox, self.clock, self.caching, self.recovery.seen
         )
@@ -176,13 +177,13 @@ class Worker:
         """Do what is due between two steps."""
         self.between_steps.do(entered, due)
 
-    def _follow(self, job: Job) -> None:
+    def _take_job(self, job: Job) -> None:
         """All members of a generation follow one job; its live fields may differ from the last one's (docs/protocols.md 9)."""
         if job is not self.context.job:
             self.context.job = self.job = job
             self.saving.follow(job)
 
-    def _tell_entered(self, entered: Entered, seconds: float) -> None:
+    def _report_entered(self, entered: Entered, seconds: float) -> None:
         assert self.client is not None
         plan = entered.plan
         self.clock.new_generation()
@@ -197,12 +198,12 @@ class Worker:
         """Whatever the training thread waits for in generations up to this one, it waits no longer."""
         self.preparation.interrupt(generation)
 
-    def _meet_elsewhere(self, dead_port: int, port: int) -> bool:
+    def _replace_store(self, dead_port: int, port: int) -> bool:
         """This worker's store has died: the controller learns of another one, and nobody waits at the old one any longer."""
         assert self.client is not None
         told = self.client.tell_store(port)
         if told:
-            self.preparation.give_up_meeting(self.identity.host, dead_port)
+            self.preparation.abandon_store(self.identity.host, dead_port)
         return told
 
     def _later_epoch(self, run_epoch: int) -> None:
@@ -234,11 +235,11 @@ class Worker:
         self.caching.take_counts()  # of a step that no record is of
         self.saving.abandon(self.recovery.seen_step)
         self.recovery.report(failure, heard)
-        let_go_of(failure)
+        release_frames(failure)
 
     # ---- the end
 
-    def _let_go(self) -> int:
+    def _end_unfinished(self) -> int:
         """Told to end, or no longer wanted."""
         if self.mailbox.lost:
             log.error("refused: %s", self.mailbox.lost)

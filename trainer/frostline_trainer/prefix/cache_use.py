@@ -151,6 +151,7 @@ class CacheUse:
         )
 
     def close(self) -> None:
+        """Close the cache's connections and end its threads; none is made any more."""
         with self._lock:
             self._asked = None
         if self.cache is not None:

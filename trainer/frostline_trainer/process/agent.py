@@ -77,6 +77,7 @@ class Agent:
             self._folder = ScratchFolder()
 
     def run(self) -> int:
+        """Start the workers and keep them running until all have ended for good, or SIGTERM. Returns the pod's exit status."""
         wake, wake_end = socket.socketpair()
         for end in (wake, wake_end):
             end.setblocking(False)
@@ -247,6 +248,7 @@ class Agent:
 
 
 def say(text: str) -> None:
+    """One line on standard error, with time and pod."""
     pod = os.environ.get("FROSTLINE_POD_NAME", "")
     # One write: the workers of the pod write to the same file, and print would write the line's end apart.
     sys.stderr.write(f"time={time.strftime('%H:%M:%S')} agent pod={pod} {text}\n")
@@ -254,6 +256,7 @@ def say(text: str) -> None:
 
 
 def main() -> int:
+    """Run the agent of this process's environment. Returns the pod's exit status."""
     return Agent(dict(os.environ)).run()
 
 

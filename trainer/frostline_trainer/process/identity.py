@@ -31,10 +31,12 @@ class Identity:
 
     @property
     def ordinal(self) -> int:
+        """The pod's number in its StatefulSet; 0 for a pod of another kind."""
         return ordinal_of(self.pod_name)
 
     @staticmethod
     def from_environment() -> "Identity":
+        """The identity that pod and agent have put into the environment. Raises KeyError where they have not."""
         run_dir = Path(os.environ["FROSTLINE_RUN_DIR"])
         return Identity(
             run_dir=run_dir,

@@ -85,6 +85,7 @@ class Preload:
     teller_pipe: int = -1
 
     def serve(self) -> None:
+        """Listen on the socket, fork a worker for each connection, and report exit statuses, until SIGTERM."""
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.path.unlink(missing_ok=True)
@@ -245,6 +246,7 @@ def run_worker() -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Import what workers need, then serve. Returns the exit status: 2 for wrong arguments."""
     arguments = sys.argv[1:] if argv is None else argv
     if len(arguments) != 1:
         print("usage: python -m frostline_trainer.process.preload SOCKET", file=sys.stderr)

@@ -30,6 +30,7 @@ class Audit:
 
     @property
     def auditor(self) -> int:
+        """Global rank of the member that computes it the second time."""
         return self.judges[0]
 
 

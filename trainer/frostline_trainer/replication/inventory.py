@@ -28,6 +28,7 @@ class Holdings:
         return sorted(piece for piece, state in self._states.items() if state == tag)
 
     def all(self) -> dict[int, StateTag]:
+        """The intact pieces with their states, copied: a report must not change while it is sent."""
         return dict(self._states)
 
     def tear(self, pieces: Iterable[int]) -> None:

@@ -25,6 +25,7 @@ class Parcel:
 
     @property
     def tag(self) -> int:
+        """The message's tag in the world's group; no two of a step between the same members have one."""
         return KEEP_TAG + self.units[0]
 
 

@@ -54,12 +54,14 @@ class Builder:
         return Stage([self._context.cut.units[unit] for unit in units], units.start, self._freeze_point, self._settings)
 
     def buffers(self, stage: Stage) -> GradientBuffers:
+        """Gradient memory for the parameters of a stage that learn, sized for this placement's replicas."""
         context, degree = self._context, self._placement.dp_degree
         groups = [(unit, [p for _, p in learning(context, self._freeze_point, unit)]) for unit, _ in stage.trainable()]
         leaves = context.job.training.reduction_leaves
         return GradientBuffers(groups, context.num_microbatches(degree), leaves, context.exact, degree, bool(context.grid))
 
     def pipeline(self, stages: dict[int, Stage], buffers: dict[int, GradientBuffers]) -> Pipeline:
+        """The pipeline that runs these stages: over cells of tokens where the job has `training.token_cells`."""
         context, last = self._context, self._placement.shape.num_stages - 1
         parts = (stages, buffers, last, self._transport, context.hidden_like(), self._boundary_noise(), context.plug)
         return CellPipeline(context.grid, self._placement.slices, *parts) if context.grid else Pipeline(*parts)
@@ -72,6 +74,7 @@ class Builder:
         return lambda hidden, samples, step: add_feature_noise(hidden, samples, step, seed, scale)
 
     def loss(self, batch: StepBatch) -> Loss:
+        """The task's loss of a micro-batch, as its share of the loss of the whole batch."""
         task = self._context.task
         return lambda logits, inputs: task.loss(logits, inputs, batch.counts)
 
@@ -94,10 +97,12 @@ class Builder:
         """Whether any unit before this stage is trainable."""
         return stage_number > 0 and self._freeze_point < self._placement.stage_bounds[stage_number]
 
-    def again(self, own: Pipeline, own_stages: dict[int, Stage], feed: BatchFeed, batch: StepBatch, needed: Collection[int],
-              moved: Callable[[], None]) -> Callable[[Audit, Evidence], Digest]:  # fmt: skip
-        """What computes again what the owner of a stage has computed of one micro-batch: a stage that is held here too, as
-        another replica's, or as a buddy's. needed: the pieces whose state belongs here.
+    def recompute(self, own: Pipeline, own_stages: dict[int, Stage], feed: BatchFeed, batch: StepBatch, needed: Collection[int],
+                  moved: Callable[[], None]) -> Callable[[Audit, Evidence], Digest]:  # fmt: skip
+        """The function of an audit: it computes a micro-batch once more through a stage that is held here too.
+
+        own, own_stages: of this member, a replica of the owner; other stages are held as their buddy. needed: the pieces whose
+        state belongs here.
         """
 
         def compute(audit: Audit, evidence: Evidence) -> Digest:
@@ -110,11 +115,11 @@ class Builder:
             micro_batch.boundary = evidence.entry if number == 0 else None
             arguments = (number, micro_batch, evidence, batch.step, self.loss(batch), self.upstream_learns(number))
             if number in own_stages:
-                return own.again(*arguments)
+                return own.recompute(*arguments)
             with on_device(self._context, list(units)):
                 stage = self.stage(number)
                 stop_frozen_tie(self._context, self._freeze_point, units)
                 buffers = {} if stage.is_frozen else {number: self.buffers(stage)}
-                return self.pipeline({number: stage}, buffers).again(*arguments)
+                return self.pipeline({number: stage}, buffers).recompute(*arguments)
 
         return compute

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from frostline_contract.operations import CLOSING, LEADING_UP, Kind
+from frostline_contract.operations import GIVES_INPUT_GRADIENT, GIVES_WEIGHT_GRADIENT, Kind
 from frostline_trainer.replication.evidence import Digest, Evidence, digest_of
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.grid import Grid
@@ -30,15 +30,15 @@ class CellPipeline(Pipeline):
         self._strands: dict[tuple[int, int], Strand] = {}
         self._digests: dict[int, list[torch.Tensor]] = {}
 
-    def again(self, stage_number: int, micro_batch: MicroBatch, evidence: Evidence, step: int, loss: Loss,
-              needs_gradient: bool) -> Digest:  # fmt: skip
+    def recompute(self, stage_number: int, micro_batch: MicroBatch, evidence: Evidence, step: int, loss: Loss,
+                  needs_gradient: bool) -> Digest:  # fmt: skip
         stage = self._stages[stage_number]
         if stage.is_frozen:
-            return super().again(stage_number, micro_batch, evidence, step, loss, needs_gradient)
+            return super().recompute(stage_number, micro_batch, evidence, step, loss, needs_gradient)
         strand = self._strand(stage_number, micro_batch, step, loss, needs_gradient, keep=True)
         cells = range(len(self._grid) - 1)
         if not needs_gradient:
-            strand.begin(evidence.entry, self._before_learning(stage, evidence.entry, micro_batch, step))
+            strand.begin(evidence.entry, self._trainable_input(stage, evidence.entry, micro_batch, step))
         strand.forward(cells, evidence.entry if needs_gradient else None)
         if evidence.gradient is not None:
             strand.take_gradient(cells, evidence.gradient)
@@ -52,7 +52,7 @@ class CellPipeline(Pipeline):
         self._strands.clear()
         self._digests.clear()
 
-    def _room_for(self, message: Message, upstream_learns: UpstreamLearns | None) -> torch.Tensor:
+    def _receive_buffer(self, message: Message, upstream_learns: UpstreamLearns | None) -> torch.Tensor:
         whole = self._hidden_like
         if upstream_learns is None or (message.carried is Carried.ACTIVATION and not upstream_learns(message.stage)):
             return torch.empty_like(whole)
@@ -65,45 +65,45 @@ class CellPipeline(Pipeline):
         place = (step, micro_batch.number)
         return Strand(self._stages[number], self._grid, micro_batch.inputs, place, score, learns, keep, self._plug.activation)
 
-    def _forward_of(self, instruction: Instruction, state: StepState) -> None:
+    def _run_forward(self, instruction: Instruction, state: StepState) -> None:
         """A slice's forward; with the first slice of a micro-batch what comes whole."""
         number, micro_batch = instruction.stage, state.micro_batches[instruction.micro_batch]
         if self._stages[number].is_frozen:
-            super()._forward_of(instruction, state)
+            super()._run_forward(instruction, state)
             return
         place, learns = (number, instruction.micro_batch), state.upstream_learns(number)
-        entry = self._entry(instruction, micro_batch) if learns or instruction.slice == 0 else None
+        entry = self._stage_input(instruction, micro_batch) if learns or instruction.slice == 0 else None
         if instruction.slice == 0:
             keep = micro_batch.number == state.audited
             strand = self._strands[place] = self._strand(number, micro_batch, state.number, state.loss, learns, keep)
             if not learns:
-                strand.begin(entry, self._before_learning(self._stages[number], entry, micro_batch, state.number))
+                strand.begin(entry, self._trainable_input(self._stages[number], entry, micro_batch, state.number))
         found = self._strands[place].forward(self._slices[instruction.slice], entry if learns else None)
         if number == self._last_stage:
             state.result.losses[micro_batch.number] = found
         else:
-            self._leaving[Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)] = found
+            self._outgoing[Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)] = found
 
-    def _backward_of(self, instruction: Instruction, state: StepState) -> None:
+    def _run_backward(self, instruction: Instruction, state: StepState) -> None:
         """A slice's backward, or one of its two parts; the weights' gradients join their leaf cell by cell, last to first."""
         kind, number, cells = instruction.kind, instruction.stage, self._slices[instruction.slice]
         place, learns = (number, instruction.micro_batch), state.upstream_learns(number)
         strand, micro_batch = self._strands[place], state.micro_batches[instruction.micro_batch]
-        if kind in LEADING_UP and number < self._last_stage:
-            strand.take_gradient(cells, self._arrived(Carried.GRADIENT, instruction))
+        if kind in GIVES_INPUT_GRADIENT and number < self._last_stage:
+            strand.take_gradient(cells, self._received(Carried.GRADIENT, instruction))
         if kind is Kind.INPUT_GRADIENT:
-            strand.lead_up(cells)
-        if kind in CLOSING:
-            self._close_cells(number, micro_batch, strand, kind, cells, state)
-        if kind in LEADING_UP and learns:
+            strand.backward_input(cells)
+        if kind in GIVES_WEIGHT_GRADIENT:
+            self._backward_cells(number, micro_batch, strand, kind, cells, state)
+        if kind in GIVES_INPUT_GRADIENT and learns:
             message = Message(Carried.GRADIENT, number - 1, instruction.micro_batch, instruction.slice)
-            self._leaving[message] = strand.entry_gradient(cells)
-        if kind in CLOSING:
+            self._outgoing[message] = strand.entry_gradient(cells)
+        if kind in GIVES_WEIGHT_GRADIENT:
             strand.forget(cells)
             if cells.start == 0:
                 del self._strands[place]
 
-    def _close_cells(
+    def _backward_cells(
         self, number: int, micro_batch: MicroBatch, strand: Strand, kind: Kind, cells: range, state: StepState
     ) -> None:
         """The weights' gradients of a slice, added to the micro-batch's leaf; each apart at first where evidence is wanted."""

@@ -69,6 +69,7 @@ class RunContext:
 
     @property
     def num_units(self) -> int:
+        """Units of the model: its blocks, the embedding and the head."""
         return len(self.cut.units)
 
     @property
@@ -78,6 +79,7 @@ class RunContext:
 
     @property
     def precision(self) -> Precision:
+        """The types of weights and boundaries on this worker's device."""
         return precision_of(self.job.training.precision, self.device)
 
     @property
@@ -96,10 +98,12 @@ class RunContext:
 
     @property
     def micro_batch_size(self) -> int:
+        """Samples of a micro-batch; the last one of a step is padded to it."""
         return self.job.training.micro_batch_size
 
     @property
     def exact(self) -> bool:
+        """Whether gradients are summed in the tree's fixed order, so that bits do not depend on the placement."""
         return self.job.training.numerics == "exact"
 
     def order(self, dp_degree: int, origin: tuple[int, int, int] = (0, 0, 0)) -> BatchOrder:
@@ -107,13 +111,16 @@ class RunContext:
         return BatchOrder(self.job.seed, len(self.data.train), self.batch_size(dp_degree), origin)
 
     def batch_size(self, dp_degree: int) -> int:
+        """Samples of a step with `dp_degree` replicas; it grows with them where the job says `batch: per_replica`."""
         widened = dp_degree if self.job.training.batch == "per_replica" else 1
         return self.job.training.batch_size * widened
 
     def num_microbatches(self, dp_degree: int) -> int:
+        """Micro-batches of a whole step with `dp_degree` replicas, the last one perhaps padded."""
         return -(-self.batch_size(dp_degree) // self.micro_batch_size)
 
     def leaf_bounds(self, dp_degree: int) -> tuple[int, ...]:
+        """dp_degree + 1 leaf indices; replica r computes the leaves [bounds[r], bounds[r + 1])."""
         dealt = deal_leaves(self.job.training.reduction_leaves, dp_degree)
         return (0, *(high for _, high in dealt))
 

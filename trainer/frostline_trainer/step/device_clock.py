@@ -46,6 +46,7 @@ class HostMark:
     at: float
 
     def query(self) -> bool:
+        """True: what was called before the mark has returned, so it is done."""
         return True
 
 
@@ -55,9 +56,11 @@ class HostClock:
     runs_behind = False
 
     def mark(self) -> HostMark:
+        """The time of the call itself."""
         return HostMark(time.perf_counter())
 
     def seconds(self, start: HostMark, end: HostMark) -> float:
+        """Seconds of wall-clock time between two calls of `mark`."""
         return end.at - start.at
 
 
@@ -70,11 +73,13 @@ class CudaClock:
         self._device = device
 
     def mark(self) -> torch.cuda.Event:
+        """A timed event at the end of the calling thread's current stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
 
     def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        """Seconds between two events that the device has come to; CUDA counts milliseconds."""
         return start.elapsed_time(end) / 1000.0
 
 

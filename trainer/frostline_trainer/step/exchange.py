@@ -33,6 +33,7 @@ class Levels:
 
     @property
     def size(self) -> int:
+        """Replicas of the stage, over all machines."""
         return self.near.size * self.far.size
 
 

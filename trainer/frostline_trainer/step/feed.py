@@ -37,6 +37,7 @@ class BatchFeed:
 
     @property
     def steps_per_epoch(self) -> int:
+        """Batches in one pass over the training data, the last one perhaps smaller."""
         return self._order.steps_per_epoch
 
     def place_of(self, step: int) -> tuple[int, int]:

@@ -153,7 +153,7 @@ class Generation:
         if audits:
             self._fence()
             self.phase(Phase.AUDIT)
-            again = builder.again(self.pipeline, self.stages, self.feed, batch, self._needed, self.moved)
+            again = builder.recompute(self.pipeline, self.stages, self.feed, batch, self._needed, self.moved)
             Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
         self.phase(Phase.EXCHANGE)
         with self.weighing.part():
@@ -252,6 +252,7 @@ class Generation:
         return twice + plan.wards_of(self.worker_id)
 
     def close(self) -> None:
+        """Close the process groups; stages, gradient memory and optimizer stay as they are."""
         self.groups.close()
 
     def _units(self) -> list[tuple[int, nn.Module]]:

@@ -176,6 +176,7 @@ class GradientBuffers:
         return torch.empty(length, dtype=like.dtype, device=like.device)
 
     def recycle(self, buffer: torch.Tensor) -> None:
+        """Take a flat buffer back, of whatever content, for a later leaf: no step allocates what an earlier one had."""
         self._free.append(buffer)
 
     def _members(self, leaf: int) -> int:

@@ -80,6 +80,10 @@ class PhaseClock:
             self._spending.standing_by, self._counted = True, now
 
     def enter(self, name: Phase) -> None:
+        """Enter a phase: the time of the one before is counted, and the phase's deadline runs from now on.
+
+        It is called by the training thread. Raises what the plug's hook or the device's trail raises.
+        """
         now, thread = time.monotonic(), threading.get_ident()
         with self._lock:
             self._end_phase(now)
@@ -125,6 +129,7 @@ class PhaseClock:
             self._own = self._busy = 0.0
 
     def now(self) -> Now:
+        """The phase, the seconds since anything moved in it, and for how many its thread has been waiting for other members."""
         with self._lock:
             now, since = time.monotonic(), self._waits.since
             return Now(self._name, now - self._moved, now - since if since else 0.0)

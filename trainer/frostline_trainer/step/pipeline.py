@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from frostline_contract.operations import LEADING_UP, Kind
+from frostline_contract.operations import GIVES_INPUT_GRADIENT, Kind
 from frostline_trainer.process.plug import Plug
 from frostline_trainer.replication.evidence import Digest, Evidence, digest_of
 from frostline_trainer.step.chunks import Inputs, Score
@@ -54,9 +54,11 @@ class PipelineResult:
 
 
 @dataclass
-class _Passed:
-    """A micro-batch after its forward through a stage. root: the loss in the last stage, else the output: where the backward
-    begins. output: kept where a digest of it is wanted. gradient: of the output, once it is here.
+class _SavedForward:
+    """What a stage keeps of a micro-batch from its forward to its backward.
+
+    root: the loss in the last stage, else the output: where the backward begins. output: kept where a digest of it is wanted.
+    gradient: of the output, once it is received.
     """
 
     entry: torch.Tensor | None
@@ -68,7 +70,7 @@ class _Passed:
 @dataclass
 class StepState:
     """What all operations of one step are told, and what they leave. number: the step's. audited: number of the micro-batch of
-    which evidence is kept. passed: by stage and micro-batch, between its forward and the end of its backward.
+    which evidence is kept. saved: by stage and micro-batch, between its forward and the end of its backward.
     """
 
     number: int
@@ -77,7 +79,7 @@ class StepState:
     upstream_learns: UpstreamLearns
     audited: int | None = None
     result: PipelineResult = field(default_factory=PipelineResult)
-    passed: dict[tuple[int, int], _Passed] = field(default_factory=dict)
+    saved: dict[tuple[int, int], _SavedForward] = field(default_factory=dict)
 
 
 class Pipeline:
@@ -96,8 +98,8 @@ class Pipeline:
         self._stages, self._buffers = stages, buffers
         self._last_stage, self._transport, self._hidden_like = last_stage, transport, hidden_like
         self._sent: list[Transfer] = []
-        self._arriving: dict[Message, tuple[torch.Tensor, Transfer]] = {}
-        self._leaving: dict[Message, torch.Tensor] = {}
+        self._receiving: dict[Message, tuple[torch.Tensor, Transfer]] = {}
+        self._outgoing: dict[Message, torch.Tensor] = {}
 
     def run(self, program: Sequence[Instruction], micro_batches: Sequence[MicroBatch], step: int, loss: Loss,
             upstream_learns: UpstreamLearns, audited: int | None = None) -> PipelineResult:  # fmt: skip
@@ -108,87 +110,95 @@ class Pipeline:
         """
         state = StepState(step, micro_batches, loss, upstream_learns, audited)
         for instruction in program:
-            if not self._carry(instruction, upstream_learns):
+            if not self._start_transfer(instruction, upstream_learns):
                 self._compute(instruction, state)
         self._finish_sending()
         self._plug.end_of_schedule()
         return state.result
 
-    def _carry(self, instruction: Instruction, upstream_learns: UpstreamLearns | None) -> bool:
-        """Start what the instruction sends or receives; False where it is a computation. None: an evaluation's."""
+    def _start_transfer(self, instruction: Instruction, upstream_learns: UpstreamLearns | None) -> bool:
+        """Start the send or the receive that the instruction is; False where it is a computation.
+
+        upstream_learns: None in an evaluation.
+        """
         if instruction.kind is Kind.RECEIVE:
-            tensor = self._room_for(instruction.message, upstream_learns)
-            self._arriving[instruction.message] = tensor, self._transport.receive(tensor, instruction.peer)
+            tensor = self._receive_buffer(instruction.message, upstream_learns)
+            self._receiving[instruction.message] = tensor, self._transport.receive(tensor, instruction.peer)
         elif instruction.kind is Kind.SEND:
-            self._sent.append(self._transport.send(self._leaving.pop(instruction.message), instruction.peer))
+            self._sent.append(self._transport.send(self._outgoing.pop(instruction.message), instruction.peer))
         return instruction.kind in (Kind.RECEIVE, Kind.SEND)
 
-    def _room_for(self, message: Message, upstream_learns: UpstreamLearns | None) -> torch.Tensor:
-        """Memory of a message's shape."""
+    def _receive_buffer(self, message: Message, upstream_learns: UpstreamLearns | None) -> torch.Tensor:
+        """Memory for a message that is to be received, in the message's shape."""
         return torch.empty_like(self._hidden_like)
 
     def _compute(self, instruction: Instruction, state: StepState) -> None:
-        """Carry out a forward, a backward, or one of a backward's two parts, and keep what it gives rise to."""
+        """Run a forward, a backward, or one of a backward's two parts; what it sends waits for its SEND."""
         if instruction.kind is Kind.FORWARD:
-            self._forward_of(instruction, state)
+            self._run_forward(instruction, state)
         else:
-            self._backward_of(instruction, state)
+            self._run_backward(instruction, state)
 
-    def _backward_of(self, instruction: Instruction, state: StepState) -> None:
+    def _run_backward(self, instruction: Instruction, state: StepState) -> None:
         """A micro-batch's backward through a stage, or one of its two parts."""
         kind, number = instruction.kind, instruction.stage
         place, upstream_learns = (number, instruction.micro_batch), state.upstream_learns(number)
-        passed, micro_batch = state.passed[place], state.micro_batches[instruction.micro_batch]
-        if kind in LEADING_UP and number < self._last_stage:
-            passed.gradient = self._arrived(Carried.GRADIENT, instruction)
+        saved, micro_batch = state.saved[place], state.micro_batches[instruction.micro_batch]
+        if kind in GIVES_INPUT_GRADIENT and number < self._last_stage:
+            saved.gradient = self._received(Carried.GRADIENT, instruction)
         if kind is Kind.INPUT_GRADIENT:
-            self._lead_up(passed, upstream_learns)
+            self._backward_input(saved, upstream_learns)
         else:
-            evidence = self._close(number, micro_batch.number, passed, kind, upstream_learns, micro_batch.number == state.audited)
-            del state.passed[place]
+            evidence = self._backward_weights(
+                number, micro_batch.number, saved, kind, upstream_learns, micro_batch.number == state.audited
+            )
+            del state.saved[place]
             if evidence is not None:
                 state.result.evidence[number] = evidence
-        if kind in LEADING_UP and upstream_learns:
-            assert passed.entry is not None and passed.entry.grad is not None
-            self._leaving[Message(Carried.GRADIENT, number - 1, instruction.micro_batch, instruction.slice)] = passed.entry.grad
+        if kind in GIVES_INPUT_GRADIENT and upstream_learns:
+            assert saved.entry is not None and saved.entry.grad is not None
+            self._outgoing[Message(Carried.GRADIENT, number - 1, instruction.micro_batch, instruction.slice)] = saved.entry.grad
 
-    def again(self, stage_number: int, micro_batch: MicroBatch, evidence: Evidence, step: int, loss: Loss,
-              needs_gradient: bool) -> Digest:  # fmt: skip
-        """Compute what somebody has evidence of; nothing is sent and no sum changes. Between a schedule and the exchange."""
+    def recompute(self, stage_number: int, micro_batch: MicroBatch, evidence: Evidence, step: int, loss: Loss,
+                  needs_gradient: bool) -> Digest:  # fmt: skip
+        """Compute a stage's micro-batch once more for an audit; nothing is sent and no sum changes.
+
+        It runs between a schedule and the exchange. evidence: of whoever computed it in the step.
+        """
         stage, entry = self._stages[stage_number], evidence.entry
         if entry is not None:
             entry = entry.detach().requires_grad_(needs_gradient)
-        passed = self._pass(stage_number, entry, micro_batch, step, loss, keep_output=True)
+        saved = self._forward_and_save(stage_number, entry, micro_batch, step, loss, keep_output=True)
         if stage.is_frozen:
-            return digest_of([passed.output])
+            return digest_of([saved.output])
         buffers = self._buffers[stage_number]
         apart = buffers.begin_apart()
-        if passed.root.requires_grad:
-            passed.root.backward(evidence.gradient)
+        if saved.root.requires_grad:
+            saved.root.backward(evidence.gradient)
         self._plug.gradient(buffers.parameters)
-        digest = self._digest(passed, buffers, apart, needs_gradient)
+        digest = self._digest(saved, buffers, apart, needs_gradient)
         buffers.release(apart)
         return digest
 
     def abandon(self) -> None:
         """Forget messages under way, so that the transport's sockets can close."""
         self._sent.clear()
-        self._arriving.clear()
-        self._leaving.clear()
+        self._receiving.clear()
+        self._outgoing.clear()
 
     def evaluate(self, program: Sequence[Instruction], micro_batch: MicroBatch, score: Score) -> torch.Tensor | None:
         """Forward only, in eval mode, of one tile. Returns what `score` makes of the logits, on the rank that has them."""
         output = None
         with torch.no_grad():
             for instruction in program:
-                if self._carry(instruction, None):
+                if self._start_transfer(instruction, None):
                     continue
                 number = instruction.stage
-                stage, entry = self._stages[number], self._entry(instruction, micro_batch)
+                stage, entry = self._stages[number], self._stage_input(instruction, micro_batch)
                 with stage.evaluating():
                     output = self._forward(stage, entry, micro_batch, 0, score if number == self._last_stage else None)
                 if number < self._last_stage:
-                    self._leaving[Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)] = output
+                    self._outgoing[Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)] = output
                     output = None
         self._finish_sending()
         return output
@@ -197,57 +207,58 @@ class Pipeline:
         self._transport.wait_all(self._sent)
         self._sent.clear()
 
-    def _arrived(self, carried: Carried, instruction: Instruction) -> torch.Tensor:
-        """What has come for a computation."""
+    def _received(self, carried: Carried, instruction: Instruction) -> torch.Tensor:
+        """The activation or gradient that a computation needs, waited for where it is still on its way."""
         message = Message(carried, instruction.stage, instruction.micro_batch, instruction.slice)
-        tensor, transfer = self._arriving[message]
+        tensor, transfer = self._receiving[message]
         transfer.wait()
-        del self._arriving[message]
+        del self._receiving[message]
         return tensor
 
-    def _entry(self, instruction: Instruction, micro_batch: MicroBatch) -> torch.Tensor | None:
+    def _stage_input(self, instruction: Instruction, micro_batch: MicroBatch) -> torch.Tensor | None:
         """The stage's input: None for raw samples, the cached boundary, or what the previous stage sends."""
-        return micro_batch.boundary if instruction.stage == 0 else self._arrived(Carried.ACTIVATION, instruction)
+        return micro_batch.boundary if instruction.stage == 0 else self._received(Carried.ACTIVATION, instruction)
 
-    def _forward_of(self, instruction: Instruction, state: StepState) -> None:
+    def _run_forward(self, instruction: Instruction, state: StepState) -> None:
         """A micro-batch's forward through a stage; it is kept for its backward where the stage learns."""
         number, micro_batch = instruction.stage, state.micro_batches[instruction.micro_batch]
         is_audited = micro_batch.number == state.audited
-        entry = self._entry(instruction, micro_batch)
+        entry = self._stage_input(instruction, micro_batch)
         if entry is not None and number > 0:
             entry.requires_grad_(state.upstream_learns(number))
-        passed = self._pass(number, entry, micro_batch, state.number, state.loss, is_audited)
+        saved = self._forward_and_save(number, entry, micro_batch, state.number, state.loss, is_audited)
         if number == self._last_stage:
-            state.result.losses[micro_batch.number] = passed.root.detach()
+            state.result.losses[micro_batch.number] = saved.root.detach()
         else:
             message = Message(Carried.ACTIVATION, number + 1, instruction.micro_batch, instruction.slice)
-            self._leaving[message] = passed.root.detach()
+            self._outgoing[message] = saved.root.detach()
         if not self._stages[number].is_frozen:
-            state.passed[number, instruction.micro_batch] = passed
+            state.saved[number, instruction.micro_batch] = saved
         elif is_audited:
-            state.result.evidence[number] = Evidence(entry, None, digest_of([passed.output]))
+            state.result.evidence[number] = Evidence(entry, None, digest_of([saved.output]))
 
-    def _pass(self, stage_number: int, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int, loss: Loss,
-              keep_output: bool) -> _Passed:  # fmt: skip
+    def _forward_and_save(self, stage_number: int, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int, loss: Loss,
+                          keep_output: bool) -> _SavedForward:  # fmt: skip
+        """A micro-batch's forward through a stage, and the loss in the last stage, with what the backward needs of it."""
         stage = self._stages[stage_number]
         if stage_number == self._last_stage and stage.settings.chunk_tokens:
-            return _Passed(entry, self._plug.activation(self._forward(stage, entry, micro_batch, step, loss)))
+            return _SavedForward(entry, self._plug.activation(self._forward(stage, entry, micro_batch, step, loss)))
         output = self._plug.activation(self._forward(stage, entry, micro_batch, step))
         root = loss(output, micro_batch.inputs) if stage_number == self._last_stage else output
-        return _Passed(entry, root, output if keep_output else None)
+        return _SavedForward(entry, root, output if keep_output else None)
 
     def _forward(self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int,
                  score: Score | None = None) -> torch.Tensor:  # fmt: skip
-        hidden = self._before_learning(stage, entry, micro_batch, step)
+        hidden = self._trainable_input(stage, entry, micro_batch, step)
         if stage.is_frozen:
             assert hidden is not None
             return hidden
         return stage.run_trainable(hidden, micro_batch.inputs, step, micro_batch.number, score)
 
-    def _before_learning(
+    def _trainable_input(
         self, stage: Stage, entry: torch.Tensor | None, micro_batch: MicroBatch, step: int
     ) -> torch.Tensor | None:
-        """What the stage's first unit that learns is given; None for an embedding."""
+        """The input of the stage's first unit that learns: frozen units and the augmentation have run. None for an embedding."""
         hidden = entry
         if stage.num_frozen and micro_batch.boundary is None:
             hidden = stage.run_frozen(hidden, micro_batch.inputs)
@@ -256,14 +267,14 @@ class Pipeline:
             hidden = self._enter_boundary(hidden, micro_batch.samples, step)
         return hidden
 
-    def _lead_up(self, passed: _Passed, upstream_learns: bool) -> None:
+    def _backward_input(self, saved: _SavedForward, upstream_learns: bool) -> None:
         """The gradient of a stage's input alone; the graph stays for the weights' gradients."""
         if upstream_learns:
-            assert passed.entry is not None
-            (passed.entry.grad,) = torch.autograd.grad(passed.root, passed.entry, passed.gradient, retain_graph=True)
+            assert saved.entry is not None
+            (saved.entry.grad,) = torch.autograd.grad(saved.root, saved.entry, saved.gradient, retain_graph=True)
 
-    def _close(
-        self, stage_number: int, number: int, passed: _Passed, kind: Kind, upstream_learns: bool, audited: bool
+    def _backward_weights(
+        self, stage_number: int, number: int, saved: _SavedForward, kind: Kind, upstream_learns: bool, audited: bool
     ) -> Evidence | None:
         """The gradients of a stage's weights, added to their leaf; and of its input where the backward is not split."""
         buffers, apart = self._buffers[stage_number], None
@@ -273,17 +284,17 @@ class Pipeline:
             buffers.before_backward(number)
         inputs = buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None
         # Where all units that would learn have no adapters, and nothing upstream learns, there is no graph.
-        if passed.root.requires_grad and (inputs is None or inputs):
-            torch.autograd.backward(passed.root, passed.gradient, inputs=inputs)
+        if saved.root.requires_grad and (inputs is None or inputs):
+            torch.autograd.backward(saved.root, saved.gradient, inputs=inputs)
         self._plug.gradient(buffers.parameters)
         if apart is None:
             buffers.after_backward(number)
             return None
-        evidence = Evidence(passed.entry, passed.gradient, self._digest(passed, buffers, apart, upstream_learns))
+        evidence = Evidence(saved.entry, saved.gradient, self._digest(saved, buffers, apart, upstream_learns))
         buffers.join(number, apart)
         return evidence
 
-    def _digest(self, passed: _Passed, buffers: GradientBuffers, apart: torch.Tensor, needs_gradient: bool) -> Digest:
+    def _digest(self, saved: _SavedForward, buffers: GradientBuffers, apart: torch.Tensor, needs_gradient: bool) -> Digest:
         """Of all that comes out of a stage."""
-        upstream = passed.entry.grad if needs_gradient and passed.entry is not None else None
-        return digest_of([passed.output, passed.root, upstream, apart[: buffers.length]])
+        upstream = saved.entry.grad if needs_gradient and saved.entry is not None else None
+        return digest_of([saved.output, saved.root, upstream, apart[: buffers.length]])

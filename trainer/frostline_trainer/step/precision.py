@@ -27,6 +27,7 @@ class Precision:
 
     @property
     def is_mixed(self) -> bool:
+        """Whether units compute and send in another type than their weights are kept in."""
         return self.weights != self.boundary
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from frostline_contract.operations import CLOSING, COMPUTING, LEADING_UP, Kind, Operation, Order
+from frostline_contract.operations import COMPUTING, GIVES_INPUT_GRADIENT, GIVES_WEIGHT_GRADIENT, Kind, Operation, Order
 from frostline_contract.schedules import Schedule
 from frostline_trainer.step.programs import (
     Channel,
@@ -89,13 +89,13 @@ def _check_computations(program: Program, shape: StepShape, pp_rank: int) -> Non
     expected = shape.num_microbatches * sum(shape.parts_of(stage) for stage in shape.stages_of(pp_rank))
     forwards = sum(operation.kind is Kind.FORWARD for operation in done)
     learning = 0 if shape.forward_only else sum(stage >= shape.first_learning for stage in shape.stages_of(pp_rank))
-    closed = sum(operation.kind in CLOSING for operation in done)
-    led_up = sum(operation.kind in LEADING_UP for operation in done)
+    weight_gradients = sum(operation.kind in GIVES_WEIGHT_GRADIENT for operation in done)
+    input_gradients = sum(operation.kind in GIVES_INPUT_GRADIENT for operation in done)
     backwards = parts * learning
-    if forwards != expected or closed != backwards or led_up != backwards:
+    if forwards != expected or weight_gradients != backwards or input_gradients != backwards:
         raise ValueError(
-            f"schedule misses operations on pp_rank {pp_rank}: {forwards} of {expected} forwards, {led_up} of {backwards} "
-            f"gradients of inputs and {closed} of {backwards} gradients of weights"
+            f"schedule misses operations on pp_rank {pp_rank}: {forwards} of {expected} forwards, "
+            f"{input_gradients} of {backwards} gradients of inputs and {weight_gradients} of {backwards} gradients of weights"
         )
 
 
@@ -209,7 +209,7 @@ def _check_leaves(program: Program, leaf_sizes: Sequence[int]) -> None:
     leaf_of = [leaf for leaf, size in enumerate(leaf_sizes) for _ in range(size)]
     by_stage: dict[int, list[int]] = {}
     for instruction in program.compute:
-        if instruction.kind in CLOSING and instruction.slice == 0:
+        if instruction.kind in GIVES_WEIGHT_GRADIENT and instruction.slice == 0:
             by_stage.setdefault(instruction.stage, []).append(instruction.micro_batch)
     for stage, order in sorted(by_stage.items()):
         for before, micro_batch in pairwise([-1, *order]):
@@ -228,7 +228,7 @@ def _check_slices(program: Program, slices: int) -> None:
     before: dict[int, tuple[int, int]] = {}
     for instruction in program.compute:
         stage, micro_batch, part = instruction[1:4]
-        if instruction.kind in CLOSING:
+        if instruction.kind in GIVES_WEIGHT_GRADIENT:
             if part + 1 < slices and before.get(stage) != (micro_batch, part + 1):
                 raise ValueError(
                     f"schedule closes the gradient of micro-batch {micro_batch} slice {part} on stage {stage} and not right "

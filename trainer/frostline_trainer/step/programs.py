@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
-from frostline_contract.operations import COMPUTING, LEADING_UP, Kind, Operation
+from frostline_contract.operations import COMPUTING, GIVES_INPUT_GRADIENT, Kind, Operation
 from frostline_contract.schedules import Schedule
 from frostline_contract.shape import ParallelShape
 
@@ -87,6 +87,7 @@ class StepShape:
 
     @property
     def last_stage(self) -> int:
+        """Number of the stage that has the loss."""
         return self._parallel.num_stages - 1
 
     def parts_of(self, stage: int) -> int:
@@ -98,6 +99,7 @@ class StepShape:
         return self._parallel.pp_rank_of_stage(stage)
 
     def stages_of(self, pp_rank: int) -> list[int]:
+        """Numbers of a pipeline rank's stages, ascending; several where schedules are interleaved."""
         return self._parallel.stages_of(pp_rank)
 
     @cached_property
@@ -143,7 +145,7 @@ def enters(operation: Operation, shape: StepShape) -> list[Message]:
         if part and stage <= shape.first_learning:
             return []  # the first slice has brought the whole
         return [Message(Carried.ACTIVATION, stage, micro_batch, part)]
-    if operation.kind in LEADING_UP and stage < shape.last_stage:
+    if operation.kind in GIVES_INPUT_GRADIENT and stage < shape.last_stage:
         return [Message(Carried.GRADIENT, stage, micro_batch, part)]
     return []
 
@@ -153,7 +155,7 @@ def leaves(operation: Operation, shape: StepShape) -> list[Message]:
     _, stage, micro_batch, part = operation
     if operation.kind is Kind.FORWARD and stage < shape.last_stage:
         return [Message(Carried.ACTIVATION, stage + 1, micro_batch, part)]
-    if operation.kind in LEADING_UP and stage > shape.first_learning:
+    if operation.kind in GIVES_INPUT_GRADIENT and stage > shape.first_learning:
         return [Message(Carried.GRADIENT, stage - 1, micro_batch, part)]
     return []
 

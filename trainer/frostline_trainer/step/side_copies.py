@@ -40,13 +40,14 @@ class OneStream:
     """Copies in the order of the device's work: where there is no other."""
 
     def beside(self) -> AbstractContextManager[object]:
+        """Nothing to arrange: the copies take their turn with the other work."""
         return nullcontext()
 
     def join(self) -> None:
-        pass
+        """Nothing to wait for: one order has everything."""
 
     def keep(self, tensor: torch.Tensor) -> None:
-        pass
+        """Nothing to keep: memory is given out again in the order of the work."""
 
 
 class CudaStreams:
@@ -57,13 +58,16 @@ class CudaStreams:
         self._stream = torch.cuda.Stream(device)
 
     def beside(self) -> AbstractContextManager[object]:
+        """The side stream as the thread's current one, behind an event of the stream that was current so far."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         return torch.cuda.stream(self._stream)
 
     def join(self) -> None:
+        """Let the thread's current stream wait for the side stream, on the device."""
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
     def keep(self, tensor: torch.Tensor) -> None:
+        """Tell the caching allocator that the side stream still reads the tensor's memory."""
         tensor.record_stream(self._stream)
 
 

@@ -21,9 +21,11 @@ Activation = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass
-class _Kept:
-    """A cell between its forward and its backward. output: of the last unit, where evidence is wanted. root: its share of the
-    loss in the last stage, else the output. gradient: of the root, once it is here.
+class _SavedCell:
+    """What is kept of a cell from its forward to its backward.
+
+    output: of the last unit, where evidence is wanted. root: its share of the loss in the last stage, else the output. gradient:
+    of the root, once it is received.
     """
 
     entry: torch.Tensor
@@ -47,7 +49,7 @@ class Strand:
         self._score, self._entry_learns, self._keep, self._activation = score, entry_learns, keep, activation
         self._embeds = stage.first_unit == 0 and stage.num_frozen == 0
         self._memories = {index: Memory(grid[-1]) for index in range(stage.num_whole, len(stage.units))}
-        self._kept: dict[int, _Kept] = {}
+        self._saved: dict[int, _SavedCell] = {}
         self._loss: torch.Tensor | None = None
         self._entry: torch.Tensor | None = None
         self._source: torch.Tensor | None = None
@@ -82,12 +84,12 @@ class Strand:
 
     def _forward_cell(self, number: int, source: torch.Tensor, start: int) -> torch.Tensor:
         low, high = self._cells[number]
-        entry = _piece(source, low - start, high - start).requires_grad_(self._entry_learns or self._embeds)
+        entry = _token_range(source, low - start, high - start).requires_grad_(self._entry_learns or self._embeds)
         cells = {index: Cell(low, high, memory) for index, memory in self._memories.items()}
         output = root = self._activation(self._stage.run_cell(entry, self._inputs, *self._place, number, cells))
         if self._score is not None:
             root = self._score(output, cut_tokens(self._inputs, low, high, self._cells[-1][1]))
-        self._kept[number] = _Kept(entry, output.detach() if self._keep else None, root)
+        self._saved[number] = _SavedCell(entry, output.detach() if self._keep else None, root)
         return root.detach()
 
     def take_gradient(self, cells: Sequence[int], gradient: torch.Tensor) -> None:
@@ -95,74 +97,74 @@ class Strand:
         start = self._cells[cells[0]][0]
         for cell in cells:
             low, high = self._cells[cell]
-            self._kept[cell].gradient = _piece(gradient, low - start, high - start)
+            self._saved[cell].gradient = _token_range(gradient, low - start, high - start)
 
-    def lead_up(self, cells: Sequence[int]) -> None:
+    def backward_input(self, cells: Sequence[int]) -> None:
         """The gradients of the cells' entries alone, last cell to first; the graphs stay for the weights' gradients."""
         for cell in reversed(cells):
-            kept = self._kept[cell]
-            if kept.entry.requires_grad:
-                (kept.entry.grad,) = torch.autograd.grad(kept.root, kept.entry, kept.gradient, retain_graph=True)
+            saved = self._saved[cell]
+            if saved.entry.requires_grad:
+                (saved.entry.grad,) = torch.autograd.grad(saved.root, saved.entry, saved.gradient, retain_graph=True)
 
     def addends(self, cells: Sequence[int], weights: Sequence[nn.Parameter] | None = None) -> list[Callable[[], None]]:
         """What adds to the weights' gradients, in order, one addend a call: each cell, from the last to the first, whose entry
         gets its gradient too; behind the first cell the embedding.
 
-        weights: where `lead_up` has been before, those that learn; None: it has not.
+        weights: where `backward_input` has been before, those that learn; None: it has not.
         """
-        closing: list[Callable[[], None]] = [partial(self._close, cell, weights) for cell in reversed(cells)]
-        return [*closing, self._close_embedding] if cells[0] == 0 and self._embeds else closing
+        closing: list[Callable[[], None]] = [partial(self._backward_cell, cell, weights) for cell in reversed(cells)]
+        return [*closing, self._backward_embedding] if cells[0] == 0 and self._embeds else closing
 
-    def _close(self, cell: int, weights: Sequence[nn.Parameter] | None) -> None:
-        kept = self._kept[cell]
-        torch.autograd.backward(kept.root, kept.gradient, inputs=weights)
-        kept.root = kept.root.detach()
+    def _backward_cell(self, cell: int, weights: Sequence[nn.Parameter] | None) -> None:
+        saved = self._saved[cell]
+        torch.autograd.backward(saved.root, saved.gradient, inputs=weights)
+        saved.root = saved.root.detach()
         if self._embedded is not None:
             low, high = self._cells[cell]
-            self._embedded[1][:, low:high] = kept.entry.grad
+            self._embedded[1][:, low:high] = saved.entry.grad
 
-    def _close_embedding(self) -> None:
+    def _backward_embedding(self) -> None:
         assert self._embedded is not None
         torch.autograd.backward(*self._embedded)
         self._embedded = None
 
     def entry_gradient(self, cells: Sequence[int]) -> torch.Tensor:
         """The gradient of the cells' entries, together, for the stage before."""
-        return _together([self._kept[cell].entry.grad for cell in cells])
+        return _concatenated([self._saved[cell].entry.grad for cell in cells])
 
     def forget(self, cells: Sequence[int]) -> None:
         """Free cells that are closed and whose gradients have left; all stay where evidence is wanted."""
         for cell in () if self._keep else cells:
-            del self._kept[cell]
+            del self._saved[cell]
 
     # ---- evidence
 
     def whole_entry(self) -> torch.Tensor | None:
         """What has entered the stage; None for raw samples."""
-        return _together([kept.entry.detach() for kept in self._in_order()]) if self._entry_learns else self._entry
+        return _concatenated([saved.entry.detach() for saved in self._in_order()]) if self._entry_learns else self._entry
 
     def whole_gradient(self) -> torch.Tensor | None:
         """Of what the stage has given; None in the last stage."""
-        return _together([kept.gradient for kept in self._in_order()]) if self._score is None else None
+        return _concatenated([saved.gradient for saved in self._in_order()]) if self._score is None else None
 
     def traces(self) -> list[torch.Tensor | None]:
         """All that has come out of the stage beside its weights' gradients, by cell."""
         return [
             trace
-            for kept in self._in_order()
-            for trace in (kept.output, kept.root, kept.entry.grad if self._entry_learns else None)
+            for saved in self._in_order()
+            for trace in (saved.output, saved.root, saved.entry.grad if self._entry_learns else None)
         ]
 
-    def _in_order(self) -> list[_Kept]:
-        return [self._kept[cell] for cell in range(len(self._cells))]
+    def _in_order(self) -> list[_SavedCell]:
+        return [self._saved[cell] for cell in range(len(self._cells))]
 
 
-def _piece(whole: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+def _token_range(whole: torch.Tensor, start: int, stop: int) -> torch.Tensor:
     """The tokens [start, stop) in memory of their own, which begins as memory does, wherever they lay (step/alignment.py)."""
     return whole[:, start:stop].clone(memory_format=torch.contiguous_format)
 
 
-def _together(parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
+def _concatenated(parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
     """Parts of a sequence, one behind the other."""
     found = [part for part in parts if part is not None]
     assert len(found) == len(parts), "a part of the sequence is missing"

@@ -42,4 +42,5 @@ class TreeSum:
         self.nodes[(low, size)] = value
 
     def take(self, low: int, size: int) -> torch.Tensor:
+        """Remove the sum of the leaves [low, low + size) and return it. Raises KeyError where it is not complete."""
         return self.nodes.pop((low, size))

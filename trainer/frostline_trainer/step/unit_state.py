@@ -59,7 +59,7 @@ def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[st
             moments.setdefault((index, name), {})[moment] = tensor.to(_home_of(moment, device), copy=True)
 
 
-def begin_again(unit: nn.Module, fresh: nn.Module) -> None:
+def reset_unit(unit: nn.Module, fresh: nn.Module) -> None:
     """All weights of a unit as they are in a fresh one of the same model, those that never learn too. Moments are not touched."""
     _take_memory(unit)
     unit.load_state_dict(fresh.state_dict())

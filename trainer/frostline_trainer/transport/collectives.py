@@ -117,6 +117,7 @@ class Group:
             output.copy_(staged_out)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        """Fill `tensor` of every member with that of `root`, in place. Raises RuntimeError where the group is interrupted."""
         if self.size == 1:
             return
         options = dist.BroadcastOptions()

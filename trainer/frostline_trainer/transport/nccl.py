@@ -54,13 +54,17 @@ Connection = tuple[Any, FirstUse]
 class Communicator(Protocol):
     """What is used of the library's process group."""
 
-    def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> Any: ...
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> Any:
+        """Enqueue a send on the communicator's stream; the tag is ignored. Returns the library's work."""
 
-    def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> Any: ...
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> Any:
+        """Enqueue a receive into `tensors` on the communicator's stream; the tag is ignored. Returns the library's work."""
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        """End whatever runs in it on the device; it may block until the library has done so."""
 
-    def get_error(self) -> Any: ...
+    def get_error(self) -> Any:
+        """The library's state: an error that the communicator met while nobody waited for it."""
 
 
 def quiet(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -177,6 +181,7 @@ class NcclTransfer:
         self._transport, self._work, self._tensor = transport, work, tensor
 
     def wait(self) -> None:
+        """Let the calling thread's stream wait for the message. Raises RuntimeError where the transport has failed by now."""
         with blocked():  # on the host, at most for the launch: what waits is the stream of the calling thread
             self._work.wait()
         self._transport.check()
@@ -209,17 +214,21 @@ class NcclTransport:
         return lambda first: communicator.send([first], 1, 0) if sends else communicator.recv([first], 0, 0)
 
     def send(self, tensor: torch.Tensor, to: int) -> NcclTransfer:
+        """Enqueue a send behind the sends to the same neighbour; the device does it, while the caller goes on."""
         payload = tensor.contiguous()
         return NcclTransfer(self, self._channel(self.index, to).send([payload], 1, 0), payload)
 
     def receive(self, tensor: torch.Tensor, source: int) -> NcclTransfer:
+        """Enqueue a receive into `tensor` behind the receives from the same neighbour."""
         return NcclTransfer(self, self._channel(source, self.index).recv([tensor], 0, 0), tensor)
 
     def wait_all(self, transfers: Sequence[NcclTransfer]) -> None:
+        """Let the calling thread's stream wait for every one of these messages."""
         for transfer in transfers:
             transfer.wait()
 
     def check(self) -> None:
+        """Raises RuntimeError where the transport was interrupted, or a communicator has met an error."""
         if self._interrupted.is_set():
             raise RuntimeError("the transport was interrupted: what was under way may hold anything")
         failed = {channel: error_of(one) for channel, one in self._communicators.items()}
@@ -227,6 +236,7 @@ class NcclTransport:
             raise RuntimeError(f"NCCL communicators (sender, receiver) have failed: {failed}")
 
     def interrupt(self) -> None:
+        """Abort all communicators, from another thread and once: an abort may block for as long as the device is stuck."""
         with self._lock:
             self._interrupted.set()
             if self._aborting is None:

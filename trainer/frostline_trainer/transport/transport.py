@@ -50,7 +50,8 @@ class Transport(Protocol):
         ...
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Members of the pipeline row."""
 
     def send(self, tensor: torch.Tensor, to: int) -> Transfer:
         """Start sending to a member."""
@@ -68,7 +69,8 @@ class Transport(Protocol):
         """Raise RuntimeError where the transport was interrupted or has failed, which on a device no wait may have said."""
         ...
 
-    def interrupt(self) -> None: ...
+    def interrupt(self) -> None:
+        """End the waits of the host with RuntimeError, soon; see "Interruption" above. Callable from any thread."""
 
     def close(self) -> None:
         """Give the connections back."""
@@ -88,28 +90,36 @@ class GlooTransport:
 
     @property
     def index(self) -> int:
+        """The group's index: the line's members are in the order of their pipeline ranks."""
         return self.group.index
 
     @property
     def size(self) -> int:
+        """Members of the group along the pipeline."""
         return self.group.size
 
     def send(self, tensor: torch.Tensor, to: int) -> Message:
+        """Start sending with the channel's next number as the tag."""
         return self.group.send(tensor, to, _next(self._sent, to))
 
     def receive(self, tensor: torch.Tensor, source: int) -> Message:
+        """Start filling `tensor` with the message of the channel's next number."""
         return self.group.expect(tensor, source, _next(self._received, source))
 
     def wait_all(self, transfers: Sequence[Message]) -> None:
+        """Wait until every one of these messages is done. Raises RuntimeError where the group is interrupted."""
         wait_all(transfers)
 
     def check(self) -> None:
+        """Raises RuntimeError where the group was interrupted."""
         self.group.check()
 
     def interrupt(self) -> None:
+        """Interrupt the group, which others may use too: collectives in it end as well."""
         self.group.interrupt()
 
     def close(self) -> None:
+        """Close the group's sockets."""
         self.group.close()
 
 

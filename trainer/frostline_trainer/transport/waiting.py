@@ -15,7 +15,8 @@ from typing import Protocol
 class OnDevice(Protocol):
     """Told where a wait begins (True) and ends (False) in the order of a device's work."""
 
-    def wait(self, waiting: bool) -> None: ...
+    def wait(self, waiting: bool) -> None:
+        """Mark the beginning or the end of a wait at the end of what the device was given so far."""
 
 
 @dataclass

@@ -92,6 +92,7 @@ class Api:
         return str(chosen["context"].get("namespace") or "default")
 
     def get(self, path: str, **query: Any) -> Json:
+        """Read the object or list at a path."""
         return self._call("GET", path, query)
 
     def text(self, path: str, seconds: float = READ_SECONDS, **query: Any) -> str:
@@ -100,9 +101,11 @@ class Api:
         return bytes(response.data).decode("utf-8", errors="replace")
 
     def create(self, path: str, body: Json, **query: Any) -> Json:
+        """Make an object in the list at a path, and return it as the server has it."""
         return self._call("POST", path, query, body)
 
     def replace(self, path: str, body: Json, **query: Any) -> Json:
+        """Put an object in the place of the one at a path. Raises Changed where its resourceVersion is an older one's."""
         return self._call("PUT", path, query, body)
 
     def patch(self, path: str, body: list[Json] | Json, **query: Any) -> Json:

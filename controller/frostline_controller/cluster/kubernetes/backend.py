@@ -135,6 +135,7 @@ class KubernetesBackend:
         }
 
     def close(self) -> None:
+        """End the watches and close the connections."""
         for cache in (self._sets, self._pods):
             cache.stop()
         self._api.close()

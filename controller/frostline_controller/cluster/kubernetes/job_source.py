@@ -35,6 +35,7 @@ class JobSource:
         return self._changed.is_set()
 
     def close(self) -> None:
+        """End the watch of the ConfigMap."""
         self._watch.stop()
 
     def offered(self) -> Job:

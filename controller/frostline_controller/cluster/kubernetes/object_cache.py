@@ -36,6 +36,7 @@ class ObjectCache:
         self._thread = threading.Thread(target=self._run, name=f"watch {path.rsplit('/', 1)[-1]}", daemon=True)
 
     def start(self) -> None:
+        """List and watch from now on, until `stop`."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -25,12 +25,14 @@ class Release:
         self._core = f"/api/v1/namespaces/{namespace}"
 
     def stateful_set(self) -> Json:
+        """The trainers' StatefulSet. Raises NotFound that names the releases there are, ApiError."""
         try:
             return self.api.get(self._set)
         except NotFound:
             raise NotFound(404, f"no release {self.name} in namespace {self.namespace}: {self._others()}") from None
 
     def annotations(self) -> dict[str, str]:
+        """The StatefulSet's annotations, copied; {} for none."""
         return dict(self.stateful_set()["metadata"].get("annotations") or {})
 
     def pods(self) -> list[Json]:

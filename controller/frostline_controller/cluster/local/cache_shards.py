@@ -60,6 +60,7 @@ class CacheShards:
             shard.process.kill()
 
     def stop(self) -> None:
+        """End the servers that `start` has started; external ones are left alone."""
         for shard in self._shards:
             shard.stop()
 

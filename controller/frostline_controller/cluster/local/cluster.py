@@ -54,6 +54,7 @@ class ClusterFailure:
 
     @property
     def user_mistake(self) -> bool:
+        """Whether the user has to mend something before another try can help."""
         return self.code == USER_MISTAKE
 
 
@@ -109,6 +110,7 @@ class LocalCluster:
         self.error: BaseException | None = None
 
     def start(self) -> None:
+        """Run pods and services from a thread of its own, until `stop`."""
         self._thread.start()
 
     def stop(self, grace_seconds: float = 5.0) -> None:
@@ -134,6 +136,7 @@ class LocalCluster:
         return [self._notes.get_nowait() for _ in range(self._notes.qsize())]
 
     def pods_running(self) -> int:
+        """Pods whose agent process runs now."""
         return sum(pod.process_id is not None for pod in list(self._pods.values()))
 
     def _run(self) -> None:

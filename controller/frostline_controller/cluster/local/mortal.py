@@ -13,6 +13,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
+    """Become PROGRAM. Returns 1 where PARENT has ended already, 127 where the program cannot be run."""
     parent, program, *arguments = sys.argv[1:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):

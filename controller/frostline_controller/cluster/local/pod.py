@@ -54,6 +54,7 @@ class Pod:
 
     @property
     def ordinal(self) -> int:
+        """The pod's number, the last part of its name."""
         return int(self.name.rpartition("-")[2])
 
     @property
@@ -63,6 +64,7 @@ class Pod:
 
     @property
     def crash_looping(self) -> bool:
+        """Whether the agent has ended too soon RESTARTS_MAX times in a row."""
         return self._agent.backoff.failures >= RESTARTS_MAX
 
     @property

@@ -52,9 +52,11 @@ class RedisProcess:
 
     @property
     def address(self) -> str:
+        """Where clients reach it."""
         return f"{self.host}:{self.port}"
 
     def is_alive(self) -> bool:
+        """Whether the process runs; it may still be loading or stuck."""
         return self.process.poll() is None
 
     def stop(self, grace_seconds: float = 3.0) -> None:

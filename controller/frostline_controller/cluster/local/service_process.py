@@ -76,13 +76,19 @@ class ServiceProcess:
 
     @property
     def process_id(self) -> int | None:
+        """Of the present process; None between two of them."""
         return self._child.process_id
 
     @property
     def starts(self) -> int:
+        """How often it was started."""
         return self._starts
 
     def advance(self, restart: bool = True) -> None:
+        """Take the process's end where it has ended, and start another one where that is due.
+
+        restart: False while the cluster ends.
+        """
         code = self._child.take_end()
         if code is not None:
             if code in self.service.final_codes:
@@ -107,6 +113,7 @@ class ServiceProcess:
             self._say(f"{self.service.name} ended with code {code}, {times}; it is started again, see {self.log}")
 
     def terminate(self, number: int) -> None:
+        """Send the process this signal, where it runs."""
         self._child.signal(number)
 
     def kill(self) -> None:

@@ -76,6 +76,7 @@ class SupervisedChild:
         self._next_start = time.monotonic() + seconds
 
     def signal(self, number: int) -> None:
+        """Send the present process this signal, where there is one."""
         if self._process is not None:
             signal_child(self._process, number)
 

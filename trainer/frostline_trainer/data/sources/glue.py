@@ -31,6 +31,7 @@ class GlueTask:
 
     @property
     def header(self) -> bool:
+        """Whether the file begins with a line of column names."""
         return isinstance(self.first, str)
 
 

@@ -1,0 +1,70 @@
+"""Who is excluded stays excluded, and its pod goes, whichever controller comes to it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frostline_controller.cluster.local.backend import LocalBackend
+from tests.unit.controller.test_service_sizing import Stage
+
+HUNG, WHY = "uid-1/1", "it hangs in commit"
+
+
+def with_pods(folder: Path) -> None:
+    """A cluster that runs two pods."""
+
+    def run_them(found: dict[str, Any]) -> None:
+        found["status"]["pods"] = [
+            {
+                "name": f"trainer-{one}",
+                "uid": f"uid-{one}",
+                "node": f"node-{one}",
+                "phase": "Running",
+                "started_at": 1.0,
+                "ready": True,
+            }
+            for one in (0, 1)
+        ]
+
+    LocalBackend(folder / "cluster").change(run_them)
+
+
+def deletions(stage: Stage) -> list[str]:
+    """Uids of the pods whose end was asked for."""
+    found: list[str] = []
+    stage.backend.change(lambda state: found.extend(one["uid"] for one in state["spec"]["deletions"]))
+    return found
+
+
+def test_a_controller_that_dies_behind_its_plan_has_a_successor_that_takes_nobody_in_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        with_pods(tmp_path)
+        stage = Stage(tmp_path, placement={"workers": 2})
+        with stage.controller.removals.added_with_plan({HUNG: WHY}):
+            await stage.store.commit(counter=7)  # the plan's; then its controller is killed
+        stage.run.close()
+        after = Stage(tmp_path, placement={"workers": 2})
+        assert after.facts.members.why_excluded(HUNG) == WHY
+        assert deletions(after) == []
+        await after.controller.removals.advance()
+        assert deletions(after) == ["uid-1"]
+        await after.store.commit()
+        assert after.facts.state.removals == {}
+        after.run.close()
+
+    asyncio.run(story())
+
+
+def test_nobody_is_removed_for_a_plan_that_could_not_be_made(tmp_path: Path) -> None:
+    async def story() -> None:
+        with_pods(tmp_path)
+        stage = Stage(tmp_path, placement={"workers": 2})
+        with pytest.raises(ValueError, match="no placement"), stage.controller.removals.added_with_plan({HUNG: WHY}):
+            raise ValueError("no placement")
+        await stage.controller.removals.advance()
+        assert (deletions(stage), stage.facts.members.why_excluded(HUNG)) == ([], "")
+        stage.run.close()
+
+    asyncio.run(story())

@@ -1,0 +1,60 @@
+"""Whose a port is that still listens after a case: its own, or that of the case beside it, dealt it by the system."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.leftovers import leftovers
+
+LISTENER = """
+import socket, sys
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def listener(*names: Path) -> Iterator[int]:
+    """The port of a process that listens and has these paths in its command line."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTENER, *map(str, names)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.communicate()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    run = tmp_path / "seed-1" / "run"
+    (tmp_path / "seed-1" / "t").mkdir(parents=True)
+    run.mkdir()
+    return run
+
+
+def left(run: Path, port: int) -> list[str]:
+    (run / "controller.address").write_text(f"127.0.0.1:{port}")
+    return leftovers(run, run.parent / "t")
+
+
+def test_a_port_that_nobody_can_be_named_for_is_left_over(run: Path) -> None:
+    with listener() as port:
+        assert left(run, port) == [f"port {port} still listens"]
+
+
+def test_a_port_that_the_case_beside_it_was_given_is_not(run: Path) -> None:
+    with listener(run.parents[1] / "seed-10" / "run") as port:
+        assert left(run, port) == []
+
+
+def test_a_port_held_in_the_name_of_both_cases_is_left_over(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.chaos.leftovers.ENDING_SECONDS", 0.0)
+    with listener(run.parents[1] / "seed-10" / "run", run) as port:
+        problems = left(run, port)
+    assert any(problem.startswith("process") for problem in problems)
+    assert f"port {port} still listens" in problems

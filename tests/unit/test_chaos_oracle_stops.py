@@ -1,0 +1,67 @@
+"""The oracle of the chaos runs on whole runs that end and go on, on what the guard takes back, and on bits that changed."""
+
+from dataclasses import replace
+
+import pytest
+
+from frostline_contract.job.cluster import Fault
+from frostline_contract.plan import GenerationId
+from tests.chaos.acts import Act
+from tests.chaos.oracle import LOST, WHOLE
+from tests.chaos.timeline import Hit
+from tests.unit.chaos_timelines import BACK, FIRST, VOTED_AT, hit, life, verdict
+
+
+def test_a_killed_run_goes_back_to_its_checkpoint_in_a_new_epoch() -> None:
+    killed = Hit(Act("kill_all", 14), tuple("abcd"), 14, "outside", "", (), VOTED_AT - 10)
+    resumed = life(2, "checkpoint", 11, "efgh", lineage=1, run_epoch=1)
+    assert verdict(FIRST, resumed, hits=(killed,), **BACK).complaints == ()
+    on = verdict(FIRST, life(2, "survivors", 14, "efgh"), hits=(killed,))
+    assert any("went on, but lost" in complaint for complaint in on.complaints)
+
+
+@pytest.mark.parametrize(("first", "lineage", "says"), [(3, 1, ""), (2, 1, "was drained at step 2"), (3, 0, "not a new one")])
+def test_a_drained_run_goes_on_where_it_was(first: int, lineage: int, says: str) -> None:
+    drained = Hit(Act("drain", 2), (), 2, "outside", "", (), VOTED_AT - 10)
+    resumed = life(2, "checkpoint", first, "efgh", lineage=lineage)
+    resumed = replace(resumed, plan=resumed.plan.model_copy(update={"generation": GenerationId(incarnation=2, counter=2)}))
+    found = verdict(FIRST, resumed, hits=(drained,)).complaints
+    assert any(says in complaint for complaint in found) if says else found == ()
+
+
+@pytest.mark.parametrize("kind", ["hold_all", "fail_write", "lie_write", "stall_write", "freeze", "resize"])
+def test_what_nobody_dies_of_is_no_reason_for_a_failure(kind: str) -> None:
+    act = Hit(Act(kind, 14), (), 14, "outside", "", (), VOTED_AT - 10)
+    found = verdict(FIRST, life(2, "survivors", 14, "abcd"), hits=(act,))
+    assert any("that no fault explains" in complaint for complaint in found.complaints)
+
+
+def test_a_rollback_of_the_guard_is_gone_on_from() -> None:
+    killed = hit("kill_worker", "c", 26, "rollback")
+    back = life(2, "survivors", 11, "abd", lineage=1)
+    assert verdict(FIRST, back, hits=(killed,), rollbacks={1: 10}).complaints == ()
+    assert verdict(FIRST, back, hits=(killed,)).complaints != ()
+
+
+FLIPPED = Hit(Fault(kind="flip", step=14), ("c",), 14, "committed", "1.1", (), VOTED_AT - 10)
+
+
+def test_a_bit_that_changed_is_undone_from_before_it() -> None:
+    said = {**BACK, "distrusting": frozenset((1,))}
+    back = life(2, "checkpoint", 11, "abcd", lineage=1, run_epoch=1)
+    assert verdict(FIRST, back, hits=(FLIPPED,), **said).complaints == ()
+    for wrong in ((FIRST,), (FIRST, life(2, "checkpoint", 15, "abcd", lineage=1)), (FIRST, life(2, "survivors", 14, "abcd"))):
+        assert verdict(*wrong, hits=(FLIPPED,), **said).complaints != ()
+
+
+def test_what_befalls_a_run_after_its_bit_was_found_is_judged_as_ever() -> None:
+    said = {**BACK, "distrusting": frozenset((1,))}
+    back = life(2, "checkpoint", 11, "abcd", lineage=1, run_epoch=1)
+    killed = hit("kill_worker", "c", 24, generation="1.2", at=VOTED_AT + 10)
+    on = life(3, "survivors", 24, "abd", lineage=1, run_epoch=1)
+    assert verdict(FIRST, back, on, hits=(FLIPPED, killed), **said).complaints == ()
+    assert [one.expected for one in verdict(FIRST, back, on, hits=(FLIPPED, killed), **said).recoveries] == [LOST, WHOLE]
+    assert verdict(FIRST, back, on, hits=(FLIPPED,), **said).complaints != (), "nobody died"
+    again = life(3, "checkpoint", 11, "abcd", lineage=2, run_epoch=2)
+    twice = {**said, "distrusting": frozenset((1, 2))}
+    assert verdict(FIRST, back, again, hits=(FLIPPED,), **twice).complaints != (), "found twice"

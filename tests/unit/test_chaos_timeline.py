@@ -1,0 +1,35 @@
+"""Whom the death of a whole run befalls: everybody whom a plan of its controllers names."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.acts import Act
+from tests.chaos.timeline import whom_it_befell
+
+
+def plan(incarnation: int, *workers: str, leavers: tuple[str, ...] = ()) -> str:
+    line = {"kind": "plan", "generation": {"incarnation": incarnation}, "placement": {"workers": workers}, "leavers": leavers}
+    return json.dumps(line) + "\n"
+
+
+@pytest.mark.parametrize("kind", ["kill_all", "kill_write"])
+def test_members_of_earlier_plans_and_leavers_die_with_the_run_and_those_of_its_resume_do_not(kind: str, tmp_path: Path) -> None:
+    plans = tmp_path / "plans.jsonl"
+    written = plan(1, "a", "b") + plan(1, "a", leavers=("b",))
+    plans.write_text(written + plan(1, "a", "c") + plan(2, "x", "y"))
+    said = {"workers": ["a"], "plans_bytes": len(written)}
+    assert whom_it_befell(Act(kind, 5), said, plans) == ("a", "b", "c"), (
+        "c's plan was durable, and told of by the next controller"
+    )
+
+
+def test_a_run_that_died_before_its_first_plan_befell_nobody(tmp_path: Path) -> None:
+    plans = tmp_path / "plans.jsonl"
+    plans.write_text(plan(2, "x"))
+    assert whom_it_befell(Act("kill_all", 0), {"workers": [], "plans_bytes": 0}, plans) == ()
+
+
+def test_another_act_befell_whom_it_said(tmp_path: Path) -> None:
+    assert whom_it_befell(Act("kill_agent", 5), {"workers": ["a"]}, tmp_path / "plans.jsonl") == ("a",)

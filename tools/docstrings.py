@@ -1,0 +1,80 @@
+"""House rule: every public class, function and method of the production code has a docstring, its own or its interface's.
+
+A method needs none of its own where a class that it is derived from documents it, or where its class has all methods of a
+protocol that documents it: what the interface says is said once. `forward` of a torch module is documented by its class, and the
+sections of the job file by their fields.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+Fault = tuple[int, str]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+DOCUMENTED_BY_THE_CLASS = "forward"
+DOCUMENTED_BY_FIELDS = "Section"
+
+
+@dataclass
+class Classes:
+    """The classes of all checked files, by name: a base may stand in another file."""
+
+    by_name: dict[str, list[ast.ClassDef]] = field(default_factory=dict)
+    protocols: list[tuple[ast.ClassDef, set[str], set[str]]] = field(default_factory=list)
+    """Each with the names of its methods, and of those that have a docstring."""
+
+    def add(self, tree: ast.AST) -> None:
+        """Take a file's classes, those within others too."""
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                self.by_name.setdefault(node.name, []).append(node)
+                if any(_name_of(base) == "Protocol" for base in node.bases):
+                    self.protocols.append((node, _public(node), _documented(node)))
+
+    def interface_documents(self, owner: ast.ClassDef, method: str) -> bool:
+        """Whether a base class, or a protocol that the class has all methods of, documents the method."""
+        return self._base_documents(owner, method, ()) or any(
+            method in documented and len(methods) > 1 and methods <= _public(owner)
+            for protocol, methods, documented in self.protocols
+            if protocol is not owner
+        )
+
+    def _base_documents(self, owner: ast.ClassDef, method: str, seen: tuple[ast.ClassDef, ...]) -> bool:
+        bases = [one for base in owner.bases for one in self.by_name.get(_name_of(base), []) if one not in seen]
+        return any(method in _documented(one) or self._base_documents(one, method, (*seen, one)) for one in bases)
+
+
+def check_docstrings(tree: ast.Module, classes: Classes) -> Iterator[Fault]:
+    """The public classes, functions and methods of a module that nothing documents."""
+    yield from _undocumented(tree, None, classes)
+
+
+def _undocumented(parent: ast.Module | ast.ClassDef, owner: ast.ClassDef | None, classes: Classes) -> Iterator[Fault]:
+    for node in parent.body:
+        if not isinstance(node, ast.ClassDef | Function) or node.name.startswith("_"):
+            continue
+        if isinstance(node, ast.ClassDef):
+            yield from _undocumented(node, node, classes)
+            is_told = any(_name_of(base) == DOCUMENTED_BY_FIELDS for base in node.bases)
+        else:
+            is_told = owner is not None and (
+                node.name == DOCUMENTED_BY_THE_CLASS or classes.interface_documents(owner, node.name)
+            )
+        if not is_told and ast.get_docstring(node) is None:
+            place = f"{owner.name}.{node.name}" if owner is not None else node.name
+            yield node.lineno, f"{place} is public and has no docstring; say what it does or gives, with units, owner or reason"
+
+
+def _public(owner: ast.ClassDef) -> set[str]:
+    return {one.name for one in owner.body if isinstance(one, Function) and not one.name.startswith("_")}
+
+
+def _documented(owner: ast.ClassDef) -> set[str]:
+    return {one.name for one in owner.body if isinstance(one, Function) and ast.get_docstring(one) is not None}
+
+
+def _name_of(node: ast.AST) -> str:
+    if isinstance(node, ast.Subscript):
+        return _name_of(node.value)
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
