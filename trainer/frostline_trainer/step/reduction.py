@@ -17,7 +17,7 @@ from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.optimizer import PartGradients
-from frostline_trainer.step.parts import parts_of
+from frostline_trainer.step.parts import Part, parts_of
 from frostline_trainer.step.programs import Program
 from frostline_trainer.step.sharing import Sharing
 from frostline_trainer.step.stage import Stage
@@ -45,6 +45,7 @@ class Reduction:
         self._stages, self._buffers, self._program, self._freeze_point = stages, buffers, program, freeze_point
         self._shape, self._worker = plan.placement.shape, plan.placement.workers[index]
         self._pp_rank, self._num_leaves = self._shape.pp_rank(index), context.job.training.reduction_leaves
+        self._cut: dict[int, list[Part]] = {}
         self.sharing = self._make_sharing(index)
 
     def _make_sharing(self, index: int) -> Sharing | None:
@@ -53,7 +54,7 @@ class Reduction:
             return None
         replicas = self._groups.replicas
         assert isinstance(replicas, Group), "shares are exchanged in one level"
-        sharing = Sharing(self._context, self._plan, self._shape.dp_rank(index), replicas)
+        sharing = Sharing(self._context, self._plan, self._shape.dp_rank(index), self._pp_rank, replicas)
         for number, buffers in self._buffers.items():
             sharing.share_out(number, buffers, self._freeze_point)
         return sharing
@@ -144,16 +145,18 @@ class Reduction:
         known = {name: p.grad for name, p in learning(self._context, self._freeze_point, unit) if p.grad is not None}
         if table.per_unit == 1:
             return known.items()
-        parts = [part for part in parts_of(table, piece, self._context.cut.units[unit]) if part.name in known]
+        if piece not in self._cut:
+            self._cut[piece] = parts_of(table, piece, self._context.cut.units[unit])
+        parts = [part for part in self._cut[piece] if part.name in known]
         return [(part.name, known[part.name].view(-1)[part.low : part.high]) for part in parts]
 
     def gradients(self, totals: Mapping[int, torch.Tensor]) -> PartGradients | None:
         """What the optimizer updates this member's pieces from; None: their parameters' `.grad`."""
         if self.sharing is None:
             return None
-        own, found = self._plan.pieces_of(self._worker), dict[tuple[int, str], torch.Tensor]()
+        found: dict[tuple[int, str], torch.Tensor] = {}
         for number, total in totals.items():
-            found.update(self.sharing.gradients(number, own, total))
+            found.update(self.sharing.gradients(number, total))
         return found
 
     def scale(self, totals: Mapping[int, torch.Tensor], factor: float) -> None:
