@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import redis
 import torch
 
@@ -42,13 +43,14 @@ class CacheStack:
 
     def connect(
         self, shape: tuple[int, int] = (8, 16), dtype: torch.dtype = torch.float32, keep_previous: bool = False,
-        names: Sequence[int] | None = None, **section: object,
+        names: Sequence[int] | None = None, own_tokens: np.ndarray | None = None, **section: object,
     ) -> BoundaryCache:  # fmt: skip
         """A worker's cache, closed with the stack."""
         token, worker = self.tokens.by_role[WORKER], f"worker-{next(self.numbers)}"
         cache = BoundaryCache(
-            "", token, worker, CacheSection(**section), shape, dtype, self.run_dir, keep_previous=keep_previous, names=names
-        )
+            "", token, worker, CacheSection(**section), shape, dtype, self.run_dir, keep_previous=keep_previous, names=names,
+            own_tokens=own_tokens,
+        )  # fmt: skip
         self.opened.append(cache)
         return cache
 

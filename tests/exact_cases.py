@@ -96,6 +96,8 @@ class RowSplit:
 
     def __init__(self, name: str, rows: dict[str, Tensor]) -> None:
         self.name, self.digest, self._rows = name, f"rows-{name}", rows
+        if "attention_mask" in rows:
+            self.own_tokens = rows["attention_mask"].sum(dim=1).numpy()
         self._terms = [key for key in ("labels", "start_positions", "end_positions") if key in rows]
 
     def __len__(self) -> int:

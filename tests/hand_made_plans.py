@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from frostline_contract.plan import GLOO, NOBODY, Backend, GenerationId, PieceHolders, Placement, Plan
+from frostline_contract.schedules import is_folded
 from frostline_contract.shape import ParallelShape, deal_leaves
 from frostline_controller.planner.plans import pieces_in
 from tests.engine_member import Run
@@ -37,7 +38,7 @@ class Layout:
 
     @property
     def shape(self) -> ParallelShape:
-        return ParallelShape(self.pp_degree, self.dp_degree, self.virtual_stages)
+        return ParallelShape(self.pp_degree, self.dp_degree, self.virtual_stages, folded=is_folded(self.schedule))
 
     @property
     def numbers(self) -> tuple[int, ...]:

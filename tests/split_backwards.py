@@ -3,6 +3,14 @@
 from frostline_contract.operations import Kind, Operation
 from frostline_contract.schedules import BUILT_IN
 
+VIRTUAL_STAGES = {"1f1b": (1,), "zb_h1": (1,), "zb_h2": (1,), "zb_v": (2,), "v_half": (2,), "v_min": (2,)}
+"""Built-in schedules that do not take every number of stages a rank."""
+
+
+def takes(name: str, pp_degree: int, virtual_stages: int) -> bool:
+    """Whether a schedule can run so many stages on each of so many ranks."""
+    return (virtual_stages == 1 or pp_degree > 1) and virtual_stages in VIRTUAL_STAGES.get(name, (virtual_stages,))
+
 
 def split_1f1b(
     pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, held: int, slices: int = 1

@@ -30,7 +30,10 @@ NAVIGATION = {
         "docs/extending", "docs/clusters", "charts/frostline/README", "docs/security",
     ],
     "Understand": ["docs/design", "docs/protocols", "docs/grpc", "docs/glossary"],
-    "Measured": ["docs/benchmarks", "docs/comparison/digits", "docs/comparison/reviews", "docs/comparison/published"],
+    "Measured": [
+        "docs/benchmarks", "docs/comparison/payoff", "docs/comparison/digits", "docs/comparison/reviews",
+        "docs/comparison/published",
+    ],
     "Change": ["CONTRIBUTING", "docs/testing", "CHANGELOG"],
     "Decisions": sorted(f"docs/adr/{file.stem}" for file in (ROOT / "docs" / "adr").glob("*.md")),
 }  # fmt: skip

@@ -17,7 +17,7 @@ CHUNK_BYTES = 512 * 1024 - 64
 
 WHOLE_VALUE_BYTES = 1024 * 1024
 MAGIC = b"FLAC"
-HEADER_VERSION = 4
+HEADER_VERSION = 5
 HEAD = struct.Struct("<4sBBHI8s")
 """magic, version, dtype code, ndim, payload bytes of this chunk, shape digest."""
 PLACE = struct.Struct(">QII")

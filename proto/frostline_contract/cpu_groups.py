@@ -79,6 +79,19 @@ def enter_from(env: Mapping[str, str], name: str) -> None:
             group.rmdir()
 
 
+def own_period_seconds(mount: Path = MOUNT, own: Path = OWN) -> float:
+    """The period of the quota of the group that this process is in, in seconds; 0 where none can be read."""
+    try:
+        group, version = _where(mount, own)
+        if version == 2:
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota, period = ((group / f"cpu.cfs_{what}_us").read_text().strip() for what in ("quota", "period"))
+    except (OSError, ValueError, StopIteration):  # no control groups here, or none with a quota (the root has no such file)
+        return 0.0
+    return 0.0 if quota in ("-1", "max") else int(period) / 1e6
+
+
 def _enter(group: Path, cpus: float) -> None:
     group.mkdir(parents=True, exist_ok=True)
     quota = max(QUOTA_MICROSECONDS_MIN, round(cpus * PERIOD_MICROSECONDS))

@@ -14,6 +14,7 @@ from frostline_contract.pieces import NOBODY as NOBODY
 from frostline_contract.pieces import PieceHolders as PieceHolders
 from frostline_contract.pieces import Pieces
 from frostline_contract.record import Degrees, Frozen, Shaped
+from frostline_contract.schedules import is_folded
 from frostline_contract.shape import ParallelShape
 from frostline_contract.sharding import NONE, Shard
 from frostline_contract.state_tag import GenerationId as GenerationId
@@ -36,9 +37,8 @@ class Placement(Shaped):
 
     degrees: the shape, by axis name. stage_bounds: num_stages + 1 unit indices; stage i holds units [stage_bounds[i],
     stage_bounds[i + 1]). workers: worker ids by global rank. leaf_bounds: dp_degree + 1 leaf indices; replica r computes leaves
-    [leaf_bounds[r], leaf_bounds[r + 1]). schedule: a name of the schedule registry ("gpipe", "1f1b", "interleaved_1f1b").
-    use_cache: whether workers read the frozen prefix's output from the activation cache. predicted_peak_bytes: the planner's,
-    of the fullest worker; 0 for none. slices: token cells of each slice, computed and sent together; () for all in one.
+    [leaf_bounds[r], leaf_bounds[r + 1]). schedule: a name of the registry. use_cache: whether workers read the frozen prefix's
+    output from the cache. predicted_peak_bytes: of the fullest worker, 0 for none. slices: token cells of each, () for one slice.
     shard: "none", every replica owns its stages' whole state; "step", each range of it has one replica for an owner.
     """
 
@@ -57,7 +57,7 @@ class Placement(Shaped):
     @cached_property
     def shape(self) -> ParallelShape:
         """The degrees with the stages that each pipeline rank has."""
-        return ParallelShape.of(self.degrees, self.virtual_stages)
+        return ParallelShape.of(self.degrees, self.virtual_stages, is_folded(self.schedule))
 
     def units_of_stage(self, stage: int) -> range:
         """The consecutive units of a stage, by stage number."""

@@ -26,7 +26,7 @@ class RunDirectory:
     profile: what the workers measured. ledger: what their time went to. result: how the run ended. status: the last status
     seen. lock: held by the owner of the directory. cluster: the local stand-in for the Kubernetes API; in it, faults: planned
     faults that have happened, and cuts: pods that are cut off from the controller. cache_token: of a cache that several runs
-    share; without it, the run's own.
+    share; without it, the run's own. breakages: of such a cache's folder: planned faults that its runs ask its keeper for.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -42,6 +42,7 @@ class RunDirectory:
         self.controller_address, self.cache_address = path / "controller.address", path / "cache.address"
         self.tokens, self.redis_password = path / "tokens.json", path / "redis.password"
         self.cache_secret, self.cache_token = path / "cache.secret", path / "cache.token"
+        self.breakages = path / "breakages"
 
     def holds_run(self) -> bool:
         """True where a run was started here."""

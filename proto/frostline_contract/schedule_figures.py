@@ -6,11 +6,13 @@ A schedule brings these figures as formulas, or they are counted: the order of a
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from frostline_contract.operations import GIVES_WEIGHT_GRADIENT, Kind, Operation, input_of
 
-InFlight = Callable[[int, int, int, int], int]
-"""(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations one stage of the rank holds at once."""
+InFlight = Callable[[int, int, int, int], float]
+"""(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations the rank holds at once, by stage on the
+average."""
 Bubble = Callable[[int, Sequence[float], Sequence[float], int, int], float]
 """(pp_rank, forward, backward, virtual_stages, micro-batches) -> seconds of a step in which that pipeline rank waits.
 
@@ -51,18 +53,13 @@ def counted_figures(operations: Operations) -> Figures:
 
 
 @lru_cache(maxsize=4096)
-def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: int, micro_batches: int) -> int:
-    """The most micro-batches that one stage of a pipeline rank has begun and not yet closed."""
-    held: dict[int, set[int]] = {}
-    most = 0
+def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: int, micro_batches: int) -> float:
+    """The most micro-batches that a pipeline rank has begun and not yet closed, over its stages."""
+    held = most = 0
     for operation in operations(pp_rank, pp_degree, virtual_stages, micro_batches):
-        of_stage = held.setdefault(operation.stage, set())
-        if operation.kind is Kind.FORWARD:
-            of_stage.add(operation.micro_batch)
-            most = max(most, len(of_stage))
-        elif operation.kind in GIVES_WEIGHT_GRADIENT:
-            of_stage.discard(operation.micro_batch)
-    return most
+        held += (operation.kind is Kind.FORWARD) - (operation.kind in GIVES_WEIGHT_GRADIENT)
+        most = max(most, held)
+    return most / virtual_stages
 
 
 @lru_cache(maxsize=256)
@@ -77,34 +74,61 @@ def _waiting(
     """Seconds by which a step outlasts the work of a pipeline rank."""
     pp_degree = len(forward)
     orders = [operations(r, pp_degree, virtual_stages, micro_batches) for r in range(pp_degree)]
-    seconds = _makespan(orders, forward, backward, virtual_stages, pp_degree * virtual_stages - 1)
+    seconds = max(one.end for one in timeline(orders, forward, backward, virtual_stages))
     return max(0.0, seconds - micro_batches * (forward[pp_rank] + backward[pp_rank]))
 
 
-def _makespan(
-    orders: list[list[Operation]], forward: Sequence[float], backward: Sequence[float], virtual_stages: int, last_stage: int
-) -> float:
-    """When the last pipeline rank has ended. Raises ValueError where the order waits for ever."""
+class Timed(NamedTuple):
+    """An operation on paper. start, end: seconds from the step's start."""
+
+    pp_rank: int
+    operation: Operation
+    start: float
+    end: float
+
+
+def timeline(
+    orders: Sequence[Sequence[Operation]], forward: Sequence[float], backward: Sequence[float], virtual_stages: int = 1
+) -> list[Timed]:
+    """A step run on paper: every operation begins when its rank is free and what it needs is there.
+
+    A frozen stage, which has no backward, computes whole micro-batches; its rank's backward takes no time.
+
+    Args:
+        orders: by pipeline rank, of a whole pipeline.
+        forward, backward: seconds of a micro-batch by pipeline rank, through all its stages.
+        virtual_stages: stages of each rank.
+
+    Raises:
+        ValueError: the orders wait for ever.
+    """
+    last_stage = len(orders) * virtual_stages - 1
+    slices = 1 + max((operation.slice for order in orders for operation in order), default=0)
+    learning = {operation.stage for order in orders for operation in order if operation.kind is not Kind.FORWARD}
     ends: dict[tuple[object, ...], float] = {}
     places, clocks = [0] * len(orders), [0.0] * len(orders)
-    slices = 1 + max((operation.slice for order in orders for operation in order), default=0)
+    timed: list[Timed] = []
     left = sum(len(order) for order in orders)
-    while left:
-        before = left
+    while left > len(timed):
+        before = len(timed)
         for r, order in enumerate(orders):
             while places[r] < len(order):
                 operation = order[places[r]]
                 needed = input_of(operation, last_stage)
+                if needed is not None and operation.kind is Kind.FORWARD and operation.stage - 1 not in learning:
+                    needed = (*needed[:3], 0)
                 if needed is not None and needed not in ends:
                     break
+                start = max(clocks[r], ends.get(needed, 0.0) if needed is not None else 0.0)
+                parts = slices if operation.stage in learning else 1
                 whole = forward[r] if operation.kind is Kind.FORWARD else backward[r]
-                part = whole / (virtual_stages * slices * (1 if operation.kind in (Kind.FORWARD, Kind.BACKWARD) else 2))
-                clocks[r] = max(clocks[r], ends.get(needed, 0.0) if needed is not None else 0.0) + part
+                divided = operation.kind in (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
+                clocks[r] = start + whole / (virtual_stages * parts * (2 if divided else 1))
                 if operation.kind is not Kind.WEIGHT_GRADIENT:
                     ends[(operation.kind is Kind.FORWARD, *operation[1:])] = clocks[r]
+                timed.append(Timed(r, operation, start, clocks[r]))
                 places[r] += 1
-                left -= 1
-        if left == before:
+        if len(timed) == before:
             waiting = {r: order[place] for r, (place, order) in enumerate(zip(places, orders, strict=True)) if place < len(order)}
             raise ValueError(f"schedule waits for ever: {waiting}")
-    return max(clocks)
+    return timed

@@ -6,13 +6,14 @@ figures. A new schedule is one `Schedule` in BUILT_IN, or an entry point of the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 
 from frostline_contract.operations import Kind, Operation, Order, typed
 from frostline_contract.schedule_figures import Figures, counted_figures
 from frostline_contract.shape import stages_of
+from frostline_contract.zero_bubble import H1, H2, V_HALF, V_MIN, V_ZERO, ZeroBubble
 
 ENTRY_POINT_GROUP = "frostline.schedules"
 
@@ -22,12 +23,16 @@ class Schedule:
     """An order of computation, and what the planner has to know of it.
 
     figures: None where the schedule brings none; then they are counted from its operations. takes_slices: whether the order has a
-    fifth argument, the slices of each micro-batch.
+    fifth argument, the slices of each micro-batch. takes_freezing: whether it has a sixth, the number of the first stage that
+    learns; an order that has not is taken without what frozen stages do not do. folded: each rank has two stages, which lie in
+    a V: the first and the last one on the same rank (built-in ones alone: who holds what must not hang on what is installed).
     """
 
     order: Order
     figures: Figures | None = None
     takes_slices: bool = False
+    takes_freezing: bool = False
+    folded: bool = False
 
     @property
     def known_figures(self) -> Figures:
@@ -35,13 +40,21 @@ class Schedule:
         return self.figures or counted_figures(self.operations)
 
     def operations(
-        self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1
+        self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1, first_learning: int = 0
     ) -> list[Operation]:
-        """The order of one pipeline rank. Raises ValueError where an element is no compute operation, or slices are not taken."""
+        """The order of one pipeline rank, without what stages before the first that learns do not do.
+
+        Raises ValueError where an element is no compute operation, or slices are not taken.
+        """
         if slices > 1 and not self.takes_slices:
             raise ValueError(f"placement.slices is {slices} and the schedule takes none (Schedule.takes_slices); set it to 1")
-        degrees = (pp_rank, pp_degree, virtual_stages, num_microbatches)
-        return [typed(told) for told in self.order(*degrees, *((slices,) if slices > 1 else ()))]
+        degrees: tuple[int, ...] = (pp_rank, pp_degree, virtual_stages, num_microbatches)
+        if self.takes_freezing:
+            degrees += (slices, first_learning)
+        elif slices > 1:
+            degrees += (slices,)
+        operations = [typed(told) for told in self.order(*degrees)]
+        return [one for one in operations if one.stage >= first_learning or (one.kind is Kind.FORWARD and one.slice == 0)]
 
 
 def gpipe(pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1) -> list[Operation]:
@@ -129,6 +142,12 @@ def _gpipe_bubble(
     return max(_fill(pp_rank, forward, backward, virtual_stages, num_microbatches), waiting)
 
 
+def _counted(order: ZeroBubble) -> Schedule:
+    """A zero-bubble schedule: what it costs is counted from its operations."""
+    bare = Schedule(order, takes_slices=True, takes_freezing=True, folded=order.folded)
+    return replace(bare, figures=counted_figures(bare.operations))
+
+
 BUILT_IN: dict[str, Schedule] = {
     "gpipe": Schedule(gpipe, Figures(lambda pp_rank, pp, v, m: m, _gpipe_bubble, from_the_end=True), takes_slices=True),
     "1f1b": Schedule(
@@ -138,8 +157,18 @@ BUILT_IN: dict[str, Schedule] = {
     ),
     # The warm-up runs two rounds of pp_degree micro-batches through a chunk before its first backward frees one.
     "interleaved_1f1b": Schedule(interleaved, Figures(lambda pp_rank, pp, v, m: min(m, 2 * pp), _fill), takes_slices=True),
+    "zb_h1": _counted(H1),
+    "zb_h2": _counted(H2),
+    "zb_v": _counted(V_ZERO),
+    "v_half": _counted(V_HALF),
+    "v_min": _counted(V_MIN),
 }
 """Name -> schedule."""
+
+
+def is_folded(name: str) -> bool:
+    """Whether a schedule's stages lie in a V; False for one that is not built in, installed here or not."""
+    return name in BUILT_IN and BUILT_IN[name].folded
 
 
 def schedule_named(name: str) -> Schedule:

@@ -17,6 +17,7 @@ class ParallelShape:
         dp_degree: number of its replicas.
         virtual_stages: stages of each pipeline rank.
         tp_columns, tp_depth: degrees of the workers that share one stage of one replica.
+        folded: virtual stages lie in a V: every second round of them runs from the last rank to the first.
 
     Raises:
         ValueError: for a degree below 1, or virtual stages on a pipeline of one rank.
@@ -27,6 +28,7 @@ class ParallelShape:
     virtual_stages: int = 1
     tp_columns: int = 1
     tp_depth: int = 1
+    folded: bool = False
 
     def __post_init__(self) -> None:
         if self.virtual_stages < 1:
@@ -36,11 +38,11 @@ class ParallelShape:
             raise ValueError(f"virtual_stages is {self.virtual_stages} with pp_degree 1; one rank has nothing to interleave with")
 
     @classmethod
-    def of(cls, degrees: Mapping[str, int], virtual_stages: int = 1) -> "ParallelShape":
+    def of(cls, degrees: Mapping[str, int], virtual_stages: int = 1, folded: bool = False) -> "ParallelShape":
         """The shape with these degrees by axis name. Raises ValueError as `Mesh.of` does."""
         mesh = Mesh.of(degrees)
         tensor = {axis: mesh.degree(axis) for axis in ("tp_columns", "tp_depth")}
-        return cls(mesh.degree("pp"), mesh.degree("dp"), virtual_stages, **tensor)
+        return cls(mesh.degree("pp"), mesh.degree("dp"), virtual_stages, **tensor, folded=folded)
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -84,11 +86,11 @@ class ParallelShape:
 
     def stages_of(self, pp_rank: int) -> list[int]:
         """The stage numbers that a pipeline rank runs, ascending."""
-        return stages_of(pp_rank, self.pp_degree, self.virtual_stages)
+        return stages_of(pp_rank, self.pp_degree, self.virtual_stages, self.folded)
 
     def pp_rank_of_stage(self, stage: Any) -> Any:
         """The pipeline rank that runs a stage. stage: a stage number, or an array of them, which gives an array."""
-        return pp_rank_of_stage(stage, self.pp_degree)
+        return pp_rank_of_stage(stage, self.pp_degree, self.folded)
 
     def share_of(self, count: int, dp_rank: int) -> range:
         """A replica's consecutive share of `count` things, as even as possible (tiles of an evaluated split)."""
@@ -117,14 +119,22 @@ class ParallelShape:
             )
 
 
-def stages_of(pp_rank: int, pp_degree: int, virtual_stages: int) -> list[int]:
-    """The stage numbers that a pipeline rank runs, ascending: with virtual stages, every pp_degree-th one."""
-    return [pp_rank + chunk * pp_degree for chunk in range(virtual_stages)]
+def stages_of(pp_rank: int, pp_degree: int, virtual_stages: int, folded: bool = False) -> list[int]:
+    """The stage numbers that a pipeline rank runs, ascending: with virtual stages, every pp_degree-th one.
+
+    folded: every second round runs the other way, so that two stages a rank lie in a V.
+    """
+    last = pp_degree - 1
+    return [chunk * pp_degree + (last - pp_rank if folded and chunk % 2 else pp_rank) for chunk in range(virtual_stages)]
 
 
-def pp_rank_of_stage(stage: Any, pp_degree: int) -> Any:
+def pp_rank_of_stage(stage: Any, pp_degree: int, folded: bool = False) -> Any:
     """The pipeline rank that runs a stage. stage: a stage number, or an array of them, which gives an array."""
-    return stage % pp_degree
+    place = stage % pp_degree
+    if not folded:
+        return place
+    is_back = stage // pp_degree % 2
+    return is_back * (pp_degree - 1 - place) + (1 - is_back) * place
 
 
 def deal_leaves(reduction_leaves: int, dp_degree: int) -> list[tuple[int, int]]:

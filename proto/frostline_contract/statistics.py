@@ -63,12 +63,18 @@ class UnitProfile(Frozen):
 
 
 class WorkerProfile(Frozen):
-    """One worker's measurements at registration: its units' costs, and the machine they were taken on."""
+    """One worker's measurements at registration: its units' costs, and the machine they were taken on.
+
+    optimizer_seconds_per_byte: of an update, for a byte of weights that learn: norms, clipping and optimizer; 0: not measured.
+    quota_period_seconds: of the processor quota that its control group has; 0: none.
+    """
 
     micro_batch_size: int
     units: tuple[UnitProfile, ...]
     device: str = "cpu"
     memory_bytes: int = 0
+    optimizer_seconds_per_byte: float = 0.0
+    quota_period_seconds: float = 0.0
 
 
 class SizeProfiles(Frozen):

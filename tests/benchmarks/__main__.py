@@ -1,7 +1,8 @@
 """`python -m tests.benchmarks`: measure, keep the figures in docs/benchmarks.json, write docs/benchmarks.md from it.
 
 --only NAME measures one (may be repeated) and keeps the others' figures; --quick is a smoke test that writes below --out only;
---pages FOLDER writes the pages from the committed figures into FOLDER/docs and measures nothing.
+--pages FOLDER writes the pages from the committed figures into FOLDER/docs and measures nothing. `--only payoff` is a command of
+its own: it takes hours, goes on where it ended, and writes docs/comparison/payoff.md.
 """
 
 import os
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.measuring import Effort, Report, surroundings
+from tests.benchmarks.payoff.command import main as payoff
 from tests.benchmarks.writing import FORMAT_VERSION, JSON_NAME, verdict, write_pages
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -38,16 +40,23 @@ BENCHMARKS = {
     "goodput": "goodput:goodput",
     "cache_read": "cache_read:cache_read",
     "frozen_epoch": "frozen_epoch:frozen_epoch",
+    "adapters": "adapters:adapters",
+    "sweep": "sweep:sweep",
     "memory": "memory:memory",
     "thousand_workers": "thousand_workers:thousand_workers",
     "plan_speed": "plan_speed:plan_speed",
+    "predicted": "predicted:predicted",
+    "slices": "slices:slices",
 }
 """In the order of the page: name -> module:function, each a function of Effort that returns a Report."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit status 0; 1 where a benchmark failed (the others' figures are kept); a missed goal is a figure, not a failure."""
-    options = _arguments().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if words[:2] == ["--only", "payoff"]:
+        return payoff(words[2:])
+    options = _arguments().parse_args(words)
     if options.pages is not None:
         write_pages(json.loads((DOCS / JSON_NAME).read_text()), options.pages / "docs")
         return 0
@@ -105,7 +114,8 @@ def _print(name: str, entry: dict[str, Any]) -> None:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Benchmarks; results go to docs/.")
-    parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=", ".join(BENCHMARKS))
+    others = f"{', '.join(BENCHMARKS)}; or payoff, as the first argument: its further ones are its own"
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=others)
     parser.add_argument("--quick", action="store_true", help="a smoke test: two pairs each, written to runs/quick-benchmarks")
     parser.add_argument("--out", type=Path, default=DOCS, help="folder of benchmarks.json and its pages; default: docs")
     parser.add_argument(

@@ -58,10 +58,10 @@ def cache_read(effort: Effort) -> Report:
             for library in libraries.values():
                 library.close()
             server.stop()
-    gigabytes = BATCH * layout.value_bytes / 1e9
+    gigabytes = BATCH * layout.mean_value_bytes / 1e9
     return Report(
         "Direct cache read against redis-py",
-        f"{BATCH} values of {layout.value_bytes / 1e6:.2f} MB (a ViT-B/16 boundary activation) from one real Redis over "
+        f"{BATCH} values of {layout.mean_value_bytes / 1e6:.2f} MB (a ViT-B/16 boundary activation) from one real Redis over "
         "loopback: our client, which receives into preallocated rows, against redis-py's `get` for each key. *wire*: what "
         "arrives is dropped. *in place*: redis-py's bytes are copied into the batch row, as a trainer needs them; ours lie "
         f"there. *checked*: ours verifies header and signature as well. redis-py {redis.__version__}, "

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import torch
 
-from frostline_contract.cache_identity import CacheIdentity
 from frostline_contract.statistics import WorkerProfile
-from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.profile import profile_units
-from frostline_trainer.step.context import RunContext
+from tests.benchmarks.cached_prefix import epoch, filled_cache
 from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave_both, milliseconds, ratios
 from tests.benchmarks.stepper import Stepper
 from tests.benchmarks.subjects import SUBJECTS, new_context
@@ -46,30 +44,25 @@ def _rows(subject: str, stack: CacheStack, effort: Effort) -> list[Row]:
     learning, frozen = new_context(subject), new_context(subject)
     profile = profile_units(learning, time.thread_time)
     unfrozen, stepper = Stepper(learning), Stepper(frozen, freeze_point=FREEZE_POINT)
-    cache = stack.connect(frozen.hidden_shape, frozen.dtype)
     steps = 2 if effort.quick else stepper.generation.feed.steps_per_epoch
-    _fill(stepper, cache, stack)
+    cache = filled_cache(stepper, stack)
     reader = stepper.generation.prefix
-    prefetch = frozen.job.cache.prefetch_steps
-
-    def epoch(member: Stepper) -> None:
-        for _ in range(steps):
-            member.step()
-            member.generation.prefetch(range(member.step_number + prefetch, member.step_number + prefetch + 1))
 
     def with_reader(prefix: object) -> Callable[[], None]:
         def run() -> None:
             stepper.generation.prefix = prefix  # type: ignore[assignment]
-            epoch(stepper)
+            epoch(stepper, steps)
 
         return run
 
-    cache.take_counts()
-    ways = {"cached": with_reader(reader), "computed": with_reader(None), "unfrozen": lambda: epoch(unfrozen)}
+    ways = {"cached": with_reader(reader), "computed": with_reader(None), "unfrozen": lambda: epoch(unfrozen, steps)}
     seconds, processor = interleave_both(ways, effort.pairs(PAIRS[subject]))
     counts = cache.take_counts()
     assert counts.hits > 0, f"the cached epochs read {counts.hits} values of {counts.misses} missing ones"
     note = f"{100 * counts.hits / (counts.hits + counts.misses):.1f} % hits"
+    if cache.own_tokens is not None:
+        share = cache.own_tokens.mean() / frozen.hidden_shape[0]
+        note += f"; values hold their texts' own tokens, {100 * share:.0f} % of the padded ones"
     whole, prefix, rest = _unit_seconds(profile)
     allowed = {"computed": (prefix + rest) / rest, "unfrozen": whole / rest}
     rows = []
@@ -95,27 +88,6 @@ def _share(subject: str, other: str, gained: list[float], allowed: float) -> Row
     """What a cached epoch reaches of the ceiling. Processor time is the training thread's, which other programs disturb less."""
     shares = [100 * ratio / allowed for ratio in gained]
     return Row(f"{subject}, {other}", "gained, of what is allowed", "%", Spread.of(shares), at_least=GOAL_PERCENT)
-
-
-def _fill(stepper: Stepper, cache: BoundaryCache, stack: CacheStack) -> None:
-    """Every sample's every variant into the cache, through the engine's own prefix reader."""
-    context = stepper.generation.context
-    kinds = _kinds(context)
-    identity = CacheIdentity("bench", context.data.train.digest[:32], "train", FREEZE_POINT)
-    stack.ready(cache, identity, values=len(context.data.train) * kinds)
-    stepper.generation.use_cache(cache, None)
-    reader, size = stepper.generation.prefix, context.job.training.batch_size
-    assert reader is not None
-    wanted = [(sample, kind) for kind in range(kinds) for sample in range(len(context.data.train))]
-    for start in range(0, len(wanted), size):
-        batch = wanted[start : start + size]
-        reader.rows([sample for sample, _ in batch], [kind for _, kind in batch])
-        cache.flush()
-
-
-def _kinds(context: RunContext) -> int:
-    section = context.job.data.augmentation
-    return section.variants if section.mode == "k-variants" else 1
 
 
 def _unit_seconds(profile: WorkerProfile) -> tuple[float, float, float]:

@@ -34,6 +34,7 @@ class MadeSplit:
 
     def __init__(self, name: str, rows: dict[str, Tensor]) -> None:
         self.name, self.digest, self._rows = name, f"made-{name}", rows
+        self.own_tokens = rows["attention_mask"].sum(dim=1).numpy()
 
     def __len__(self) -> int:
         return len(self._rows["labels"])
@@ -55,7 +56,7 @@ def new_context(subject: str, *overrides: str) -> RunContext:
     """A fresh model and its data, as a worker builds them. overrides: as of `--set`."""
     if subject == "digits":
         return build_context(load_job(DIGITS_JOB, ["training.device=cpu", *overrides]))
-    return _bert_context()
+    return bert_context(bert_job())
 
 
 def with_training(context: RunContext, **changes: Any) -> RunContext:
@@ -81,8 +82,8 @@ def placement_of(pp_degree: int, dp_degree: int) -> Placement:
     )
 
 
-def bert_job() -> Job:
-    """Hidden size 384, six layers; batches of 32 in micro-batches of 4."""
+def bert_job(**model: Any) -> Job:
+    """Hidden size 384, six layers; batches of 32 in micro-batches of 4. model: further fields of the section."""
     config = {
         "hidden_size": 384,
         "num_hidden_layers": 6,
@@ -94,7 +95,7 @@ def bert_job() -> Job:
     return parse_job(
         {
             "name": "bench-bert",
-            "model": {"family": "bert", "config": config, "dropout": 0.0},
+            "model": {"family": "bert", "config": config, "dropout": 0.0, **model},
             "task": {"kind": "text_classification"},
             # The rows come from memory; the job only has to name a source.
             "data": {"source": "stdlib-text", "sequence_length": BERT_TOKENS},
@@ -122,9 +123,9 @@ def _bert_rows(seed: int) -> dict[str, Tensor]:
     return {"input_ids": ids * mask, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids), "labels": labels}
 
 
-def _bert_context() -> RunContext:
+def bert_context(job: Job) -> RunContext:
+    """The job's BERT, with its adapters where it has some, over made data."""
     torch.set_num_threads(1)
-    job = bert_job()
     sizes = DataSizes(num_labels=BERT_LABELS, vocabulary_size=BERT_VOCABULARY, sequence_length=BERT_TOKENS)
     splits = {name: MadeSplit(name, _bert_rows(seed)) for seed, name in enumerate(("train", "guard", "test"))}
     data = TaskData(**splits, sizes=sizes, processor=None, digest="made", augmentation_note="none")

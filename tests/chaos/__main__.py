@@ -4,6 +4,7 @@ Case i of a series has the seed S + i, so one case is replayed by its own seed a
 """
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from tests.chaos.cases import Case
 from tests.chaos.drawing import draw_case
 from tests.chaos.fixed import fixed_cases
+from tests.chaos.fixed_speed import at_share, that_can_run
 from tests.chaos.report import case_line, failure_text, results, shortfalls, summary, table
 from tests.chaos.running import Laboratory, Outcome, laboratory, write_json
 
@@ -25,9 +27,13 @@ def main(argv: list[str]) -> int:
     wanted = arguments.only or ([] if arguments.random_only or arguments.cases == 1 else [case.name for case in fixed_cases()])
     fixed = [case for case in fixed_cases() if case.name in wanted]
     cases = [*fixed, *(draw_case(arguments.seed + number) for number in range(arguments.cases))]
+    if arguments.worker_cpus:
+        cases = [at_share(case, arguments.worker_cpus, len(os.sched_getaffinity(0))) for case in cases]
     if not cases:
         print(f"no case: --only knows {', '.join(case.name for case in fixed_cases())}", file=sys.stderr)
         return 2
+    cases, skipped = that_can_run(cases)
+    print("".join(f"{line}\n" for line in skipped), end="")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Short, because sockets lie below it.
     root = Path(arguments.keep or tempfile.mkdtemp(prefix="fc-")).resolve()
@@ -62,6 +68,9 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", default="", help="file for the results as JSON")
     parser.add_argument("--keep", default="", help="folder for all run directories, kept; else only failed ones are")
     parser.add_argument("--only", action="append", default=[], help="these cases of the fixed table, by name")
+    parser.add_argument(
+        "--worker-cpus", type=float, default=0.0, metavar="SHARE", help="all cases on workers that have so much of a processor"
+    )
     parser.add_argument("--random-only", action="store_true", help="without the fixed table")
     return parser.parse_args(argv)
 

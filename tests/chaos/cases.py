@@ -46,6 +46,7 @@ class Case:
     objective: str = "throughput"
     audit: float = 0.01
     audit_every: int = 0
+    worker_cpus: float | None = None
     clocks: dict[str, float] = field(default_factory=lambda: dict(PATIENT_CLOCKS))
 
     def job(self) -> dict[str, Any]:
@@ -67,6 +68,7 @@ class Case:
                 "pods_per_node": self.pods_per_node,
                 "buddies": self.buddies,
                 "reshape_every_freeze": self.reshape_every_freeze,
+                "worker_cpus": self.worker_cpus,
             },
             "elastic": {"cache": self.cache},
             "cache": {"use": "always" if self.cache else "never", "memory_bytes": 64 << 20, "shadow_audit_fraction": self.audit},

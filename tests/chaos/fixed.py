@@ -78,7 +78,7 @@ def ways() -> list[Case]:
 
 
 def jobs() -> list[Case]:
-    """A killed worker in each kind of job that the commit protocol's cases do not train."""
+    """A killed worker in each kind of job that the commit protocol's cases do not train, and on workers of fixed speed."""
     killed = planned("kill_worker", 14, 1, "exchange")
     return [
         case("rolled-back", [planned("kill_worker", 11, 1, "rollback")], variant="hurt", shape=(2, 2)),
@@ -86,6 +86,15 @@ def jobs() -> list[Case]:
         case("in-an-audit", [planned("kill_worker", 15, 1, "audit")], shape=(2, 2), audit_every=5),
         case("early", [killed, planned("kill_worker", 26, 0, "freeze")], variant="early", shape=(2, 2), cache=True),
         case("adapted", [killed, planned("kill_worker", 26, 0, "freeze")], variant="adapted", shape=(2, 2), cache=True),
+        case("fixed-speed", [killed, planned("leave", 26, 2)], worker_cpus=0.25),
+        case(
+            "fixed-speed-early",
+            [killed, planned("kill_worker", 26, 0, "freeze")],
+            variant="early",
+            shape=(2, 2),
+            cache=True,
+            worker_cpus=0.25,
+        ),
         case("gpipe", [killed], schedule="gpipe", shape=(2, 2)),
         case("interleaved", [killed], schedule="interleaved_1f1b", virtual_stages=2, shape=(2, 2)),
         case("pairs", [planned("kill_pod", 14, 1)], workers_per_pod=2, min_workers=3, shape=(2, 2)),

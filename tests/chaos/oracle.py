@@ -225,7 +225,8 @@ def _unvoted(timeline: Timeline, base: Life, life: Life) -> list[str]:
 def _gone_on(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> list[str]:
     """The lineage stays, and the step is the last committed one, or the one before it where its vote was seen by nobody."""
     complaints = []
-    if life.plan.lineage != base.plan.lineage and life.plan.lineage not in timeline.rollbacks:
+    began = life.plan.lineage != base.plan.lineage and life.plan.lineage not in timeline.rollbacks
+    if began and not _may_have_run_between(base, life, hits):
         complaints.append(f"{life.name} goes on with all units and begins lineage {life.plan.lineage}")
     lowest, highest = steps_allowed([hit for hit in hits if hit.generation == base.name or hit.fault.kind not in AT_A_PLACE])
     step = life.plan.start_step
@@ -235,6 +236,13 @@ def _gone_on(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> lis
     if not max(lowest, base.first_step - 1) <= step <= highest:
         complaints.append(f"{life.name} goes on from step {step}, the faults allow {lowest} to {highest}")
     return complaints
+
+
+def _may_have_run_between(base: Life, life: Life, hits: list[Hit]) -> bool:
+    """Whether a plan was prepared between the two, and members ended who could tell whether it voted: nobody knows, so what goes
+    on is another lineage than what it would have been."""
+    skipped = life.plan.generation.counter - base.plan.generation.counter > 1
+    return skipped and any(hit.fault.kind in ENDING for hit in hits)
 
 
 def steps_allowed(hits: list[Hit]) -> tuple[float, float]:

@@ -31,13 +31,16 @@ def case_line(outcome: Outcome) -> str:
 def setting_text(case: Case) -> str:
     shape = f"{case.shape[0]}x{case.shape[1]}" if case.shape != (None, None) else "planned"
     nodes = f" {case.pods_per_node}/node" if case.pods_per_node > 1 else ""
-    return f"{case.variant} {case.workers}w {shape}{nodes}{'' if case.buddies else ' bare'}"
+    speed = f" {case.worker_cpus:g} cpu" if case.worker_cpus else ""
+    return f"{case.variant} {case.workers}w {shape}{nodes}{'' if case.buddies else ' bare'}{speed}"
 
 
 def failure_text(outcome: Outcome) -> str:
     """What is wrong, where it lies, and how to see it again."""
     case = outcome.case
     again = f"make chaos SEED={case.seed} CASES=1" if case.seed is not None else f'make chaos CASES=0 ARGS="--only {case.name}"'
+    if case.worker_cpus and case.seed is not None:
+        again += f" ARGS='--worker-cpus {case.worker_cpus:g}'"
     lines = [f"    {problem}" for problem in outcome.problems]
     return "\n".join([*lines, f"    run directory {outcome.folder}", f"    again: {again}"])
 

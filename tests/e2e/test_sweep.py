@@ -17,6 +17,9 @@ EARLY, TWICE = {"1": 2}, {"1": 2, "3": 4}
 """Both freeze units 0 and 1 after the same ten steps, so those have the same weights; TWICE is what `one_worker` does."""
 
 
+BROKEN = ("kill_redis", "kill_cache_server")
+
+
 def started(workshop: Workshop, folder: Path, *arguments: str) -> Running:
     """A `frostline sweep` of the tiny digits job in `folder`."""
     job = folder.with_suffix(".yaml")
@@ -65,7 +68,8 @@ def test_a_run_that_fails_ends_no_other_and_ctrl_c_stops_at_checkpoints(
 ) -> None:
     folder = tmp_path / "sweep"
     sources: dict[str, Any] = {"data.source": ["nowhere", "digits"]}  # the trainer knows no such source
-    sweep = started(workshop, folder, "--vary", "data.source=nowhere,digits")
+    faults = f"faults=[{', '.join(f'{{kind: {kind}, step: 5}}' for kind in BROKEN)}]"
+    sweep = started(workshop, folder, "--vary", "data.source=nowhere,digits", "--set", faults)
     places = SweepDirectory(folder)
     sweep.wait_until(places.holds_sweep, "sweep.json")
     last = places.run_of(places.read().runs[1]).path
@@ -75,6 +79,7 @@ def test_a_run_that_fails_ends_no_other_and_ctrl_c_stops_at_checkpoints(
     assert stopped.code == 3, stopped.output
     assert f"stopped with 1 of 2 run(s) to go; go on with: frostline resume {folder}" in stopped.output
     assert "failed: " in stopped.output and "nowhere" in stopped.output
+    assert [stopped.output.count(f"breakage kind={kind}") for kind in BROKEN] == [1, 1], "the keeper of the cache breaks it"
 
     monkeypatch.setenv("FROSTLINE_PRELOAD", workshop.env["FROSTLINE_PRELOAD"])
     done = api.resume_sweep(folder, report=False)

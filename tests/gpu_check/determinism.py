@@ -9,6 +9,8 @@ import torch
 
 from frostline_contract.job import JobError
 from frostline_contract.plan import GenerationId, Plan
+from frostline_trainer.prefix.own_tokens import own_tokens
+from frostline_trainer.prefix.padding_check import find_padding_dependence
 from frostline_trainer.replication.inventory import Holdings
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.digests import world_digest
@@ -17,7 +19,7 @@ from frostline_trainer.step.unit_state import export_unit, unit_digest
 from tests.benchmarks.stepper import Stepper
 from tests.benchmarks.subjects import new_context
 from tests.engine_member import run_member
-from tests.exact_cases import Case, job_of
+from tests.exact_cases import Case, build_case, job_of
 from tests.gpu_check import subjects
 from tests.gpu_check.findings import Verdict
 from tests.gpu_check.setting import Setting
@@ -40,7 +42,7 @@ def determinism(setting: Setting) -> None:
     small = [(family, precision) for family in families for precision in precisions]
     large = [(family, precision) for family in sizes for precision in precisions if precision in LARGE_PRECISIONS]
     setting.told.expect(
-        [_small(*one) for one in small] + [_large(*one) for one in large] + [PROBE, COPIES, PLACES, SYNCHRONISATIONS]
+        [_small(*one) for one in small] + [_large(*one) for one in large] + [PROBE, COPIES, PLACES, PADDING, SYNCHRONISATIONS]
     )
     for precision in ORACLE_TYPES:
         if not accepted(precision, setting.device):
@@ -52,6 +54,7 @@ def determinism(setting: Setting) -> None:
         ask_large(setting, family, precision)
     ask_copies(setting)
     ask_places(setting)
+    ask_padding(setting)
     count_synchronisations(setting)
 
 
@@ -69,6 +72,7 @@ def accepted(precision: str, device: str) -> bool:
 PROBE = "the start-up probe gives the same digest twice"
 COPIES = "what a checkpoint copies while the next steps run is the state of its own step"
 PLACES = "whether a sample's bits depend on its place in a micro-batch (a block of the larger gpt2; 1: they do not)"
+PADDING = "whether bits depend on what padding behind a text holds, forward and backward (1: they do not)"
 SYNCHRONISATIONS = "operations of a step that make the host wait for the device"
 
 
@@ -158,6 +162,22 @@ def ask_places(setting: Setting) -> None:
     moved, single = bool((together == turned).all()), bool((together[:1] == alone).all())
     figures = {"rows moved, equal": float(moved), "row alone, equal": float(single)}
     setting.told.tell(PLACES, Verdict.MEASURED, "the start-up check of a run finds it out by itself", figures)
+
+
+def ask_padding(setting: Setting) -> None:
+    """Small models in each precision: what lets the cache leave padding out."""
+    figures, found = {}, []
+    for family in ("bert_classification", "gpt2_untied", "llama"):
+        for precision in ORACLE_TYPES if not setting.quick else ORACLE_TYPES[:1]:
+            if accepted(precision, setting.device):
+                context = build_case(Case(family, precision, device=setting.device))
+                own = own_tokens(context)
+                assert own is not None, f"{family} has padding"
+                dependence = find_padding_dependence(context, own)
+                figures[f"{family} in {precision}"] = float(not dependence)
+                found += [f"{family}: {dependence}"] if dependence else []
+    told = "; ".join(["the start-up check of a run finds it out by itself", *found])
+    setting.told.tell(PADDING, Verdict.MEASURED, told, figures)
 
 
 def count_synchronisations(setting: Setting) -> None:

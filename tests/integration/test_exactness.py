@@ -20,7 +20,8 @@ LAYOUTS = (
     Layout(1, 3),
     Layout(2, 1, 2, "interleaved_1f1b"),
 )
-FURTHER_LAYOUTS = (Layout(1, 1), Layout(2, 2, 2, "interleaved_1f1b"), Layout(2, 1, 2, "gpipe"), Layout(3, 1), Layout(1, 2))
+FURTHER_LAYOUTS = (Layout(1, 1), Layout(2, 2, 2, "interleaved_1f1b"), Layout(2, 1, 2, "gpipe"), Layout(3, 1), Layout(1, 2),
+                   Layout(4, 1, 1, "zb_h1"), Layout(2, 2, 1, "zb_h2"), Layout(3, 1, 2, "v_half"))  # fmt: skip
 FAMILIES = ("vit", "bert_classification", "bert_question_answering", "gpt2_tied", "gpt2_untied", "llama")
 FURTHER_FAMILIES = ("bert_regression", "llama_tied")
 VARIANTS = (

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from frostline_rpc.auth import WORKER
 from frostline_trainer.cache.counts import CacheCounts
 from frostline_trainer.generations.groups import lone_groups
 from frostline_trainer.prefix.cache_use import CacheUse
+from frostline_trainer.prefix.own_tokens import own_tokens
 from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.prefix.tile_check import find_place_dependence
+from frostline_trainer.step.digests import world_digest
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
 from tests.cache_stack import CacheStack, cache_stack, identity, wait_until
@@ -65,6 +68,7 @@ def train(case: Case, stack: CacheStack | None, before_step: Callable[[int], Non
                 if counted is not None:
                     told.counts[point] = add(counted, told.counts[point])
                 generation.prefetch(range(step + 1, step + 2))
+        told.run.digest = world_digest(generation)
     finally:
         caching.close()
     return told
@@ -109,6 +113,36 @@ def test_cached_missed_advanced_and_uncached_runs_have_equal_losses(codec: str, 
     assert cold.counts[4].previous_hits > 0 and cold.counts[4].hits > 0
     assert warm.counts[4].hits > cold.counts[4].hits
     assert warm.counts[4].audited > 0 and warm.counts[4].audit_failures == 0
+    assert cold.run.digest == warm.run.digest == plain.run.digest
+
+
+PADDED = {
+    "bert_classification": {"optimizer": "sgd"},
+    "bert_regression": {"adapters": "all", "optimizer": "sgd", "freezing": ((2, 1), (7, 1))},
+    "gpt2_untied": {"dtype": "bfloat16"},
+    "llama": {"dtype": "float64", "cells": 3},
+}
+"""Texts whose padding is not stored. Momentum keeps a gradient's bits as they are, the sign of a 0 among them."""
+
+
+@pytest.mark.parametrize(("family", "numerics"), PADDED.items(), ids=str)
+def test_padding_that_is_not_stored_changes_no_bit(family: str, numerics: dict[str, Any], stack: CacheStack) -> None:
+    case = replace(CASE, family=family, audit_fraction=1.0, **numerics)
+    context, plain, cached = build_case(case), uncached(case), train(case, stack)
+    own = own_tokens(context)
+    assert own is not None and own.min() < own.max() == context.hidden_shape[0]
+    assert sum(counts.hits for counts in cached.counts.values()) > 0
+    assert cached.run.digest == plain.run.digest
+    assert (cached.run.losses, cached.run.unit_norms) == (plain.run.losses, plain.run.unit_norms)
+
+
+def test_padding_that_counts_is_stored(stack: CacheStack) -> None:
+    """An answer's place is looked for among all tokens, and noise has the scale of all."""
+    question = replace(CASE, family="bert_question_answering")
+    noisy = replace(CASE, family="bert_classification", feature_noise=0.1)
+    assert [own_tokens(build_case(case)) for case in (question, noisy)] == [None, None]
+    cached = train(question, stack)
+    assert cached.counts[4].hits > 0 and cached.run.digest == uncached(question).run.digest
 
 
 def test_noise_after_the_cache_is_the_same_whether_a_value_was_read_or_computed(stack: CacheStack) -> None:

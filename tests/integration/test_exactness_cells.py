@@ -27,6 +27,8 @@ CASES = (
     (Case("llama", "bfloat16", cells=UNEVEN, freezing=THAWING), Layout(2, 2, schedule="gpipe", slices=SOME[UNEVEN])),
     (Case("gpt2_untied", "mixed_bfloat16", cells=THREE, freezing=THAWING), Layout(3, 1, slices=SOME[THREE])),
     (Case("llama_tied", cells=UNEVEN), Layout(2, 1, 2, "interleaved_1f1b", slices=EACH[UNEVEN])),
+    (Case("llama", "mixed_bfloat16", cells=THREE), Layout(3, 1, schedule="zb_h1", slices=EACH[THREE])),
+    (Case("gpt2_tied", cells=UNEVEN, freezing=THAWING), Layout(2, 1, 2, "v_min", slices=SOME[UNEVEN])),
 )
 """A handful: both families, three types, ties, padding, dropout, freezing and thawing, every schedule, every grouping."""
 
@@ -34,7 +36,8 @@ CASES = (
 def everything() -> list[tuple[Case, Layout]]:
     """The full product over small models."""
     shapes = (Layout(1, 1), Layout(4, 1), Layout(2, 2, schedule="gpipe"), Layout(1, 3), Layout(3, 1),
-              Layout(2, 1, 2, "interleaved_1f1b"), Layout(2, 2, 2, "gpipe"))  # fmt: skip
+              Layout(2, 1, 2, "interleaved_1f1b"), Layout(2, 2, 2, "gpipe"), Layout(4, 1, schedule="zb_h1"),
+              Layout(2, 2, schedule="zb_h2"), Layout(2, 1, 2, "zb_v"))  # fmt: skip
     variants = (Case("", "float32"), Case("", "float64", optimizer="sgd"), Case("", "bfloat16", dropout=0.0),
                 Case("", "mixed_bfloat16"), Case("", "bfloat16", activation_checkpointing=True))  # fmt: skip
     return [
@@ -81,7 +84,7 @@ def test_slices_change_at_a_reshape_and_no_bit_does(warm_workers: WarmWorkers) -
     tour = [
         Segment(Layout(4, 1, slices=EACH[UNEVEN]), 1),
         Segment(Layout(4, 1, slices=SOME[UNEVEN]), 2),
-        Segment(Layout(2, 2, schedule="gpipe", slices=(1, 3)), 3),
+        Segment(Layout(2, 2, schedule="zb_h2", slices=(1, 3)), 3),
         Segment(Layout(3, 1, slices=EACH[UNEVEN]), 5),  # frozen from step 4 on: what is planned for nothing frozen goes on
         Segment(Layout(2, 1, slices=ALL[UNEVEN]), 6, freeze_point=2),
     ]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from frostline_trainer.step.device_clock import HostClock
-from frostline_trainer.step.link import Endpoint, Links, measure_links
+from frostline_trainer.step.link import Endpoint, Links, _figures, _of_a_pair, measure_links
 from tests import engine_member
 from tests.forming import form_groups
 from tests.hand_made_plans import Layout, Segment, make_plan
@@ -56,3 +56,10 @@ def test_sums_over_machines_are_measured_level_by_level() -> None:
     for links in links_of(Layout(1, 4), "aabb", levels=True):
         assert links.near is not None and links.far is not None
         assert links.near.reduce_bandwidth_bytes_per_second > 0 and links.far.reduce_bandwidth_bytes_per_second > 0
+
+
+def test_a_sum_over_more_members_is_told_as_one_over_two() -> None:
+    """By the planner's own rules: a vote has log2(n) rounds, and an exchange sends 2 (n - 1) / n of its buffer."""
+    two, four = _of_a_pair(2, 1e-3, 3e-3), _of_a_pair(4, 2e-3, 5e-3)
+    assert two == _figures("reduce_", 1e-3, 3e-3)
+    assert four == pytest.approx(two), "twice the rounds, and one and a half times the bytes"

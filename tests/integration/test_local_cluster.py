@@ -303,7 +303,7 @@ def test_nothing_survives_a_killed_cluster(tmp_path: Path) -> None:
     log = folder / "logs" / "trainer-0.log"
     wait_for(lambda: log.exists() and "worker pod" in log.read_text(), "the worker")
     children = psutil.Process(owner.pid).children(recursive=True)
-    assert len(children) == 4  # agent, preload, worker, and the preload's teller
+    assert len(children) == 4  # agent, preload, worker, and the exit reporter
     owner.kill()
     owner.wait()
     _, alive = psutil.wait_procs(children, timeout=5)

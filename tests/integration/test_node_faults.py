@@ -21,7 +21,7 @@ from frostline_controller.cluster.local.cluster import LocalCluster
 from frostline_controller.cluster.local.service_process import Service
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc
-from frostline_trainer.process.exit_reporter import Teller, line_of
+from frostline_trainer.process.exit_reporter import ExitReporter, line_of
 from frostline_trainer.process.plug import PLANNED_FAULTS
 from tests.integration.scripted_worker import make_run, wait_for
 from tests.integration.test_local_cluster import ENV, workers
@@ -186,18 +186,18 @@ def test_the_end_of_a_worker_whose_agent_died_is_told_too(cluster: Callable[...,
 def test_an_end_is_told_when_the_controller_is_back(tmp_path: Path, listen: Any) -> None:
     env = {"FROSTLINE_POD_UID": "uid", "FROSTLINE_WORKER_NONCE": "n", "FROSTLINE_TOKEN": "t",
            "FROSTLINE_CONTROLLER": str(tmp_path / "controller.address")}  # fmt: skip
-    teller = Teller()
-    assert not teller.connect(env)
-    assert not teller.tell(env, -9), "no run, nobody to tell"
+    reporter = ExitReporter()
+    assert not reporter.connect(env)
+    assert not reporter.report(env, -9), "no run, nobody to tell"
     (tmp_path / "controller.address").write_text("127.0.0.1:9\n")
     with ThreadPoolExecutor(1) as pool:
-        telling = pool.submit(teller.tell, env, 70)
+        telling = pool.submit(reporter.report, env, 70)
         time.sleep(0.3)
         assert not telling.done()
         listener = listen(tmp_path)
         assert telling.result(10) is True
     assert [(said.worker_id, said.reason) for _, said in listener.heard] == [("uid/n", "its process ended: exit code 70")]
-    assert teller.connect(env)
+    assert reporter.connect(env)
 
 
 def test_a_pod_that_is_cut_off_is_told_of_afterwards(tmp_path: Path, listen: Any) -> None:
@@ -207,20 +207,20 @@ def test_a_pod_that_is_cut_off_is_told_of_afterwards(tmp_path: Path, listen: Any
     env = {"FROSTLINE_POD_UID": "uid", "FROSTLINE_WORKER_NONCE": "n", "FROSTLINE_TOKEN": "t",
            "FROSTLINE_CUT": str(tmp_path / "cut"), "FROSTLINE_PLUG": PLANNED_FAULTS,
            "FROSTLINE_CONTROLLER": str(tmp_path / "controller.address")}  # fmt: skip
-    assert Teller().tell(env, -9)
+    assert ExitReporter().report(env, -9)
     ((at, _),) = listener.heard
     assert at >= healed - 0.02
 
 
 def test_more_runs_than_connections(tmp_path: Path, listen: Any) -> None:
-    teller, listeners = Teller(), []
+    reporter, listeners = ExitReporter(), []
     for number in range(6):
         folder = tmp_path / str(number)
         folder.mkdir()
         listeners.append(listen(folder))
         env = {"FROSTLINE_POD_UID": f"uid-{number}", "FROSTLINE_WORKER_NONCE": "n", "FROSTLINE_TOKEN": "t",
                "FROSTLINE_CONTROLLER": str(folder / "controller.address")}  # fmt: skip
-        assert teller.tell(env, -9)
+        assert reporter.report(env, -9)
     assert [[said.worker_id for _, said in one.heard] for one in listeners] == [[f"uid-{n}/n"] for n in range(6)]
 
 

@@ -29,6 +29,9 @@ LAYOUTS = (
     ("gpt2_tied", Layout(2, 1, 2, "gpipe")),
     ("llama", Layout(2, 2, 2, "interleaved_1f1b")),
     ("bert_classification", Layout(1, 3)),
+    ("bert_classification", Layout(4, 1, 1, "zb_h1")),
+    ("gpt2_tied", Layout(2, 2, 1, "zb_h2")),
+    ("gpt2_tied", Layout(2, 2, 2, "zb_v")),
 )
 """Every built-in schedule, with and without virtual stages, replicas and a tied matrix; the model freezes on the way."""
 
@@ -77,8 +80,8 @@ def test_steps_on_devices_that_are_behind_have_the_oracles_bits(family: str, dty
 
 
 JOURNEY = (
-    Segment(Layout(2, 1), 2),
-    Segment(Layout(2, 2, 1, "1f1b", (2, 0, 3, 1)), 4),
+    Segment(Layout(2, 1, 2, "zb_v"), 2),
+    Segment(Layout(2, 2, 1, "zb_h2", (2, 0, 3, 1)), 4),
     Segment(Layout(1, 3, 1, "1f1b", (3, 1, 0)), 5, 1),
     Segment(Layout(1, 1, 1, "1f1b", (3,)), 6, 3),
 )

@@ -1,6 +1,6 @@
 """The bugs, as data: which text of which file becomes which, and the fast tests that must notice."""
 
-from tests.mutants import cells, devices, shares
+from tests.mutants import cells, devices, schedules, shares
 from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
@@ -8,7 +8,7 @@ EXACT = ("tests/integration/test_exactness.py", "-m", "not wide")
 RESHAPE = ("tests/integration/test_reshape_moves.py", "-k", "journey or moments")
 
 MUTANTS: tuple[Mutant, ...] = (
-    *(*cells.CELL_MUTANTS, *devices.DEVICE_MUTANTS, *shares.SHARE_MUTANTS),
+    *(*cells.CELL_MUTANTS, *devices.DEVICE_MUTANTS, *schedules.SCHEDULE_MUTANTS, *shares.SHARE_MUTANTS),
     Mutant(
         "lost-micro-batch",
         "the last micro-batch of a leaf is never added",
@@ -282,18 +282,6 @@ MUTANTS: tuple[Mutant, ...] = (
                 TRAINER + "step/programs.py",
                 "message = next(left.get((sender, pp_rank), iter(())), wanted)",
                 "message = wanted",
-            ),
-        ),
-        ("tests/unit/trainer/test_engine_programs.py",),
-    ),
-    Mutant(
-        "leaf-out-of-order",
-        "a leaf's micro-batches are added in descending order",
-        (
-            Edit(
-                "proto/frostline_contract/schedules.py",
-                "descending = [(m, part) for m in numbers for part",
-                "descending = [(m, part) for m in reversed(numbers) for part",
             ),
         ),
         ("tests/unit/trainer/test_engine_programs.py",),

@@ -1,10 +1,15 @@
 """What chaos draws: always the same for a seed, and over many seeds all that can befall a run."""
 
+from dataclasses import replace
+
+import pytest
+
 from frostline_contract.job.cluster import Fault
 from frostline_contract.job.load import parse_job
 from tests.chaos.acts import COMMANDS, DEATHS, FILES, HOLDS, OTHER_DATA, OTHER_WEIGHTS, STOPS, WRITES
 from tests.chaos.drawing import draw_case
 from tests.chaos.fixed import SUBSET, fixed_cases
+from tests.chaos.fixed_speed import at_share
 from tests.chaos.jobs import VARIANTS
 
 
@@ -40,3 +45,20 @@ def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> N
     names = [case.name for case in fixed_cases()]
     assert len(names) == len(set(names))
     assert set(SUBSET) <= set(names)
+
+
+def test_a_fixed_speed_is_laid_over_a_case_and_changes_nothing_else_of_it() -> None:
+    for seed in range(1, 41):
+        drawn = draw_case(seed)
+        slow = at_share(drawn, 0.25, processors=2)
+        assert slow.worker_cpus == 0.25
+        assert replace(slow, worker_cpus=None) == drawn
+        placement = parse_job({**slow.job(), "data": {"source": "digits"}}).placement
+        assert placement.worker_cpus == 0.25
+
+
+def test_a_fixed_speed_is_no_more_than_there_is_for_all_workers() -> None:
+    case = replace(draw_case(1), workers=6, shape=(6, 1))
+    assert at_share(case, 0.25, processors=1).worker_cpus == 0.16
+    with pytest.raises(ValueError, match=r"has 12 workers, and 1 processors are less than 0\.1 for each"):
+        at_share(replace(case, workers=12), 0.25, processors=1)

@@ -153,6 +153,15 @@ def test_no_step_is_skipped_or_redone_beyond_a_prepared_one(phase: str, first: i
     assert (found.complaints == ()) is right, found.complaints
 
 
+@pytest.mark.parametrize(("counter", "kind", "right"), [(3, "kill_worker", True), (2, "kill_worker", False), (3, "raise", False)])
+def test_a_lineage_begins_where_a_prepared_plan_may_have_voted_unheard(counter: int, kind: str, right: bool) -> None:
+    """The plan between was prepared for who died; one that only failed says that it has not run it."""
+    answer = life(counter, "survivors", 15, "abd" if kind == "kill_worker" else "abcd", lineage=1)
+    answer = replace(answer, plan=answer.plan.model_copy(update={"base": FIRST.plan.generation}))
+    complaints = verdict(FIRST, answer, hits=(hit(kind, "c", 14, "between"),)).complaints
+    assert any("begins lineage 1" in complaint for complaint in complaints) is not right
+
+
 def test_going_on_keeps_the_lineage() -> None:
     found = verdict(FIRST, life(2, "survivors", 14, "abd", lineage=1), hits=(hit("kill_worker", "c", 14),))
     assert any("begins lineage 1" in complaint for complaint in found.complaints)

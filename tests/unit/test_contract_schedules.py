@@ -60,7 +60,7 @@ def test_a_schedule_tells_computations_only() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_an_unknown_schedule_is_named_with_all_known_ones() -> None:
-    words = r"'zigzag'; known: gpipe, 1f1b, interleaved_1f1b, bare, with_figures, wrong.*where the controller plans"
+    words = rf"'zigzag'; known: {', '.join(BUILT_IN)}, bare, with_figures, wrong.*where the controller plans"
     with pytest.raises(ValueError, match=words):
         schedule_named("zigzag")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from frostline_contract.cpu_groups import CpuGroups, NoCpuGroups, enter_from
+from frostline_contract.cpu_groups import CpuGroups, NoCpuGroups, enter_from, own_period_seconds
 from frostline_contract.job import Job, load_job
 from frostline_controller.cluster.local.cluster import LocalCluster
 from frostline_controller.planner.inputs import parallel_slots
@@ -16,11 +16,12 @@ from frostline_controller.planner.inputs import parallel_slots
 DIGITS_JOB = Path(__file__).parents[2] / "examples" / "image_classification" / "digits.yaml"
 BURN = """
 import os, resource, sys, time
-from frostline_contract.cpu_groups import enter_from
+from frostline_contract.cpu_groups import enter_from, own_period_seconds
 enter_from(os.environ, sys.argv[1])
 started, used = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_utime
 while time.monotonic() < started + 1.5: pass
 print((resource.getrusage(resource.RUSAGE_SELF).ru_utime - used) / (time.monotonic() - started))
+print(own_period_seconds())
 """
 
 
@@ -36,11 +37,12 @@ def test_a_worker_gets_its_share_and_no_more(groups: CpuGroups) -> None:
     env = {**os.environ, **groups.environment(0.3)}
     try:
         burning = [subprocess.Popen([sys.executable, "-c", BURN, f"w{n}"], env=env, stdout=subprocess.PIPE) for n in range(2)]
-        shares = [float(one.communicate()[0]) for one in burning]
+        said = [one.communicate()[0].split() for one in burning]
     finally:
         time.sleep(0.1)
         groups.remove()
-    assert max(shares) < 0.4, "one period more at most, and what of a tick is counted late"
+    assert max(float(share) for share, _ in said) < 0.4, "one period more at most, and what of a tick is counted late"
+    assert {float(period) for _, period in said} == {0.01}
     assert not groups.folder.exists(), "nothing is left"
 
 
@@ -81,6 +83,15 @@ def test_version_2_hands_the_controller_on_and_moves_its_own_processes_aside(tmp
     enter_from(groups.environment(0.4), "w")
     assert (groups.folder / "w" / "cpu.max").read_text() == "4000 10000"
     assert (groups.folder / "w" / "cgroup.procs").read_text() == str(os.getpid())
+
+
+def test_the_period_of_a_quota_is_read_where_there_is_one(tmp_path: Path) -> None:
+    mount, own = _version_2(tmp_path, "/box")
+    assert own_period_seconds(mount, own) == 0.0, "a root has no such file"
+    for text, seconds in (("max 100000", 0.0), ("40000 100000", 0.1)):
+        (mount / "box" / "cpu.max").write_text(text + "\n")
+        assert own_period_seconds(mount, own) == seconds
+    assert own_period_seconds(tmp_path / "nowhere", tmp_path / "no-such-file") == 0.0
 
 
 def test_what_cannot_be_is_said_with_what_to_do(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class Walk:
 
 
 WALKS = (
-    Walk("a gradient norm becomes a patch of the run's object", 20, 19, 49, (
+    Walk("a gradient norm becomes a patch of the run's object", 20, 19, 47, (
         Act(WORKER + "step/norms.py:piece_squares"),
         stack(WORKER + "step/loop.py:TrainingLoop._vote"),
         stack(WORKER + "step/committing.py:commit_step"),
@@ -59,8 +59,8 @@ WALKS = (
         Act(WORKER + "cache/values.py:read_values"),
         Act(WORKER + "cache/boundary_cache.py:BoundaryCache.read"),
     )),
-    Walk("a killed worker's generation is answered, and a step is committed", 30, 20, 110, (
-        Act(WORKER + "process/exit_reporter.py:Teller.tell"),
+    Walk("a killed worker's generation is answered, and a step is committed", 30, 20, 106, (
+        Act(WORKER + "process/exit_reporter.py:ExitReporter.report"),
         Act(CONTROL + "serving/servicer.py:ControlServicer.Leave"),
         Act(CONTROL + "members/departures.py:Departures._take_departure"),
         Act(CONTROL + "recovery/driver.py:Failures.watch_members"),
@@ -75,7 +75,7 @@ WALKS = (
         Act(WORKER + "generations/entering.py:Entrance.enter"),
         stack(WORKER + "step/committing.py:commit_step"),
     )),
-    Walk("a plan becomes the first step in it", 20, 16, 95, (
+    Walk("a plan becomes the first step in it", 20, 16, 91, (
         Act(CONTROL + "reshape/two_phase.py:Reshaping.prepare"),
         Act(WORKER + "control/mailbox.py:Mailbox.take"),
         Act(WORKER + "generations/forming.py:Preparation._prepare"),

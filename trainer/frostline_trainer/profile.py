@@ -1,6 +1,11 @@
 """Measured cost of each unit at the job's micro-batch size, for the planner (docs/design.md 7).
 
 One unit at a time is on the device: a model that needs a pipeline would not fit there as a whole.
+
+A worker with a share of a processor (placement.worker_cpus) is not slower, it stands still in the rest of each of the quota's
+periods: what is shorter than a period's share passes at the processor's full speed where it is done once, and not in a step that
+computes all the time. So such a worker's seconds are the processor's, divided by its share. What else the machine does while it
+measures is not in them.
 """
 
 import time
@@ -9,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from frostline_contract.cpu_groups import own_period_seconds
+from frostline_contract.job import Job
 from frostline_contract.statistics import UnitProfile, WorkerProfile
 from frostline_trainer.data.split import first_samples
 from frostline_trainer.families.base import learnable
@@ -21,6 +28,7 @@ from frostline_trainer.step.one_unit import OneUnit
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.unit_kinds import first_of_its_kind
 from frostline_trainer.step.unit_state import lent_to
+from frostline_trainer.update_cost import Update
 
 REPETITIONS_MIN, REPETITIONS_MAX, SECONDS_ENOUGH = 3, 30, 0.1
 """A unit is timed until either limit is reached: small ones take many turns, of which the fastest counts."""
@@ -43,15 +51,21 @@ def profile_units(context: RunContext, clock: Callable[[], float] = time.perf_co
     """Time and weigh each distinct unit (blocks of one shape are measured once) on the first samples. clock: in seconds."""
     measuring = _Measuring(context, clock)
     measured: dict[int, UnitProfile] = {}
-    for index, first in enumerate(first_of_its_kind(context.cut.units)):
+    updates: dict[int, float] = {}
+    kinds = first_of_its_kind(context.cut.units)
+    for index, first in enumerate(kinds):
         if index == first:
             with lent_to(context.device, context.pieces.of_unit(index), context.cut.units[index], context.moments):
-                measured[index] = measuring.measure(index)
+                measured[index], updates[index] = measuring.measure(index), measuring.update(index)
+    units = tuple(measured[first] for first in kinds)
+    learning = sum(unit.gradient_bytes for unit in units)
     return WorkerProfile(
         micro_batch_size=context.micro_batch_size,
-        units=tuple(measured[first] for first in first_of_its_kind(context.cut.units)),
+        units=units,
         device=_device_name(context),
         memory_bytes=_memory(context),
+        optimizer_seconds_per_byte=sum(updates[first] for first in kinds) / learning if learning else 0.0,
+        quota_period_seconds=own_period_seconds() if context.device.type == "cpu" else 0.0,
     )
 
 
@@ -71,6 +85,7 @@ class _Measuring:
 
     def __init__(self, context: RunContext, clock: Callable[[], float]) -> None:
         self._context, self._clock = context, clock
+        self._processors = processors_of(context.job) if context.device.type == "cpu" else None
         samples = first_samples(context.data.train, context.micro_batch_size)
         self._inputs: Inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))
         self._counts = context.task.loss_counts(context.data.train, samples)
@@ -106,14 +121,27 @@ class _Measuring:
             still_bytes=parameters - gradients,
         )
 
+    def update(self, index: int) -> float:
+        """Seconds of an update of the unit's weights, which stay as they are."""
+        context = self._context
+        learning = list(learnable(context.cut.units[index]).values())
+        if not learning:
+            return 0.0
+        update, turns = Update(context.job.training.optimizer, learning), list[float]()
+        while len(turns) <= REPETITIONS_MIN:  # the first one makes moments
+            started = self._now()
+            update()
+            turns.append(self._since(started))
+        return min(turns)
+
     def _turn(self, stage: Stage, is_head: bool, weighed: bool) -> _Turn:
         entry = self._hidden.detach().requires_grad_() if self._hidden is not None else None
         if not weighed:
             started = self._now()
             run, output = self._forward(stage, entry, is_head)
-            middle = self._now()
+            forward, middle = self._since(started), self._now()
             run.backward(None if is_head else torch.ones_like(output))
-            return _Turn(middle - started, self._now() - middle)
+            return _Turn(forward, self._since(middle))
         with metered(self._context.device) as meter:
             run, output = self._forward(stage, entry, is_head)
             kept = meter.now
@@ -128,10 +156,23 @@ class _Measuring:
     def _loss(self, logits: torch.Tensor, inputs: Inputs) -> torch.Tensor:
         return self._context.task.loss(logits, inputs, self._counts)
 
-    def _now(self) -> float:
+    def _now(self) -> tuple[float, float]:
+        """The clock's seconds, and the processor's."""
         if self._context.device.type == "cuda" and torch.cuda.is_available():
             torch.cuda.synchronize(self._context.device)
-        return self._clock()
+        return self._clock(), time.process_time()
+
+    def _since(self, started: tuple[float, float]) -> float:
+        """Seconds in which this worker does again and again what it has done since then."""
+        ended = self._now()
+        elapsed, computed = ended[0] - started[0], ended[1] - started[1]
+        return elapsed if self._processors is None else computed / self._processors
+
+
+def processors_of(job: Job) -> float | None:
+    """Processors that compute for a worker at any time, on average; None where it has no share of its own."""
+    share = job.placement.worker_cpus
+    return min(share, float(job.training.threads)) if share is not None else None
 
 
 def _bytes_of(parameters: Iterable[torch.Tensor]) -> int:

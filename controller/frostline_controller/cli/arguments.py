@@ -173,7 +173,8 @@ def _add_plan(commands: argparse._SubParsersAction) -> None:
     plan = _add(
         commands, "plan", "plan:plan", "Print what the planner would do with a job, without a cluster.",
         "  frostline plan -f job.yaml\n  frostline plan -f bert-large.yaml --devices 8 16 64 --json\n"
-        "  frostline plan -f job.yaml --freeze-point 5      # as if five units were frozen",
+        "  frostline plan -f job.yaml --freeze-point 5      # as if five units were frozen\n"
+        "  frostline plan -f job.yaml --picture step.svg    # each rank's operations over time",
     )  # fmt: skip
     _job_arguments(plan)
     plan.add_argument("--json", action="store_true", help="machine-readable")
@@ -182,6 +183,7 @@ def _add_plan(commands: argparse._SubParsersAction) -> None:
     plan.add_argument(
         "--profile", metavar="FILE", help="measured unit and link times (a run's profile.json) instead of analytic ones"
     )
+    plan.add_argument("--picture", metavar="FILE", help="draw the planned step, each rank's operations over time, as an SVG")
     plan.add_argument("--hardware", choices=("cpu", "gpu"), help="what analytic times assume (default: gpu with --devices)")
     plan.add_argument("--teraflops", type=speed, metavar="X", help="sustained 10^12 FLOP/s of a device, for analytic times")
 

@@ -10,7 +10,7 @@ from frostline_contract.job import JobError, load_job
 from frostline_contract.mesh import in_words
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import UserMistake
-from frostline_controller.planner.describe import describe
+from frostline_controller.planner.describe import describe, schedule_lines
 from frostline_controller.planner.forecast import Forecast, forecast, hardware_for
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.search import PlannedPlacement
@@ -29,18 +29,31 @@ def plan(arguments: argparse.Namespace) -> int:
         hardware=hardware_for(job, bool(arguments.devices), arguments.hardware, arguments.teraflops),
         measured=measured_profile(arguments.profile) if arguments.profile else None,
     )
+    if arguments.picture:
+        _draw(found, arguments.picture)
     if arguments.json:
         print(json.dumps(found.as_json(), allow_nan=False))
         return exit_codes.DONE
     print(_assumptions(found))
     for one in found.plans:
         print(f"\n{one.devices} device{'s' if one.devices != 1 else ''}: {describe(one.planned, one.inputs)}\n")
+        print("".join(f"{line}\n" for line in schedule_lines(one.by_schedule)))
         print("\n".join(_walk_lines(one.walk)))
     if found.settled:
         print(f"\n{found.settled}; a run settles it by what its own machine measures, before the first step")
         return exit_codes.DONE
     print(f"\n{found.advice.reason}" + _advice_caveat(found))
     return exit_codes.DONE
+
+
+def _draw(found: Forecast, path: str) -> None:
+    """Write the picture of the one planned step. Raises UserMistake."""
+    if len(found.plans) != 1:
+        raise UserMistake(f"--picture {path}: draws one plan, and --devices names {len(found.plans)}; name one")
+    try:
+        Path(path).write_text(found.plans[0].picture(), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UserMistake(f"--picture {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def measured_profile(path: str) -> MeasuredProfile:

@@ -1,6 +1,7 @@
 """The processes of a local run: Redis shards, and the local cluster with controller, cache server and trainer pods."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from frostline_contract.durable_files import make_folder_durably
@@ -10,7 +11,7 @@ from frostline_controller.cli.errors import CommandError
 from frostline_controller.cluster.local.cache_shards import CacheShards
 from frostline_controller.cluster.local.cluster import ClusterFailure, LocalCluster
 from frostline_controller.cluster.local.service_process import Service, controller_service
-from frostline_controller.cluster.local.shared_cache import join_cache, leave_cache, uses_cache
+from frostline_controller.cluster.local.shared_cache import KILL_REDIS, breakable_by_runs, join_cache, leave_cache, uses_cache
 from frostline_rpc.auth import Tokens
 
 
@@ -40,7 +41,7 @@ class LocalServices:
         if not self._places.tokens.exists():
             Tokens.create().write(self._places.tokens)
         services = [*self._start_cache(), controller_service(self._folder, self._replay, self._resume)]
-        self._cluster = LocalCluster(self._folder, self._job, services, breakable={"kill_redis": self._shards.kill})
+        self._cluster = LocalCluster(self._folder, self._job, services, breakable=self._breakable())
         self._cluster.start()
 
     def stop(self, grace_seconds: float) -> None:
@@ -83,6 +84,11 @@ class LocalServices:
             join_cache(self._folder, self._shared_cache)
             return []
         return [self._shards.start()]
+
+    def _breakable(self) -> dict[str, Callable[[], None]]:
+        """What planned faults can break of the cache: this run's own, or the one that it shares, by its keeper."""
+        shares = self._shared_cache is not None and uses_cache(self._job)
+        return breakable_by_runs(self._shared_cache) if shares else {KILL_REDIS: self._shards.kill}
 
     def _log_to(self, path: Path) -> None:
         """The local cluster's log lines go to a file; the terminal is for the run's progress."""

@@ -7,13 +7,13 @@ So a controller that restarts, or a successor, comes to the same decision from t
 from dataclasses import replace
 
 from frostline_contract.plan import Decision
-from frostline_controller.decisions.changes import Change
 from frostline_controller.decisions.guard import breach
 from frostline_controller.decisions.initial import about_the_tie, check_initial_units
 from frostline_controller.decisions.inputs import FreezeInputs, known_at
 from frostline_controller.decisions.policies.stairs import check_stairs
 from frostline_controller.decisions.rails import apply_rails, rails_off
 from frostline_controller.decisions.registry import OPERATOR, find_policy
+from frostline_controller.decisions.surviving import Change
 
 
 def decide(inputs: FreezeInputs) -> Decision:

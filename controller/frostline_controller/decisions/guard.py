@@ -21,10 +21,9 @@ from itertools import pairwise
 
 from frostline_contract.plan import Decision
 from frostline_contract.statistics import GuardReading, IntervalStatistics
-from frostline_controller.decisions.changes import Change, changes
 from frostline_controller.decisions.inputs import FreezeInputs, blocks_frozen, freeze_point_of
 from frostline_controller.decisions.student_t import t_quantile
-from frostline_controller.decisions.surviving import timeline
+from frostline_controller.decisions.surviving import Change, changes, timeline
 
 CHANCE_MOVES = 12
 """The newest moves from one reading to the next that chance is estimated from: older ones are of a model that learnt faster."""

@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from frostline_contract.job.freezing import RailsSection
-from frostline_controller.decisions.changes import changes, last_rollback
 from frostline_controller.decisions.guard import finite_reading, quarantined_from
 from frostline_controller.decisions.inputs import ROUNDING, FreezeInputs, blocks_frozen, freeze_point_of, not_finite
 from frostline_controller.decisions.registry import Policy
+from frostline_controller.decisions.surviving import changes, last_rollback
 
 
 class Clip(NamedTuple):
@@ -124,17 +124,22 @@ def cap_interval(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
 
 def cap_total(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
     """At most a share of the blocks is ever frozen."""
-    share = inputs.freeze.rails.total_fraction
-    most = math.floor(share * inputs.num_blocks + ROUNDING)
+    share, most = inputs.freeze.rails.total_fraction, _blocks_in_all(inputs.freeze.rails, inputs.num_blocks)
     return _capped(inputs, wanted, most, f"at most {most} of {inputs.num_blocks} blocks ({share:.0%})")
+
+
+def _blocks_in_all(section: RailsSection, num_blocks: int) -> int:
+    return math.floor(section.total_fraction * num_blocks + ROUNDING)
 
 
 def last_blocks(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
     """The last blocks never freeze."""
-    kept = inputs.freeze.rails.last_blocks
-    return _capped(
-        inputs, wanted, max(0, inputs.num_blocks - kept), f"the last {kept} of {inputs.num_blocks} blocks never freeze"
-    )
+    kept, most = inputs.freeze.rails.last_blocks, _blocks_before_last(inputs.freeze.rails, inputs.num_blocks)
+    return _capped(inputs, wanted, most, f"the last {kept} of {inputs.num_blocks} blocks never freeze")
+
+
+def _blocks_before_last(section: RailsSection, num_blocks: int) -> int:
+    return max(0, num_blocks - section.last_blocks)
 
 
 def baseline(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:
@@ -206,6 +211,14 @@ def rails_off(section: RailsSection) -> frozenset[str]:
         raise ValueError(f"freeze.rails.off holds {', '.join(map(repr, unknown))}; the rails are {', '.join(RAIL_NAMES)}")
     off = frozenset(section.off)
     return off | {"baseline", "quarantine"} if "guard" in off else off
+
+
+def deepest_freeze_point(section: RailsSection, num_units: int, policy: Policy) -> int:
+    """The deepest freeze point that the policy can ever bring a model of `num_units` units to, as far as the rails let it."""
+    off, num_blocks = rails_off(section) | policy.exempt, num_units - 2
+    limits = {"cap_total": _blocks_in_all, "last_blocks": _blocks_before_last}
+    most = [limit(section, num_blocks) for name, limit in limits.items() if name not in off]
+    return freeze_point_of(min(most)) if most else num_units - 1
 
 
 def apply_rails(inputs: FreezeInputs, wanted: int, policy: Policy) -> Clip:

@@ -16,6 +16,7 @@ from frostline_controller.planner.backend import choose_backend
 from frostline_controller.planner.cost import placement_cost
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
 from frostline_controller.planner.kept_profile import KeptProfile
+from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import asked_degrees
 from frostline_controller.planner.verdict import should_reshape
@@ -53,7 +54,8 @@ class Situation:
     uncacheable: why nothing may be cached in this run; empty where it may. prefix_cost: of frozen units, over what was profiled.
     tied: the head uses unit 0's matrix. present: ids of workers that are there, where that is more than `workers`.
     memory_limit_bytes: a plan that was predicted to need more ran out of memory; 0: none has. never_learnt: units that have been
-    frozen since step 1. cache_shared: by several runs. optimizer_seconds_per_byte: of an update, for a byte of trainable weights.
+    frozen since step 1. cache_shared: by several runs. optimizer_seconds_per_byte: of an update, for a byte of trainable weights,
+    where no worker has measured it.
     """
 
     num_units: int
@@ -144,7 +146,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         members=tuple(_member(worker, profile.device, total, current, one_machine) for worker in situation.workers),
         link=measured_link(situation.workers) or LinkProfile(),
         near_link=_median_link([worker.near_link for worker in situation.workers]),
-        cache=_cache(situation.workers),
+        cache=measured_cache(situation.workers),
         cache_available=elastic.cache and not situation.uncacheable and situation.cache_reachable,
         cache_shared=situation.cache_shared,
         uncacheable=situation.uncacheable,
@@ -163,11 +165,12 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         boundary_bytes_per_sample=situation.boundary_bytes_per_sample,
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
-        optimizer_seconds_per_byte=situation.optimizer_seconds_per_byte,
+        optimizer_seconds_per_byte=profile.optimizer_seconds_per_byte or situation.optimizer_seconds_per_byte,
         base_bytes=_communicator_bytes(job, situation),
         token_cells=job.training.num_cells,
         never_learnt=min(situation.never_learnt, situation.freeze_point),
         state_ranges=job.training.state_ranges,
+        quota=quota_of(job, profile.quota_period_seconds),
     )
 
 
@@ -242,8 +245,8 @@ def _median_link(told: Sequence[LinkProfile | plan_pb2.LinkProfile | None]) -> L
     return LinkProfile(**measured) if measured else None
 
 
-def _cache(workers: tuple[Worker, ...]) -> CacheProfile | None:
-    """Field by field the median; None before anybody has read from the cache."""
+def measured_cache(workers: tuple[Worker, ...]) -> CacheProfile | None:
+    """What workers measured of the cache, field by field the median; None before anybody has read from it."""
     found = [worker.cache for worker in workers if worker.cache is not None and worker.cache.fetch_seconds_per_sample > 0]
     if not found:
         return None

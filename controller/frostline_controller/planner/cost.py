@@ -7,7 +7,8 @@ ones, and its sends. A replica of m micro-batches fills and drains the pipeline 
 
 with v = 1 and one replica the usual sum + (m - 1) * max; with v > 1 the bubble shrinks by v (arXiv 2104.04473, section 2.2).
 The bubble and the micro-batches in flight are the schedule's own figures (`frostline_contract.schedules`). Where
-micro-batches pass in slices, the bubble is that of as many more and smaller micro-batches.
+micro-batches pass in slices, the bubble is that of as many more and smaller micro-batches. Where workers have a share of a
+processor, what the others do while the slowest rank waits begins after a wait of theirs (`planner.quota`).
 """
 
 from dataclasses import dataclass
@@ -209,10 +210,12 @@ def step_cost(
     shape: ParallelShape,
     schedule: str,
     speeds: list[float],
+    slices: int = 0,
 ) -> StepCost:
     """The cost of a step of any cut, transit shapes (frozen units outside stage 0) included.
 
-    stage_bounds: shape.num_stages + 1 unit indices. speeds: one a replica, that of its slowest member.
+    stage_bounds: shape.num_stages + 1 unit indices. speeds: one a replica, that of its slowest member. slices: of a micro-batch;
+    0: as many as the job asks for.
     """
     inputs = model.inputs
     bounds = np.asarray(stage_bounds)
@@ -222,11 +225,13 @@ def step_cost(
     slowest = max(range(dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
     m, speed = counts[slowest], speeds[slowest]
 
+    owners = shape.pp_rank_of_stage(np.arange(shape.num_stages))
+
     def by_rank(sums: np.ndarray) -> np.ndarray:
         """A pipeline rank's share: the sum over its virtual stages."""
-        return (sums[high] - sums[low]).reshape(virtual, pp_degree).sum(axis=0)
+        return np.bincount(owners, sums[high] - sums[low])
 
-    sends = model.sends(low, high).reshape(virtual, pp_degree).sum(axis=0) if pp_degree > 1 else np.zeros(1)
+    sends = np.bincount(owners, model.sends(low, high)) if pp_degree > 1 else np.zeros(1)
     compute = by_rank(model.compute) / speed
     seconds = compute + sends
     gradients = by_rank(model.gradient_bytes)
@@ -239,8 +244,9 @@ def step_cost(
     figures = schedule_named(schedule).known_figures
     forward = by_rank(model.compute - model.backward) / speed + sends / 2
     backward = by_rank(model.backward) / speed + sends / 2
-    slices = inputs.num_slices(pp_degree, schedule)
-    parts["bubble"] = figures.bubble(critical, (forward / slices).tolist(), (backward / slices).tolist(), virtual, m * slices)
+    slices = slices or inputs.num_slices(pp_degree, schedule)
+    forward, backward = (_beside(inputs, whole, critical, virtual * slices) / slices for whole in (forward, backward))
+    parts["bubble"] = figures.bubble(critical, forward.tolist(), backward.tolist(), virtual, m * slices)
     parts["exchange"] = float(exchange[critical]) + model.tie_seconds(pp_degree)
     parts["optimizer"] = float(optimizer[critical])
     parts["vote"] = model.vote_seconds(shape.world_size)
@@ -248,10 +254,19 @@ def step_cost(
     parts["contention"] = _contention(model, sum(counts), dp_degree, shape.world_size, busy)
     in_flight = np.array([figures.in_flight(pp_rank, pp_degree, virtual, max(counts)) for pp_rank in range(pp_degree)])
     most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
-    held = model.stage_bytes(low, high, np.tile(in_flight, virtual), most_leaves, dp_degree)
-    peak = float(np.reshape(held, (virtual, pp_degree)).sum(axis=0).max()) + inputs.base_bytes
+    held = model.stage_bytes(low, high, in_flight[owners], most_leaves, dp_degree)
+    peak = float(np.bincount(owners, held).max()) + inputs.base_bytes
     ordered = {name: parts[name] for name in PARTS}
     return StepCost(sum(ordered.values()), ordered, inputs.samples_of_step(dp_degree), tuple(seconds.tolist()), peak)
+
+
+def _beside(inputs: PlanInputs, seconds: np.ndarray, critical: int, parts: int) -> np.ndarray:
+    """Seconds of a micro-batch by pipeline rank, as the slowest rank sees them: the others have waited for each of its parts."""
+    if inputs.quota is None:
+        return seconds
+    waited = parts * inputs.quota.after_a_wait(seconds / parts)
+    waited[critical] = seconds[critical]
+    return waited
 
 
 def _contention(model: CostModel, micro_batches: int, dp_degree: int, workers: int, busy_seconds: float) -> float:
@@ -270,4 +285,5 @@ def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
     """
     speeds = replica_speeds(inputs, placement.workers, placement.shape)
     model = CostModel(inputs, placement.use_cache).of_depth(placement.shape.pp_degree)
-    return step_cost(model, placement.stage_bounds, placement.leaf_bounds, placement.shape, placement.schedule, speeds)
+    shape, slices = placement.shape, max(1, len(placement.slices))
+    return step_cost(model, placement.stage_bounds, placement.leaf_bounds, shape, placement.schedule, speeds, slices)

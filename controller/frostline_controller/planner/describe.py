@@ -1,8 +1,10 @@
 """A plan for people and for programs: what `frostline plan` prints."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from frostline_contract.mesh import in_words
+from frostline_controller.planner.by_schedule import ScheduleCost
 from frostline_controller.planner.cost import StepCost
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.placing import Alternative, PlannedPlacement
@@ -133,6 +135,16 @@ def _alternatives(planned: PlannedPlacement) -> list[str]:
         name = f"{in_words(option.shape.degrees)}, {option.schedule}"
         step, ratio = _seconds(option.cost.total_seconds), option.cost.seconds_per_sample / best
         lines.append(f"{name:<34}{option.workers:>8}{step:>10}{ratio:>8.2f}x{_bytes(option.cost.peak_bytes):>11}")
+    return lines
+
+
+def schedule_lines(costs: Sequence[ScheduleCost]) -> list[str]:
+    """The table of what each schedule would make of the plan's degrees; nothing for a pipeline of one rank."""
+    lines = [f"{'same degrees by schedule':<37}{'step':>10}{'bubble':>9}{'memory':>11}"] if costs else []
+    for one in costs:
+        name = f"{one.schedule} x {one.virtual_stages} virtual stages" if one.virtual_stages > 1 else one.schedule
+        step, bubble = _seconds(one.step_seconds), f"{one.bubble_share:.1%}"
+        lines.append(f"{name:<37}" + (one.refused or f"{step:>10}{bubble:>9}{_bytes(one.peak_bytes):>11}"))
     return lines
 
 

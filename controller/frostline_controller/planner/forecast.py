@@ -3,12 +3,14 @@
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from frostline_contract.communicators import most_communicator_bytes
 from frostline_contract.initial_freeze import initial_freeze_point, lowest_freeze_point
 from frostline_contract.job import Job
 from frostline_contract.job.automatic import Settled, at_size, sizes_to_try, with_settled
+from frostline_contract.mesh import in_words
 from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
 from frostline_contract.statistics import LinkProfile, UnitProfile
 from frostline_controller.cli.model_size import ModelSize, model_size
@@ -16,10 +18,14 @@ from frostline_controller.decisions.initial import check_initial_units
 from frostline_controller.planner.adapted import with_adapters
 from frostline_controller.planner.advice import Advice, advise, units_at
 from frostline_controller.planner.analytic import analytic_profiles
+from frostline_controller.planner.by_schedule import ScheduleCost, by_schedule
 from frostline_controller.planner.describe import as_json
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots
 from frostline_controller.planner.numerics import settle
+from frostline_controller.planner.paper_step import paper_step
 from frostline_controller.planner.profile_file import MeasuredProfile
+from frostline_controller.planner.program_picture import program_picture
+from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import PlannedPlacement, make_plan
 
 DEFAULT_STEPS = 1000
@@ -87,6 +93,7 @@ class Forecast:
                     "devices": one.devices,
                     "freeze_point": one.inputs.freeze_point,
                     **as_json(one.planned),
+                    "by_schedule": [{**asdict(cost), "bubble_share": cost.bubble_share} for cost in one.by_schedule],
                     "by_freeze_point": [{"freeze_point": point, **_step_json(at)} for point, at in one.walk],
                 }
                 for one in self.plans
@@ -106,6 +113,17 @@ class DevicePlan:
     inputs: PlanInputs
     planned: PlannedPlacement
     walk: list[tuple[int, PlannedPlacement]]
+
+    @cached_property
+    def by_schedule(self) -> tuple[ScheduleCost, ...]:
+        """What each schedule would make of the same degrees."""
+        return by_schedule(self.planned, self.inputs)
+
+    def picture(self) -> str:
+        """The planned step as an SVG. Raises ValueError where it has more operations than a picture can show."""
+        placement = self.planned.placement
+        title = f"{in_words(placement.degrees)}, {placement.schedule}: computations of a planned step of the slowest replica"
+        return program_picture(paper_step(placement, self.inputs), title)
 
 
 def forecast(
@@ -180,6 +198,7 @@ def plan_inputs(
     if not 0 <= freeze_point < len(units):
         raise ValueError(f"--freeze-point is {freeze_point}; it must be 0 to {len(units) - 1}, since the head always learns")
     memory, initial = job.placement.worker_memory_bytes or 0, initial_freeze_point(job, len(units))
+    update = measured.optimizer_seconds_per_byte if measured else 0.0
     # Locally the workers share this machine's cores, and a plan that forgot it would promise a speed-up that cannot be.
     local = hardware.name == "cpu"
     return PlanInputs(
@@ -206,11 +225,12 @@ def plan_inputs(
         boundary_bytes_per_sample=size.sequence * size.hidden * value_bytes(job, hardware)[1],
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
-        optimizer_seconds_per_byte=hardware.optimizer_seconds_per_byte,
+        optimizer_seconds_per_byte=update or hardware.optimizer_seconds_per_byte,
         base_bytes=most_communicator_bytes(devices) if hardware.name == "gpu" and job.placement.backend != "gloo" else 0,
         token_cells=job.training.num_cells,
         never_learnt=min(freeze_point, initial),
         state_ranges=job.training.state_ranges,
+        quota=quota_of(job, measured.quota_period_seconds if measured else 0.0),
     )
 
 

@@ -14,6 +14,7 @@ from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.sharding import NONE
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
+from frostline_controller.planner.quota import Quota
 
 
 class NothingFits(ValueError):
@@ -55,7 +56,8 @@ class PlanInputs:
     optimizer_seconds_per_byte: an optimizer step's time for a byte of trainable weights. base_bytes: memory of a worker
     that holds no unit: communicators. cache_use: the job's cache.use. uncacheable: why nothing may be cached, or empty.
     token_cells: cells of each sequence.
-    never_learnt: units frozen since step 1, which have no moments. state_ranges: that each unit's state is cut into.
+    never_learnt: units frozen since step 1, which have no moments. quota: of workers that have a share of a processor, else None.
+    state_ranges: that each unit's state is cut into.
     """
 
     units: tuple[UnitProfile, ...]
@@ -90,6 +92,7 @@ class PlanInputs:
     token_cells: int = 1
     never_learnt: int = 0
     state_ranges: int = 1
+    quota: Quota | None = None
 
     def __post_init__(self) -> None:
         if not self.units:
@@ -175,6 +178,11 @@ class PlanInputs:
         if pp_degree == 1 or self.token_cells == 1 or not schedule_named(schedule).takes_slices:
             return 1
         return min(self.placement.slices or self.token_cells, self.token_cells)
+
+    @property
+    def quickest(self) -> float:
+        """The least share of its own seconds that work takes where it begins after a wait."""
+        return self.quota.share if self.quota is not None else 1.0
 
     @cached_property
     def speeds(self) -> tuple[float, ...]:

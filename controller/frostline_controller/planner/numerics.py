@@ -2,8 +2,9 @@
 
 Few leaves allow few, large micro-batches, which compute faster; enough of both let the largest world fill its replicas and its
 pipeline. Which is worth more, the planner itself says: each pair is planned for the fewest and the most workers that the run may
-have, and for the most with half the blocks frozen and with all but one, within the memory of a worker. Near the best the fewest
-micro-batches are taken, then the fewest leaves: these cost the least memory, and measurements that differ by so little are noise.
+have, and for the most with half the blocks frozen and with all but one, as far as policy and rails let it come, within the memory
+of a worker. Near the best the fewest micro-batches are taken, then the fewest leaves: these cost the least memory, and
+measurements that differ by so little are noise.
 """
 
 import math
@@ -17,7 +18,10 @@ from frostline_contract.job.automatic import Settled, at_size
 from frostline_contract.job.section import AUTO
 from frostline_contract.mesh import in_words
 from frostline_contract.statistics import SizeProfiles, UnitProfile
+from frostline_controller.decisions.rails import deepest_freeze_point
+from frostline_controller.decisions.registry import find_policy
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import PlannedPlacement, make_plan
 
 NEAR = 0.03
@@ -87,8 +91,10 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
     """
     first, section = measured.profiles[0], job.placement
     single = at_size(job, first.micro_batch_size)
+    speed = _share_of_processor(job, first.device)
     members = tuple(
-        MemberInfo(f"worker-{i}", f"node-{i // section.workers_per_pod}", first.memory_bytes) for i in range(section.workers)
+        MemberInfo(f"worker-{i}", f"node-{i // section.workers_per_pod}", first.memory_bytes, speed=speed)
+        for i in range(section.workers)
     )
     frozen = min(initial_freeze_point(job, len(first.units)), len(first.units) - 1)
     on_gpus = first.device != "cpu" and section.backend != "gloo"
@@ -111,7 +117,18 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
         base_bytes=most_communicator_bytes(len(members)) if on_gpus else 0,
+        quota=quota_of(job, first.quota_period_seconds),
+        optimizer_seconds_per_byte=first.optimizer_seconds_per_byte or PlanInputs.optimizer_seconds_per_byte,
     )
+
+
+def _share_of_processor(job: Job, device: str) -> float:
+    """How fast a worker of the job computes, relative to what measured: that one had a whole processor's time counted.
+
+    A thread's own clock stands still where a quota halts it, so `placement.worker_cpus` is not in what was measured.
+    """
+    share = job.placement.worker_cpus
+    return min(1.0, share) if share is not None and device == "cpu" and job.training.threads == 1 else 1.0
 
 
 def settle_measured(job: Job, measured: SizeProfiles, slots: int | None) -> Settled:
@@ -126,10 +143,17 @@ def _worlds(job: Job, inputs: PlanInputs) -> list[PlanInputs]:
     fewest = max(1, pinned, job.placement.min_workers)
     worlds = [replace(inputs, members=inputs.members[:fewest])] if fewest < len(inputs.members) else []
     worlds.append(inputs)
-    blocks = inputs.num_units - 2
-    points = (blocks // 2 + 1, blocks) if job.elastic.freeze and blocks > 1 else ()
-    later = dict.fromkeys(point for point in points if point > inputs.freeze_point)
+    later = [point for point in _later_points(job, inputs.num_units) if point > inputs.freeze_point]
     return [*worlds, *(replace(inputs, freeze_point=point) for point in later)]
+
+
+def _later_points(job: Job, num_units: int) -> list[int]:
+    """Freeze points to plan for beside the first one: half the blocks, and all but one, as far as policy and rails reach."""
+    blocks = num_units - 2
+    if not job.elastic.freeze or blocks < 2:
+        return []
+    deepest = deepest_freeze_point(job.freeze.rails, num_units, find_policy(job.freeze.policy.name))
+    return sorted({min(point, deepest) for point in (blocks // 2 + 1, blocks)})
 
 
 def _at_size(job: Job, inputs: PlanInputs, worlds: list[PlanInputs], size: int, units: tuple[UnitProfile, ...]) -> list[_Tried]:

@@ -3,9 +3,9 @@
 import asyncio
 
 from frostline_contract.durable_files import replace_durably
-from frostline_contract.statistics import WorkerProfile
+from frostline_contract.statistics import CacheProfile, WorkerProfile
 from frostline_controller.members.membership import Worker
-from frostline_controller.planner.adapter import measured_link, reference_profile
+from frostline_controller.planner.adapter import measured_cache, measured_link, reference_profile
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore
@@ -37,11 +37,12 @@ class HandedOut:
 
 
 class ProfileFile:
-    """Written when the first plan exists, and again whenever a later generation has measured its links."""
+    """Written when the first plan exists, and again whenever a later generation has measured its links, or the cache."""
 
     def __init__(self, facts: RunFacts, store: RunStore) -> None:
         self._facts, self._store = facts, store
         self._written: MeasuredProfile | None = None
+        self._cache: tuple[str, CacheProfile] | None = None
 
     async def advance(self) -> None:
         """Write what has changed; the file is whole at any moment."""
@@ -50,12 +51,25 @@ class ProfileFile:
         if facts.current is None or not workers:
             return
         known = self._written
+        if known is None:
+            own = reference_profile(workers, facts.parallel_slots is not None).model_dump()
+        else:
+            own = known.model_dump(include=set(WorkerProfile.model_fields))
         profile = MeasuredProfile(
-            **(known.model_dump(include={"micro_batch_size", "units", "device", "memory_bytes"}) if known is not None
-               else reference_profile(workers, facts.parallel_slots is not None).model_dump()),
+            **own,
             link=measured_link(workers) or (known.link if known is not None else None),
-        )  # fmt: skip
+            cache=self._cache_of(workers, str(facts.current.generation)),
+            prefix_cost=facts.identity.prefix_cost if facts.identity is not None else 1.0,
+        )
         if profile == known:
             return
         await asyncio.to_thread(replace_durably, store.places.profile, profile.model_dump_json(indent=2) + "\n")
         self._written = profile
+
+    def _cache_of(self, workers: tuple[Worker, ...], generation: str) -> CacheProfile | None:
+        """What the cache costs, once a generation: it is measured all the time, and the file is for later runs."""
+        if self._cache is None or self._cache[0] != generation:
+            found = measured_cache(workers)
+            if found is not None:
+                self._cache = generation, found
+        return self._cache[1] if self._cache is not None else None

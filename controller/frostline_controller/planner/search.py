@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from frostline_contract.schedules import schedule_named
+from frostline_contract.schedules import is_folded, schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.caching import cache_verdict
@@ -49,7 +49,7 @@ class _Candidate:
 
     @cached_property
     def shape(self) -> ParallelShape:
-        return ParallelShape(self.pp, self.dp, self.virtual)
+        return ParallelShape(self.pp, self.dp, self.virtual, folded=is_folded(self.table.costs.schedule))
 
     @property
     def workers(self) -> int:
@@ -109,6 +109,7 @@ def _least_seconds(model: CostModel, limits: ShapeLimits, dp: int) -> float:
             exchange = model.exchange(model.gradient_bytes[-1] / depths, leaf_bounds)
             parts = virtual * inputs.num_slices(2, "1f1b")
             fill = (model.compute[-1] / inputs.speeds[0] + 2 * (depths * virtual - 1) * model.least_send_seconds) / parts
+            fill = fill * inputs.quickest
             if inputs.placement.schedule != "auto" and not schedule_named(inputs.placement.schedule).known_figures.fills:
                 fill = 0.0
             least = min(least, float((fill + _least_pace(model, depths, longest, virtual) + exchange).min()))
@@ -144,7 +145,7 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candida
             for pp, least in zip(group, pace, strict=True):
                 sends = 2 * (pp * virtual - 1) * model.least_send_seconds
                 parts = virtual * inputs.num_slices(pp, schedule)
-                fill = (float(model.compute[-1]) / fastest + sends) / parts if costs.figures.fills else 0.0
+                fill = inputs.quickest * (float(model.compute[-1]) / fastest + sends) / parts if costs.figures.fills else 0.0
                 bound = fill + max(float(least), table.bottleneck(pp * virtual))
                 if bound < float("inf"):
                     found.append(_Candidate(bound / inputs.samples_of_step(dp), pp, dp, virtual, table))

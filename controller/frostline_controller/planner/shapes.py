@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
+from frostline_contract.schedules import is_folded
 from frostline_controller.planner.cost import replica_micro_batches
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
@@ -106,7 +107,7 @@ def schedules_for(inputs: PlanInputs, pp: int, dp: int) -> list[tuple[str, int]]
     1F1B needs as many slices of micro-batches in every replica as stages; interleaved also needs whole rounds (a multiple of
     max(1, m // pp), as torch.distributed.pipelining has it) and trainable units for pp * v stages. auto takes 1F1B, which
     is never slower than GPipe and holds less, where it can run; interleaved too where virtual_stages > 1. One stage needs
-    no schedule. A pinned interleaved falls back to 1F1B where it has too few units or micro-batches left.
+    no schedule. A pinned interleaved falls back to 1F1B where it has too few units or micro-batches left, and a V to zb_h1.
     """
     pinned, virtual = inputs.placement.schedule, inputs.placement.virtual_stages
     if pp == 1:
@@ -114,6 +115,8 @@ def schedules_for(inputs: PlanInputs, pp: int, dp: int) -> list[tuple[str, int]]
     counts = replica_micro_batches(inputs, deal_by_speed(inputs.reduction_leaves, [1.0] * dp))
     if pinned == "gpipe":
         return [("gpipe", 1)]
+    if is_folded(pinned):
+        return [(pinned, 2) if pp * 2 <= inputs.trainable_units else ("zb_h1", 1)]
     one_forward_one_backward = min(counts) * inputs.num_slices(pp, "1f1b" if pinned == "auto" else pinned) >= pp
     interleaved = virtual > 1 and pp * virtual <= inputs.trainable_units and min(counts) >= pp
     interleaved = interleaved and all(m % (m // pp) == 0 for m in counts)

@@ -28,11 +28,22 @@ RETURN_SECONDS = 3.0
 class Recovery:
     """One failure of a generation while it is being answered: what members have promised and reported.
 
-    since: of the first sign, by the run's clock. reason: that sign. of: the generation that failed.
+    A report is a promise: its worker enters no generation up to the one that it names. Who has promised or ended is waited for no
+    more; who stays silent is, until `controller.dead_after_seconds` after the fence.
 
-    asked: when the fence was sent, by worker. excluded: workers that were judged to hang, or whose bits are wrong, whatever they
-    still say. hung: those of them that hang. distrusted_from: the first step whose result is not to be used; 0: all may be.
-    cache_wrong: the cache is why. distrusted_detail: what was found to differ, for the event.
+    Args:
+        since: when the first sign of the failure came, seconds by the run's clock.
+        reason: that sign, in words.
+        of: the generation that failed.
+        reports: the newest of each worker.
+        errors: tracebacks that reports brought along, by worker, the first of each.
+        asked: when the fence was sent, seconds by the run's clock, by worker.
+        excluded: workers that were judged to hang, or whose bits are wrong, with the reason; whatever they still say.
+        hung: those of them that hang.
+        charged: whether the retry budget has paid for this failure.
+        distrusted_from: the first step whose result is not to be used; 0: all may be.
+        cache_wrong: the cache is why.
+        distrusted_detail: what was found to differ, for the event.
     """
 
     since: float

@@ -8,8 +8,8 @@ from frostline_contract.mesh import in_words
 from frostline_controller.planner.adapter import Choice
 from frostline_controller.planner.choice import Choosing
 from frostline_controller.planner.verdict import differ
+from frostline_controller.reshape.preparation import open_window
 from frostline_controller.reshape.two_phase import Reshaping
-from frostline_controller.reshape.window import open_window
 from frostline_controller.run.durable import PinnedShape
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore

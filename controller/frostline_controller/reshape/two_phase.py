@@ -15,8 +15,7 @@ from frostline_controller.faults import PlannedFaults
 from frostline_controller.planner.adapter import Choice
 from frostline_controller.planner.choice import Choosing
 from frostline_controller.planner.plans import switching_plan
-from frostline_controller.reshape.preparation import Preparation
-from frostline_controller.reshape.window import open_window
+from frostline_controller.reshape.preparation import Preparation, open_window
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 from frostline_controller.run.plan_log import plan_end_line, plan_line

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_controller.ledger.steps import Steps
@@ -164,13 +165,31 @@ class StatisticsLog:
             for one in fresh.values():
                 self._keep(one)
 
-    def durable_interval(self, lineage: int, first: int) -> int:
-        """Statistics of a lineage up to this interval are on disk; `first` is the interval before its first own one."""
+    def durable_interval(self, lineages: tuple[LineageStart, ...], calendar: DecisionCalendar) -> int:
+        """The last interval up to which the statistics of all that survives are on disk; 0: none are.
+
+        Where the newest lineage has none of its own yet, those of the lineages that it goes on from count: what ended just
+        before it began may still be with the workers. They send the oldest first, so after an own one nothing older comes.
+        """
+        until = math.inf
+        for start in reversed(lineages):
+            first = calendar.complete_at(start.starts_at_step)
+            number = self._number_reached(start.lineage, first)
+            if number is not None:
+                return int(min(number, until))
+            until = min(until, first)
+        return 0
+
+    def _number_reached(self, lineage: int, first: int) -> int | None:
+        """The last of a lineage's own intervals, without a gap; None where it has none.
+
+        first: the interval that was complete when it began, which is its own where a restore has kept it.
+        """
         number = self._reached.get((lineage, first), first)  # each heartbeat asks, and intervals only ever become more
         while (lineage, number + 1) in self._known:
             number += 1
         self._reached[lineage, first] = number
-        return number
+        return number if number > first or (lineage, first) in self._known else None
 
     def _keep(self, one: IntervalStatistics) -> None:
         self._known[(one.lineage, one.number)] = one

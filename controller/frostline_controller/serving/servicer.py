@@ -300,10 +300,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             raise Refused(f"worker {worker_id!r} told the end of generation {generation}, which its rank 0 tells while it runs")
 
     def _durable_interval(self) -> int:
-        facts, store = self._facts, self._store
-        lineage = facts.state.lineage
-        first = facts.calendar.complete_at(facts.state.starts_at(lineage)) if facts.calendar else 0
-        return store.statistics.durable_interval(lineage, first)
+        facts = self._facts
+        return self._store.statistics.durable_interval(facts.state.lineages, facts.calendar) if facts.calendar else 0
 
 
 def _is(message: Any, generation: GenerationId | None) -> bool:

@@ -78,6 +78,18 @@ class DeviceSection(Section):
     optimizer_bytes_per_second: float = Field(
         2e11, ge=1.0, le=1e18, description="Weights that an optimizer step updates in a second, in bytes."
     )
+    prefix_cost: float = Field(
+        1.0,
+        ge=1.0,
+        le=1e3,
+        description="Of computing frozen units, over their forward: more than 1 where they take one sample at a time.",
+    )
+    quota_period_seconds: float = Field(
+        0.0,
+        ge=0.0,
+        le=SECONDS_MAX,
+        description="Of a control group's quota, where placement.worker_cpus gives workers a share; 0: none.",
+    )
     memory_bytes: int = Field(0, ge=0, description="What a worker may use; 0: no limit.")
     units: UnitTable | None = Field(None, description="Unit times by number.")
 

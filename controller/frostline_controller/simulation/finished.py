@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from frostline_contract.job import Job, parse_job
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import LinkProfile
-from frostline_controller.planner.inputs import parallel_slots
+from frostline_controller.planner.inputs import PlanInputs, parallel_slots
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.report.data import RunData, read_run
-from frostline_controller.simulation.cluster_file import Cluster, DeviceSection, LinkSection, NodeGroup
+from frostline_controller.simulation.cluster_file import CacheTimes, Cluster, DeviceSection, LinkSection, NodeGroup
 from frostline_controller.simulation.history import History, of_records
 from frostline_controller.simulation.simulate import known_train_samples
 
@@ -51,22 +51,23 @@ class FinishedRun:
         seconds = [event.seconds for event in self.data.events if event.kind == "reshape" and event.seconds > 0]
         slots = parallel_slots(job, os.cpu_count() or 1) if profile.device == "cpu" else None
         link, price = profile.link or LinkProfile(), job.cluster.price_per_worker_hour or 0.0
+        cache = profile.cache
+        times = cache.model_dump(include=set(CacheTimes.model_fields)) if cache is not None else {}
         return Cluster(
             name="this machine",
             nodes=(NodeGroup(count=job.placement.workers, devices=1, price_per_device_hour=price),),
             device=DeviceSection(
                 name=profile.device,
                 kind="cpu" if profile.device == "cpu" else "gpu",
-                optimizer_bytes_per_second=OWN_OPTIMIZER,
+                prefix_cost=profile.prefix_cost,
+                quota_period_seconds=profile.quota_period_seconds,
+                optimizer_bytes_per_second=1 / (profile.optimizer_seconds_per_byte or PlanInputs.optimizer_seconds_per_byte),
             ),
             link_between_nodes=LinkSection(**link.model_dump()),
+            cache=CacheTimes(**times) if all(times.values()) and times else None,
             reshape_seconds=median(seconds) if seconds else 1.0,
             devices_at_once=slots,
         )
-
-
-OWN_OPTIMIZER = 2e9
-"""Bytes a second: what the controller plans with, 5e-10 s a byte."""
 
 
 def read_finished(folder: str | Path) -> FinishedRun:

@@ -21,7 +21,8 @@ HEAD = ("steps", "frozen", "shape", "cache", "measured", "predicted", "predicted
 class Compared:
     """Consecutive steps of one generation and freeze point.
 
-    measured: the median step, seconds. total: of all of them. predicted: by the cost model, a step, seconds.
+    measured: the median step, seconds. total: of all of them. predicted: by the cost model, a step, seconds. parts: of that, as
+    in `frostline plan --json`.
     """
 
     first_step: int
@@ -32,6 +33,7 @@ class Compared:
     measured: float
     total: float
     predicted: float
+    parts: dict[str, float]
 
     @property
     def ratio(self) -> float:
@@ -117,7 +119,8 @@ def _compared(run: FinishedRun, world: World, records: Sequence[StepRecord]) -> 
         fetch, fill, _ = cache_seconds(inputs)
         profile = CacheProfile(fetch_seconds_per_sample=fetch, fill_seconds_per_sample=fill, hit_fraction=max(hit, 1e-12))
         inputs = replace(inputs, cache=profile)
+    cost = placement_cost(placement, inputs)
     return Compared(
         first.step, len(records), first.freeze_point, first.degrees, hit, median(record.step_seconds for record in records),
-        sum(record.step_seconds for record in records), placement_cost(placement, inputs).total_seconds,
+        sum(record.step_seconds for record in records), cost.total_seconds, dict(cost.parts),
     )  # fmt: skip

@@ -67,6 +67,7 @@ class World:
             train_samples=self.train_samples,
             parallel_slots=self.cluster.devices_at_once,
             tied=self.tied,
+            prefix_cost=self.cluster.device.prefix_cost,
             optimizer_seconds_per_byte=1 / self.cluster.device.optimizer_bytes_per_second,
         )
 
@@ -181,8 +182,11 @@ def _profile(cluster: Cluster, group: NodeGroup, number: int, job: Job, units: t
         )
     name = device.name if group.speed == 1.0 else f"{device.name} of group {number}"
     return KeptProfile.of(
-        WorkerProfile(micro_batch_size=job.training.micro_batch_size, units=units, device=name, memory_bytes=memory)
-    )
+        WorkerProfile(
+            micro_batch_size=job.training.micro_batch_size, units=units, device=name, memory_bytes=memory,
+            quota_period_seconds=device.quota_period_seconds,
+        )
+    )  # fmt: skip
 
 
 def _worker(

@@ -29,7 +29,10 @@ class PlacementSection(Section):
         "auto",
         doc="What carries activations and gradients. auto: nccl where each participant of a plan has a GPU of its own, else gloo; nccl: also where GPUs are shared, which NCCL then refuses or allows.",
     )
-    schedule: str = live("auto", doc="gpipe, 1f1b, interleaved_1f1b, an entry point's of frostline.schedules, or auto.")
+    schedule: str = live(
+        "auto",
+        doc="gpipe, 1f1b, interleaved_1f1b; without bubbles zb_h1, zb_h2 and, of two stages a rank in a V, zb_v, v_half, v_min; an entry point's of frostline.schedules; or auto (the first three).",
+    )
     virtual_stages: int = live(1, ge=1, le=8, doc="Stages a rank with interleaved_1f1b.")
     slices: int | None = live(
         None,

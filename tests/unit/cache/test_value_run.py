@@ -1,16 +1,20 @@
 """Replies in a row: wherever the stream is cut, and whatever it says, each value lies in its place or is given back unread."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from frostline_trainer.cache.value_run import VIEWS_MAX, ValueRun
 
 LENGTH = 37
+MIXED = (37, 5000, 9, 6, 120)
+"""Of which some take more digits than others."""
 
 
-def targets_of(count: int) -> tuple[list[bytearray], list[list[memoryview]]]:
-    buffers = [bytearray(LENGTH) for _ in range(count)]
+def targets_of(count: int, lengths: Sequence[int] = (LENGTH,)) -> tuple[list[bytearray], list[list[memoryview]]]:
+    """Buffers of these lengths in turn, each in two parts."""
+    buffers = [bytearray(lengths[number % len(lengths)]) for number in range(count)]
     return buffers, [[memoryview(buffer)[:5], memoryview(buffer)[5:]] for buffer in buffers]
 
 
@@ -35,12 +39,13 @@ def receive(run: ValueRun, stream: bytes, most: int, chooser: random.Random) -> 
     return stream[place:]
 
 
+@pytest.mark.parametrize("lengths", [(LENGTH,), MIXED])
 @pytest.mark.parametrize("most", [1, 3, 50, 10**6])
-def test_values_lie_in_their_places_wherever_the_stream_is_cut(most: int) -> None:
+def test_values_lie_in_their_places_wherever_the_stream_is_cut(most: int, lengths: tuple[int, ...]) -> None:
     chooser = random.Random(most)
-    values = [chooser.randbytes(LENGTH) for _ in range(40)]
-    buffers, targets = targets_of(40)
-    run = ValueRun(targets, LENGTH)
+    values = [chooser.randbytes(lengths[number % len(lengths)]) for number in range(40)]
+    buffers, targets = targets_of(40, lengths)
+    run = ValueRun(targets)
     assert receive(run, b"".join(map(reply, values)), most, chooser) == b""
     assert (run.missing, run.differs_at) == (0, None)
     assert [bytes(buffer) for buffer in buffers] == values
@@ -49,13 +54,16 @@ def test_values_lie_in_their_places_wherever_the_stream_is_cut(most: int) -> Non
 @pytest.mark.parametrize("most", [1, 4, 200, 10**6])
 @pytest.mark.parametrize("odd", [None, b"", b"x" * (LENGTH - 1), b"x" * (LENGTH * 10), b"$-1\r\n" * 8])
 @pytest.mark.parametrize("at", [0, 1, 8])
-def test_the_stream_is_given_back_from_the_first_reply_that_is_another(at: int, odd: bytes | None, most: int) -> None:
+@pytest.mark.parametrize("lengths", [(LENGTH,), MIXED])
+def test_the_stream_is_given_back_from_the_first_reply_that_is_another(
+    at: int, odd: bytes | None, most: int, lengths: tuple[int, ...]
+) -> None:
     chooser = random.Random(f"{at}{odd!r}{most}")
-    values: list[bytes | None] = [chooser.randbytes(LENGTH) for _ in range(9)]
+    values: list[bytes | None] = [chooser.randbytes(lengths[number % len(lengths)]) for number in range(9)]
     values[at] = odd
     replies = [reply(value) for value in values]
-    buffers, targets = targets_of(9)
-    run = ValueRun(targets, LENGTH)
+    buffers, targets = targets_of(9, lengths)
+    run = ValueRun(targets)
     unread = receive(run, b"".join(replies), most, chooser)
     assert run.differs_at == at
     assert run.given_back() + unread == b"".join(replies[at:])
@@ -65,7 +73,7 @@ def test_the_stream_is_given_back_from_the_first_reply_that_is_another(at: int, 
 def test_a_value_that_does_not_end_where_it_must_is_given_back_with_its_end() -> None:
     stream = reply(b"a" * LENGTH) + b"$%d\r\n" % LENGTH + b"b" * LENGTH + b"XX" + reply(b"c" * LENGTH)
     _, targets = targets_of(3)
-    run = ValueRun(targets, LENGTH)
+    run = ValueRun(targets)
     unread = receive(run, stream, 10**6, random.Random(0))
     assert run.differs_at == 1
     assert (run.given_back() + unread).startswith(b"$37\r\n" + b"b" * LENGTH + b"XX")
@@ -74,7 +82,7 @@ def test_a_value_that_does_not_end_where_it_must_is_given_back_with_its_end() ->
 def test_more_values_than_a_system_call_takes_come_in_several() -> None:
     values = [bytes([number % 251]) * LENGTH for number in range(VIEWS_MAX)]
     buffers, targets = targets_of(len(values))
-    run = ValueRun(targets, LENGTH)
+    run = ValueRun(targets)
     assert len(run.room()) <= VIEWS_MAX
     receive(run, b"".join(map(reply, values)), 10**9, random.Random(1))
     assert [bytes(buffer) for buffer in buffers] == values

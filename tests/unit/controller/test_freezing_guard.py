@@ -12,11 +12,10 @@ from scipy import stats
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.statistics import GuardReading
-from frostline_controller.decisions.changes import Change, changes
 from frostline_controller.decisions.decide import decide
 from frostline_controller.decisions.guard import Chance, breach, chance_of, compare, confidence_of
 from frostline_controller.decisions.student_t import t_quantile, upper_tail
-from frostline_controller.decisions.surviving import timeline
+from frostline_controller.decisions.surviving import Change, changes, timeline
 from tests.unit.controller.freezing_run import INTERVAL, LAG, decision, entry, inputs_of, simulate
 
 FALLING = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]

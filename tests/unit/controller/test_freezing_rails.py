@@ -8,7 +8,7 @@ from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.job.training import EvaluationSection
 from frostline_controller.decisions.decide import check_freezing, decide
 from frostline_controller.decisions.inputs import FreezeInputs, Proposal
-from frostline_controller.decisions.rails import RAIL_NAMES, apply_rails
+from frostline_controller.decisions.rails import RAIL_NAMES, apply_rails, deepest_freeze_point
 from frostline_controller.decisions.registry import Policy
 from tests.unit.controller.freezing_run import INTERVAL, decision, entry, inputs_of
 
@@ -31,6 +31,15 @@ def history(*freeze_points: int, **fields) -> list:
 
 def test_without_rails_the_wish_is_taken():
     assert clip(inputs_of(*history(0), only=()), 6) == (6, "")
+
+
+@pytest.mark.parametrize(
+    "rails", [{}, {"total_fraction": 0.9}, {"total_fraction": 1.0, "last_blocks": 1}, {"total_fraction": 0.0}]
+)
+@pytest.mark.parametrize("only", [(), ("cap_total",), ("last_blocks",), ("cap_total", "last_blocks")])
+def test_the_deepest_freeze_point_is_where_the_rails_stop_a_policy_that_wants_everything(rails, only):
+    inputs = inputs_of(*history(0), only=only, rails=rails)
+    assert deepest_freeze_point(inputs.freeze.rails, inputs.num_units, fixed_policy(7)) == clip(inputs, 7).freeze_point
 
 
 def test_nothing_ever_leaves_the_model_whatever_is_off():

@@ -8,21 +8,21 @@ from frostline_contract.job import Job, JobError, dump_job, job_digest, parse_jo
 from frostline_contract.job.automatic import Settled, at_size, sizes_to_try, with_numbers_of, with_settled
 from frostline_contract.job.change import take_changes
 from frostline_contract.statistics import SizeProfiles, UnitProfile, WorkerProfile
-from frostline_controller.planner.numerics import settle_measured
+from frostline_controller.planner.numerics import measured_inputs, settle_measured
 
 CALL_SECONDS, SAMPLE_SECONDS = 4e-3, 1e-3
 """A unit's forward: so much for the call, and so much a sample. Large micro-batches pay where the pipeline stays full."""
 SAMPLE_BYTES = 1_000_000
 
 
-def job(workers: int = 4, **fields: Any) -> Job:
+def job(workers: int = 4, rails_off: tuple[str, ...] = (), **fields: Any) -> Job:
     """A job of 64 samples a step that leaves both numbers to the run; `fields` are those of `training` and `placement`."""
     training = {"steps": 1000, "batch_size": 64, "micro_batch_size": "auto", "reduction_leaves": "auto"}
     placed = {name: value for name, value in fields.items() if name not in training}
     return parse_job({
         "model": {"family": "vit", "config": {"hidden_size": 64}}, "task": {"kind": "image_classification"},
         "data": {"source": "digits"}, "training": {**training, **{name: fields[name] for name in fields.keys() - placed.keys()}},
-        "placement": {"workers": workers, **placed},
+        "placement": {"workers": workers, **placed}, "freeze": {"rails": {"off": list(rails_off)}},
     })  # fmt: skip
 
 
@@ -69,7 +69,14 @@ def test_few_leaves_allow_fewer_and_larger_micro_batches():
 def test_a_pinned_pipeline_gets_micro_batches_enough_to_fill_it():
     deep = settled(job(pp_degree=4, min_workers=4))
     assert 64 // deep.micro_batch_size >= 4
-    assert deep.reduction_leaves == 2  # where two units learn, two such pipelines find room
+
+
+def test_leaves_are_for_what_the_rails_let_freeze():
+    """Where two units are left to learn, two pipelines of two find room; by the default rails four are always left."""
+    bounds = {"pp_degree": 4, "min_workers": 4}
+    railed, free = (settled(job(**bounds, rails_off=off)) for off in ((), ("cap_total", "last_blocks")))
+    assert (railed.reduction_leaves, free.reduction_leaves) == (1, 2)
+    assert "with 6 of 8 units frozen" in free.reason and "with 6 of 8" not in railed.reason and "with 4 of 8" in railed.reason
 
 
 def test_free_calls_make_small_micro_batches_of_a_deep_pipeline_and_dear_ones_large():
@@ -100,6 +107,13 @@ def test_where_nothing_fits_at_all_the_planner_says_how_much_is_missing():
 
 def test_workers_that_share_cores_gain_nothing_from_more_micro_batches():
     assert settled(job(workers=4), slots=1).micro_batch_size == 64
+
+
+@pytest.mark.parametrize(("fields", "speed"), [({}, 1.0), ({"worker_cpus": 0.4}, 0.4), ({"worker_cpus": 2}, 1.0)])
+def test_a_worker_with_part_of_a_processor_computes_so_much_slower_than_was_measured(fields: dict[str, float], speed: float):
+    """The measuring thread's own clock knows no quota."""
+    of = job(**fields)
+    assert {member.speed for member in measured_inputs(of, measured(of), None).members} == {speed}
 
 
 def test_only_what_is_auto_is_settled():

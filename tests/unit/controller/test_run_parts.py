@@ -8,8 +8,7 @@ import pytest
 from frostline_contract.plan import Decision
 from frostline_controller.members.membership import Membership
 from frostline_controller.recovery.budget import RetryBudget
-from frostline_controller.reshape.preparation import ENTERED_WAIT_SECONDS, Preparation
-from frostline_controller.reshape.window import open_window
+from frostline_controller.reshape.preparation import ENTERED_WAIT_SECONDS, Preparation, open_window
 from frostline_controller.run.durable import DurableStore, FailedDevice
 from frostline_proto.v1 import control_pb2 as pb
 from tests.unit.controller.failures import plan

@@ -177,11 +177,29 @@ def test_redone_step_must_have_the_same_bits_under_the_same_numerics(tmp_path: P
 def test_statistics_are_kept_once_and_acknowledged_without_gaps(tmp_path: Path) -> None:
     log = StatisticsLog(tmp_path / "statistics.jsonl")
     asyncio.run(log.take([interval(1), interval(1), interval(3)]))
-    assert log.durable_interval(0, 0) == 1
+    calendar = DecisionCalendar(8, 3, 100)
+    assert log.durable_interval((LineageStart(lineage=0, starts_at_step=0),), calendar) == 1
     log.close()
     again = StatisticsLog(tmp_path / "statistics.jsonl")
     assert [one.number for one in again.all] == [1, 3]
     again.close()
+
+
+def test_a_new_lineage_acknowledges_nothing_that_is_still_with_the_workers(tmp_path: Path) -> None:
+    """Interval 3 ends at step 24; a lineage begins at step 25 before its statistics have come, and brings them as its own."""
+    calendar, log = DecisionCalendar(8, 3, 100), StatisticsLog(tmp_path / "statistics.jsonl")
+    before = (LineageStart(lineage=0, starts_at_step=0),)
+    branch = (*before, LineageStart(lineage=1, starts_at_step=25, kind="restore"))
+    assert log.durable_interval(branch, calendar) == 0
+    asyncio.run(log.take([interval(1), interval(2)]))
+    assert [log.durable_interval(lineages, calendar) for lineages in (before, branch)] == [2, 2]
+    asyncio.run(log.take([interval(3).model_copy(update={"lineage": 1})]))
+    assert log.durable_interval(branch, calendar) == 3
+    asyncio.run(log.take([interval(4).model_copy(update={"lineage": 1})]))
+    assert log.durable_interval(branch, calendar) == 4
+    back = (*branch, LineageStart(lineage=2, starts_at_step=17, kind="restore"))
+    assert log.durable_interval(back, calendar) == 2, "what the newest lineage cut off does not count"
+    log.close()
 
 
 def test_rollback_takes_the_place_of_what_it_takes_back() -> None:

@@ -13,11 +13,10 @@ import pytest
 from frostline_contract.plan import GenerationId
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc, plan_pb2
-from frostline_rpc.channel import open_channel
-from frostline_rpc.shared_channel import SharedChannel
+from frostline_rpc.channel import SharedChannel, open_channel
 from frostline_trainer.control.client import ControlClient
+from frostline_trainer.control.connection import ControllerConnection
 from frostline_trainer.control.heartbeats import Heartbeats
-from frostline_trainer.control.line import ControllerLine
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.process.plug import Plug
 from tests.integration.scripted_worker import wait_for
@@ -92,7 +91,7 @@ def start() -> Iterator[Start]:
         server.stop(0).wait()
 
 
-class Raced(ControllerLine):
+class Raced(ControllerConnection):
     """Once `move` is set, the controller moves and another thread resets the line just as thread `victim` is about to call."""
 
     move: Callable[[], Any] | None = None
@@ -143,7 +142,7 @@ def test_a_channel_that_is_given_up_under_a_call_lives_until_the_call_has_ended(
 def test_a_stream_ends_when_the_line_is_reset_though_its_controller_says_nothing(start: Start, tmp_path: Path) -> None:
     address = tmp_path / "controller.address"
     address.write_text(start(_fence(1))[1])
-    line = ControllerLine(str(address), "token", Plug())
+    line = ControllerConnection(str(address), "token", Plug())
     messages = line.watch("a/1")
     assert next(messages).fence.reason == "told"
     line.reset()  # it has not moved: nothing happens
@@ -202,7 +201,7 @@ def test_a_successor_hears_what_was_about_to_be_told_before_it_knew_the_worker(s
 
 @pytest.fixture
 def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
-    monkeypatch.setattr("frostline_trainer.control.client.ControllerLine", Raced)
+    monkeypatch.setattr("frostline_trainer.control.client.ControllerConnection", Raced)
     listener = Listener(tmp_path / "controller.address")
     yield listener
     listener.client.stop()

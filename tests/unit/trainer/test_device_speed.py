@@ -17,11 +17,11 @@ from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.process.setup import deterministic_cuda
 from frostline_trainer.replication.buddies import Keeper, wards_stay_on_device
 from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.feed import Ahead
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer, fused_on_device
 from frostline_trainer.step.program_check import checked_programs
 from frostline_trainer.step.programs import Carried, StepShape
 from frostline_trainer.step.stage import Stage
-from frostline_trainer.step.step_feed import Ahead
 from frostline_trainer.step.unit_state import HOST, place_unit
 from frostline_trainer.transport.collectives import Group
 from tests.counting_device import BLOCKING, COPY, DEVICE, READ, CountingDevice

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from frostline_contract.operations import Kind, Operation, Order
+from frostline_contract.operations import GIVES_INPUT_GRADIENT, GIVES_WEIGHT_GRADIENT, Kind, Operation, Order
 from frostline_contract.schedules import (
     BUILT_IN,
     Schedule,
@@ -15,24 +15,26 @@ from frostline_contract.schedules import (
     one_forward_one_backward,
     schedule_named,
 )
+from frostline_contract.shape import stages_of
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.schedules import Action, check_schedule
+from tests.split_backwards import VIRTUAL_STAGES
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize(("pp_degree", "virtual_stages"), [(1, 1), (2, 1), (4, 1), (2, 2), (3, 2), (1, 3)])
 def test_a_stages_backwards_come_in_micro_batch_order(name: str, pp_degree: int, virtual_stages: int) -> None:
     """Leaves add their micro-batches in order, so that order is part of the numbers."""
-    if name == "1f1b" and virtual_stages > 1:
+    if virtual_stages not in VIRTUAL_STAGES.get(name, (virtual_stages,)):
         with pytest.raises(ValueError, match="virtual_stages is"):
-            one_forward_one_backward(0, pp_degree, virtual_stages, 4)
+            BUILT_IN[name].operations(0, pp_degree, virtual_stages, 4)
         return
     for num_microbatches in (1, 2, 3, 7):
         for pp_rank in range(pp_degree):
             actions = BUILT_IN[name].operations(pp_rank, pp_degree, virtual_stages, num_microbatches)
-            for stage in range(pp_rank, pp_degree * virtual_stages, pp_degree):
-                for kind in (Kind.FORWARD, Kind.BACKWARD):
-                    order = [a.micro_batch for a in actions if a.stage == stage and a.kind is kind]
+            for stage in stages_of(pp_rank, pp_degree, virtual_stages, BUILT_IN[name].folded):
+                for kinds in ((Kind.FORWARD,), GIVES_INPUT_GRADIENT, GIVES_WEIGHT_GRADIENT):
+                    order = [a.micro_batch for a in actions if a.stage == stage and a.kind in kinds]
                     assert order == list(range(num_microbatches))
 
 
@@ -97,7 +99,7 @@ def test_a_wrong_schedule_is_found(kind: str, words: str) -> None:
 
 
 def test_an_unknown_schedule_is_named_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'zigzag'; known: gpipe, 1f1b, interleaved_1f1b"):
+    with pytest.raises(ValueError, match="'zigzag'; known: gpipe, 1f1b, interleaved_1f1b, zb_h1, zb_h2, zb_v, v_half, v_min"):
         schedule_named("zigzag")
 
 

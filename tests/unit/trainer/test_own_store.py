@@ -16,8 +16,7 @@ from frostline_trainer.generations.forming import Preparation
 from frostline_trainer.generations.own_store import OwnStore
 from frostline_trainer.process.identity import Identity
 from frostline_trainer.transport import gloo
-from frostline_trainer.transport.collectives import connect_store, open_store
-from frostline_trainer.transport.store_ping import answers
+from frostline_trainer.transport.collectives import connect_store, open_store, store_answers
 from tests.exact_cases import Case, build_case
 from tests.hand_made_plans import Layout, Segment, make_plan
 
@@ -87,18 +86,18 @@ def test_a_dead_store_is_replaced_and_told_until_somebody_knows(store: OwnStore)
         return True
 
     dead = store.port
-    assert answers("127.0.0.1", dead)
+    assert store_answers("127.0.0.1", dead)
     store.watch(tell)
     kill(dead)
     assert known.wait(30.0)
     assert set(told) == {(dead, store.port)}
     assert store.port != dead
-    assert answers("127.0.0.1", store.port)
+    assert store_answers("127.0.0.1", store.port)
 
 
 def test_a_store_that_takes_connections_and_says_nothing_is_dead() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert not answers("127.0.0.1", silent.getsockname()[1], seconds=0.3)
+        assert not store_answers("127.0.0.1", silent.getsockname()[1], seconds=0.3)
 
 
 def test_whoever_waits_in_a_dead_store_is_told_and_does_not_wait_for_the_deadline(tmp_path: Path) -> None:

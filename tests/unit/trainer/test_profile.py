@@ -1,6 +1,7 @@
 """A worker's profile: the run's of its kind of device, or measured."""
 
 import pytest
+import torch
 
 from frostline_contract.job import load_job
 from frostline_contract.statistics import UnitProfile, WorkerProfile
@@ -37,3 +38,33 @@ def test_it_measures_where_the_run_has_none_that_fits(context: RunContext, other
     found = profile.worker_profile(context, [known(context, **other)])
     assert len(found.units) == context.num_units
     assert all(0 < unit.forward_seconds < UNIT.forward_seconds for unit in found.units)
+
+
+def still() -> float:
+    """A clock on which nothing takes time."""
+    return 0.0
+
+
+def test_a_share_of_a_processor_takes_longer_by_what_the_processor_did(context: RunContext) -> None:
+    """What passes within a quota's period at full speed is still only its share of a processor."""
+    assert all(unit.forward_seconds == unit.backward_seconds == 0 for unit in profile.profile_units(context, still).units)
+    slow = build_context(load_job(DIGITS_JOB, ["training.device=cpu", "placement.worker_cpus=0.25"]))
+    found = profile.profile_units(slow, still)
+    assert all(unit.forward_seconds > 0 and unit.backward_seconds > 0 for unit in found.units)
+    assert found.optimizer_seconds_per_byte > 0
+
+
+def test_an_update_is_measured_and_changes_nothing(context: RunContext) -> None:
+    before = [parameter.clone() for unit in context.cut.units for parameter in unit.parameters()]
+    found = profile.profile_units(context)
+    assert 1e-13 < found.optimizer_seconds_per_byte < 1e-5
+    after = [parameter for unit in context.cut.units for parameter in unit.parameters()]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert not context.moments
+    assert all(parameter.grad is None for parameter in after)
+
+
+@pytest.mark.parametrize(("share", "threads", "processors"), [("null", 1, None), ("0.4", 1, 0.4), ("3", 2, 2.0), ("1.5", 2, 1.5)])
+def test_no_more_processors_compute_than_there_are_threads(share: str, threads: int, processors: float | None) -> None:
+    job = load_job(DIGITS_JOB, [f"placement.worker_cpus={share}", f"training.threads={threads}"])
+    assert profile.processors_of(job) == processors

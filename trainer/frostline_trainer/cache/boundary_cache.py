@@ -36,7 +36,7 @@ class BoundaryCache:
     Threads: every method may be called from any thread. `read` and `read_previous` are serialised by a lock and block at most
     READ_SECONDS_MAX + one shard's silence (2 s; a dead shard costs one silence of 0.5 s, then its keys miss at once), plus at
     most WAIT_SECONDS_MAX (2 s) for a prefetch on its way. `fill` costs one copy. Everything else returns at once, except
-    `close` and `flush`.
+    `close`, `flush` and `await_shards`.
 
     `samples` and `variants` are equally long; variant 0 is the sample without augmentation.
 
@@ -44,15 +44,13 @@ class BoundaryCache:
         cache_address: host:port of the cache server. `<run_dir>/cache.address` is preferred where it exists, because a restarted
             cache server writes it. What cannot be reached misses until it can.
         token: Of this worker's role, or the path of a file that holds it.
-        worker_id: Whose use the cache server counts.
-        section: The job's `cache`.
-        value_shape: (tokens, width) of one sample's boundary activation.
-        dtype: The compute type.
+        worker_id, section: Whose use the cache server counts; the job's `cache`.
+        value_shape, dtype: (tokens, width) of one sample's boundary activation, and the compute type.
         run_dir: Values are signed with the secret of the environment or of this directory, where there is one.
-        pin_memory: For rows that go to a GPU.
-        device_clock: Of the device that rows to be stored lie on.
+        pin_memory, device_clock: For rows that go to a GPU; of the device that rows to be stored lie on.
         keep_previous: Other runs may begin at the boundary before: its values stay where they are.
         names: Of the samples, by their place in the split, in all keys; None: the place itself.
+        own_tokens: How many each sample has, by its place in the split; what is read has zeros behind them. None: all.
 
     Raises:
         ValueError: A codec, shape, dtype or secret that cannot be.
@@ -71,17 +69,18 @@ class BoundaryCache:
         device_clock: Callable[[], DeviceClock] = HostClock,
         keep_previous: bool = False,
         names: Sequence[int] | np.ndarray | None = None,
+        own_tokens: np.ndarray | None = None,
     ) -> None:
         self.codec: Codec = make_codec(section.codec, value_shape, dtype)
-        self._layout = ValueLayout(self.codec, tags_of(read_secret(run_dir)), names)
-        self._audit_fraction = section.shadow_audit_fraction
+        self._layout = ValueLayout(self.codec, tags_of(read_secret(run_dir)), names, own_tokens)
+        self.own_tokens, self._audit_fraction = own_tokens, section.shadow_audit_fraction
         self._pin_memory, self._device_clock, self._keep_previous = pin_memory, device_clock, keep_previous
         self._suspended = False
         self._meter = Meter()
         self._distrusted: set[CacheIdentity] = set()
         self.before_fill: Callable[[Tensor], Tensor] | None = None
         self._staging = torch.empty(0, self.codec.payload_bytes, dtype=torch.uint8)
-        self._control = Control(cache_address, token, worker_id, run_dir, self._layout.value_bytes, self._meter)
+        self._control = Control(cache_address, token, worker_id, run_dir, self._layout.mean_value_bytes, self._meter)
         self._read_lock = threading.Lock()
         self._lane = Lane(self._shards)
         self._writer = Writer(Lane(self._shards), self._layout, self.codec, self._meter, self._may_write)
@@ -194,8 +193,8 @@ class BoundaryCache:
 
     def drop_previous(self, samples: Sequence[int], variants: Sequence[int]) -> None:
         """Remove samples from the boundary before, in the background, behind the fills queued so far, unless they are kept."""
-        boundary = self._boundary if not self._keep_previous else None
-        if boundary is not None and boundary.previous is not None:
+        boundary = self._boundary
+        if not self._keep_previous and boundary is not None and boundary.previous is not None:
             self._writer.drop(boundary.previous, samples, variants)
 
     def flush(self, seconds: float = 10.0) -> bool:
@@ -224,6 +223,10 @@ class BoundaryCache:
         """Share of the current boundary's values that may be stored; 0 until the cache server has answered."""
         boundary = self._control.boundary
         return boundary.fraction if boundary is not None else 0.0
+
+    def await_shards(self, seconds: float) -> None:
+        """Wait, at most so long, until the cache server has been asked once where the shards are."""
+        self._control.asked.wait(seconds)
 
     @property
     def usable(self) -> bool:
@@ -291,15 +294,8 @@ class BoundaryCache:
         """Fetch samples[i] into payloads[i] for i in wanted."""
         if not wanted:
             return []
-        result = read_values(
-            self._lane,
-            self._layout,
-            identity,
-            [samples[i] for i in wanted],
-            [variants[i] for i in wanted],
-            memoryview(payloads.view(-1).numpy()),
-            wanted,
-        )
+        chosen = [samples[i] for i in wanted], [variants[i] for i in wanted]
+        result = read_values(self._lane, self._layout, identity, *chosen, memoryview(payloads.view(-1).numpy()), wanted)
         self._count_read(result)
         return list(zip(wanted, result.hits, strict=True))
 

@@ -2,7 +2,8 @@
 
 A lossy codec is part of the function that the run computes (docs/protocols.md 1.6): a fresh activation goes through `round_trip`,
 whose bits equal those of encode followed by decode. Every codec works on each token alone, elementwise in IEEE arithmetic, so
-that a value has the same bits in every tile. All methods run on the device of their input.
+that a value has the same bits in every tile; and stores one token behind the other, so that a sample's first tokens are its
+payload's first bytes. A token whose bytes are all 0 decodes to zeros. All methods run on the device of their input.
 """
 
 from abc import ABC, abstractmethod
@@ -17,6 +18,7 @@ DTYPE_NAMES = {
     torch.bfloat16: "bfloat16",
     torch.float16: "float16",
 }
+SCALE_BYTES = 4
 
 
 class Codec(ABC):
@@ -36,6 +38,11 @@ class Codec(ABC):
             raise ValueError(f"a boundary activation has shape (tokens, width), got {tuple(value_shape)}")
         self.value_shape = (int(value_shape[0]), int(value_shape[1]))
         self.dtype = dtype
+
+    @property
+    def token_bytes(self) -> int:
+        """Payload bytes of one token."""
+        return self.payload_bytes // self.value_shape[0]
 
     @abstractmethod
     def encode(self, rows: Tensor) -> Tensor:
@@ -120,7 +127,7 @@ class Bfloat16(Codec):
 class Int8PerToken(Codec):
     """Symmetric 8-bit integers with one float32 scale a token: largest magnitude / 127.
 
-    Payload: tokens x float32 scales, then tokens x width int8. A token with a non-finite element decodes to non-finite
+    Payload: of each token its float32 scale and width x int8. A token with a non-finite element decodes to non-finite
     elements throughout, so that the step's non-finite check still sees it.
     """
 
@@ -129,8 +136,7 @@ class Int8PerToken(Codec):
 
     def __init__(self, value_shape: tuple[int, int], dtype: torch.dtype) -> None:
         super().__init__(value_shape, dtype)
-        self._scale_bytes = value_shape[0] * 4
-        self.payload_bytes = self._scale_bytes + value_shape[0] * value_shape[1]
+        self.payload_bytes = value_shape[0] * (SCALE_BYTES + value_shape[1])
 
     def encode(self, rows: Tensor) -> Tensor:
         exact = self._checked(rows).to(torch.float32)
@@ -139,12 +145,12 @@ class Int8PerToken(Codec):
         divisor = torch.where(scale > 0, scale, torch.ones_like(scale))
         steps = torch.nan_to_num(exact / divisor, nan=0.0, posinf=127.0, neginf=-127.0).round().clamp(-127, 127).to(torch.int8)
         scale = torch.where(scale.isfinite(), scale, torch.full_like(scale, torch.nan))
-        return torch.cat([as_bytes(scale), as_bytes(steps)], dim=1)
+        return as_bytes(torch.cat([scale.view(torch.uint8), steps.view(torch.uint8)], dim=2))
 
     def decode(self, payloads: Tensor) -> Tensor:
-        tokens, width = self.value_shape
-        scale = payloads[:, : self._scale_bytes].contiguous().view(torch.float32).view(-1, tokens, 1)
-        steps = payloads[:, self._scale_bytes :].contiguous().view(torch.int8).view(-1, tokens, width)
+        tokens = payloads.view(-1, self.value_shape[0], self.token_bytes)
+        scale = tokens[..., :SCALE_BYTES].contiguous().view(torch.float32)
+        steps = tokens[..., SCALE_BYTES:].view(torch.int8)
         return (steps.to(torch.float32) * scale).to(self.dtype)
 
     def bound(self, rows: Tensor) -> Tensor:

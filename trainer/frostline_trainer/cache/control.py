@@ -45,7 +45,10 @@ class Boundary:
 
 
 class Control:
-    """Owns the shard list and the current boundary's admission; other threads only read them."""
+    """Owns the shard list and the current boundary's admission; other threads only read them.
+
+    asked: the cache server has been asked for its shards, whether it has answered or not.
+    """
 
     def __init__(self, address: str, token: str, worker_id: str, run_dir: Path, value_bytes: int, meter: Meter) -> None:
         self._address, self._token, self._worker_id, self._run_dir = address, token, worker_id, run_dir
@@ -53,6 +56,7 @@ class Control:
         self.shards: tuple[Shard, ...] = ()
         self.boundary: Boundary | None = None
         self.previous_used_at = 0.0
+        self.asked = threading.Event()
         self._lock = threading.Lock()
         self._unused: list[CacheIdentity] = []
         self._wake = threading.Event()
@@ -115,6 +119,7 @@ class Control:
                     self._due[name] = now + period
                     if not self._attempt(task):
                         self._due[name] = now + RETRY_SECONDS
+                    self.asked.set()
             if self._unused:
                 self._attempt(self._give_back)
             for shard in self.shards:

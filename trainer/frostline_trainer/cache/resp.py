@@ -106,7 +106,7 @@ class Connection:
         largest = max(lengths, default=1)
         self._refill_bytes = BUFFER_BYTES if largest <= SMALL_VALUE_BYTES else LARGE_REFILL_BYTES
         window = min(WINDOW_REQUESTS_MAX, max(1, READ_WINDOW_BYTES // max(largest, 1)))
-        in_a_row = 0 < largest <= SMALL_VALUE_BYTES and min(lengths) == largest and len({len(target) for target in targets}) == 1
+        in_a_row = largest <= SMALL_VALUE_BYTES and min(lengths, default=0) > 0 and len({len(target) for target in targets}) == 1
         outcomes: list[Outcome] = []
         sent = 0
         while len(outcomes) < len(keys):
@@ -118,7 +118,7 @@ class Connection:
             done = len(outcomes)
             if in_a_row and self._start == self._end:
                 last = sent if sent == len(keys) else max(done + 1, sent - window // 2)
-                outcomes.extend(self._receive_run(targets[done:last], largest))
+                outcomes.extend(self._receive_run(targets[done:last], lengths[done:last]))
             else:
                 outcomes.append(self._receive_bulk(targets[done], lengths[done]))
         return outcomes
@@ -197,15 +197,15 @@ class Connection:
             return Outcome.UNUSABLE
         raise ProtocolSurprise(f"GET answered {line[:80]!r}")
 
-    def _receive_run(self, targets: Sequence[Sequence[memoryview]], length: int) -> list[Outcome]:
+    def _receive_run(self, targets: Sequence[Sequence[memoryview]], lengths: Sequence[int]) -> list[Outcome]:
         """Outcomes of the first of the replies that come next, as many as are as they must be; at least one."""
-        run = ValueRun(targets, length)
+        run = ValueRun(targets)
         while run.missing:
             self._check_deadline()
             if not run.note(self._receive(lambda: self._socket.recvmsg_into(run.room())[0])):
                 self._take_back(run.given_back())
-                found = [Outcome.DONE] * (run.differs_at or 0)
-                return [*found, self._receive_bulk(targets[len(found)], length)]
+                whole = run.differs_at or 0
+                return [*[Outcome.DONE] * whole, self._receive_bulk(targets[whole], lengths[whole])]
         return [Outcome.DONE] * len(targets)
 
     def _take_back(self, data: bytes) -> None:

@@ -1,8 +1,10 @@
 """Values in Redis: how one sample's value lies there, and how whole samples are read and stored."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice, pairwise
 
 import numpy as np
 from torch import Tensor
@@ -19,44 +21,59 @@ WRITE_SECONDS_MAX = 5.0
 
 
 class ValueLayout:
-    """How values of one codec are cut into chunks. A chunk in Redis is HEADER followed by a piece of the payload.
+    """How values of one codec lie in Redis. A chunk is HEADER followed by a piece of the payload.
 
-    tags: by which own values are known. names: of the samples, by their place in the split; None: the place itself.
+    A value holds its sample's own tokens. In a batch it lies at the start of a row of `payload_bytes`, with zeros behind it.
+
+    tags: by which own values are known. names, own_tokens: of the samples, by their place in the split; None: the place itself,
+    and all tokens that the codec's shape has.
     """
 
-    def __init__(self, codec: Codec, tags: Tags, names: Sequence[int] | np.ndarray | None = None) -> None:
-        self._tags, self._names = tags, names
-        self._dtype = codec.stored_dtype
-        self._shape = codec.value_shape
+    def __init__(
+        self,
+        codec: Codec,
+        tags: Tags,
+        names: Sequence[int] | np.ndarray | None = None,
+        own_tokens: np.ndarray | None = None,
+    ) -> None:
+        self._tags, self._names, self._own_tokens = tags, names, own_tokens
+        self._dtype, self._shape, self._token_bytes = codec.stored_dtype, codec.value_shape, codec.token_bytes
         self.payload_bytes = codec.payload_bytes
-        self._bounds: list[tuple[int, int]] = []
-        start = 0
-        for size in chunk_sizes(codec.payload_bytes):
-            self._bounds.append((start, start + size))
-            start += size
+        self._cuts: dict[int, list[tuple[int, int]]] = {}
 
     @property
-    def num_chunks(self) -> int:
-        """Redis keys of one sample's value."""
-        return len(self._bounds)
-
-    @property
-    def value_bytes(self) -> int:
-        """Bytes of one sample in Redis, headers included."""
-        return self.payload_bytes + self.num_chunks * HEADER.size
+    def mean_value_bytes(self) -> int:
+        """Bytes of a sample in Redis, headers included, in the mean of all samples; rounded up."""
+        lengths = [self._shape[0]] if self._own_tokens is None else self._own_tokens
+        counts = Counter(int(length) for length in lengths)
+        return -(-sum(self._bytes(length) * count for length, count in counts.items()) // len(lengths))
 
     def name(self, sample: int) -> int:
         """What a sample of the split is called in the cache."""
         return sample if self._names is None else int(self._names[sample])
 
+    def tokens(self, sample: int) -> int:
+        """How many tokens of a sample its value holds."""
+        return self._shape[0] if self._own_tokens is None else int(self._own_tokens[sample])
+
+    def value_bytes(self, sample: int) -> int:
+        """Bytes of a sample in Redis, headers included."""
+        return self._bytes(self.tokens(sample))
+
     def keys(self, identity: CacheIdentity, sample: int, variant: int) -> list[bytes]:
         """The keys of one sample's chunks, in order. sample: its place in the split."""
-        return [identity.key(self.name(sample), variant, chunk) for chunk in range(self.num_chunks)]
+        name = self.name(sample)
+        return [identity.key(name, variant, chunk) for chunk in range(len(self._bounds(self.tokens(sample))))]
 
-    def pieces(self, payload: memoryview) -> list[memoryview]:
-        """The chunks of one sample's payload, as views."""
+    def pieces(self, payload: memoryview, sample: int) -> list[memoryview]:
+        """The chunks of a sample's value in its row of `payload_bytes`, as views."""
         assert len(payload) == self.payload_bytes, f"payload of {len(payload)} bytes, layout of {self.payload_bytes}"
-        return [payload[start:end] for start, end in self._bounds]
+        return [payload[start:end] for start, end in self._bounds(self.tokens(sample))]
+
+    def clear_padding(self, payload: memoryview, sample: int) -> None:
+        """Zeros behind a sample's value in its row."""
+        if (tokens := self.tokens(sample)) < self._shape[0]:
+            np.frombuffer(payload, np.uint8)[tokens * self._token_bytes :] = 0
 
     def header(self, piece: memoryview, key: bytes) -> bytes:
         """The header of one chunk, HEADER.size bytes: type, shape, length and the tag over key and payload."""
@@ -65,6 +82,15 @@ class ValueLayout:
     def fault(self, header: Sequence[int] | bytes | memoryview, piece: memoryview, key: bytes) -> str | None:
         """Why the chunk that was found under `key` cannot be used, or None."""
         return header_fault(bytes(header), self._dtype, self._shape, piece, key, self._tags)
+
+    def _bounds(self, tokens: int) -> list[tuple[int, int]]:
+        """Where the chunks of so many tokens begin and end."""
+        if tokens not in self._cuts:
+            self._cuts[tokens] = list(pairwise([0, *accumulate(chunk_sizes(tokens * self._token_bytes))]))
+        return self._cuts[tokens]
+
+    def _bytes(self, tokens: int) -> int:
+        return tokens * self._token_bytes + len(self._bounds(tokens)) * HEADER.size
 
 
 @dataclass(frozen=True)
@@ -86,21 +112,24 @@ def read_values(
     payloads: memoryview,
     rows: Sequence[int] | None = None,
 ) -> ReadResult:
-    """Fetch sample i's payload into row rows[i] (or i) of `payloads`, rows of payload_bytes. Rows of misses are undefined.
+    """Fetch sample i's value into row rows[i] (or i) of `payloads`, rows of payload_bytes. Rows of misses are undefined.
 
     Blocks at most READ_SECONDS_MAX plus one silence of a shard (0.5 s), plus the checksums of what came.
     """
     started = time.monotonic()
     keys: list[bytes] = []
-    targets: list[list[memoryview]] = []
-    headers = memoryview(bytearray(len(samples) * layout.num_chunks * HEADER.size))
+    pieces: list[memoryview] = []
+    chunks: list[range] = []
     for index, (sample, variant) in enumerate(zip(samples, variants, strict=True)):
-        keys.extend(layout.keys(identity, sample, variant))
         start = (index if rows is None else rows[index]) * layout.payload_bytes
         payload = payloads[start : start + layout.payload_bytes]
-        for piece in layout.pieces(payload):
-            place = len(targets) * HEADER.size
-            targets.append([headers[place : place + HEADER.size], piece])
+        first = len(keys)
+        keys.extend(layout.keys(identity, sample, variant))
+        pieces.extend(layout.pieces(payload, sample))
+        chunks.append(range(first, len(keys)))
+        layout.clear_padding(payload, sample)
+    headers = memoryview(bytearray(len(keys) * HEADER.size))
+    targets = [[headers[place * HEADER.size : (place + 1) * HEADER.size], piece] for place, piece in enumerate(pieces)]
 
     faults: list[str | None] = [None] * len(keys)
 
@@ -109,11 +138,10 @@ def read_values(
 
     outcomes = lane.fetch(keys, targets, started + READ_SECONDS_MAX, check)
     hits, corrupt = [], 0
-    for index in range(len(samples)):
-        chunks = range(index * layout.num_chunks, (index + 1) * layout.num_chunks)
-        unusable = any(outcomes[chunk] is Outcome.UNUSABLE or faults[chunk] is not None for chunk in chunks)
+    for of_sample in chunks:
+        unusable = any(outcomes[chunk] is Outcome.UNUSABLE or faults[chunk] is not None for chunk in of_sample)
         corrupt += unusable
-        hits.append(not unusable and all(outcomes[chunk] is Outcome.DONE for chunk in chunks))
+        hits.append(not unusable and all(outcomes[chunk] is Outcome.DONE for chunk in of_sample))
     bytes_read = sum(len(targets[i][1]) + HEADER.size for i, outcome in enumerate(outcomes) if outcome is Outcome.DONE)
     return ReadResult(hits, corrupt, bytes_read, time.monotonic() - started)
 
@@ -121,18 +149,23 @@ def read_values(
 def store_values(
     lane: Lane, layout: ValueLayout, identity: CacheIdentity, samples: Sequence[int], variants: Sequence[int], payloads: Tensor
 ) -> tuple[list[Outcome | None], float]:
-    """Store host payloads (n, payload_bytes) uint8. Returns what became of each sample (None: not all of it went) and seconds."""
+    """Store the samples' own tokens of host payloads (n, payload_bytes) uint8.
+
+    Returns what became of each sample (None: not all of it went) and seconds.
+    """
     started = time.monotonic()
     memory = memoryview(payloads.contiguous().view(-1).numpy())
     items: list[tuple[bytes, Sequence[Buffer]]] = []
+    counts: list[int] = []
     for index, (sample, variant) in enumerate(zip(samples, variants, strict=True)):
-        pieces = layout.pieces(memory[index * layout.payload_bytes : (index + 1) * layout.payload_bytes])
+        pieces = layout.pieces(memory[index * layout.payload_bytes : (index + 1) * layout.payload_bytes], sample)
         keys = layout.keys(identity, sample, variant)
         items.extend((key, (layout.header(piece, key), piece)) for key, piece in zip(keys, pieces, strict=True))
-    chunks = lane.store(items, started + WRITE_SECONDS_MAX)
+        counts.append(len(keys))
+    chunks = iter(lane.store(items, started + WRITE_SECONDS_MAX))
     outcomes: list[Outcome | None] = []
-    for start in range(0, len(chunks), layout.num_chunks):
-        of_sample = chunks[start : start + layout.num_chunks]
+    for count in counts:
+        of_sample = list(islice(chunks, count))
         whole = all(outcome is Outcome.DONE for outcome in of_sample)
         outcomes.append(Outcome.DONE if whole else Outcome.REFUSED if Outcome.REFUSED in of_sample else None)
     return outcomes, time.monotonic() - started

@@ -147,7 +147,11 @@ class Writer:
             fills=done,
             refused_fills=refused,
             dropped_fills=len(outcomes) - done - refused,
-            bytes_written=done * self._layout.value_bytes,
+            bytes_written=sum(
+                self._layout.value_bytes(sample)
+                for sample, outcome in zip(fill.samples, outcomes, strict=True)
+                if outcome is Outcome.DONE
+            ),
             write_seconds=seconds,
         )
         self._meter.time("fill", seconds, done)

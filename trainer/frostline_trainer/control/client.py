@@ -16,8 +16,8 @@ from frostline_contract.statistics import IntervalStatistics, StepRecord
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.channel import error_text
 from frostline_rpc.convert import to_message
+from frostline_trainer.control.connection import CALL_SECONDS, FINAL_ERRORS, ControllerConnection, Refused
 from frostline_trainer.control.heartbeats import Heartbeats
-from frostline_trainer.control.line import CALL_SECONDS, FINAL_ERRORS, ControllerLine, Refused
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.process.plug import Plug
 
@@ -31,7 +31,7 @@ OUTCOME_SECONDS = 60.0
 class ControlClient:
     """Calls that survive a controller's restart.
 
-    controller, token: themselves, or paths of files that hold them (ControllerLine). mailbox: where watched messages go.
+    controller, token: themselves, or paths of files that hold them (ControllerConnection). mailbox: where watched messages go.
     snapshot: called by the heartbeat thread for a HeartbeatRequest.
     acknowledge(lineage, step, interval): what is durable now; None says nothing. plug: what may stand between; None: nothing.
     on_fence(generation), on_stack(reason), on_lost(): what cannot wait for the training thread; called in threads of this client.
@@ -40,13 +40,13 @@ class ControlClient:
     def __init__(self, controller: str, token: str, registration: control_pb2.RegisterRequest, mailbox: Mailbox,
                  snapshot: Callable[[], control_pb2.HeartbeatRequest],
                  acknowledge: Callable[[int, int | None, int | None], None], plug: Plug | None = None) -> None:  # fmt: skip
-        self._line, self._registration = ControllerLine(controller, token, plug or Plug()), registration
+        self._connection, self._registration = ControllerConnection(controller, token, plug or Plug()), registration
         self._mailbox, self._snapshot, self._acknowledge = mailbox, snapshot, acknowledge
         self.on_fence: Callable[[GenerationId], None] = lambda generation: None
         self.on_stack: Callable[[str], None] = lambda reason: None
         self.on_lost: Callable[[], None] = lambda: None
         self._lock, self._wake = threading.Lock(), threading.Event()
-        self._stopping = self._line.stopping
+        self._stopping = self._connection.stopping
         self._generation = GenerationId(incarnation=0, counter=0)
         self._outgoing: Callable[[], tuple[list[StepRecord], list[IntervalStatistics]]] = lambda: ([], [])
         self._events: list[control_pb2.RunEvent] = []
@@ -62,7 +62,7 @@ class ControlClient:
         deadline = time.monotonic() + patience_seconds
         while True:
             try:
-                self.response = self._line.once("Register", self._registration)
+                self.response = self._connection.once("Register", self._registration)
                 if self._recovery is not None:
                     self._recovery_due.set()
                 self.heartbeat_seconds = self.response.heartbeat_seconds or self.heartbeat_seconds
@@ -72,7 +72,7 @@ class ControlClient:
                     raise Refused(error.details()) from error
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"no controller answered within {patience_seconds:.0f} s: {error}") from error
-                self._line.reset()
+                self._connection.reset()
                 self._stopping.wait(0.2)
 
     def start(self, outgoing: Callable[[], tuple[list[StepRecord], list[IntervalStatistics]]]) -> None:
@@ -84,7 +84,7 @@ class ControlClient:
 
     def stop(self) -> None:
         """End all threads and calls under way; a call that waits for the controller raises."""
-        self._line.stop()
+        self._connection.stop()
         self._wake.set()
         self._recovery_due.set()
 
@@ -108,16 +108,16 @@ class ControlClient:
 
     def describe_job(self, patience_seconds: float = 20.0) -> str:
         """The run's job as the controller has it now, as YAML."""
-        return str(self._line.call("DescribeJob", control_pb2.DescribeJobRequest(), patience_seconds).job)
+        return str(self._connection.call("DescribeJob", control_pb2.DescribeJobRequest(), patience_seconds).job)
 
     def _ready(self, generation: GenerationId, ready: bool, seconds: float = 0.0, reason: str = "", entered: bool = False,
                step: int = 0) -> None:  # fmt: skip
-        """Report what has become of a plan here. seconds: of forming or entering. Raises what ControllerLine.call raises."""
+        """Report what has become of a plan here. seconds: to form or enter. Raises what ControllerConnection.call raises."""
         request = control_pb2.ReadyRequest(
             worker_id=self._registration.worker_id, generation=to_message(generation, plan_pb2.GenerationId),
             ready=ready, seconds=seconds, reason=reason, entered=entered, step=step,
         )  # fmt: skip
-        self._line.call("Ready", request)
+        self._connection.call("Ready", request)
 
     def ready_in_background(self, generation: GenerationId, seconds: float) -> None:
         """A plan is prepared; nobody waits for the answer."""
@@ -164,18 +164,18 @@ class ControlClient:
             request = self._recovery
             if request is not None and not self._stopping.is_set():
                 try:
-                    self._line.once("ReportRecovery", request)
+                    self._connection.once("ReportRecovery", request)
                 except (grpc.RpcError, OSError):
                     self._recovery_due.set()
                     raise
 
     def leave(self, reason: str, ended: bool, error: str = "", user_mistake: bool = False,
               patience_seconds: float = 10.0) -> None:  # fmt: skip
-        """Report a wish to leave, or this worker's end. error: its traceback. Raises what ControllerLine.call raises."""
+        """Report a wish to leave, or this worker's end. error: its traceback. Raises what ControllerConnection.call raises."""
         request = control_pb2.LeaveRequest(
             worker_id=self._registration.worker_id, reason=reason, ended=ended, error=error, user_mistake=user_mistake
         )
-        self._line.call("Leave", request, patience_seconds)
+        self._connection.call("Leave", request, patience_seconds)
 
     def outcome(self, outcome: control_pb2.RunOutcome) -> None:
         """Hand in the run's outcome with whatever is still unacknowledged, until it is stored.
@@ -203,7 +203,7 @@ class ControlClient:
         request = self._records_request(records[:RECORDS_A_REPORT], generation)
         if last := len(records) <= RECORDS_A_REPORT:
             request.outcome.CopyFrom(outcome)
-        response = self._line.call("ReportRecords", request, OUTCOME_SECONDS)
+        response = self._connection.call("ReportRecords", request, OUTCOME_SECONDS)
         self._acknowledge(response.durable_lineage, response.durable_step, None)
         return last
 
@@ -262,17 +262,17 @@ class ControlClient:
             return
         log.info("controller not reached (%s); trying again", error_text(error))
         self._stopping.wait(0.3)
-        self._line.reset()
+        self._connection.reset()
         self._register_again()
 
     def _watch(self) -> None:
-        for message in self._line.watch(self._registration.worker_id):
+        for message in self._connection.watch(self._registration.worker_id):
             self._mailbox.take(message, self.on_fence, self.on_stack)
         self._stopping.wait(0.2)
 
     def _beat(self) -> None:
         heartbeats = Heartbeats(self._snapshot, self._stopping, lambda: self.heartbeat_seconds, CALL_SECONDS)
-        for response in self._line.heartbeats(iter(heartbeats)):
+        for response in self._connection.heartbeats(iter(heartbeats)):
             heartbeats.note_answer()
             answer = response.heartbeat
             if not answer.known:
@@ -289,7 +289,7 @@ class ControlClient:
                 self._send_statistics(statistics, CALL_SECONDS, self._generation)
             if records or self._events:
                 request = self._records_request(records[:RECORDS_A_REPORT], self._generation)
-                response = self._line.once("ReportRecords", request, timeout=20.0)
+                response = self._connection.once("ReportRecords", request, timeout=20.0)
                 with self._lock:
                     del self._events[: len(request.events)]
                 self._acknowledge(response.durable_lineage, response.durable_step, None)
@@ -304,7 +304,7 @@ class ControlClient:
                 generation=to_message(generation, plan_pb2.GenerationId),
                 statistics=[to_message(item, plan_pb2.IntervalStatistics) for item in some],
             )
-            self._line.call("ReportStatistics", request, patience_seconds)
+            self._connection.call("ReportStatistics", request, patience_seconds)
             self._acknowledge(some[-1].lineage, None, some[-1].number)
 
     def _records_request(self, records: list[StepRecord], generation: GenerationId) -> control_pb2.ReportRecordsRequest:

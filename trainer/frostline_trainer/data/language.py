@@ -32,6 +32,7 @@ class BlockSplit:
         self._stream, self._numbers, self._length, self._pad_id = stream, numbers, sequence_length, pad_id
         self.digest = digest_of("blocks", name, digest, sequence_length, pad_id, numbers.tobytes())
         self.sample_names = SampleNames(digest_of("blocks", digest, sequence_length, pad_id), numbers)
+        self.own_tokens = np.minimum(sequence_length, len(stream) - np.asarray(numbers) * sequence_length)
 
     def __len__(self) -> int:
         return len(self._numbers)

@@ -33,7 +33,8 @@ class Split(Protocol):
 
     name: "train", "guard" or "test". digest: hex SHA-256 of all that decides what sample i looks like, so that a cache
     key may name (digest, name, i). A split of text may say `padding_comes_last = True`: no valid token of a row comes after
-    padding. One whose samples look the same whichever others are in the split says their `sample_names`.
+    padding; and `own_tokens`, how many valid tokens each sample has before its padding, the same in every variant. One whose
+    samples look the same whichever others are in the split says their `sample_names`.
     """
 
     name: str

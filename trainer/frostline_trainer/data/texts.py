@@ -69,6 +69,7 @@ class TextSplit:
         self._regression = labels.dtype.kind == "f"
         self.digest = digest_of("texts", name, digest, numbers.tobytes(), self._labels.tobytes())
         self.sample_names = SampleNames(digest_of("texts", digest), numbers)
+        self.own_tokens = np.array([len(encoded.ids[number]) for number in numbers], dtype=np.int32)
 
     def __len__(self) -> int:
         return len(self._numbers)

@@ -62,7 +62,8 @@ class Family(Protocol):
     """One kind of transformer. A new one is one file and one line: in the registry, or an entry point of frostline.families.
 
     causal (False where it is not said): all units between embedding and head read a sequence's tokens in order, sharing nothing
-    along them but keys and values, and take cells (`Unit`).
+    along them but keys and values, and take cells (`Unit`). padding_blind (False where it is not said): no token's output depends
+    on a padding token behind the text, nor do the logits of a task that has one for a whole text.
     """
 
     name: str

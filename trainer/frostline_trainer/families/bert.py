@@ -63,6 +63,7 @@ class Bert(HuggingFaceFamily):
 
     name = "bert"
     config_class = BertConfig
+    padding_blind = True
     model_classes = {  # noqa: RUF012
         "text_classification": BertForSequenceClassification,
         "question_answering": BertForQuestionAnswering,

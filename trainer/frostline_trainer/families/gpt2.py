@@ -59,6 +59,7 @@ class GPT2(HuggingFaceFamily):
 
     name = "gpt2"
     causal = True
+    padding_blind = True
     config_class = GPT2Config
     model_classes = {"language_modeling": GPT2LMHeadModel}  # noqa: RUF012
 

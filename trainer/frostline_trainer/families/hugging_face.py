@@ -24,6 +24,7 @@ class HuggingFaceFamily:
     config_class: type[PretrainedConfig]
     model_classes: dict[str, type[PreTrainedModel]]
     causal: bool = False
+    padding_blind: bool = False
     fresh: tuple[str, ...] = ()
     """Prefixes of parameter names that a checkpoint may lack: heads of other tasks."""
 

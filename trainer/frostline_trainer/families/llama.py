@@ -67,6 +67,7 @@ class Llama(HuggingFaceFamily):
 
     name = "llama"
     causal = True
+    padding_blind = True
     config_class = LlamaConfig
     model_classes = {"language_modeling": LlamaForCausalLM}  # noqa: RUF012
 

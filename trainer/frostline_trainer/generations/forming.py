@@ -9,7 +9,7 @@ from datetime import timedelta
 from frostline_contract.job import Job, job_revision, parse_job, read_yaml
 from frostline_contract.plan import CONTINUE, GenerationId, Plan
 from frostline_trainer.control.client import ControlClient
-from frostline_trainer.control.line import Refused
+from frostline_trainer.control.connection import Refused
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.generations.groups import Formation, Groups
 from frostline_trainer.generations.plan_table import FORMED, PlanState

@@ -23,9 +23,7 @@ from frostline_contract.shape import ParallelShape
 from frostline_trainer.memory import free_bytes
 from frostline_trainer.step.exchange import Levels, replicas_a_machine
 from frostline_trainer.transport import nccl
-from frostline_trainer.transport.collectives import DEFAULT_TIMEOUT, Group, connect_store, open_store
-from frostline_trainer.transport.machines import machines_of
-from frostline_trainer.transport.store_ping import answers
+from frostline_trainer.transport.collectives import DEFAULT_TIMEOUT, Group, connect_store, machines_of, open_store, store_answers
 from frostline_trainer.transport.transport import GlooTransport, Transport
 
 ATTEMPT = timedelta(seconds=2)
@@ -205,7 +203,7 @@ class Formation:
             self._check()
             try:
                 # A store that is not there blocks its client for seconds, and one that is silent for ever.
-                if not answers(plan.store_host, plan.store_port, ATTEMPT.total_seconds()):
+                if not store_answers(plan.store_host, plan.store_port, ATTEMPT.total_seconds()):
                     raise ConnectionError("it does not answer")
                 store = connect_store(plan.store_host, plan.store_port, ATTEMPT)
             except (OSError, RuntimeError) as error:

@@ -8,8 +8,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from frostline_trainer.transport.collectives import open_store
-from frostline_trainer.transport.store_ping import answers
+from frostline_trainer.transport.collectives import open_store, store_answers
 
 log = logging.getLogger(__name__)
 ASK_EVERY_SECONDS = 5.0
@@ -47,7 +46,7 @@ class OwnStore:
                 del untold[0]
 
     def _answers(self) -> bool:
-        return any(answers(self._host, self.port) for _ in range(TRIES))
+        return any(store_answers(self._host, self.port) for _ in range(TRIES))
 
     def _replace(self) -> list[tuple[int, int]]:
         """(old port, new port) in a list that is empty where no other store can be opened now."""

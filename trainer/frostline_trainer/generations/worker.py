@@ -99,7 +99,7 @@ class Worker:
             registration,
             self.mailbox,
             self._heartbeat,
-            self._acknowledge,
+            self.state.forget,
             self.plug,
         )
         client.on_fence = self._interrupt
@@ -262,9 +262,6 @@ class Worker:
     def _outgoing(self):
         entered = self.entered
         return self.state.outgoing() if entered is not None and entered.is_sender else ([], [])
-
-    def _acknowledge(self, lineage: int, step: int | None, interval: int | None) -> None:
-        self.state.forget(lineage, step, interval)
 
     def _memory_use(self, entered: Entered) -> MemoryUse:
         generation = entered.generation

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.revision import prefix_revision
 from frostline_trainer.data.augment import augmentation_of, cache_refusal
 from frostline_trainer.data.split import names_of
+from frostline_trainer.prefix.own_tokens import own_tokens
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
@@ -25,7 +27,8 @@ from frostline_trainer.step.side_copies import streams_of
 
 log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 1.0
-"""How long a generation's entry waits for the digest of its frozen prefix: some gigabytes of weights."""
+"""How long a generation's entry waits for the digest of its frozen prefix, some gigabytes of weights, and for a new cache to know
+its shards: what others have filled is then read from the first step on."""
 
 
 @dataclass
@@ -56,6 +59,10 @@ class CacheUse:
         self._lock = threading.Lock()
         self._asked: _Asked | None = None
         codec = make_codec(context.job.cache.codec, context.hidden_shape, context.dtype)
+        self._own_tokens = own_tokens(context)
+        if self._own_tokens is not None:
+            share = self._own_tokens.mean() / context.hidden_shape[0]
+            log.info("cached values hold their samples' own tokens: %.0f %% of the padded ones in the mean", 100 * share)
         self.round_trip = None if codec.name == "none" else codec.round_trip
 
     @property
@@ -91,6 +98,7 @@ class CacheUse:
                 device_clock=lambda: self._context.device_clock,
                 keep_previous=self._shared,
                 names=names_of(self._context.data.train).numbers,
+                own_tokens=self._own_tokens,
             )
             self.cache.before_fill = self._context.plug.rows_to_store
         previous = self._previous_boundary(state, boundary)
@@ -107,7 +115,9 @@ class CacheUse:
             self._asked = asked
         finder = threading.Thread(target=self._find, args=(asked,), name="prefix-digest", daemon=True)
         finder.start()
+        deadline = time.monotonic() + PATIENCE_SECONDS
         finder.join(PATIENCE_SECONDS)
+        asked.cache.await_shards(max(0.0, deadline - time.monotonic()))
         with self._lock:
             if not asked.known:
                 log.info("the frozen prefix's digest takes more than %g s; it is computed until then", PATIENCE_SECONDS)
@@ -166,6 +176,7 @@ class CacheUse:
         points = [(point, codec) for point in chain if point <= boundary] if codec != "none" else []
         states, names = [unit.state_dict() for unit in context.cut.units[:boundary]], names_of(context.data.train)
         preprocessing = preprocessing_of(context.job, context.precision.name)
+        preprocessing += "" if self._own_tokens is None else "|own tokens"
 
         def find() -> CacheIdentity:
             revision = prefix_revision(states, (tile, *context.hidden_shape), points, preprocessing, context.prefix_digest)

@@ -2,7 +2,7 @@
 
 Computation runs in tiles of the micro-batch's shape, whatever samples they gather, or one sample at a time where the machine's
 kernels need that (`tile_check`), so that a boundary activation has the same bits whether it is fresh, cached, missed or advanced,
-and whoever its neighbours are.
+and whoever its neighbours are. Where padding counts nothing (`own_tokens`), its rows are zero.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from frostline_trainer.data.split import inputs_of
 from frostline_trainer.replication.wrong_bits import CacheDiffers
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.stage import Stage
-from frostline_trainer.step.transfer import gather, host_memory_for, scatter
+from frostline_trainer.step.transfer import gather, host_memory_for, scatter, to_device
 
 
 class PrefixReader:
@@ -118,7 +118,16 @@ class PrefixReader:
                 len(indices), *self._context.hidden_shape, dtype=self._context.dtype, device=self._context.device
             )
             hidden[: len(tile)] = gather(out, tile)
-        return self._stage.run_frozen(hidden, inputs, first, self._freeze_point, round_last=False)[: len(tile)]
+        rows = self._stage.run_frozen(hidden, inputs, first, self._freeze_point, round_last=False)[: len(tile)]
+        return self._without_padding(rows, [samples[place] for place in tile])
+
+    def _without_padding(self, rows: torch.Tensor, samples: Sequence[int]) -> torch.Tensor:
+        """Zeros where a sample has no tokens of its own: what a hit gives there."""
+        if self._cache.own_tokens is None:
+            return rows
+        lengths = to_device(torch.as_tensor(self._cache.own_tokens[list(samples)]), rows.device)
+        padding = torch.arange(rows.shape[1], device=rows.device) >= lengths[:, None]
+        return rows.masked_fill(padding[:, :, None], 0)
 
     def _rounded(self, rows: torch.Tensor) -> torch.Tensor:
         settings = self._stage.settings

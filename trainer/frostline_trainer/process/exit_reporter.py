@@ -1,7 +1,7 @@
-"""Tells the controller of a worker's end in its place: a process that was killed cannot.
+"""Reports a worker's end to the controller in its place: a process that was killed cannot.
 
-The teller is a fork of the preload process, whose children the workers are: it sees an end before anybody else, and also that
-of a worker whose agent or pod was killed. It reads JSON lines from a pipe and keeps a connection to the controller open, so
+The exit reporter is a fork of the preload process, whose children the workers are: it sees an end before anybody else, and also
+that of a worker whose agent or pod was killed. It reads JSON lines from a pipe and keeps a connection to the controller open, so
 that an end is known there a few milliseconds later. It ends with the pipe.
 """
 
@@ -16,9 +16,8 @@ import grpc
 
 from frostline_contract.exit_codes import DEVICE
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
-from frostline_rpc.channel import open_channel
+from frostline_rpc.channel import SharedChannel, open_channel
 from frostline_rpc.current_text import current_text
-from frostline_rpc.shared_channel import SharedChannel
 from frostline_trainer.process.gpus import VISIBLE
 from frostline_trainer.process.identity import worker_id_of
 from frostline_trainer.process.plug import PLUG, plug_of
@@ -42,18 +41,18 @@ def line_of(env: Mapping[str, str], code: int | None) -> bytes:
 
 
 def serve(pipe: int) -> int:
-    """The teller's life."""
-    teller = Teller()
+    """Report the ends that the pipe tells of, each in a thread of its own, until it is closed. Returns the exit status."""
+    reporter = ExitReporter()
     with os.fdopen(pipe, "rb") as lines:
         for line in lines:
             said = json.loads(line)
-            body = teller.connect if said["code"] is None else teller.tell
+            body = reporter.connect if said["code"] is None else reporter.report
             threading.Thread(target=body, args=(said["env"], said["code"]), daemon=True).start()
     return 0
 
 
-class Teller:
-    """Open channels by (controller's address, token). Each end is told in a thread of its own."""
+class ExitReporter:
+    """Reports ends over channels that stay open, by (controller's address, token). Callable from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,8 +68,8 @@ class Teller:
             return False
         return True
 
-    def tell(self, env: Mapping[str, str], code: int, patience_seconds: float = PATIENCE_SECONDS) -> bool:
-        """Say that a worker has ended with `code` (negative: a signal's number). False where nobody would hear it.
+    def report(self, env: Mapping[str, str], code: int, patience_seconds: float = PATIENCE_SECONDS) -> bool:
+        """Report that a worker has ended with `code` (negative: a signal's number). False where nobody would hear it.
 
         It is given up where the run is over: the file with the controller's address is gone then.
         """

@@ -46,7 +46,7 @@ def warm_up() -> None:
         torch.set_num_threads(1)
         importlib.import_module("frostline_trainer.process.warming").import_for(os.environ.get("FROSTLINE_RUN_DIR", ""))
     importlib.import_module(module)
-    departure()
+    exit_reporter()
     check_untouched()
     gc.freeze()  # the shared pages stay shared, and a collection in a worker stays cheap
     gc.enable()
@@ -77,12 +77,12 @@ class _Child:
 
 @dataclass
 class Preload:
-    """Serves one socket until SIGTERM. teller: process that tells of workers' ends; 0 before the first worker."""
+    """Serves one socket until SIGTERM. reporter: process that reports workers' ends; 0 before the first worker."""
 
     path: Path
     children: dict[int, _Child] = field(default_factory=dict)
-    teller: int = 0
-    teller_pipe: int = -1
+    reporter: int = 0
+    reporter_pipe: int = -1
 
     def serve(self) -> None:
         """Listen on the socket, fork a worker for each connection, and report exit statuses, until SIGTERM."""
@@ -111,7 +111,7 @@ class Preload:
                 else:
                     self._read(key.data)
             self._reap()
-        for process_id in (*self.children, *([self.teller] if self.teller else [])):
+        for process_id in (*self.children, *([self.reporter] if self.reporter else [])):
             os.kill(process_id, signal.SIGKILL)
         self.path.unlink(missing_ok=True)
 
@@ -166,8 +166,8 @@ class Preload:
                 key.fileobj.close()  # type: ignore[union-attr]
             self._selector.close()
             self._wake_end.close()
-            if self.teller_pipe >= 0:
-                os.close(self.teller_pipe)
+            if self.reporter_pipe >= 0:
+                os.close(self.reporter_pipe)
             if sys.platform.startswith("linux"):
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if log is not None:
@@ -187,9 +187,9 @@ class Preload:
 
     def _reap(self) -> None:
         """Tell of every worker that has ended."""
-        if self.teller and os.waitpid(self.teller, os.WNOHANG)[0]:
-            os.close(self.teller_pipe)
-            self.teller, self.teller_pipe = 0, -1
+        if self.reporter and os.waitpid(self.reporter, os.WNOHANG)[0]:
+            os.close(self.reporter_pipe)
+            self.reporter, self.reporter_pipe = 0, -1
         for process_id in list(self.children):
             found, status = os.waitpid(process_id, os.WNOHANG)
             if found:
@@ -200,24 +200,24 @@ class Preload:
                 self._close(child)
 
     def _tell(self, child: _Child, code: int | None) -> None:
-        """Hand on to the teller that a worker has started (None), so that it may connect, or how it ended."""
-        line = departure().line_of(child.env, code)
+        """Hand on to the exit reporter that a worker has started (None), so that it may connect, or how it ended."""
+        line = exit_reporter().line_of(child.env, code)
         if not line:
             return
-        if not self.teller:
+        if not self.reporter:
             receiving, sending = os.pipe()
-            self.teller = self._fork_into(dict(os.environ), None, partial(self._become_teller, receiving, sending))
-            self.teller_pipe = sending
+            self.reporter = self._fork_into(dict(os.environ), None, partial(self._become_reporter, receiving, sending))
+            self.reporter_pipe = sending
             os.set_blocking(sending, False)
             os.close(receiving)
         try:
-            os.write(self.teller_pipe, line)
+            os.write(self.reporter_pipe, line)
         except OSError as error:  # it has died, or is stuck: the pod's status tells the same, later
             print(f"the end of {child.process_id} could not be handed on: {error}", file=sys.stderr)
 
-    def _become_teller(self, receiving: int, sending: int) -> int:
+    def _become_reporter(self, receiving: int, sending: int) -> int:
         os.close(sending)
-        return departure().serve(receiving)
+        return exit_reporter().serve(receiving)
 
     def _send(self, child: _Child, message: dict[str, int]) -> None:
         try:
@@ -231,7 +231,7 @@ class Preload:
             child.connection.close()
 
 
-def departure() -> ModuleType:
+def exit_reporter() -> ModuleType:
     """Imported with what every worker needs, so that importing this module stays cheap."""
     return importlib.import_module("frostline_trainer.process.exit_reporter")
 

@@ -15,6 +15,8 @@ from frostline_trainer.families.adapters import parameters_added
 from frostline_trainer.families.base import CutModel, Family
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import build_cut_model
+from frostline_trainer.prefix.own_tokens import own_tokens
+from frostline_trainer.prefix.padding_check import find_padding_dependence
 from frostline_trainer.prefix.prefix_probe import probe_prefix
 from frostline_trainer.prefix.tile_check import (
     find_address_dependence,
@@ -83,7 +85,7 @@ def unit_flops(family: Family, cut: CutModel, sizes: DataSizes, job: Job) -> tup
 
 def check_tiles(context: RunContext) -> None:
     """Find out what frozen units compute here, and whether a sample's bits depend on its place in a tile, and on addresses, which
-    becomes a part of the probe."""
+    becomes a part of the probe; and whether anything depends on what padding holds, which says how much of a value is cached."""
     if not may_use_cache(context.job):
         return
     context.prefix_digest = probe_prefix(context)
@@ -96,6 +98,10 @@ def check_tiles(context: RunContext) -> None:
         context.probe_digest = hashlib.sha256(f"{context.probe_digest}|{context.place_dependence}".encode()).hexdigest()
         context.probe_detail += f"; {context.place_dependence}"
         log.warning("%s; one sample at a time costs %.2f x", context.place_dependence, context.sample_tile_cost)
+    if (own := own_tokens(context)) is not None:
+        context.padding_dependence = find_padding_dependence(context, own)
+    if context.padding_dependence:
+        log.warning("%s; cached values hold the padding as well", context.padding_dependence)
 
 
 def choose_device(job: Job) -> torch.device:

@@ -21,7 +21,7 @@ from frostline_contract.statistics import WorkerProfile
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.convert import to_message, to_record
 from frostline_trainer.control.client import ControlClient
-from frostline_trainer.control.line import ControllerLine, Refused
+from frostline_trainer.control.connection import ControllerConnection, Refused
 from frostline_trainer.control.mailbox import Mailbox
 from frostline_trainer.generations.worker import Worker
 from frostline_trainer.memory import settle_allocator
@@ -83,18 +83,18 @@ def ask_for_job(identity: Identity) -> tuple[Job, list[WorkerProfile]]:
     Where the job leaves numerics to the run, this worker measures what they are settled by, and waits until they are.
     Raises Refused, or TimeoutError where no controller answers.
     """
-    line = ControllerLine(identity.controller, identity.token, plug_of(os.environ))
+    connection = ControllerConnection(identity.controller, identity.token, plug_of(os.environ))
     try:
-        answer = line.call("DescribeJob", control_pb2.DescribeJobRequest(), JOB_PATIENCE_SECONDS)
+        answer = connection.call("DescribeJob", control_pb2.DescribeJobRequest(), JOB_PATIENCE_SECONDS)
         job = _job_of(answer)
         if job.training.automatic:
             measured = to_message(measure_sizes(job), plan_pb2.SizeProfiles)
             while job.training.automatic:  # until the run has settled, by what this worker has measured or another one
-                answer = line.call("DescribeJob", control_pb2.DescribeJobRequest(measured=measured), JOB_PATIENCE_SECONDS)
+                answer = connection.call("DescribeJob", control_pb2.DescribeJobRequest(measured=measured), JOB_PATIENCE_SECONDS)
                 job = _job_of(answer)
                 time.sleep(SETTLING_SECONDS if job.training.automatic else 0.0)
     finally:
-        line.stop()
+        connection.stop()
     return job, [to_record(profile, WorkerProfile) for profile in answer.profiles]
 
 

@@ -84,14 +84,16 @@ class Builder:
         first_learning = sum(bound <= self._freeze_point for bound in bounds[1:])
         tied = tie_learns(self._context, self._freeze_point)
         slices = len(self._placement.slices) or 1
-        step = StepShape(shape.pp_degree, shape.virtual_stages, num_microbatches, first_learning, tied, slices=slices)
+        step = StepShape(
+            shape.pp_degree, shape.virtual_stages, num_microbatches, first_learning, tied, slices=slices, folded=shape.folded
+        )
         return checked_programs(schedule_named(self._placement.schedule), step, leaf_sizes)
 
     def evaluation(self) -> list[Program]:
         """The programs of one tile's forward, by pipeline rank."""
         shape = self._placement.shape
-        step = StepShape(shape.pp_degree, shape.virtual_stages, num_microbatches=1, forward_only=True)
-        return checked_programs(schedule_named("gpipe"), step, ())
+        step = StepShape(shape.pp_degree, shape.virtual_stages, num_microbatches=1, forward_only=True, folded=shape.folded)
+        return checked_programs(schedule_named(self._placement.schedule if shape.folded else "gpipe"), step, ())
 
     def upstream_learns(self, stage_number: int) -> bool:
         """Whether any unit before this stage is trainable."""

@@ -92,7 +92,7 @@ class CellPipeline(Pipeline):
         if kind in GIVES_INPUT_GRADIENT and number < self._last_stage:
             strand.take_gradient(cells, self._received(Carried.GRADIENT, instruction))
         if kind is Kind.INPUT_GRADIENT:
-            strand.backward_input(cells)
+            strand.backward_input(cells, self._buffers[number].parameters)
         if kind in GIVES_WEIGHT_GRADIENT:
             self._backward_cells(number, micro_batch, strand, kind, cells, state)
         if kind in GIVES_INPUT_GRADIENT and learns:

@@ -33,6 +33,7 @@ class RunContext:
     machine's numerics. prefix_digest: of what frozen units compute here; empty where nothing is cached.
     weights_digest: of the initial weights, as the run knows them.
     place_dependence: which unit gives a sample other bits at another place of its tile, in words; empty where none does.
+    padding_dependence: which unit gives other bits for other padding behind a text, in words; empty where none does.
     sample_tile_cost: seconds of the prefix one sample at a time over whole micro-batches; 0 where that was not measured.
     moments: optimizer state of all units held here. holdings: which of their pieces are whole, and at which state. plug: what
     may change a step's computation from outside. device_clock: of the device's work; trail: what it has come to of it.
@@ -53,6 +54,7 @@ class RunContext:
     prefix_digest: str = ""
     weights_digest: str = ""
     place_dependence: str = ""
+    padding_dependence: str = ""
     sample_tile_cost: float = 0.0
     moments: Moments = field(default_factory=dict)
     holdings: Holdings = field(default_factory=Holdings)

@@ -21,14 +21,13 @@ from frostline_trainer.replication.audits import Audit, audit_is_due, audits_of
 from frostline_trainer.replication.buddies import Keeper, wards_stay_on_device
 from frostline_trainer.step.building import Builder, stage_settings
 from frostline_trainer.step.context import RunContext
-from frostline_trainer.step.feed import BatchFeed
+from frostline_trainer.step.feed import BatchFeed, StepFeed
 from frostline_trainer.step.fence import wait_for_device
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.norms import gradient_norms, piece_squares, tell
 from frostline_trainer.step.optimizer import UnitOptimizer
 from frostline_trainer.step.reduction import Reduction
 from frostline_trainer.step.stage import Stage, StageSettings
-from frostline_trainer.step.step_feed import StepFeed
 from frostline_trainer.step.tied import stop_frozen_tie
 from frostline_trainer.step.unit_state import HOST, place_unit
 from frostline_trainer.step.weighing import Weighing

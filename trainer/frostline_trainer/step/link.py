@@ -17,8 +17,7 @@ from frostline_trainer.generations.groups import Groups
 from frostline_trainer.step.device_clock import DeviceClock
 from frostline_trainer.step.exchange import Levels
 from frostline_trainer.step.fence import POLL_SECONDS
-from frostline_trainer.transport.collectives import Group
-from frostline_trainer.transport.machines import machines_of
+from frostline_trainer.transport.collectives import Group, machines_of
 
 SMALL, LARGE = 16, 262_144
 """float32 elements of a latency and of a bandwidth probe."""
@@ -60,13 +59,25 @@ def measure_links(groups: Groups, mesh: Mesh, here: Endpoint) -> Links:
         near = machines[other] == machines[world.index]
         figures[near] |= _figures("", probe(SMALL), probe(LARGE))
     for group, near in meter.sums(mesh.line(world.index, "dp"), machines):
-        figures[near] |= _figures("reduce_", meter.sum_over(group, SMALL), meter.sum_over(group, LARGE))
+        figures[near] |= _of_a_pair(group.size, meter.sum_over(group, SMALL), meter.sum_over(group, LARGE))
     far, near_by = (UNMEASURED.model_copy(update=found) if found else None for found in (figures[False], figures[True]))
     return Links(far, near_by)
 
 
 def _figures(prefix: str, latency: float, slow: float) -> dict[str, float]:
     return {f"{prefix}latency_seconds": latency, f"{prefix}bandwidth_bytes_per_second": 4 * LARGE / max(slow - latency, 1e-6)}
+
+
+def _of_a_pair(members: int, latency: float, slow: float) -> dict[str, float]:
+    """What a sum over two members would take, as the planner asks, from one over more: these need more rounds, and each sends its
+    buffer 2 (n - 1) / n times, where two send it once.
+    """
+    rounds, sent = (members - 1).bit_length(), 2 * (members - 1) / members
+    found = _figures("reduce_", latency, slow)
+    return {
+        "reduce_latency_seconds": found["reduce_latency_seconds"] / rounds,
+        "reduce_bandwidth_bytes_per_second": found["reduce_bandwidth_bytes_per_second"] * sent,
+    }
 
 
 Probe = Callable[[int], float]

@@ -16,6 +16,7 @@ from frostline_trainer.replication.evidence import Digest, Evidence, digest_of
 from frostline_trainer.step.chunks import Inputs, Score
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.programs import Carried, Instruction, Message
+from frostline_trainer.step.split_backward import SplitBackward
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.transport.transport import Transfer, Transport
 
@@ -58,13 +59,14 @@ class _SavedForward:
     """What a stage keeps of a micro-batch from its forward to its backward.
 
     root: the loss in the last stage, else the output: where the backward begins. output: kept where a digest of it is wanted.
-    gradient: of the output, once it is received.
+    gradient: of the output, once it is received. split: where the input's gradient was computed ahead of the weights'.
     """
 
     entry: torch.Tensor | None
     root: torch.Tensor
     output: torch.Tensor | None = None
     gradient: torch.Tensor | None = None
+    split: SplitBackward | None = None
 
 
 @dataclass
@@ -147,7 +149,7 @@ class Pipeline:
         if kind in GIVES_INPUT_GRADIENT and number < self._last_stage:
             saved.gradient = self._received(Carried.GRADIENT, instruction)
         if kind is Kind.INPUT_GRADIENT:
-            self._backward_input(saved, upstream_learns)
+            self._backward_input(number, saved, upstream_learns)
         else:
             evidence = self._backward_weights(
                 number, micro_batch.number, saved, kind, upstream_learns, micro_batch.number == state.audited
@@ -208,8 +210,13 @@ class Pipeline:
         self._sent.clear()
 
     def _received(self, carried: Carried, instruction: Instruction) -> torch.Tensor:
-        """The activation or gradient that a computation needs, waited for where it is still on its way."""
+        """The activation or gradient that a computation needs, waited for where it is still on its way.
+
+        At the turn of a V it is another stage's of this rank: then a copy, in memory of its own, as what a message brings.
+        """
         message = Message(carried, instruction.stage, instruction.micro_batch, instruction.slice)
+        if message in self._outgoing:
+            return self._outgoing.pop(message).clone(memory_format=torch.contiguous_format)
         tensor, transfer = self._receiving[message]
         transfer.wait()
         del self._receiving[message]
@@ -267,11 +274,12 @@ class Pipeline:
             hidden = self._enter_boundary(hidden, micro_batch.samples, step)
         return hidden
 
-    def _backward_input(self, saved: _SavedForward, upstream_learns: bool) -> None:
+    def _backward_input(self, stage_number: int, saved: _SavedForward, upstream_learns: bool) -> None:
         """The gradient of a stage's input alone; the graph stays for the weights' gradients."""
         if upstream_learns:
             assert saved.entry is not None
-            (saved.entry.grad,) = torch.autograd.grad(saved.root, saved.entry, saved.gradient, retain_graph=True)
+            weights, recomputes = self._buffers[stage_number].parameters, self._stages[stage_number].settings.checkpointing
+            saved.split = SplitBackward(saved.root, saved.gradient, saved.entry, weights, recomputes)
 
     def _backward_weights(
         self, stage_number: int, number: int, saved: _SavedForward, kind: Kind, upstream_learns: bool, audited: bool
@@ -284,7 +292,9 @@ class Pipeline:
             buffers.before_backward(number)
         inputs = buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None
         # Where all units that would learn have no adapters, and nothing upstream learns, there is no graph.
-        if saved.root.requires_grad and (inputs is None or inputs):
+        if saved.split is not None:
+            saved.split.close()
+        elif saved.root.requires_grad and (inputs is None or inputs):
             torch.autograd.backward(saved.root, saved.gradient, inputs=inputs)
         self._plug.gradient(buffers.parameters)
         if apart is None:

@@ -23,6 +23,7 @@ from frostline_trainer.step.programs import (
     leaves,
     lower,
     sender_of,
+    stays,
 )
 
 
@@ -46,7 +47,8 @@ def checked_programs(schedule: Schedule, shape: StepShape, leaf_sizes: tuple[int
 def check_schedule(schedule: Schedule | Order, pp_degree: int, virtual_stages: int, leaf_sizes: Sequence[int]) -> None:
     """Check a schedule for one shape, with nothing frozen: for tests of a schedule. Raises ValueError as `checked_programs`."""
     schedule = schedule if isinstance(schedule, Schedule) else Schedule(schedule)
-    checked_programs(schedule, StepShape(pp_degree, virtual_stages, sum(leaf_sizes)), tuple(leaf_sizes))
+    shape = StepShape(pp_degree, virtual_stages, sum(leaf_sizes), folded=schedule.folded)
+    checked_programs(schedule, shape, tuple(leaf_sizes))
 
 
 def check_programs(programs: Sequence[Program], shape: StepShape, leaf_sizes: Sequence[int]) -> None:
@@ -127,7 +129,8 @@ def _check_messages(program: Program, shape: StepShape, pp_rank: int) -> None:
         elif operation is not None:
             if not here.issuperset(enters(operation, shape)):
                 raise ValueError(f"program of pp_rank {pp_rank} computes {_words(operation)} without receiving its input")
-            made.update(leaves(operation, shape))
+            for message in leaves(operation, shape):
+                (here if stays(message, shape) else made).add(message)
     if made:
         raise ValueError(f"program of pp_rank {pp_rank} never sends {sorted(made)}")
 
@@ -182,6 +185,7 @@ class _Walk:
                 assert operation is not None
                 if not self._landed.issuperset(enters(operation, self._shape)):
                     break
+                self._landed.update(message for message in leaves(operation, self._shape) if stays(message, self._shape))
             self._places[pp_rank] += 1
         return woken
 

@@ -74,7 +74,7 @@ class StepShape:
     num_microbatches: of the replica. first_learning: number of the first stage with a unit that learns; the stages before it
     run forward only, and no gradient enters them. tied: the first and the last unit share a matrix that learns. forward_only:
     an evaluation, without backwards and reductions. slices: parts in which each micro-batch passes; a stage before
-    first_learning computes a whole one in place of the first slice, and sends it whole.
+    first_learning computes a whole one in place of the first slice, and sends it whole. folded: a rank's two stages lie in a V.
     """
 
     pp_degree: int
@@ -84,6 +84,7 @@ class StepShape:
     tied: bool = False
     forward_only: bool = False
     slices: int = 1
+    folded: bool = False
 
     @property
     def last_stage(self) -> int:
@@ -104,7 +105,7 @@ class StepShape:
 
     @cached_property
     def _parallel(self) -> ParallelShape:
-        return ParallelShape(self.pp_degree, 1, self.virtual_stages)
+        return ParallelShape(self.pp_degree, 1, self.virtual_stages, folded=self.folded)
 
 
 Channel = tuple[int, int]
@@ -118,7 +119,8 @@ def lower(schedule: Schedule, shape: StepShape) -> list[Program]:
     for pp_rank, order in enumerate(orders):
         for operation in order:
             for message in leaves(operation, shape):
-                channels.setdefault((pp_rank, shape.owner(message.stage)), []).append(message)
+                if not stays(message, shape):
+                    channels.setdefault((pp_rank, shape.owner(message.stage)), []).append(message)
     return [
         Program(_with_messages(order, pp_rank, channels, shape), _exchange(shape, pp_rank))
         for pp_rank, order in enumerate(orders)
@@ -126,16 +128,10 @@ def lower(schedule: Schedule, shape: StepShape) -> list[Program]:
 
 
 def _computations(schedule: Schedule, shape: StepShape, pp_rank: int) -> list[Operation]:
-    """The schedule's operations without those that a frozen stage does not do."""
+    """The schedule's operations of a pipeline rank; of an evaluation the forwards, of all stages."""
     degrees = (pp_rank, shape.pp_degree, shape.virtual_stages, shape.num_microbatches)
-    operations = schedule.operations(*degrees, shape.slices)
-    if shape.forward_only:
-        return [operation for operation in operations if operation.kind is Kind.FORWARD]
-    return [
-        operation
-        for operation in operations
-        if operation.stage >= shape.first_learning or (operation.kind is Kind.FORWARD and operation.slice == 0)
-    ]
+    operations = schedule.operations(*degrees, shape.slices, 0 if shape.forward_only else shape.first_learning)
+    return [operation for operation in operations if not shape.forward_only or operation.kind is Kind.FORWARD]
 
 
 def enters(operation: Operation, shape: StepShape) -> list[Message]:
@@ -165,6 +161,11 @@ def sender_of(message: Message, shape: StepShape) -> int:
     return shape.owner(message.stage + (-1 if message.carried is Carried.ACTIVATION else 1))
 
 
+def stays(message: Message, shape: StepShape) -> bool:
+    """Whether a message's two ends are on one pipeline rank, at the turn of a V: then it is handed over and not sent."""
+    return sender_of(message, shape) == shape.owner(message.stage)
+
+
 def _with_messages(
     order: Sequence[Operation], pp_rank: int, channels: dict[Channel, list[Message]], shape: StepShape
 ) -> tuple[Instruction, ...]:
@@ -175,6 +176,8 @@ def _with_messages(
 
     def post(operation: Operation) -> None:
         for wanted in enters(operation, shape):
+            if stays(wanted, shape):
+                continue
             sender = sender_of(wanted, shape)
             while wanted not in posted:
                 # A message that nobody sends is posted all the same: the check says that it is waited for.
@@ -190,6 +193,8 @@ def _with_messages(
             post(ahead)
         program.append(Instruction(*operation))
         for message in leaves(operation, shape):
+            if stays(message, shape):
+                continue
             receiver = shape.owner(message.stage)
             program.append(Instruction(Kind.SEND, message.stage, message.micro_batch, message.slice, message.carried, receiver))
     return tuple(program)

@@ -15,6 +15,7 @@ from torch import nn
 from frostline_trainer.families.cells import Cell, Memory
 from frostline_trainer.step.chunks import Inputs, Score, cut_tokens
 from frostline_trainer.step.grid import Grid, cells_of
+from frostline_trainer.step.split_backward import SplitBackward
 from frostline_trainer.step.stage import Stage
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
@@ -25,13 +26,14 @@ class _SavedCell:
     """What is kept of a cell from its forward to its backward.
 
     output: of the last unit, where evidence is wanted. root: its share of the loss in the last stage, else the output. gradient:
-    of the root, once it is received.
+    of the root, once it is received. split: where the entry's gradient was computed ahead of the weights'.
     """
 
     entry: torch.Tensor
     output: torch.Tensor | None
     root: torch.Tensor
     gradient: torch.Tensor | None = None
+    split: SplitBackward | None = None
 
 
 class Strand:
@@ -99,12 +101,13 @@ class Strand:
             low, high = self._cells[cell]
             self._saved[cell].gradient = _token_range(gradient, low - start, high - start)
 
-    def backward_input(self, cells: Sequence[int]) -> None:
+    def backward_input(self, cells: Sequence[int], weights: Sequence[nn.Parameter]) -> None:
         """The gradients of the cells' entries alone, last cell to first; the graphs stay for the weights' gradients."""
         for cell in reversed(cells):
             saved = self._saved[cell]
             if saved.entry.requires_grad:
-                (saved.entry.grad,) = torch.autograd.grad(saved.root, saved.entry, saved.gradient, retain_graph=True)
+                recomputes = self._stage.settings.checkpointing
+                saved.split = SplitBackward(saved.root, saved.gradient, saved.entry, weights, recomputes)
 
     def addends(self, cells: Sequence[int], weights: Sequence[nn.Parameter] | None = None) -> list[Callable[[], None]]:
         """What adds to the weights' gradients, in order, one addend a call: each cell, from the last to the first, whose entry
@@ -117,7 +120,11 @@ class Strand:
 
     def _backward_cell(self, cell: int, weights: Sequence[nn.Parameter] | None) -> None:
         saved = self._saved[cell]
-        torch.autograd.backward(saved.root, saved.gradient, inputs=weights)
+        if saved.split is not None:
+            saved.split.close()
+            saved.split = None
+        else:
+            torch.autograd.backward(saved.root, saved.gradient, inputs=weights)
         saved.root = saved.root.detach()
         if self._embedded is not None:
             low, high = self._cells[cell]

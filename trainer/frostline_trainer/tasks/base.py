@@ -20,7 +20,8 @@ class Task(Protocol):
     main_metric: the name of the metric that stands for the task in reports, one of those that `metrics` returns.
 
     num_columns: columns of an evaluated row. token_wise (False where it is not said): the loss of a sequence is the sum of its
-    tokens' losses, each from the token's own logits and labels.
+    tokens' losses, each from the token's own logits and labels. padding_blind (False where it is not said): the loss reads no
+    logits of padding tokens.
     """
 
     main_metric: str

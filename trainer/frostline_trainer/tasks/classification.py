@@ -17,6 +17,7 @@ class Classification:
     """logits [n, num_labels]; inputs["labels"] int64 [n]. Rows: loss, count, predicted class."""
 
     num_columns = 3
+    padding_blind = True
 
     def __init__(self, num_labels: int, metric: str | None, own_metric: str = "accuracy") -> None:
         self.num_labels = num_labels

@@ -28,6 +28,7 @@ class LanguageModeling:
 
     num_columns = 3
     token_wise = True
+    padding_blind = True
 
     def __init__(self, metric: str | None) -> None:
         self.main_metric = chosen_metric(metric, "perplexity", METRICS)

@@ -17,6 +17,7 @@ class Regression:
     """Squared error. logits [n, 1]; inputs["labels"], inputs["label_weights"] float [n]. Rows: loss, count, predicted score."""
 
     num_columns = 3
+    padding_blind = True
 
     def __init__(self, metric: str | None) -> None:
         self.main_metric = chosen_metric(metric, "pearson", METRICS)

@@ -6,7 +6,9 @@ sockets (docs/design.md 12.1). Votes and state always travel over gloo in host m
 on CUDA.
 """
 
+import hashlib
 import socket
+import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +27,10 @@ CHUNK_BYTES = 32 * 1024 * 1024
 """Largest single message of a state move."""
 STORE_BACKLOG = 2048
 """Connections that may wait to be accepted: a generation's participants come all at once."""
+ANSWER_SECONDS = 2.0
+_NONCE = struct.pack("=I", 0x46524F53)
+_GREETING, _PING = struct.pack("=BI", 0, 0x3C85F7CE), b"\x0d" + _NONCE
+"""c10d's queries VALIDATE and PING (TCPStoreBackend.hpp), the same since torch 2.2; a server repeats the nonce."""
 
 
 def open_store(host: str = "127.0.0.1") -> tuple[dist.TCPStore, int]:
@@ -46,6 +52,19 @@ def open_store(host: str = "127.0.0.1") -> tuple[dist.TCPStore, int]:
 def connect_store(host: str, port: int, timeout: timedelta = DEFAULT_TIMEOUT) -> dist.Store:
     """A client of another worker's store. Raises RuntimeError where nobody answers within `timeout`."""
     return dist.TCPStore(host, port, None, is_master=False, timeout=timeout, wait_for_workers=False)
+
+
+def store_answers(host: str, port: int, seconds: float = ANSWER_SECONDS) -> bool:
+    """Whether the store there serves a new client, within `seconds` for each of connecting and answering.
+
+    It is asked by its own protocol: the library's client waits without end for a store that is silent.
+    """
+    try:
+        with socket.create_connection((host, port), seconds) as connection:
+            connection.sendall(_GREETING + _PING)
+            return connection.recv(len(_NONCE), socket.MSG_WAITALL) == _NONCE
+    except OSError:
+        return False
 
 
 class Group:
@@ -279,3 +298,11 @@ def _gloo(store: dist.Store, index: int, size: int, timeout: timedelta, device: 
     options._timeout = timeout
     options._threads = 1
     return dist.ProcessGroupGloo(store, index, size, options)
+
+
+def machines_of(world: Group, own: str) -> list[int]:
+    """A number for each member's machine, by global rank. Collective. own: what this member's machine calls itself."""
+    numbers = torch.zeros(world.size, dtype=torch.float64)
+    numbers[world.index] = int.from_bytes(hashlib.sha256(own.encode()).digest()[:6])
+    world.all_reduce_sum(numbers)
+    return [int(number) for number in numbers]

@@ -1,8 +1,13 @@
 """The objects of one list, kept true by list and watch in a thread of its own.
 
-Reconcile from state: events only say that something changed. A watch that breaks off, falls silent or is told that it is too old
-begins again with a list; after failures it waits longer each time, with jitter, so that a thousand runs do not come back at once
-when an API server does.
+A list gives all objects and a resource version; a watch from that version streams each later change, and a bookmark now and
+then, so that its version stays young. The server ends every watch after a while (`api.WATCH_SECONDS`) and keeps versions for some
+minutes only: a watch from an older one is answered 410 Gone, which is no fault, and begins again with a list. So does a watch
+that breaks off or falls silent; after failures it waits longer each time, with jitter, so that a thousand runs do not come back
+at once when an API server does.
+
+Nobody acts on events: they only say that something changed, and readers judge by the objects. A write of our own is put among
+them at once (`ObjectCache.put`), so that whoever writes reads it before its event comes.
 """
 
 import logging

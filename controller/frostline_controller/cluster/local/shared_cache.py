@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from frostline_contract.durable_files import make_folder_durably
@@ -24,6 +25,8 @@ from frostline_rpc.auth import WORKER, Tokens
 START_SECONDS = 15.0
 """How long the first runs wait for the cache server; after that they start, and use it once it answers."""
 STOP_SECONDS = 3.0
+KILL_REDIS, KILL_CACHE_SERVER = "kill_redis", "kill_cache_server"
+"""Planned faults of a cache."""
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +53,20 @@ class SharedCache:
             time.sleep(0.02)
 
     def advance(self) -> None:
-        """Call it often: what has died is started again."""
+        """Call it often: what a run has asked to be broken is killed, and what has died is started again."""
+        self._take_breakages()
         self._shards.advance()
         if self._server is not None:
             self._server.advance()
+
+    def _take_breakages(self) -> None:
+        kills = {KILL_REDIS: self._shards.kill, KILL_CACHE_SERVER: self._server.kill if self._server is not None else None}
+        for kind, kill in kills.items():
+            request = self._places.breakages / kind
+            if kill is not None and request.exists():
+                request.unlink()  # first forgotten, then done: a fault happens once
+                log.warning("breakage kind=%s", kind)
+                kill()
 
     def stop(self) -> None:
         """End the cache server and the shards; what they held is gone."""
@@ -85,6 +98,20 @@ def join_cache(run_dir: Path, folder: Path) -> None:
     for mine, theirs in ((own.redis_password, shared.redis_password), (own.cache_secret, shared.cache_secret)):
         if theirs.exists():  # servers that the job names have neither, unless the environment gives it
             own.write_secret(mine, theirs.read_text(encoding="utf-8"))
+
+
+def breakable_by_runs(folder: Path) -> dict[str, Callable[[], None]]:
+    """By kind of fault, what asks the keeper of the shared cache in `folder` to break a part of it, within a look of its own."""
+    requests = RunDirectory(folder).breakages
+
+    def asks(kind: str) -> Callable[[], None]:
+        def ask() -> None:
+            requests.mkdir(exist_ok=True)
+            (requests / kind).touch()
+
+        return ask
+
+    return {kind: asks(kind) for kind in (KILL_REDIS, KILL_CACHE_SERVER)}
 
 
 def leave_cache(run_dir: Path) -> None:

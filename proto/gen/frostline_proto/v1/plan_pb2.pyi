@@ -192,16 +192,20 @@ class UnitProfile(_message.Message):
     def __init__(self, forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., parameter_bytes: _Optional[int] = ..., optimizer_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., working_bytes: _Optional[int] = ..., still_bytes: _Optional[int] = ...) -> None: ...
 
 class WorkerProfile(_message.Message):
-    __slots__ = ("micro_batch_size", "units", "device", "memory_bytes")
+    __slots__ = ("micro_batch_size", "units", "device", "memory_bytes", "optimizer_seconds_per_byte", "quota_period_seconds")
     MICRO_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_SECONDS_PER_BYTE_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_PERIOD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     micro_batch_size: int
     units: _containers.RepeatedCompositeFieldContainer[UnitProfile]
     device: str
     memory_bytes: int
-    def __init__(self, micro_batch_size: _Optional[int] = ..., units: _Optional[_Iterable[_Union[UnitProfile, _Mapping]]] = ..., device: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    optimizer_seconds_per_byte: float
+    quota_period_seconds: float
+    def __init__(self, micro_batch_size: _Optional[int] = ..., units: _Optional[_Iterable[_Union[UnitProfile, _Mapping]]] = ..., device: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., optimizer_seconds_per_byte: _Optional[float] = ..., quota_period_seconds: _Optional[float] = ...) -> None: ...
 
 class SizeProfiles(_message.Message):
     __slots__ = ("profiles", "tied", "boundary_bytes_per_sample")

@@ -1,4 +1,4 @@
-"""The line to the controller: one channel, opened anew where the controller has moved, and calls that outlast its absence."""
+"""The connection to the controller: one channel, opened anew where the controller has moved; its calls outlast its absence."""
 
 import threading
 import time
@@ -8,9 +8,8 @@ from typing import Any
 import grpc
 
 from frostline_proto.v1 import control_pb2, control_pb2_grpc
-from frostline_rpc.channel import open_channel
+from frostline_rpc.channel import SharedChannel, open_channel
 from frostline_rpc.current_text import current_text
-from frostline_rpc.shared_channel import SharedChannel
 from frostline_trainer.process.plug import Plug
 
 CALL_SECONDS = 5.0
@@ -29,7 +28,7 @@ class Refused(Exception):
         return isinstance(cause, grpc.RpcError) and cause.code() == grpc.StatusCode.FAILED_PRECONDITION
 
 
-class ControllerLine:
+class ControllerConnection:
     """The worker's gRPC connection to the controller, made again whenever it breaks.
 
     controller: host:port, or the path of a file that holds it, read again at every reconnect. token: in the same way.
@@ -46,7 +45,7 @@ class ControllerLine:
         self.stopping = threading.Event()
 
     def once(self, method: str, request: Any, timeout: float = CALL_SECONDS) -> Any:
-        """One call. Raises grpc.RpcError, or OSError where no controller has left its address or the line is being reset."""
+        """One call. Raises grpc.RpcError, or OSError where no controller has left its address or this is being reset."""
         with self._open().use() as channel:
             return getattr(control_pb2_grpc.ControlStub(channel), method)(request, timeout=timeout)
 

@@ -1,0 +1,54 @@
+"""What each built-in schedule would make of a plan's degrees: its step, its bubble and its memory."""
+
+from dataclasses import dataclass, replace
+
+from frostline_contract.schedules import BUILT_IN, is_folded
+from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.placing import PlannedPlacement
+from frostline_controller.planner.search import make_plan
+
+MOST_OPERATIONS = 10_000
+"""Forwards of a step whose orders are run on paper; those of a longer one are not compared."""
+
+
+@dataclass(frozen=True)
+class ScheduleCost:
+    """A schedule on given degrees. bubble_seconds: of the step, in which the critical rank waits for other ranks. peak_bytes: of
+    the fullest worker. refused: why it has no plan; then the figures are 0.
+    """
+
+    schedule: str
+    virtual_stages: int = 1
+    step_seconds: float = 0.0
+    bubble_seconds: float = 0.0
+    peak_bytes: float = 0.0
+    refused: str = ""
+
+    @property
+    def bubble_share(self) -> float:
+        """The bubble as a share of the step; 0 where there is no plan."""
+        return self.bubble_seconds / self.step_seconds if self.step_seconds else 0.0
+
+
+def by_schedule(planned: PlannedPlacement, inputs: PlanInputs) -> tuple[ScheduleCost, ...]:
+    """The built-in schedules, and the plan's own, on the plan's degrees; none for a pipeline of one rank."""
+    placement = planned.placement
+    if placement.pp_degree == 1 or inputs.placement.planner != "optimal":
+        return ()
+    return tuple(_cost_of(name, planned, inputs) for name in dict.fromkeys((*BUILT_IN, placement.schedule)))
+
+
+def _cost_of(name: str, planned: PlannedPlacement, inputs: PlanInputs) -> ScheduleCost:
+    placement = planned.placement
+    virtual = 2 if is_folded(name) else max(2, inputs.placement.virtual_stages) if name == "interleaved_1f1b" else 1
+    if placement.pp_degree * inputs.num_microbatches * inputs.num_slices(placement.pp_degree, name) > MOST_OPERATIONS:
+        return ScheduleCost(name, virtual, refused="too many operations to be run on paper")
+    pins = {"pp_degree": placement.pp_degree, "dp_degree": placement.dp_degree, "schedule": name, "virtual_stages": virtual}
+    try:
+        found = make_plan(replace(inputs, placement=inputs.placement.model_copy(update=pins)))
+    except ValueError:
+        return ScheduleCost(name, virtual, refused="exceeds the memory, or has too few micro-batches")
+    if found.placement.schedule != name:
+        return ScheduleCost(name, virtual, refused="has too few units, or micro-batches that make no whole rounds")
+    cost = found.cost
+    return ScheduleCost(name, virtual, cost.total_seconds, cost.parts["bubble"], cost.peak_bytes)

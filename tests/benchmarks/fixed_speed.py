@@ -1,0 +1,202 @@
+"""Whole runs on workers of fixed speed, for benchmarks: jobs that walk through shapes at given steps, and what the planner's cost
+model says of each stretch of steps beside what was measured."""
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+
+from frostline_contract.plan import Placement
+from frostline_contract.statistics import StepRecord
+from frostline_controller.simulation.finished import FinishedRun, read_finished
+from frostline_controller.simulation.measured import Compared
+from frostline_controller.simulation.question import Answer, Question, answer
+from tests.benchmarks.subjects import DIGITS_JOB
+
+WORKERS, SHARE = 4, 0.4
+ROOT = Path(__file__).parents[2]
+RUN_SECONDS = 400.0
+SETTLING = 3
+"""Steps after a reshape that are not counted: first uses of memory, messages and files."""
+TEXTS, WORDS = 512, 400
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive steps of one placement.
+
+    seconds: of each, without the first SETTLING. predicted: a step, by the planner's cost model, seconds. parts: of a predicted
+    step. phases: median seconds of the measured ones' phases.
+    """
+
+    placement: Placement
+    seconds: tuple[float, ...]
+    predicted: float
+    parts: dict[str, float]
+    phases: dict[str, float]
+
+    @property
+    def measured(self) -> float:
+        return median(self.seconds)
+
+    @property
+    def errors(self) -> list[float]:
+        """Percent by which the prediction is above each step."""
+        return [100 * (self.predicted / one - 1) for one in self.seconds]
+
+    @property
+    def error(self) -> float:
+        """Percent by which the prediction is above the median step."""
+        return 100 * (self.predicted / self.measured - 1)
+
+    def in_words(self) -> str:
+        """Where the time goes, both ways, in milliseconds."""
+        ours, theirs = _milliseconds(self.parts), _milliseconds(self.phases)
+        return f"predicted {ours}; measured on the first worker {theirs}"
+
+
+def _milliseconds(parts: dict[str, float]) -> str:
+    large = {name: seconds for name, seconds in parts.items() if seconds >= 5e-4}
+    return ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in large.items())
+
+
+@dataclass(frozen=True)
+class Walked:
+    """A run that has ended. answer: what `frostline simulate` says of it."""
+
+    run: FinishedRun
+    answer: Answer
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """In order; those too short to be judged are left out."""
+        assert self.answer.comparison is not None
+        return [one for row in self.answer.comparison.rows if (one := self._stretch(row)) is not None]
+
+    def _stretch(self, row: Compared) -> Stretch | None:
+        records = [one for one in self.run.data.records if row.first_step + SETTLING <= one.step < row.first_step + row.steps]
+        plan = self.run.data.plan_of(records[0].generation) if records else None
+        if plan is None or len(records) < SETTLING:
+            return None
+        return Stretch(
+            plan.placement, tuple(one.step_seconds for one in records), row.predicted, row.parts, _phases(records)
+        )  # fmt: skip
+
+
+def _phases(records: Sequence[StepRecord]) -> dict[str, float]:
+    names = dict.fromkeys(name for one in records for name in one.step_parts)
+    return {name: median(one.step_parts.get(name, 0.0) for one in records) for name in names}
+
+
+def walk(job: dict[str, Any]) -> Walked:
+    """Run a job to its end in a folder of its own. Raises RuntimeError with what it said where it fails."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as text:
+        folder = Path(text)
+        if job["data"]["source"] == "csv":
+            job = {**job, "data": {**job["data"], "path": str(made_texts(folder / "texts.csv"))}}
+        (folder / "job.yaml").write_text(yaml.safe_dump(job, sort_keys=False))
+        words = ["run", "-f", str(folder / "job.yaml"), "--out", str(folder / "run"), "--quiet", "--no-report"]
+        command = [sys.executable, "-m", "frostline_controller.cli", *words]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        ended = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
+        if ended.returncode != 0:
+            raise RuntimeError(f"the run ended with status {ended.returncode}: {(ended.stdout + ended.stderr)[-1500:]}")
+        run = read_finished(folder / "run")
+        return Walked(run, answer(Question(run=run, arms=("job",))))
+
+
+def through(shapes: Sequence[tuple[int, int]], steps: int) -> list[dict[str, Any]]:
+    """Reshapes into all shapes but the first, each after so many steps."""
+    return [{"step": place * steps, "pp_degree": pp, "dp_degree": dp} for place, (pp, dp) in enumerate(shapes) if place]
+
+
+def fixed_speed_job(subject: str, steps: int, shape: tuple[int, int], frozen: int = 0, cached: bool = False,
+                    **changes: Any) -> dict[str, Any]:  # fmt: skip
+    """A job of a subject on four workers of fixed speed, in which nothing freezes but what is frozen from step 1.
+
+    frozen: units frozen from step 1. cached: they are read from the cache, else computed. changes: further sections.
+    """
+    job = {"digits": _digits, "bert": _bert, "language": _language}[subject]()
+    job["training"] |= {"steps": steps, "device": "cpu"}
+    job["training"].pop("epochs", None)
+    rest: dict[str, Any] = {
+        # Intervals so short that a reshape is taken at its step; nobody decides anything.
+        "freeze": {"interval_steps": 8, "initial_units": frozen, "policy": {"name": "manual", "points": {}}},
+        "decisions": {"lag_steps": 3, "wait_seconds": 60.0},
+        "evaluation": {"every_intervals": 0, "test_at_end": False},
+        "checkpoint": {"every_steps": 0},
+        "placement": {"workers": WORKERS, "worker_cpus": SHARE, "pp_degree": shape[0], "dp_degree": shape[1]},
+        "cache": {"use": "always" if cached else "never", "memory_bytes": 256 << 20},
+        "controller": {"heartbeat_seconds": 1.0},
+    }
+    for section, fields in changes.items():
+        both = isinstance(fields, dict) and isinstance(rest.get(section), dict)
+        rest[section] = {**rest[section], **fields} if both else fields
+    return {**job, **rest}
+
+
+def _digits() -> dict[str, Any]:
+    return yaml.safe_load(DIGITS_JOB.read_text())
+
+
+def _bert() -> dict[str, Any]:
+    return {
+        "name": "bench-bert",
+        "model": {
+            "family": "bert",
+            "config": {
+                "hidden_size": 192,
+                "num_hidden_layers": 6,
+                "num_attention_heads": 6,
+                "intermediate_size": 768,
+                "max_position_embeddings": 32,
+            },
+            "dropout": 0.0,
+        },
+        "task": {"kind": "text_classification"},
+        "data": {"source": "csv", "sequence_length": 32, "vocabulary_size": 512},
+        "training": {
+            "batch_size": 32,
+            "micro_batch_size": 4,
+            "reduction_leaves": 8,
+            "optimizer": {"name": "adamw", "learning_rate": 1e-4},
+            "clip_norm": 1.0,
+        },
+    }
+
+
+def _language() -> dict[str, Any]:
+    return {
+        "name": "bench-language",
+        "model": {
+            "family": "gpt2",
+            "config": {"n_embd": 192, "n_layer": 6, "n_head": 6, "n_positions": 256, "tie_word_embeddings": False},
+            "dropout": 0.0,
+        },
+        "task": {"kind": "language_modeling"},
+        "data": {"source": "stdlib-text", "sequence_length": 256, "vocabulary_size": 512, "max_samples": 128},
+        "training": {
+            "batch_size": 4,
+            "micro_batch_size": 1,
+            "reduction_leaves": 4,
+            "optimizer": {"name": "adamw", "learning_rate": 1e-4},
+            "clip_norm": 1.0,
+        },
+    }
+
+
+def made_texts(path: Path) -> Path:
+    """Texts of made-up words with random labels, the same every time."""
+    rng = random.Random("frostline benchmark texts")
+    words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(3, 8))) for _ in range(WORDS)]
+    lines = [f"{' '.join(rng.choices(words, k=40))},{rng.randrange(2)}" for _ in range(TEXTS)]
+    path.write_text("\n".join(["text,label", *lines]) + "\n")
+    return path

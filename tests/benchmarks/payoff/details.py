@@ -1,0 +1,118 @@
+"""The page's further tables: the four switches, the static placements, and where worker-seconds went."""
+
+import statistics
+
+from frostline_controller.ledger import words as ledger_words
+from frostline_controller.ledger.uses import Use
+from tests.benchmarks.payoff import words
+from tests.benchmarks.payoff.figures import difference, ratio
+from tests.benchmarks.payoff.lines import Line, Lines
+from tests.benchmarks.payoff.static_search import worth_measuring
+from tests.benchmarks.payoff.tables import table
+from tests.benchmarks.payoff.tasks import ABLATION, CAPS, TASKS
+from tests.benchmarks.payoff.work import candidates_of
+
+
+def ablation(lines: Lines, scale: str) -> list[str]:
+    """The four switches, one by one: each row's arm over static, and how many pairs."""
+    rows = []
+    for task in TASKS.values():
+        for cap in CAPS:
+            found = [ratio(lines, task.name, scale, cap, arm) for arm in ABLATION]
+            if any(one is not None for one in found[:-1]):
+                told = [f"{one.median:.2f}x ({len(one.values)})" if one else "not run" for one in found]
+                rows.append([task.title, words.CAP_WORDS[cap], *told])
+    if not rows:
+        return [words.ABLATION_HEAD, "Not run yet."]
+    head = ["task", "memory", "freeze only", "+ the pipeline shrinks", "+ replicas", "+ cache"]
+    return [words.ABLATION_HEAD, words.ABLATION_TEXT, table(head, rows)]
+
+
+def frontier(lines: Lines, scale: str) -> list[str]:
+    """Time against accuracy: what text tasks freeze from step 1, and what either comes to."""
+    rows = []
+    for task in TASKS.values():
+        for arm in ("initial-2", "initial-3", "elastic", "initial-5") if task.text else ():
+            times = [ratio(lines, task.name, scale, cap, arm) for cap in CAPS]
+            lost = difference(lines, task.name, scale, arm=arm)
+            if arm != "elastic" and not any(times) and lost is None:
+                continue
+            bound = f"{100 * lost.lower:+.2f}" if lost and lost.lower is not None else ""
+            rows.append([
+                task.title, "4" if arm == "elastic" else arm.removeprefix("initial-"),
+                *(f"{one.median:.2f}x ({len(one.values)})" if one else "not run" for one in times),
+                f"{100 * lost.mean:+.2f} ({len(lost.differences)})" if lost else "not run", bound,
+            ])  # fmt: skip
+    if not any(row[1] != "4" for row in rows):
+        return [words.FRONTIER_HEAD, "Not run yet."]
+    head = ["task", "units frozen from step 1", *words.CAP_WORDS.values(), "accuracy, points (seeds)", "lower bound, 95 %"]
+    return [words.FRONTIER_HEAD, words.FRONTIER_TEXT, table(head, rows)]
+
+
+def placements(lines: Lines, scale: str) -> list[str]:
+    """What static placements were tried, and how far the planner's prediction of each was off."""
+    parts = []
+    for prepared in lines.of(kind="prepared", scale=scale):
+        every = candidates_of(prepared)
+        measured = {
+            line["arm"]: line for line in lines.of(kind="candidate", scale=scale, task=prepared["task"], cap=prepared["cap"])
+        }
+        taken = sorted((line for line in measured.values() if line["seconds"]), key=lambda line: line["seconds"])
+        chosen = f"{prepared['micro_batch']} samples a micro-batch and {prepared['leaves']} leaves"
+        cap = f"the cap is {prepared['cap_bytes'] / 1e6:,.1f} MB; " if prepared["cap_bytes"] else ""
+        refused = sum(line["seconds"] is None for line in measured.values())
+        parts.append(
+            f"- {TASKS[prepared['task']].title}, {words.CAP_WORDS[prepared['cap']]}: {cap}`auto` became {chosen}; "
+            f"{len(every)} static placements fit, {len(worth_measuring(every))} were worth measuring, {len(taken)} are measured"
+            f"{f', {refused} were refused by their run' if refused else ''}{_quickest(taken)}."
+        )
+    return [words.PLACEMENTS_HEAD, words.PLACEMENTS_TEXT, "\n".join(parts)] if parts else []
+
+
+def _quickest(taken: list[Line]) -> str:
+    if not taken:
+        return ""
+    told = ", ".join(f"{line['arm']} {line['seconds']:.3g} s (predicted {line['predicted_seconds']:.3g})" for line in taken[:3])
+    return f"; the quickest, a step: {told}"
+
+
+def shares(lines: Lines, scale: str) -> list[str]:
+    """Where the worker-seconds of the timed runs went, static beside elastic."""
+    rows = []
+    for task in TASKS.values():
+        for cap in CAPS:
+            for arm in ("static", "elastic"):
+                timed = lines.of(kind="time", task=task.name, scale=scale, cap=cap, arm=arm)
+                if timed:
+                    rows.append(
+                        [task.title, words.CAP_WORDS[cap], arm, _shapes(timed), *_shares(timed), _hits(timed), _seconds(timed)]
+                    )
+    if not rows:
+        return []
+    uses = [ledger_words.use_name(use) for use in Use]
+    head = ["task", "memory", "arm", "shapes, pp x dp", *uses, "samples from the cache", "seconds, median"]
+    return [words.SHARES_HEAD, table(head, rows), _over_cap(lines.of(kind="time", scale=scale, cap="capped"))]
+
+
+def _over_cap(timed: list[Line]) -> str:
+    """What was measured of tensors, held against the cap."""
+    over = [f"- {TASKS[line['task']].title}, {line['arm']}: {line['over_cap'][0]}" for line in timed if line["over_cap"]]
+    told = f"Of {len(timed)} timed runs with the cap {len(over)} held more than it"
+    return f"{told}:\n\n" + "\n".join(over) if over else f"{told}."
+
+
+def _shares(timed: list[Line]) -> list[str]:
+    return [f"{100 * statistics.fmean(line['shares'].get(use, 0.0) for line in timed):.0f} %" for use in Use]
+
+
+def _shapes(timed: list[Line]) -> str:
+    walks = dict.fromkeys(", ".join(f"{shape['pp']}x{shape['dp']}" for shape in line["shapes"]) for line in timed)
+    return " or ".join(walks)
+
+
+def _hits(timed: list[Line]) -> str:
+    return f"{statistics.median(line['cache_hits'] for line in timed):,.0f}"
+
+
+def _seconds(timed: list[Line]) -> str:
+    return f"{statistics.median(line['seconds'] for line in timed):.1f}"

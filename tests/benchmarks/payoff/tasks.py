@@ -1,0 +1,95 @@
+"""What the benchmark trains: six tasks, each a job file and the fields that the benchmark sets in it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks.payoff.text_sets import SETS
+
+ROOT = Path(__file__).parents[3]
+PLACE = ROOT / "runs" / "payoff"
+"""Run directories and text sets; not committed."""
+
+WORKERS, WORKER_CPUS = 4, 0.4
+"""Devices of one speed: four fit two cores and leave them a fifth for the controller and the cache."""
+DEVICES = (f"placement.workers={WORKERS}", f"placement.worker_cpus={WORKER_CPUS}", "placement.initial_pp_degree=null")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row of the page.
+
+    Attributes:
+        text: whether the goals count it.
+        fields: as of `--set`, for every arm.
+        small: further ones of the smaller variant, which is told apart in every figure.
+        metric: what accuracy is compared by; None: the loss alone.
+    """
+
+    name: str
+    title: str
+    job: Path
+    text: bool
+    fields: tuple[str, ...]
+    small: tuple[str, ...]
+    metric: str | None = "accuracy"
+
+    def overrides(self, scale: str) -> list[str]:
+        """Every field that the benchmark sets for all arms."""
+        return [*DEVICES, *self.fields, *(self.small if scale == "small" else ())]
+
+
+AUTO = ("training.micro_batch_size=auto", "training.reduction_leaves=auto")
+SMALL_TEXT = ("data.max_samples=1111",)
+
+
+def _text(name: str, title: str) -> Task:
+    folder = PLACE / "sets" / name
+    fields = (f"data.path={folder / 'train.csv'}", f"data.test_path={folder / 'test.csv'}")
+    return Task(name, title, Path(__file__).with_name("text.yaml"), True, fields, SMALL_TEXT)
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task(
+            "digits", "digits, from scratch", ROOT / "examples/image_classification/digits.yaml", False,
+            (*AUTO, "placement.planner=optimal", "placement.reshape_every_freeze=false"), ("training.epochs=12",),
+        ),
+        _text("reviews", "film reviews"),
+        _text("tweets", "tweets"),
+        _text("products", "product reviews"),
+        _text("editorials", "editorials"),
+        Task(
+            "stdlib", "language model, from scratch", ROOT / "examples/language_modeling/stdlib_gpt2.yaml", False,
+            AUTO, ("training.epochs=2",), metric=None,
+        ),
+    )
+}  # fmt: skip
+assert set(SETS) == {task.name for task in TASKS.values() if task.text}
+
+CAPS = ("capped", "free")
+PARTS = ("freeze", "pipeline", "replicas", "cache")
+ABLATION = {
+    "freeze": ("freeze",),
+    "shrink": ("freeze", "pipeline"),
+    "width": ("freeze", "pipeline", "replicas"),
+    "elastic": PARTS,
+}
+"""The four switches, one by one; each arm has those before it. The last one is the arm that is compared with static."""
+
+FRONTIER = {
+    "initial-2": ("freeze.initial_units=2",),
+    "initial-3": ("freeze.initial_units=3",),
+    "initial-5": ("freeze.initial_units=5",),
+}
+"""What text tasks freeze from step 1 instead of the four units of the elastic arm: time against accuracy over four settings."""
+
+
+def arm_fields(arm: str) -> list[str]:
+    """What an arm with exact numerics changes in the job."""
+    return [*switches(ABLATION.get(arm, PARTS)), *FRONTIER.get(arm, ())]
+
+
+def switches(parts: tuple[str, ...]) -> list[str]:
+    """The four switches as `--set` has them."""
+    return [f"elastic.{part}={'true' if part in parts else 'false'}" for part in PARTS]

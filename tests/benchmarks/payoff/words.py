@@ -1,0 +1,83 @@
+"""The sentences of docs/comparison/payoff.md."""
+
+from tests.benchmarks.payoff.figures import MARGIN, SEEDS, TASK_GOAL, TEXT_GOALS
+from tests.benchmarks.payoff.static_search import CAP_DEVICES, CAP_MICRO_BATCHES, PRUNE
+from tests.benchmarks.payoff.tasks import WORKER_CPUS, WORKERS
+
+__all__ = ["TASK_GOAL"]
+
+CAP_WORDS = {"capped": "with the cap", "free": "without a cap"}
+SCALE_HEADS = {
+    "whole": "## The tasks",
+    "small": "## The smaller variants\n\n**1,111 samples of each text set (1,000 to train on), twelve epochs of digits, two "
+    "of the language model. They show the direction; the goals above are not judged by them.**",
+}
+SCALE_ASIDE = {"whole": "", "small": " (smaller variants)"}
+
+HEAD = """# Time to the same accuracy: elastic against the best static placement
+
+Written by `make bench ARGS='--only payoff'` from [payoff.jsonl](payoff.jsonl); do not edit. Each finished run is a line
+there, and the command goes on with what is missing, so this page says what is known so far, and names what has not been
+run."""
+
+QUESTION = f"""## What is asked, fixed before any run
+
+- **Speed.** On {WORKERS} devices of one speed: the elapsed seconds of a whole run at the best static placement over those
+  of the elastic one, both from the command's start to its end. Goals: the median over the four text tasks at least
+  {TEXT_GOALS["capped"]:g} with a memory cap and {TEXT_GOALS["free"]:g} without; no task below {TASK_GOAL:g}.
+- **No loss.** Margin **{100 * MARGIN:.1f} point** of accuracy: over {SEEDS} seeds a task the one-sided 95 % lower bound
+  (Student's t) of the paired difference, elastic minus static, must lie above -{100 * MARGIN:.1f}. Fewer seeds judge
+  nothing."""
+
+METHOD = f"""## How it is measured
+
+- **Devices.** `placement.worker_cpus: {WORKER_CPUS}`: each of {WORKERS} workers has that share of a processor by a
+  control group's quota, so that a freed worker is real hardware, and two processors keep a fifth for the controller and
+  the cache.
+- **Memory cap.** `placement.worker_memory_bytes` is what the leanest placement of the unfrozen model on {CAP_DEVICES}
+  devices needs at {CAP_MICRO_BATCHES} micro-batches a step, and 2 % more; no placement on two devices fits at that size.
+  With more and smaller micro-batches two may: such placements are candidates of the static arm as well. (Of the text
+  model nearly half of all state is the embedding, which no pipeline cuts, so no cap makes three devices necessary at
+  every size.)
+- **Static.** Fast numerics, nothing elastic, no scores on the guard split. Every pipeline depth, number of replicas and
+  micro-batch size that fits is costed by the planner from measured unit times; what is predicted to take more than
+  {PRUNE:g} times the least is left out, each of the others takes 12 steps, and the one with the least median of the last
+  eight is run whole.
+- **Elastic.** Exact numerics, the task's own freezing, cache on, micro-batch size and leaves as `auto` settles them. Text
+  tasks freeze the embedding and three of six blocks from step 1 (`freeze.initial_units: 4`) and nothing later; digits and
+  the language model, which learn from scratch, have the default policy, which begins after 60 % of the steps.
+- **Pairs.** Both arms take turns in one go on one machine, every other pair in reverse order. Timed runs do not score the
+  test split.
+- **Accuracy.** Placement changes no bit, so one worker stands for all shapes of the same numerics; where a timed run has
+  the same numerics and seed, its digest is compared.
+- **Data.** The four text sets come from one source package. A text is of the test split where the first 32 bits of its
+  SHA-256 lie below a share of their range: 66 % of the film reviews, half of each other set. Texts rated neutral are left
+  out, repeated ones count once."""
+
+TIME_TEXT = "Seconds of static over seconds of elastic; above 1 the elastic run is quicker."
+ACCURACY_TEXT = "Elastic minus static on the test split, paired by seed."
+ABLATION_HEAD = "### The four switches, one by one"
+ABLATION_TEXT = "Seconds of static over seconds of the arm; in brackets the pairs. Each arm has the switches of those before it."
+FRONTIER_HEAD = "### Time against accuracy"
+FRONTIER_TEXT = "The elastic arm with other numbers of units frozen from step 1; 4 is the one that is judged above."
+PLACEMENTS_HEAD = "### Static placements"
+PLACEMENTS_TEXT = "pp is the pipeline's depth, dp the number of replicas, mb the samples of a micro-batch."
+SHARES_HEAD = "### Where worker-seconds go"
+
+COMMANDS = """## Commands
+
+| figure | command |
+|---|---|
+| time ratios | `make bench ARGS='--only payoff --kinds time --minutes 60'`, on a quiet machine |
+| the four switches | `make bench ARGS='--only payoff --kinds ablation --minutes 60'`, on a quiet machine |
+| time against accuracy | `make bench ARGS='--only payoff --kinds frontier,accuracy --minutes 60'`, on a quiet machine |
+| accuracy | `make bench ARGS='--only payoff --kinds accuracy --minutes 60'`, on any machine |
+| smaller variants | each with `--small` |
+| this page from the lines | `make bench ARGS='--only payoff --page'` |
+
+`--tasks`, `--caps`, `--seeds 0-2` and `--pairs` name a part."""
+
+
+def goal_of(cap: str) -> float:
+    """The least median over the text tasks that is asked for."""
+    return TEXT_GOALS[cap]

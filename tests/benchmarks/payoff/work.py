@@ -1,0 +1,213 @@
+"""One piece of work each: preparing a task, some steps of a static placement, a whole run. Each returns its line's figures."""
+
+import datetime
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from frostline_contract.job import Job, dump_job, load_job
+from frostline_contract.run_directory import RunDirectory
+from frostline_contract.run_status import RunStatus
+from frostline_contract.statistics import SizeProfiles
+from frostline_controller.cli import exit_codes
+from frostline_controller.cluster.local.measuring import MEASURING
+from frostline_controller.command_process import Command, RunError
+from frostline_controller.planner.inputs import parallel_slots
+from frostline_controller.planner.numerics import settle_measured
+from frostline_controller.report.data import read_run
+from frostline_controller.report.figures import read_figures
+from tests.benchmarks.measuring import rounded, surroundings
+from tests.benchmarks.payoff.lines import Key, Line
+from tests.benchmarks.payoff.static_search import CAP_DEVICES, Candidate, candidates, memory_cap
+from tests.benchmarks.payoff.tasks import PLACE, ROOT, TASKS, WORKERS, Task, arm_fields, switches
+
+CANDIDATE_STEPS, WARM_UP_STEPS = 12, 4
+UNFROZEN = (*switches(()), "training.numerics=fast")
+NOT_TIMED = ("evaluation.test_at_end=false",)
+"""The test split is scored in the accuracy runs: both arms would spend the same on it, whatever training took."""
+
+
+def circumstances() -> Line:
+    """Machine, date and commit of a line."""
+    found = surroundings()
+    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return {
+        "machine": found["device"],
+        "system": platform.system(),
+        "torch": found["versions"]["torch"],
+        "load": found["load"],
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M"),
+        "commit": commit.stdout.strip(),
+    }
+
+
+def prepare(key: Key) -> Line:
+    """The task's cap in bytes (null: none), the numerics that `auto` becomes under it, and every static placement that fits."""
+    task = TASKS[key.task]
+    overrides = task.overrides(key.scale)
+    unfrozen = load_job(str(task.job), [*overrides, *UNFROZEN])
+    measured = _unit_costs(unfrozen, PLACE / f"{key.task}-{key.scale}-sizes.json")
+    cap = memory_cap(unfrozen, measured) if key.cap == "capped" else None
+    elastic = load_job(str(task.job), [*overrides, *elastic_cap_fields(cap)])
+    settled = settle_measured(elastic, measured, parallel_slots(elastic, len(os.sched_getaffinity(0))))
+    found = candidates(unfrozen, measured, WORKERS, cap)
+    return {
+        "cap_bytes": cap,
+        "batch_size": unfrozen.training.batch_size,
+        "micro_batch": settled.micro_batch_size,
+        "leaves": settled.reduction_leaves,
+        "reason": settled.reason,
+        "candidates": [rounded(one.as_json()) for one in found],
+        **circumstances(),
+    }
+
+
+def _unit_costs(job: Job, out: Path) -> SizeProfiles:
+    """What one process measures of units, alone on this machine; kept beside the run directories."""
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        file = out.with_suffix(".yaml")
+        file.write_text(dump_job(job))
+        command = Command([str(file), str(out)], quiet=True, module=MEASURING, environment=one_thread())
+        command.end()
+    return SizeProfiles.model_validate_json(out.read_text())
+
+
+def one_thread() -> dict[str, str]:
+    """Our environment, with one thread for arithmetic, as a worker has."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def candidates_of(prepared: Line) -> list[Candidate]:
+    """The static placements of a prepared line."""
+    return [Candidate(**one) for one in prepared["candidates"]]
+
+
+def cap_fields(cap: int | None) -> list[str]:
+    """The memory cap as `--set` has it."""
+    return [] if cap is None else [f"placement.worker_memory_bytes={cap}"]
+
+
+def elastic_cap_fields(cap: int | None) -> list[str]:
+    """The cap, and that the run waits below as many devices as it needs: else `auto` has to find numerics that fit on one."""
+    return [] if cap is None else [*cap_fields(cap), f"placement.min_workers={CAP_DEVICES}"]
+
+
+def measure_candidate(key: Key, prepared: Line, candidate: Candidate) -> Line:
+    """Median seconds of some steps of a static placement; null, with the reason, where its run refuses it."""
+    steps = (f"training.steps={CANDIDATE_STEPS}", "training.epochs=null", "evaluation.every_intervals=0")
+    settings = [*static_settings(prepared, candidate), *steps, *NOT_TIMED]
+    folder = PLACE / "work" / key.words().replace(" ", "_")
+    try:
+        _run(TASKS[key.task], key.scale, folder, candidate.workers, settings)
+    except RuntimeError as refused:
+        return {"seconds": None, "refused": str(refused)[-300:], **circumstances()}
+    steps_taken = [record.step_seconds for record in read_run(folder).records[WARM_UP_STEPS:]]
+    shutil.rmtree(folder)
+    return {
+        "seconds": round(statistics.median(steps_taken), 4),
+        "predicted_seconds": candidate.predicted_seconds,
+        "steps": len(steps_taken),
+        **circumstances(),
+    }
+
+
+def static_settings(prepared: Line, candidate: Candidate) -> list[str]:
+    """A static run: nothing elastic, fast numerics, pinned, and no scores that only freezing would need."""
+    pinned = candidate.settings(prepared["batch_size"])
+    return [*switches(()), *pinned, "evaluation.every_intervals=0", *cap_fields(prepared["cap_bytes"])]
+
+
+def elastic_settings(prepared: Line, arm: str) -> list[str]:
+    """A run with the arm's switches, exact numerics and what `auto` became."""
+    return [*arm_fields(arm), *numbers_of(prepared), *elastic_cap_fields(prepared["cap_bytes"])]
+
+
+def numbers_of(prepared: Line) -> list[str]:
+    """What `auto` became, as `--set` has it: every exact run of the task has the same."""
+    return [f"training.micro_batch_size={prepared['micro_batch']}", f"training.reduction_leaves={prepared['leaves']}"]
+
+
+def timed_run(key: Key, prepared: Line, best: Candidate, go: str) -> Line:
+    """A whole run on devices of fixed speed. go: names the command whose runs took turns."""
+    static = key.arm == "static"
+    settings = static_settings(prepared, best) if static else elastic_settings(prepared, key.arm)
+    folder = PLACE / "work" / key.words().replace(" ", "_")
+    shutil.rmtree(folder, ignore_errors=True)
+    workers = best.workers if static else WORKERS
+    _run(TASKS[key.task], key.scale, folder, workers, [f"seed={key.seed}", *settings, *NOT_TIMED])
+    figures = _figures(folder)
+    shutil.rmtree(folder)
+    return {"go": go, "placement": best.name if static else "planner", **figures, **circumstances()}
+
+
+def accuracy_run(key: Key, prepared: Line, end: float) -> Line | None:
+    """A whole run of one worker: placement changes no bit, so it stands for every placement of the same numerics.
+
+    end: of the go, by the monotonic clock; then the run drains, and the next go resumes it, at the same bits. None: it drained.
+    """
+    settings = [*(switches(()) if key.arm == "static" else arm_fields(key.arm)), *numbers_of(prepared)]
+    alone = ["placement.workers=1", "placement.worker_cpus=null"]
+    folder = PLACE / "work" / key.words().replace(" ", "_")
+    if RunDirectory(folder).holds_run():
+        words = ["resume", str(folder), "--quiet"]
+    else:
+        words = _words(TASKS[key.task], key.scale, folder, 1, [f"seed={key.seed}", *settings, *alone])
+    command = Command(words, quiet=True, dies_with_us=True)
+    if not command.wait(end - time.monotonic()):
+        command.interrupt()
+    command.end(also=(exit_codes.DRAINED,))
+    if RunDirectory(folder).ended_as() != RunStatus.COMPLETED:
+        return None
+    figures = _figures(folder)
+    shutil.rmtree(folder)
+    return {**figures, **circumstances()}
+
+
+def _run(task: Task, scale: str, folder: Path, workers: int, settings: Sequence[str]) -> None:
+    """`frostline run`. Raises RuntimeError with the end of what it said where it fails."""
+    shutil.rmtree(folder, ignore_errors=True)
+    words = _words(task, scale, folder, workers, settings)
+    try:
+        Command(words, quiet=True, dies_with_us=True).end()
+    except RunError as failed:
+        raise RuntimeError(f"frostline {' '.join(words)}: {failed}") from failed
+
+
+def _words(task: Task, scale: str, folder: Path, workers: int, settings: Sequence[str]) -> list[str]:
+    """The command line of a run."""
+    words = ["run", "-f", str(task.job), "--out", str(folder), "--quiet", "--workers", str(workers)]
+    return words + [item for value in [*task.overrides(scale), *settings] for item in ("--set", value)]
+
+
+def _figures(folder: Path) -> Line:
+    """A finished run's part of its line."""
+    found, run = read_figures(folder), read_run(folder)
+    ledger = found.ledger
+    used = ledger.used if ledger is not None else {}
+    total = sum(used.values()) or 1.0
+    figures: dict[str, Any] = {
+        "seconds": round(found.wall_seconds, 2),
+        "training_seconds": round(found.training_seconds, 2),
+        "worker_seconds": round(found.worker_seconds, 1),
+        "accuracy": found.final.get("accuracy"),
+        "loss": found.final.get("loss"),
+        "digest": found.digest,
+        "steps": run.records[-1].step,
+        "micro_batch": found.micro_batch_size,
+        "leaves": int(run.job["training"]["reduction_leaves"]),
+        "frozen_units": found.freeze_point,
+        "units": found.num_units,
+        "shapes": list(found.shapes),
+        "cache_hits": found.cache_hits,
+        "cache_misses": found.cache_misses,
+        "over_cap": [event.reason for event in run.events if event.kind == "memory_over_cap"],
+        "shares": {name: round(seconds / total, 4) for name, seconds in used.items() if seconds > 0},
+    }
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in figures.items()}

@@ -1,0 +1,52 @@
+"""The benchmarks on workers of fixed speed, as far as they measure nothing: jobs, ways through a pipeline, and errors."""
+
+from pathlib import Path
+
+import pytest
+
+from frostline_contract.job import parse_job
+from frostline_contract.plan import Placement
+from frostline_contract.schedules import BUILT_IN
+from tests.benchmarks.fixed_speed import SHARE, WORKERS, Stretch, fixed_speed_job, made_texts, through
+from tests.benchmarks.predicted import SHAPES, _walk_job
+from tests.benchmarks.slices import CELLS, UNSLICED, Way, language_job, ways
+from tests.benchmarks.subjects import SUBJECTS
+
+
+@pytest.mark.parametrize("subject", [*SUBJECTS, "language"])
+def test_jobs_are_jobs(subject: str) -> None:
+    job = parse_job({**fixed_speed_job(subject, 40, (2, 2), frozen=4, cached=True), "reshapes": through(SHAPES, 10)})
+    assert (job.placement.workers, job.placement.worker_cpus, job.training.steps) == (WORKERS, SHARE, 40)
+    assert (job.initial_freeze_point, job.cache.use) == (4, "always")
+    assert [(one.step, one.pp_degree, one.dp_degree) for one in job.reshapes] == [(10, 2, 2), (20, 1, 4), (30, 3, 1)]
+
+
+def test_a_cache_is_filled_before_the_shapes_are_walked_through() -> None:
+    job = parse_job(_walk_job("digits", 12, leading=4, frozen=4, cached=True))
+    assert (job.placement.pp_degree, job.training.steps) == (3, 12 * (4 + len(SHAPES)))
+    assert [one.step for one in job.reshapes] == [48, 60, 72, 84]
+
+
+def test_every_schedule_is_run_over_slices_and_one_without() -> None:
+    found = ways()
+    assert found[0] == Way(UNSLICED, 1, 1)
+    assert {way.schedule for way in found[1:]} == {name for name, known in BUILT_IN.items() if known.takes_slices}
+    for way in found:
+        BUILT_IN[way.schedule].operations(0, WORKERS, way.virtual_stages, 4, way.slices)
+    parse_job(language_job(8, placement={"slices": 1}))
+    assert parse_job(language_job(8)).training.num_cells == CELLS
+
+
+def test_an_error_is_by_how_much_the_prediction_is_above_the_median_step() -> None:
+    placement = Placement(pp_degree=1, dp_degree=1, stage_bounds=(0, 8), leaf_bounds=(0, 8), workers=("w",))
+    stretch = Stretch(placement, (1.0, 2.0, 4.0), 1.0, {"forward": 0.001, "vote": 1e-5}, {"schedule": 0.002})
+    assert stretch.measured == 2.0
+    assert stretch.error == -50.0
+    assert stretch.errors == [0.0, -50.0, -75.0]
+    assert stretch.in_words() == "predicted forward 1; measured on the first worker schedule 2"
+
+
+def test_made_texts_are_the_same_every_time(tmp_path: Path) -> None:
+    first, second = (made_texts(tmp_path / name).read_text() for name in ("a.csv", "b.csv"))
+    assert first == second
+    assert first.startswith("text,label\n")
