@@ -22,11 +22,12 @@ from frostline_trainer.step.digests import world_digest
 from frostline_trainer.step.evaluation import evaluate
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
-from frostline_trainer.step.unit_state import export_unit, unit_digest
+from frostline_trainer.step.unit_state import export_piece, unit_digest
 from frostline_trainer.step.vote import Ballot, hold_vote
 from frostline_trainer.transport.collectives import open_store
 from tests.exact_cases import Case, build_case
 from tests.forming import form_groups
+from tests.joined_state import own_states
 
 GROUP_SECONDS = timedelta(seconds=240)
 _stores: list[Any] = []
@@ -37,10 +38,11 @@ class Run:
     """What a member reports, as plain data. Tensors are told by the SHA-256 of their bytes; names are Hugging Face's.
 
     losses, gradient_norms, unit_norms: by step, for the steps in which it was a member. units: unit -> {tensor: digest}.
-    copies: where a plan has buddies, "after STEP" and "entered at STEP" -> {unit: SHA-256 of its state}, of units owned and kept.
-    prepared: step -> {unit: SHA-256 of its gradient when the vote has passed}. tags: piece -> the state that it is at in the end.
-    covered: the vote's bits by step. digest: of the whole world. guard: digest of the guard split's rows.
-    moved_bytes: received in reshapes.
+    copies: where a plan has buddies, "after STEP" and "entered at STEP" -> {piece: SHA-256 of its state}, of all owned and kept.
+    prepared: step -> {unit: SHA-256 of its gradient when the vote has passed}, where replicas own whole units. tags: piece ->
+    the state that it is at in the end. covered: the vote's bits by step. digest: of the whole world. guard: digest of the guard
+    split's rows.
+    moved_bytes: received in reshapes. moment_bytes: of the optimizer's state that is held at the end.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class Run:
     digest: str = ""
     guard: str = ""
     moved_bytes: int = 0
+    moment_bytes: int = 0
     checkpoint: str = ""
     copies: dict[str, dict[int, str]] = field(default_factory=dict)
     prepared: dict[int, dict[int, str]] = field(default_factory=dict)
@@ -151,13 +154,13 @@ def train_step(generation: Generation, case: Case, step: int, run: Run, spoiled:
         generation.freeze_to(case.freeze_point_at(step))
     gradients = generation.compute(step)
     losses = dict.fromkeys(gradients.losses, math.nan) if spoiled else gradients.losses
-    ballot = Ballot(gradients.unit_squares, losses, kept=generation.kept)
+    ballot = Ballot(gradients.piece_squares, losses, kept=generation.kept)
     result = hold_vote(generation.world, ballot, context.pieces, generation.num_microbatches)
     training = context.job.training
     rate = learning_rate(training.optimizer, training.schedule, step, case.steps)
     tag = StateTag(lineage=generation.plan.lineage, step=step, generation=generation.plan.generation)
     run.covered[step] = result.covered
-    if generation.plan.buddies:
+    if generation.plan.buddies and not generation.placement.is_sharded:
         run.prepared[step] = {unit: digest_of_gradient(generation, unit) for unit in units_needed(generation)}
     if result.finite:
         generation.commit(gradients, rate, result.gradient_norm, tag)
@@ -170,10 +173,11 @@ def train_step(generation: Generation, case: Case, step: int, run: Run, spoiled:
 def note_copies(generation: Generation, run: Run, moment: str) -> None:
     """Put digests of what this member owns and keeps into `run`, where the plan has buddies."""
     context, plan = generation.context, generation.plan
+    table, units = context.pieces, context.cut.units
     if plan.buddies:
         run.copies[moment] = {
-            unit: unit_digest(export_unit(unit, context.cut.units[unit], context.moments)).hex()
-            for unit in units_needed(generation)
+            piece: unit_digest(export_piece(table, piece, units[table.unit_of(piece)], context.moments)).hex()
+            for piece in plan.needs(generation.worker_id)
         }
 
 
@@ -200,15 +204,15 @@ def describe(generation: Generation, run: Run, score: bool) -> None:
     """Put digests of everything that this member holds into `run`."""
     context = generation.context
     names = {id(tensor): name for name, tensor in context.cut.model.named_parameters(remove_duplicate=False)}
-    for number in generation.stages:
-        for unit in generation.placement.units_of_stage(number):
-            held: dict[str, str] = {}
-            for name, parameter in context.cut.units[unit].named_parameters():
-                outer = names[id(parameter)]
-                held[outer] = digest_of(parameter)
-                for slot, value in context.moments.get((unit, name), {}).items():
-                    held[f"{outer}|{slot}"] = digest_of(value) if isinstance(value, torch.Tensor) else str(value)
-            run.units[unit] = held
+    generation.complete_weights()
+    for unit, state in own_states(generation).items():
+        held = run.units[unit] = dict[str, str]()
+        for name, parameter in context.cut.units[unit].named_parameters():
+            assert torch.equal(state.get(f"weight/{name}", parameter), parameter), f"{name} is computed with as it is owned"
+            held[names[id(parameter)]] = digest_of(parameter)
+            for key in [key for key in state if key.endswith(f"/{name}") and not key.startswith("weight/")]:
+                held[f"{names[id(parameter)]}|{key.partition('/')[0]}"] = digest_of(state[key])
+    run.moment_bytes = sum(tensor.nbytes for state in context.moments.values() for tensor in state.values())
     run.digest = world_digest(generation)
     if score and "start_positions" not in context.data.guard.collate([0], [0]):
         rows, _ = evaluate(generation, context.data.guard)

@@ -238,6 +238,7 @@ def oracle_trace(case: Case) -> Trace:
         mixed_bfloat16=case.dtype == "mixed_bfloat16",
         cells=(0, *accumulate(case.cells)) if isinstance(case.cells, tuple) else (),
         inner_tiles=case.inner_tiles,
+        state_ranges=case.state_ranges,
     )
     model = small_model(case.family, dtype, case.dropout, BLOCKS).to(case.device)
     if case.adapters:

@@ -25,7 +25,7 @@ def next_generation() -> GenerationId:
 @dataclass(frozen=True)
 class Layout:
     """A shape with its schedule, and optionally which workers take part (by number, in global rank order), and how many token
-    cells each slice holds.
+    cells each slice holds, and whether the replicas share the state out.
     """
 
     pp_degree: int
@@ -34,6 +34,7 @@ class Layout:
     schedule: str = "1f1b"
     workers: tuple[int, ...] | None = None
     slices: tuple[int, ...] = ()
+    shard: str = "none"
 
     @property
     def shape(self) -> ParallelShape:
@@ -55,12 +56,14 @@ class Layout:
             workers=tuple(f"w{number}" for number in self.numbers),
             schedule=self.schedule,
             slices=self.slices,
+            shard=self.shard,
         )
 
     def __str__(self) -> str:
         chunks = f" x{self.virtual_stages}" if self.virtual_stages > 1 else ""
         parts = f" in {'+'.join(map(str, self.slices))}" if self.slices else ""
-        return f"({self.pp_degree}, {self.dp_degree}){chunks} {self.schedule}{parts}"
+        sharded = f" shard {self.shard}" if self.shard != "none" else ""
+        return f"({self.pp_degree}, {self.dp_degree}){chunks} {self.schedule}{parts}{sharded}"
 
 
 @dataclass(frozen=True)
@@ -138,19 +141,19 @@ def make_plan(segment: Segment, before: Plan | None, ports: list[int], resume: t
 
 
 def buddies_in(placement: Placement, domains: tuple[int, ...], state_ranges: int = 1) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """(buddies, uncovered) by piece: a unit whose owners share a domain is kept by the next member, by global rank, in another
+    """(buddies, uncovered) by piece: one whose owners share a domain is kept by the next member, by global rank, in another
     one."""
     table = pieces_in(placement, state_ranges)
     domain = dict(zip(placement.workers, domains, strict=bool(domains)))
     buddies, uncovered = [], []
-    for unit in range(placement.stage_bounds[-1] if domains else 0):
-        owners = placement.owners(unit)
+    for piece in range(table.count if domains else 0):
+        owners = placement.owners_of(table, piece)
         first = placement.workers.index(owners[0])
         others = placement.workers[first:] + placement.workers[:first]
         away = [member for member in others if domain[member] != domain[owners[0]]]
         kept_by_owners = len({domain[owner] for owner in owners}) > 1
-        buddies += [away[0] if away and not kept_by_owners else ""] * state_ranges
-        uncovered += table.of_unit(unit) if not away else []
+        buddies.append(away[0] if away and not kept_by_owners else "")
+        uncovered += [piece] if not away else []
     return tuple(buddies), tuple(uncovered)
 
 

@@ -16,7 +16,7 @@ from frostline_trainer.process.identity import Identity
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.due import Due, VotePassed
 from frostline_trainer.step.run_state import RunState
-from frostline_trainer.step.unit_state import export_unit, unit_digest
+from frostline_trainer.step.unit_state import export_piece, unit_digest
 from tests.exact_cases import Case, build_case, job_of
 
 CHECKPOINT_STEPS = 4
@@ -25,12 +25,13 @@ INTERVAL_STEPS, LAG_STEPS = 4, 3
 
 @dataclass
 class Lived:
-    """What is left of a worker that was told to end. units: digest of the state of each unit whose pieces are all
-    whole here, by unit. tags: the state that each piece is at."""
+    """What is left of a worker that was told to end. pieces: digest of the state of each piece that is whole here.
+    tags: the state that each is at.
+    """
 
     code: int
     state: dict[str, Any]
-    units: dict[int, str]
+    pieces: dict[int, str]
     tags: dict[int, str]
     resources: list[tuple[int, int]] = field(default_factory=list)
 
@@ -95,9 +96,8 @@ def _described(state: RunState) -> dict[str, Any]:
 
 def _held(context: RunContext) -> tuple[dict[int, str], dict[int, str]]:
     tags, table = context.holdings.all(), context.pieces
-    whole = [unit for unit in range(table.num_units) if tags.keys() >= set(table.of_unit(unit))]
-    states = {unit: export_unit(unit, context.cut.units[unit], context.moments) for unit in whole}
-    return {unit: unit_digest(state).hex() for unit, state in states.items()}, {piece: str(tag) for piece, tag in tags.items()}
+    states = {piece: export_piece(table, piece, context.cut.units[table.unit_of(piece)], context.moments) for piece in tags}
+    return {piece: unit_digest(state).hex() for piece, state in states.items()}, {piece: str(tag) for piece, tag in tags.items()}
 
 
 def threads_left() -> list[str]:

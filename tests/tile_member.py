@@ -12,7 +12,7 @@ from frostline_trainer.data.split import first_samples
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.sharded.group import tiles_in
 from frostline_trainer.sharded.install import table_of, tile_unit, tiled_layers
-from frostline_trainer.sharded.state import parts_of
+from frostline_trainer.sharded.state import tiles_of
 from frostline_trainer.step.building import stage_settings
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
 from frostline_trainer.step.stage import Stage
@@ -68,7 +68,7 @@ def _train(case: Case, group: Group) -> dict[str, str]:
 
 
 def _by_tile(what: str, unit: torch.nn.Module, name: str, tensor: torch.Tensor, first: int) -> dict[str, str]:
-    parts, owner = parts_of(unit, name, tensor.detach()), name.rpartition(".")[0]
+    parts, owner = tiles_of(unit, name, tensor.detach()), name.rpartition(".")[0]
     is_cut = owner in tiled_layers(unit) and (name.endswith("weight") or tiled_layers(unit)[owner].cut.is_column)
     return {f"{what} {name} {first + place if is_cut else 'common'}": _digest(part) for place, part in enumerate(parts)}
 

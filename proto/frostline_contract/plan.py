@@ -16,6 +16,10 @@ from frostline_contract.pieces import Pieces
 from frostline_contract.record import Degrees, Frozen, Shaped
 from frostline_contract.schedules import is_folded
 from frostline_contract.shape import ParallelShape
+from frostline_contract.sharding import NONE, Shard
+from frostline_contract.state_tag import GenerationId as GenerationId
+from frostline_contract.state_tag import SeenVote as SeenVote
+from frostline_contract.state_tag import StateTag as StateTag
 
 FRESH, CONTINUE, CHECKPOINT, SURVIVORS = "fresh", "continue", "checkpoint", "survivors"
 
@@ -35,6 +39,7 @@ class Placement(Shaped):
     stage_bounds[i + 1]). workers: worker ids by global rank. leaf_bounds: dp_degree + 1 leaf indices; replica r computes leaves
     [leaf_bounds[r], leaf_bounds[r + 1]). schedule: a name of the registry. use_cache: whether workers read the frozen prefix's
     output from the cache. predicted_peak_bytes: of the fullest worker, 0 for none. slices: token cells of each, () for one slice.
+    shard: "none", every replica owns its stages' whole state; "step", each range of it has one replica for an owner.
     """
 
     degrees: Degrees
@@ -47,6 +52,7 @@ class Placement(Shaped):
     predicted_step_seconds: float = 0.0
     predicted_peak_bytes: int = 0
     slices: tuple[int, ...] = ()
+    shard: Shard = NONE
 
     @cached_property
     def shape(self) -> ParallelShape:
@@ -97,6 +103,11 @@ class Placement(Shaped):
         pp_rank = self._pp_rank_of_member.get(worker_id)
         return pp_rank is not None and self._pp_rank_of_unit.get(unit) == pp_rank
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether replicas share the state of their stages out, so that a piece has one owner."""
+        return self.shard != NONE and self.dp_degree > 1
+
     def leaves_of(self, dp_rank: int) -> range:
         """The consecutive leaves of the summation tree that a replica computes."""
         return range(self.leaf_bounds[dp_rank], self.leaf_bounds[dp_rank + 1])
@@ -106,52 +117,17 @@ class Placement(Shaped):
         pp_rank = self._pp_rank_of_unit.get(unit)
         return list(self.members_by_pp_rank[pp_rank]) if pp_rank is not None else []
 
+    def owners_of(self, pieces: Pieces, piece: int) -> list[str]:
+        """The members that own a piece, by dp rank: those that hold its unit, or the one whose share it is."""
+        members = self.owners(pieces.unit_of(piece))
+        if not self.is_sharded or not members:
+            return members
+        return [members[self.shape.dp_rank_of_share(pieces.ranges, pieces.piece(piece).range)]]
 
-class GenerationId(Frozen):
-    """Monotonic id of one agreed membership, shape and freeze point: compared by incarnation, then counter."""
-
-    incarnation: int
-    counter: int
-
-    def __eq__(self, other: object) -> bool:
-        # Compared for each worker in every round of the controller: pydantic's own comparison takes ten times as long.
-        if self is other:
-            return True
-        if not isinstance(other, GenerationId):
-            return NotImplemented
-        return self.incarnation == other.incarnation and self.counter == other.counter
-
-    def __hash__(self) -> int:
-        return hash((self.incarnation, self.counter))
-
-    def __lt__(self, other: "GenerationId") -> bool:
-        return (self.incarnation, self.counter) < (other.incarnation, other.counter)
-
-    def __le__(self, other: "GenerationId") -> bool:
-        return (self.incarnation, self.counter) <= (other.incarnation, other.counter)
-
-    def __str__(self) -> str:
-        return f"{self.incarnation}.{self.counter}"
-
-
-class SeenVote(Frozen):
-    """The all-reduced slots of the vote of `step` in `generation`: from them whoever commits late computes the same update."""
-
-    lineage: int
-    step: int
-    generation: GenerationId
-    slots: tuple[float, ...]
-
-
-class StateTag(Frozen):
-    """Names one state of a piece: (lineage, last committed step, generation whose vote committed it; docs/protocols.md 4.4).
-
-    For a state that was restored or drawn afresh, the generation of the plan that did so.
-    """
-
-    lineage: int
-    step: int
-    generation: GenerationId
+    def pieces_of(self, pieces: Pieces, worker_id: str) -> list[int]:
+        """The pieces that a member owns, in order; empty for anybody else."""
+        held = pieces.of_units(self.units_of(worker_id))
+        return [piece for piece in held if worker_id in self.owners_of(pieces, piece)] if self.is_sharded else held
 
 
 class Plan(Frozen):
@@ -244,12 +220,16 @@ class Plan(Frozen):
         return tuple("" if index == NOBODY else self.participants[index] for index in self.buddy_indices)
 
     def owners(self, piece: int) -> list[str]:
-        """The members that own a piece, by dp rank: those that hold its unit."""
-        return self.placement.owners(self.pieces.unit_of(piece))
+        """The members that own a piece, by dp rank."""
+        return self.placement.owners_of(self.pieces, piece)
 
     def pieces_of(self, worker_id: str) -> list[int]:
         """The pieces that a member owns, in order; empty for anybody else."""
-        return self.pieces.of_units(self.placement.units_of(worker_id))
+        return self.placement.pieces_of(self.pieces, worker_id)
+
+    def speaks_for(self, worker_id: str) -> list[int]:
+        """The pieces whose first owner a member is: of all owners it tells the others of them."""
+        return [piece for piece in self.pieces_of(worker_id) if self.owners(piece)[0] == worker_id]
 
     @cached_property
     def _wards(self) -> Mapping[str, list[int]]:

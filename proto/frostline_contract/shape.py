@@ -92,13 +92,13 @@ class ParallelShape:
         """The pipeline rank that runs a stage. stage: a stage number, or an array of them, which gives an array."""
         return pp_rank_of_stage(stage, self.pp_degree, self.folded)
 
-    def dealt_to(self, number: int) -> int:
-        """The dp rank that a numbered thing falls to where things are dealt out in turn (a unit's file in a checkpoint)."""
-        return number % self.dp_degree
-
     def share_of(self, count: int, dp_rank: int) -> range:
         """A replica's consecutive share of `count` things, as even as possible (tiles of an evaluated split)."""
         return range(dp_rank * count // self.dp_degree, (dp_rank + 1) * count // self.dp_degree)
+
+    def dp_rank_of_share(self, count: int, number: int) -> int:
+        """The replica in whose `share_of(count)` a number is."""
+        return ((number + 1) * self.dp_degree - 1) // count
 
     def check_fits(self, num_units: int, freeze_point: int, reduction_leaves: int) -> None:
         """Raise ValueError where a planned run of this shape is refused (docs/protocols.md 1.14)."""

@@ -42,7 +42,7 @@ class Stepper:
         started = time.perf_counter()
         gradients = generation.compute(self.step_number)
         self.clock.enter("vote")
-        ballot = Ballot(gradients.unit_squares, gradients.losses, kept=generation.kept)
+        ballot = Ballot(gradients.piece_squares, gradients.losses, kept=generation.kept)
         result = hold_vote(generation.world, ballot, generation.context.pieces, generation.num_microbatches)
         self.clock.enter("commit")
         tag = StateTag(lineage=0, step=self.step_number, generation=generation.plan.generation)

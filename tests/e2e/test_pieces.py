@@ -1,4 +1,4 @@
-"""Whole runs whose units' state is in several pieces: the model that comes out is the one of a run with one piece a unit."""
+"""Whole runs whose units' state is in several pieces, shared out over replicas or not: the digest of one worker with as many."""
 
 from pathlib import Path
 
@@ -10,13 +10,22 @@ def saved_model(ended: Ended) -> bytes:
     return (ended.folder / "model" / "model.safetensors").read_bytes()
 
 
-def test_pieces_survive_a_kill_a_controller_and_a_resume_and_end_with_the_same_model(
+def test_pieces_and_shares_survive_kills_a_controller_and_a_resume_and_end_with_the_same_model(
     one_worker: Ended, workshop: Workshop, tmp_path: Path
 ) -> None:
-    """A worker dies, later the controller; then all stop and go on from a checkpoint of pieces, on other workers."""
+    """Three replicas share state out; a worker dies, later the controller; then each owns everything for a while; then all stop
+    and go on from a checkpoint of pieces, on fewer workers.
+    """
+    alone = workshop.run(tmp_path / "alone", {"training": {"state_ranges": 3}}, "--workers", "1")
+    assert alone.digest != one_worker.digest, "it is over other pieces"
     changes = {
         "training": {"state_ranges": 3},
+        "placement": {"shard": "step"},
         "checkpoint": {"every_steps": 10},
+        "reshapes": [
+            {"step": 6, "pp_degree": 1, "dp_degree": 3},
+            {"step": 26, "pp_degree": 1, "dp_degree": 2, "shard": "none"},
+        ],
         "faults": [
             {"kind": "kill_worker", "step": 15, "worker": 1, "phase": "schedule"},
             {"kind": "kill_controller", "step": 22, "phase": "step"},
@@ -28,10 +37,11 @@ def test_pieces_survive_a_kill_a_controller_and_a_resume_and_end_with_the_same_m
     running.interrupt()
     drained = running.end()
     assert drained.code == 3, drained.story()
+    placed = [plan["placement"] for plan in drained.plans]
+    assert any(one["shard"] == "step" and one["degrees"]["dp"] == 3 for one in placed), "state was shared out"
     ended = workshop.resume(folder, "--workers", "2")
-    assert ended.digest != one_worker.digest, "it is over other pieces"
-    assert ended.numerics == one_worker.numerics
-    assert saved_model(ended) == saved_model(one_worker)
+    assert (ended.digest, ended.numerics) == (alone.digest, alone.numerics)
+    assert saved_model(ended) == saved_model(alone)
     files = {path.name for path in (folder / "checkpoints").rglob("unit-000.*.safetensors")}
     assert files == {f"unit-000.{place}.safetensors" for place in range(3)}
     checked = workshop.command("verify", str(folder), "--steps", "1,20,45,60")

@@ -25,7 +25,7 @@ def commit_late(case: Case, worker_id: str, plan: dict[str, Any], torn: tuple[in
         train_step(generation, case, step, run)
     before = digests(generation)
     gradients = generation.compute(case.steps)
-    ballot = Ballot(gradients.unit_squares, gradients.losses, kept=generation.kept)
+    ballot = Ballot(gradients.piece_squares, gradients.losses, kept=generation.kept)
     slots = hold_vote(generation.world, ballot, context.pieces, generation.num_microbatches).slots
     generation.abandon(keep_prepared=True)
     context.holdings.tear(torn)

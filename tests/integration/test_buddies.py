@@ -21,7 +21,7 @@ def copies_of(runs: list[Run], moment: str) -> dict[int, dict[int, str]]:
     found: dict[int, dict[int, str]] = {unit: {} for unit in range(NUM_UNITS)}
     for number, run in enumerate(runs):
         for unit, digest in run.copies.get(moment, {}).items():
-            found[unit][number] = digest
+            found.setdefault(unit, {})[number] = digest
     return found
 
 

@@ -1,8 +1,11 @@
-"""Several pieces a unit change no weight: moves, buddies, commits, checkpoints and recoveries by pieces end with the weights of a
-run that has one piece a unit. (The run's digest is over the pieces, so it is another one, and the same on any placement.)
+"""Several pieces a unit: moves, buddies, commits, checkpoints and recoveries by pieces end with the bits of one worker that has
+as many. (A run with one piece a unit differs in the last bits of its gradients' norms, which are summed by piece; without
+clipping it ends with the same weights.)
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,7 @@ from tests.warm_workers import WarmWorkers
 
 FREEZING = ((3, 1), (5, 3))
 PLAIN = Case("gpt2_tied", freezing=FREEZING, steps=7)
-"""One piece a unit: its lone run has the plain loop's bits."""
+"""One piece a unit."""
 SHAPES = (Layout(2, 2), Layout(1, 4), Layout(3, 1))
 
 
@@ -40,17 +43,24 @@ def whole(runs: list[Run]) -> dict[int, dict[str, str]]:
 
 @pytest.mark.parametrize("ranges", [2, 3])
 @pytest.mark.parametrize("layout", SHAPES, ids=str)
-def test_a_shape_has_the_weights_of_one_piece_a_unit(layout: Layout, ranges: int, warm_workers: WarmWorkers) -> None:
-    alone = lone_run(warm_workers, PLAIN)
+def test_a_shape_has_the_bits_of_one_worker(layout: Layout, ranges: int, warm_workers: WarmWorkers) -> None:
+    alone = lone_run(warm_workers, cut(ranges))
     domains = tuple(range(len(layout.numbers))) if layout.dp_degree == 1 else ()
     runs = run_series(warm_workers, cut(ranges), [Segment(layout, PLAIN.steps, domains=domains)])
     assert losses_of(runs) == alone.losses
     assert whole(runs) == alone.units
-    assert len({run.digest for run in runs}) == 1 and runs[0].digest != alone.digest
+    assert {run.digest for run in runs} == {alone.digest}
     if domains:
         assert {run.covered[step] for run in runs for step in run.covered} == {(True,) * (NUM_UNITS * ranges)}
         check_copies(runs, f"after {PLAIN.steps}")
         assert {piece for run in runs for piece in run.tags} == set(range(NUM_UNITS * ranges))
+
+
+def test_without_clipping_one_piece_a_unit_ends_with_the_same_weights(warm_workers: WarmWorkers) -> None:
+    case = replace(PLAIN, clip_norm=None, steps=3)
+    whole_units, in_ranges = lone_run(warm_workers, case), lone_run(warm_workers, cut(3, case))
+    assert (in_ranges.units, in_ranges.losses) == (whole_units.units, whole_units.losses)
+    assert in_ranges.digest != whole_units.digest, "it is over other pieces"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
@@ -70,19 +80,18 @@ JOURNEY = (
 
 @pytest.mark.parametrize("ranges", [2, 3])
 def test_reshapes_and_freezes_move_pieces_and_change_no_weight(ranges: int, warm_workers: WarmWorkers) -> None:
-    alone = lone_run(warm_workers, PLAIN)
+    alone = lone_run(warm_workers, cut(ranges))
     runs = run_series(warm_workers, cut(ranges), JOURNEY)
     assert losses_of(runs) == alone.losses
     assert whole(runs) == alone.units
     for step in (2, 4, 7):
         check_copies(runs, f"after {step}")
-    (lone,) = run_series(warm_workers, cut(ranges), [Segment(Layout(1, 1), PLAIN.steps)])
-    assert {run.digest for run in runs if run.units} == {lone.digest}, "one digest on any placement"
+    assert {run.digest for run in runs if run.units} == {alone.digest}, "one digest on any placement"
 
 
 @pytest.mark.parametrize("ranges", [2, 3])
 def test_a_checkpoint_of_pieces_resumes_in_another_shape(ranges: int, warm_workers: WarmWorkers, tmp_path: Path) -> None:
-    alone, case = lone_run(warm_workers, PLAIN), cut(ranges)
+    alone, case = lone_run(warm_workers, cut(ranges)), cut(ranges)
     runs = run_series(warm_workers, case, [Segment(Layout(2, 2), 5)], str(tmp_path), checkpoint_step=4)
     (folder,) = {run.checkpoint for run in runs}
     assert len(read_manifest(tmp_path / folder)["pieces"]) == NUM_UNITS * ranges
@@ -94,19 +103,27 @@ def test_a_checkpoint_of_pieces_resumes_in_another_shape(ranges: int, warm_worke
 # ---- failures, by real workers
 
 
+Alone = Callable[[int], Outcome]
+
+
+def lone_outcomes(pool: WarmWorkers, folders: pytest.TempPathFactory) -> Alone:
+    """By number of ranges the run that nothing befell, on one worker."""
+    return cache(lambda ranges: run_with_faults(pool, folders.mktemp("alone"), [Layout(1, 1)], case=cut(ranges, CASE)))
+
+
 @pytest.fixture(scope="module")
-def alone(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """The run that nothing befell, on one worker, with one piece a unit."""
-    return run_with_faults(warm_workers, tmp_path_factory.mktemp("alone"), [Layout(1, 1)])
+def alone(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    return lone_outcomes(warm_workers, tmp_path_factory)
 
 
-def assert_same_weights(ended: Outcome, alone: Outcome, ranges: int) -> None:
-    """Losses, decisions and the state of every unit are those of one piece a unit."""
+def assert_same_weights(ended: Outcome, by_ranges: Alone, ranges: int) -> None:
+    """Losses, decisions and the state of every piece are one worker's."""
+    alone = by_ranges(ranges)
     assert ended.outcome.status == "completed", (ended.outcome.message, ended.told.errors)
     assert ended.records == alone.records
-    units = {unit: digest for survivor in ended.survivors for unit, digest in survivor.units.items()}
-    assert units == alone.survivors[0].units
-    assert all(survivor.units[unit] == units[unit] for survivor in ended.survivors for unit in survivor.units)
+    pieces = {piece: digest for survivor in ended.survivors for piece, digest in survivor.pieces.items()}
+    assert pieces == alone.survivors[0].pieces
+    assert all(survivor.pieces[piece] == pieces[piece] for survivor in ended.survivors for piece in survivor.pieces)
     assert {piece for survivor in ended.survivors for piece in survivor.tags} == set(range(NUM_UNITS * ranges))
 
 
@@ -116,7 +133,7 @@ def assert_same_weights(ended: Outcome, alone: Outcome, ranges: int) -> None:
     ("layouts", "nodes"), [((Layout(2, 2), Layout(3, 1)), ()), ((Layout(4, 1), Layout(3, 1)), NODES)], ids=["owners", "buddies"]
 )
 def test_a_killed_member_costs_no_weight(layouts: tuple[Layout, Layout], nodes: tuple[str, ...], phase: str, ranges: int,
-                                         alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path) -> None:  # fmt: skip
+                                         alone: Alone, warm_workers: WarmWorkers, tmp_path: Path) -> None:  # fmt: skip
     """What it held comes back piece by piece, from the other replica, or from its buddy."""
     case = cut(ranges, CASE)
     ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 8, phase)], case, nodes=nodes, dying=range(4))
@@ -126,7 +143,7 @@ def test_a_killed_member_costs_no_weight(layouts: tuple[Layout, Layout], nodes: 
 
 @pytest.mark.parametrize("kind", ["late_commit", "tear"])
 def test_a_late_commit_and_a_torn_update_are_by_pieces(
-    kind: str, alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path
+    kind: str, alone: Alone, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
     faults = [{"kind": kind, "step": 5, "worker": 1}]
     ended = run_with_faults(warm_workers, tmp_path, [Layout(4, 1)], faults, cut(2, CASE), nodes=NODES)
@@ -134,7 +151,7 @@ def test_a_late_commit_and_a_torn_update_are_by_pieces(
     assert_same_weights(ended, alone, 2)
 
 
-def test_a_second_death_while_pieces_move(alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path) -> None:
+def test_a_second_death_while_pieces_move(alone: Alone, warm_workers: WarmWorkers, tmp_path: Path) -> None:
     """Who had got a part of a unit by then has that part, or nothing."""
     layouts = [Layout(2, 2), Layout(3, 1), Layout(2, 1)]
     faults = [kill(1, 5, "vote"), kill(2, 4, "reshape")]
@@ -143,7 +160,7 @@ def test_a_second_death_while_pieces_move(alone: Outcome, warm_workers: WarmWork
     assert_same_weights(ended, alone, 2)
 
 
-def test_a_death_in_a_planned_reshape_by_pieces(alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path) -> None:
+def test_a_death_in_a_planned_reshape_by_pieces(alone: Alone, warm_workers: WarmWorkers, tmp_path: Path) -> None:
     reshape = (Layout(4, 1, workers=(2, 0, 3, 1)), (4, 6))
     ended = run_with_faults(warm_workers, tmp_path, [Layout(2, 2), Layout(3, 1)], [kill(1, 4, "reshape")], cut(3, CASE),
                             nodes=NODES, reshape=reshape, dying=range(4))  # fmt: skip
@@ -153,7 +170,7 @@ def test_a_death_in_a_planned_reshape_by_pieces(alone: Outcome, warm_workers: Wa
 
 @pytest.mark.parametrize("ranges", [2, 3])
 def test_what_nobody_holds_comes_back_from_a_checkpoint_of_pieces(
-    ranges: int, alone: Outcome, warm_workers: WarmWorkers, tmp_path: Path
+    ranges: int, alone: Alone, warm_workers: WarmWorkers, tmp_path: Path
 ) -> None:
     """Without buddies a dead stage takes the run back to step 4, in a new lineage: an unclean resume."""
     case = cut(ranges, CASE)

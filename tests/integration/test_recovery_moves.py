@@ -124,10 +124,10 @@ def assert_undisturbed(ended: Outcome, alone: Outcome) -> None:
     assert ended.outcome.status == "completed", (ended.outcome.message, ended.told.errors)
     assert ended.records == alone.records
     assert ended.outcome.digest == alone.outcome.digest
-    whole = alone.survivors[0].units
+    whole = alone.survivors[0].pieces
     for survivor in ended.survivors:
         assert survivor.code == 0
-        assert all(whole[unit] == digest for unit, digest in survivor.units.items())
+        assert all(whole[piece] == digest for piece, digest in survivor.pieces.items())
     assert _statistics(ended) == _statistics(alone)
 
 

@@ -1,6 +1,6 @@
 """The bugs, as data: which text of which file becomes which, and the fast tests that must notice."""
 
-from tests.mutants import cells, devices, schedules, tiles
+from tests.mutants import cells, devices, schedules, shares, tiles
 from tests.mutants.plant import Edit, Mutant
 
 TRAINER = "trainer/frostline_trainer/"
@@ -8,7 +8,7 @@ EXACT = ("tests/integration/test_exactness.py", "-m", "not wide")
 RESHAPE = ("tests/integration/test_reshape_moves.py", "-k", "journey or moments")
 
 MUTANTS: tuple[Mutant, ...] = (
-    *(cells.CELL_MUTANTS + devices.DEVICE_MUTANTS + schedules.SCHEDULE_MUTANTS + tiles.TILE_MUTANTS),
+    *(cells.CELL_MUTANTS + devices.DEVICE_MUTANTS + schedules.SCHEDULE_MUTANTS + shares.SHARE_MUTANTS + tiles.TILE_MUTANTS),
     Mutant(
         "lost-micro-batch",
         "the last micro-batch of a leaf is never added",
@@ -27,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "step/generation.py",
-                "        self.optimizer.step(learning_rate)\n",
+                "        self.optimizer.step(learning_rate, self.reduction.gradients(gradients.totals))\n",
                 "        self.optimizer.step(learning_rate)\n        self.optimizer.step(learning_rate)\n",
             ),
         ),
@@ -108,12 +108,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "wrong-range",
-        "a piece's moments are written at the beginning of the parameter, wherever the piece lies",
+        "a piece's weights are written at the beginning of the parameter, wherever the piece lies",
         (
             Edit(
                 TRAINER + "step/unit_state.py",
-                "whole.view(-1)[part.low : part.high].copy_(tensor)",
-                "whole.view(-1)[: part.high - part.low].copy_(tensor)",
+                "own = {part.name: weights[part.name].view(-1)[part.low : part.high] for part in parts}",
+                "own = {part.name: weights[part.name].view(-1)[: part.high - part.low] for part in parts}",
             ),
         ),
         ("tests/unit/trainer/test_piece_state.py",),

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from tests.oracle.anatomy import Anatomy, anatomy_of
 from tests.oracle.cells import CellLoop
+from tests.oracle.ranges import ranges_of
 from tests.oracle.tiles import InTiles
 
 IGNORED = -100
@@ -29,7 +30,8 @@ class Recipe:
     schedule; 0 takes the number of batches. reduction_leaves: a power of two, at most the number of micro-batches.
     untie_on_freeze: the head's matrix starts equal to the embedding's and learns on its own from the first step.
     mixed_bfloat16: forwards under torch's autocast, and each unit's output but the head's rounded to bfloat16. cells: bounds of
-    token cells, () for whole sequences. inner_tiles: of the blocks' inner widths.
+    token cells, () for whole sequences. inner_tiles: of the blocks' inner widths. state_ranges: ranges of each unit's state,
+    whose gradients have a norm each.
     """
 
     micro_batch_size: int
@@ -51,6 +53,7 @@ class Recipe:
     mixed_bfloat16: bool = False
     cells: tuple[int, ...] = ()
     inner_tiles: int = 1
+    state_ranges: int = 1
 
 
 @dataclass
@@ -96,7 +99,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
             position["step"] = step
             loss = accumulate(anatomy, batch, recipe, position, freeze_point)
             rate = scheduled_rate(recipe, step, total_steps)
-            unit_norms, norm = clip(anatomy, recipe.clip_norm, tiles)
+            unit_norms, norm = clip(anatomy, recipe.clip_norm, recipe.state_ranges, tiles)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.step()
@@ -253,23 +256,32 @@ def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...]
     return terms[0] if len(terms) == 1 else sum(term / len(terms) for term in terms)
 
 
-def clip(anatomy: Anatomy, clip_norm: float | None, tiles: InTiles | None = None) -> tuple[tuple[float, ...], float]:
+def clip(
+    anatomy: Anatomy, clip_norm: float | None, state_ranges: int = 1, tiles: InTiles | None = None
+) -> tuple[tuple[float, ...], float]:
     """Scale all gradients by min(1, c / (norm + 1e-6)). Returns each unit's L2 norm and the total, both before scaling.
 
     Each tensor's norm is taken in float64 and squared, that of a tensor in tiles tile by tile; squares are added in parameter
-    order, then in unit order.
+    order, then in unit order. Of a unit in several ranges each range's are added first, of the part of each tensor that lies in
+    it; such a unit is not in tiles.
     """
+    assert tiles is None or state_ranges == 1
     squares = []
     for unit in range(len(anatomy.units)):
-        square = 0.0
-        for parameter in anatomy.parameters(unit):
-            # A tied matrix counts once, in unit 0.
-            copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
-            if parameter.grad is not None and not copy_of_tied:
-                whole = [torch.linalg.vector_norm(parameter.grad, dtype=torch.float64).item()] if tiles is None else []
-                for norm in tiles.norms(parameter, parameter.grad) if tiles else whole:
-                    square += norm * norm
-        squares.append(square)
+        total = 0.0
+        for inside in ranges_of([parameter.numel() for parameter in anatomy.parameters(unit)], state_ranges):
+            square = 0.0
+            for parameter, (low, high) in zip(anatomy.parameters(unit), inside, strict=True):
+                # A tied matrix counts once, in unit 0.
+                copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
+                if parameter.grad is not None and not copy_of_tied and low < high:
+                    part = parameter.grad if state_ranges == 1 else parameter.grad.flatten()[low:high]
+                    for piece in (
+                        tiles.norms(parameter, part) if tiles else [torch.linalg.vector_norm(part, dtype=torch.float64).item()]
+                    ):
+                        square += piece * piece
+            total += square
+        squares.append(total)
     total = 0.0
     for value in squares:
         total += value

@@ -49,6 +49,32 @@ BAD_INPUT = [
         ["training.batch_size=24"],
         ["3 micro-batches (batch_size 24 / micro_batch_size 8)", "lower reduction_leaves to a power of two <= 3"],
     ),
+    (
+        "weights gathered at each use",
+        ["placement.shard=use"],
+        ["placement.shard", "is use, which is not built", "step shares out"],
+    ),
+    (
+        "state shared out over more replicas than ranges",
+        ["placement.shard=step", "training.state_ranges=4", "placement.dp_degree=6", "placement.workers=6"],
+        ["placement.dp_degree 6 exceeds training.state_ranges 4 with placement.shard step", "raise state_ranges in a new run"],
+    ),
+    (
+        "a reshape over more replicas than ranges",
+        ["training.state_ranges=2", 'reshapes=[{"step": 3, "pp_degree": 1, "dp_degree": 4, "shard": "step"}]'],
+        ["reshapes.0.dp_degree 4 exceeds training.state_ranges 2 with placement.shard step"],
+    ),
+    ("state in one range shared out", ["placement.shard=step"], ["placement.shard is step and training.state_ranges is 1"]),
+    (
+        "library's sums shared out",
+        ["placement.shard=step", "training.state_ranges=4", "training.numerics=fast"],
+        ["placement.shard is step and training.numerics is fast"],
+    ),
+    (
+        "adapters shared out",
+        ["placement.shard=step", "training.state_ranges=4", 'model.adapters={"rank": 4}'],
+        ["placement.shard is step and model.adapters is given"],
+    ),
     ("path and hub", ["model.path=a", "model.hub=b"], ["path is 'a' and hub is 'b'; give one of them"]),
     ("more workers needed than there are", ["placement.pp_degree=3", "placement.dp_degree=2"], ["= 6 exceeds workers 4"]),
     ("min_workers above workers", ["placement.min_workers=9"], ["min_workers 9 exceeds workers 4"]),

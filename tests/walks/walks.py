@@ -38,7 +38,7 @@ class Walk:
 
 WALKS = (
     Walk("a gradient norm becomes a patch of the run's object", 20, 19, 47, (
-        Act(WORKER + "step/norms.py:unit_squares"),
+        Act(WORKER + "step/norms.py:piece_squares"),
         stack(WORKER + "step/loop.py:TrainingLoop._vote"),
         stack(WORKER + "step/committing.py:commit_step"),
         stack(WORKER + "step/committing.py:close_interval"),

@@ -56,7 +56,7 @@ def profile_units(context: RunContext, clock: Callable[[], float] = time.perf_co
     kinds = first_of_its_kind(context.cut.units)
     for index, first in enumerate(kinds):
         if index == first:
-            with lent_to(context.device, index, context.cut.units[index], context.moments):
+            with lent_to(context.device, context.pieces.of_unit(index), context.cut.units[index], context.moments):
                 measured[index], updates[index] = measuring.measure(index), measuring.update(index)
     units = tuple(measured[first] for first in kinds)
     learning = sum(unit.gradient_bytes for unit in units)

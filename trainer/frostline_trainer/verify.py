@@ -118,7 +118,7 @@ class Replayer:
             generation.freeze_to(recorded.freeze_point, tuple(state.codec_chain), self.round_trip)
         state.freeze_point = recorded.freeze_point
         gradients = generation.compute(step)
-        ballot = Ballot(gradients.unit_squares, gradients.losses)
+        ballot = Ballot(gradients.piece_squares, gradients.losses)
         result = hold_vote(generation.world, ballot, self.context.pieces, generation.num_microbatches)
         commit_step(generation, state, self.calendar, step, gradients, result)
         record_step(generation, state, step, result, seconds=0.0, parts={})

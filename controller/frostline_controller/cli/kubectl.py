@@ -67,6 +67,7 @@ def plan(release: Release, arguments: argparse.Namespace) -> int:
         f"generation {state.current.generation}, shape {in_words(placement.degrees)}, "
         f"schedule {placement.schedule}, stage bounds {list(placement.stage_bounds)}"
         + (f", slices {list(placement.slices)}" if placement.slices else "")
+        + (f", state shared out by {placement.shard}" if placement.is_sharded else "")
     )
     for worker_id in placement.workers:
         units = placement.units_of(worker_id)

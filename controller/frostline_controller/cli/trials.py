@@ -118,7 +118,12 @@ def static_overrides(job: Job, micro_batch_size: int, steps: int | None = None) 
     """Job fields of the timed static arm: fast numerics at its own micro-batch size, with as few leaves as it needs."""
     micro_batches = math.ceil(job.training.batch_size / micro_batch_size)
     leaves = min(job.training.reduction_leaves, 2 ** int(math.log2(micro_batches)))
-    chosen = [f"training.micro_batch_size={micro_batch_size}", f"training.reduction_leaves={leaves}", "training.numerics=fast"]
+    chosen = [
+        f"training.micro_batch_size={micro_batch_size}",
+        f"training.reduction_leaves={leaves}",
+        "training.numerics=fast",
+        "placement.shard=none",
+    ]
     if steps is not None:
         chosen += [
             f"training.steps={steps}",

@@ -127,7 +127,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
     pinned = situation.pinned
     if pinned is not None:
         degrees = {f"{axis}_degree": degree for axis, degree in pinned.degrees.items()}
-        slices = {} if pinned.slices is None else {"slices": pinned.slices}
+        slices = {name: value for name in ("slices", "shard") if (value := getattr(pinned, name)) is not None}
         section = section.model_copy(update=degrees | slices | pinned.model_dump(include={"schedule", "virtual_stages"}))
         elastic = elastic.model_copy(update={"pipeline": True, "replicas": True})
     if situation.memory_limit_bytes:
@@ -170,6 +170,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         token_cells=job.training.num_cells,
         cell_tokens=job.training.cell_lengths,
         never_learnt=min(situation.never_learnt, situation.freeze_point),
+        state_ranges=job.training.state_ranges,
         quota=quota_of(job, profile.quota_period_seconds),
     )
 

@@ -74,6 +74,7 @@ class CostModel:
         self.compute = self.forward + self.backward + self.recompute + self.fetch
         self.gradient_bytes = _sums(np.where(frozen, 0.0, column["parameter_bytes"] - column["still_bytes"]))
         self.state_bytes = _sums(np.array(inputs.unit_state_bytes, dtype=float))
+        self.moment_bytes = _sums(np.array(inputs.unit_state_bytes, dtype=float) - column["parameter_bytes"])
         self.activation_bytes = _sums(np.where(frozen, 0.0, column["activation_bytes"]))
         links = [self.pipeline_link, *([inputs.near_link] if inputs.near_link is not None else [])]
         sends = [_sends_over(link, column["output_bytes"]) for link in links]
@@ -110,13 +111,14 @@ class CostModel:
     def exchange(self, gradient_bytes: np.ndarray, leaf_bounds: tuple[int, ...]) -> np.ndarray:
         """Seconds to sum gradients of that many bytes over the replicas, flat, in the tree's order.
 
-        reduce_bandwidth is that of a two-member all-reduce, whose members send the buffer once.
+        reduce_bandwidth is that of a two-member all-reduce, whose members send the buffer once. Where state is shared out the
+        gather of weights stands for that of sums: as many bytes.
         """
         link, dp_degree = self.inputs.link, len(leaf_bounds) - 1
         if dp_degree == 1:
             return np.zeros_like(gradient_bytes)
         aligned_pair = dp_degree == 2 and all(tree_pieces(*pair) == 1 for pair in zip(leaf_bounds, leaf_bounds[1:], strict=False))
-        if aligned_pair or not self.inputs.exact_numerics:
+        if (aligned_pair and not self.inputs.is_sharded) or not self.inputs.exact_numerics:
             calls, factor = 1, 2 * (dp_degree - 1) / dp_degree
         else:
             calls, factor = 2, exchange_bytes_factor(leaf_bounds)
@@ -140,15 +142,21 @@ class CostModel:
         link, slots = self.inputs.link, self.inputs.num_units + 2 * self.inputs.num_microbatches
         return link.reduce_latency_seconds * (world_size - 1).bit_length() + 8 * slots / link.reduce_bandwidth_bytes_per_second
 
+    def owned_share(self, dp_degree: int) -> float:
+        """Of a stage's moments, what the replica with the most ranges holds: all of them where state is not shared out."""
+        ranges = self.inputs.state_ranges
+        return -(-ranges // dp_degree) / ranges if self.inputs.is_sharded and dp_degree <= ranges else 1.0
+
     def stage_bytes(self, low, high, in_flight, most_leaves: int, dp_degree: int, slices: int = 1):
-        """Memory of the stages [low, high): weights and moments (frozen ones too), gradient buffers, activations in flight, and
-        what the unit that needs most takes while it computes.
+        """Memory of the stages [low, high): weights and moments (frozen ones too; of moments this member's share), gradient
+        buffers, activations in flight, and what the unit that needs most takes while it computes.
 
         in_flight: micro-batches whose activations a stage holds at once, parts of them where they pass in `slices`. Works on
         numbers and on arrays.
         """
         buffers = gradient_buffers(most_leaves) + (1 if dp_degree > 1 else 0)  # one more to receive the others' pieces into
         total = self.state_bytes[high] - self.state_bytes[low]
+        total = total - (1 - self.owned_share(dp_degree)) * (self.moment_bytes[high] - self.moment_bytes[low])
         total = total + buffers * (self.gradient_bytes[high] - self.gradient_bytes[low])
         total = total + in_flight * (self.activation_bytes[high] - self.activation_bytes[low])
         total = total + self.working_bytes[low, high]

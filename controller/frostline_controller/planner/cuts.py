@@ -122,9 +122,13 @@ def longest_stage(model: CostModel, cap: float) -> int:
     if cap in model.longest_stages:
         return model.longest_stages[cap]
     cuts = np.array([0, *range(model.inputs.freeze_point + 1, model.inputs.num_units + 1)])
+    shared = (1 - model.owned_share(model.inputs.most_replicas)) * model.moment_bytes  # at most so much is with other replicas
     spans, first = 1, 0
     for end in range(1, len(cuts)):  # two pointers: bytes grow with the stage
-        while first < end - 1 and model.stage_bytes(cuts[first], cuts[end], 1, 1, 1) > cap:
+        while first < end - 1:
+            low, high = cuts[first], cuts[end]
+            if model.stage_bytes(low, high, 1, 1, 1) - (shared[high] - shared[low]) <= cap:
+                break
             first += 1
         spans = max(spans, end - first)
     model.longest_stages[cap] = spans

@@ -24,6 +24,7 @@ def describe(planned: PlannedPlacement, inputs: PlanInputs) -> str:
         f"{len(placement.workers)} workers, {len(planned.spares)} spare; "
         f"freeze point {inputs.freeze_point} of {inputs.num_units}",
         *_cells(planned, inputs),
+        *_shares(planned, inputs),
         f"predicted step {_seconds(cost.total_seconds)}, {rate:,.1f} samples/s, at most {_bytes(cost.peak_bytes)} a worker",
         "",
         *_picture(planned, inputs),
@@ -47,6 +48,17 @@ def _cells(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
         return []
     together = f"{len(slices)} slices of {', '.join(map(str, slices))} cells" if slices else "one slice"
     return [f"{inputs.token_cells} token cells a sequence, which travel in {together}"]
+
+
+def _shares(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
+    """What replicas share out; nothing where each owns all of its stages' state."""
+    placement = planned.placement
+    if not placement.is_sharded:
+        return []
+    most = -(-inputs.state_ranges // placement.dp_degree)
+    return [
+        f"state is shared out: a replica has at most {most} of {inputs.state_ranges} ranges of each unit's moments and updates"
+    ]
 
 
 def as_json(planned: PlannedPlacement) -> dict[str, Any]:

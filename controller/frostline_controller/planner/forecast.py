@@ -237,6 +237,7 @@ def plan_inputs(
         token_cells=job.training.num_cells,
         cell_tokens=job.training.cell_lengths,
         never_learnt=min(freeze_point, initial),
+        state_ranges=job.training.state_ranges,
         quota=quota_of(job, measured.quota_period_seconds if measured else 0.0),
     )
 

@@ -14,6 +14,7 @@ from frostline_contract.job.freezing import ElasticSection
 from frostline_contract.plan import Placement
 from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
+from frostline_contract.sharding import NONE
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile
 from frostline_controller.planner.quota import Quota
 
@@ -58,6 +59,7 @@ class PlanInputs:
     that holds no unit: communicators. cache_use: the job's cache.use. uncacheable: why nothing may be cached, or empty.
     token_cells: cells of each sequence. cell_tokens: their lengths, where the job lists them; else they count as equal.
     never_learnt: units frozen since step 1, which have no moments. quota: of workers that have a share of a processor, else None.
+    state_ranges: that each unit's state is cut into.
     """
 
     units: tuple[UnitProfile, ...]
@@ -92,6 +94,7 @@ class PlanInputs:
     token_cells: int = 1
     cell_tokens: tuple[int, ...] = ()
     never_learnt: int = 0
+    state_ranges: int = 1
     quota: Quota | None = None
 
     def __post_init__(self) -> None:
@@ -122,6 +125,16 @@ class PlanInputs:
         """Weights and moments of each unit; one that has never learnt has no moments."""
         moments = [0 if index < self.never_learnt else unit.optimizer_bytes for index, unit in enumerate(self.units)]
         return tuple(unit.parameter_bytes + own for unit, own in zip(self.units, moments, strict=True))
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether replicas are to share the state of their stages out."""
+        return self.placement.shard != NONE
+
+    @property
+    def most_replicas(self) -> int:
+        """Replicas that any shape can have: each has a leaf, and where they share state out a range of every unit."""
+        return min(self.reduction_leaves, self.state_ranges) if self.is_sharded else self.reduction_leaves
 
     @property
     def trainable_units(self) -> int:

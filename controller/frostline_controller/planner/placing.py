@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from frostline_contract.plan import Placement
 from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
+from frostline_contract.sharding import shard_problem
 from frostline_controller.planner.assignment import assign_workers
 from frostline_controller.planner.cost import CostModel, StepCost
 from frostline_controller.planner.cuts import StageCosts, refined_bounds
@@ -63,6 +64,8 @@ def finish(
     inputs = model.inputs
     shape = chosen.shape
     shape.check_fits(inputs.num_units, inputs.freeze_point, inputs.reduction_leaves)
+    if problem := shard_problem(inputs.placement.shard, inputs.state_ranges, shape.dp_degree):
+        raise ValueError(problem)
     options = [bounds]
     if costs is not None:
         current = inputs.current
@@ -87,7 +90,7 @@ def finish(
         degrees=shape.degrees, virtual_stages=shape.virtual_stages, stage_bounds=option,
         leaf_bounds=leaf_bounds, workers=assignment.workers, schedule=chosen.schedule, use_cache=model.use_cache,
         predicted_step_seconds=cost.total_seconds, predicted_peak_bytes=round(cost.peak_bytes),
-        slices=chosen.slices,
+        slices=chosen.slices, shard=inputs.placement.shard,
     )  # fmt: skip
     return PlannedPlacement(placement, cost, assignment.spares, alternatives, reason, cache_reason,
                             assignment.moved_bytes if inputs.current else 0,

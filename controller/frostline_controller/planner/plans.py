@@ -23,25 +23,21 @@ def buddies_of(
     another than theirs.
 
     domains: failure domain by worker id; empty: nobody keeps anything. held: for each piece who has its state now. The pieces of
-    a stage have one buddy, since it applies whole units' updates: the member that keeps the fewest pieces so far, then the one
-    that has the most of the stage already, then the next in global rank.
+    a stage that have the same owners have one buddy, since their updates are one act: the member that keeps the fewest pieces so
+    far, then the one that has the most of these already, then the next in global rank.
     """
     table = pieces_in(placement, state_ranges)
     buddies = [NO_WORKER] * table.count
     load: Counter[str] = Counter()
     workers, global_ranks = placement.workers, placement.global_ranks
-    for stage in range(placement.shape.num_stages):
-        units = placement.units_of_stage(stage)
-        if not units or not domains:
-            continue
-        owners = placement.owners(units[0])
+    for pieces in _kept_together(placement, table) if domains else ():
+        owners = placement.owners_of(table, pieces[0])
         at = {domains.get(owner) for owner in owners}
         if len(at) > 1:
             continue
         elsewhere = [worker for worker in workers if domains.get(worker) not in at]
         if not elsewhere:
             continue
-        pieces = table.of_units(units)
         have = Counter(worker for piece in pieces for worker in held[piece]) if held else Counter[str]()
         place = global_ranks[owners[0]]
 
@@ -55,6 +51,17 @@ def buddies_of(
     return tuple(buddies)
 
 
+def _kept_together(placement: Placement, table: Pieces) -> list[list[int]]:
+    """The pieces of each stage, those with the same owners together, by their first piece."""
+    found = list[list[int]]()
+    for stage in range(placement.shape.num_stages):
+        by_owners: dict[tuple[str, ...], list[int]] = {}
+        for piece in table.of_units(placement.units_of_stage(stage)):
+            by_owners.setdefault(tuple(placement.owners_of(table, piece)) if placement.is_sharded else (), []).append(piece)
+        found += by_owners.values()
+    return found
+
+
 def uncovered_of(
     placement: Placement, domains: Mapping[str, str], buddies: Sequence[str], state_ranges: int = 1
 ) -> tuple[int, ...]:
@@ -63,7 +70,7 @@ def uncovered_of(
     alone = {
         unit
         for units, owners in zip(placement.units_by_pp_rank, placement.members_by_pp_rank, strict=True)
-        if len({domains.get(owner) for owner in owners}) < 2
+        if placement.is_sharded or len({domains.get(owner) for owner in owners}) < 2
         for unit in units
     }
     return tuple(piece for piece, buddy in enumerate(buddies) if not buddy and table.unit_of(piece) in alone)
@@ -75,11 +82,14 @@ def sources_of(base: Placement, new: Placement, num_units: int, state_ranges: in
     Owners are taken in turn, so that no replica gives everything. Raises ValueError for a unit without an owner.
     """
     table = Pieces(num_units, state_ranges)
-    chosen = []
+    chosen = list[str]()
     for unit in range(num_units):
-        owners = base.owners(unit)
-        if not owners:
+        if not base.owners(unit):
             raise ValueError(f"unit {unit} of {num_units} has no owner among {list(base.workers)}")
+        if base.is_sharded:
+            chosen += [base.owners_of(table, piece)[0] for piece in table.of_unit(unit)]
+            continue
+        owners = base.owners(unit)
         keeping = [owner for owner in owners if new.holds(owner, unit)]
         staying = [owner for owner in owners if owner in new.global_ranks]
         candidates = keeping or staying or owners

@@ -290,7 +290,7 @@ def _reference_seconds(inputs: PlanInputs) -> float:
     dp = inputs.start_dp_degree or (inputs.current.dp_degree if inputs.current else None)
     if inputs.freeze_point == inputs.never_learnt or pp is None or dp is None:
         return 0.0
-    if pp > inputs.num_units - inputs.never_learnt or dp > inputs.reduction_leaves:
+    if pp > inputs.num_units - inputs.never_learnt or dp > inputs.most_replicas:
         return 0.0
     model = CostModel(replace(inputs, freeze_point=inputs.never_learnt)).of_depth(pp)
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)

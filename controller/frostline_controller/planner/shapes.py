@@ -54,10 +54,11 @@ def shape_limits(inputs: PlanInputs) -> ShapeLimits:
         lowered = min(workers, inputs.trainable_units)
         notes.append(f"pp {pp} -> {lowered}: {workers} workers and {inputs.trainable_units} trainable units allow no more")
         pp = lowered
-    if dp is not None and dp > min(workers // (pp or 1), inputs.reduction_leaves):
-        lowered = min(workers // (pp or 1), inputs.reduction_leaves)
+    if dp is not None and dp > min(workers // (pp or 1), inputs.most_replicas):
+        lowered = min(workers // (pp or 1), inputs.most_replicas)
+        ranges = f" and {inputs.state_ranges} ranges of shared state" if inputs.is_sharded else ""
         notes.append(
-            f"dp {dp} -> {lowered}: {workers} workers at pp {pp or 1} and {inputs.reduction_leaves} leaves allow no more"
+            f"dp {dp} -> {lowered}: {workers} workers at pp {pp or 1} and {inputs.reduction_leaves} leaves{ranges} allow no more"
         )
         dp = lowered
     return ShapeLimits(pp, dp, tuple(notes))
@@ -72,7 +73,7 @@ def dp_choices(inputs: PlanInputs, limits: ShapeLimits) -> list[int]:
     """
     if limits.dp is not None:
         return [limits.dp]
-    most = min(inputs.reduction_leaves, len(inputs.members) // (limits.pp or 1))
+    most = min(inputs.most_replicas, len(inputs.members) // (limits.pp or 1))
     if len(inputs.members) <= ALL_DEGREES_UP_TO:
         return list(range(1, most + 1))
     if inputs.batch == "per_replica":

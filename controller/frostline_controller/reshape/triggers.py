@@ -153,7 +153,7 @@ class Adapting:
             return
         pinned = PinnedShape(
             degrees=one.degrees, schedule=one.schedule, virtual_stages=one.virtual_stages, slices=one.slices,
-            from_step=one.step, freeze_point=open_window(facts, one.step).freeze_point,
+            shard=one.shard, from_step=one.step, freeze_point=open_window(facts, one.step).freeze_point,
         )  # fmt: skip
         await store.commit(pinned=pinned, reshapes_done=done + 1)
         self.ask(f"reshape to {in_words(one.degrees)} scheduled at step {one.step}")

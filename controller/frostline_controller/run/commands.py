@@ -8,6 +8,7 @@ from frostline_contract.annotations import COMMAND
 from frostline_contract.mesh import ALWAYS_NAMED, in_words, with_degrees
 from frostline_contract.run_status import RESUMABLE, RunStatus
 from frostline_contract.shape import ParallelShape
+from frostline_contract.sharding import shard_problem
 from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.recovery.budget import RetryBudget
 from frostline_controller.reshape.pods import Sizing
@@ -102,6 +103,9 @@ class Commands:
             raise InvalidRequest(f"shape {in_words(shape.degrees)} needs {shape.world_size} workers, {there} are there")
         if shape.dp_degree > leaves:
             raise InvalidRequest(f"dp_degree {shape.dp_degree} exceeds training.reduction_leaves {leaves}")
+        job = self._facts.job
+        if problem := shard_problem(job.placement.shard, job.training.state_ranges, shape.dp_degree):
+            raise InvalidRequest(problem)
         if shape.pp_degree > trainable:
             raise InvalidRequest(f"pp_degree {shape.pp_degree} exceeds the {trainable} trainable units")
         return f"reshape to {in_words(shape.degrees)} when it is prepared"

@@ -9,7 +9,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -78,13 +78,14 @@ class RunIdentity(Frozen):
 class PinnedShape(Shaped):
     """A shape by command; it holds until the freeze point is no longer `freeze_point`. from_step: first step that may switch.
 
-    slices: of each micro-batch; None: as the job says.
+    slices, shard: of each micro-batch, of the state; None: as the job says.
     """
 
     degrees: Degrees
     schedule: str = "1f1b"
     virtual_stages: int = 1
     slices: int | None = None
+    shard: Literal["none", "step"] | None = None
     from_step: int = 0
     freeze_point: int = 0
 

@@ -18,6 +18,7 @@ from frostline_contract.job.freezing import DecisionsSection, ElasticSection, Fr
 from frostline_contract.job.kubernetes import KubernetesSection
 from frostline_contract.job.section import AUTO, Section, fixed, live
 from frostline_contract.job.training import LEAVES_MAX, CheckpointSection, EvaluationSection, TrainingSection
+from frostline_contract.sharding import NONE, shard_problem
 
 
 class Job(Section):
@@ -79,6 +80,7 @@ class Job(Section):
                     f"{name} is {slices} and training.token_cells makes {self.training.num_cells} cells, of which a slice holds at "
                     "least one; lower it or raise token_cells"
                 )
+        self._check_sharding()
         if self.placement.backend == "nccl" and self.training.device == "cpu":
             raise ValueError("placement.backend is nccl and training.device is cpu; NCCL needs GPUs: use auto or gloo")
         pods = self.placement.pods
@@ -92,6 +94,31 @@ class Job(Section):
                     f"{leaves}; raise reduction_leaves or lower dp_degree"
                 )
         return self
+
+    def _check_sharding(self) -> None:
+        """Raise ValueError where state is to be shared out and cannot be."""
+        ranges, wanted = self.training.state_ranges, self.placement
+        asked = [("placement", wanted.shard, "placement.dp_degree", wanted.dp_degree or 1)]
+        asked += [
+            (f"reshapes.{index}", one.shard or wanted.shard, f"reshapes.{index}.dp_degree", one.dp_degree)
+            for index, one in enumerate(self.reshapes)
+        ]
+        for place, shard, field, dp_degree in asked:
+            if shard == NONE:
+                continue
+            if self.training.numerics != "exact":
+                raise ValueError(
+                    f"{place}.shard is {shard} and training.numerics is fast; only exact sums are shared out: set one back"
+                )
+            if self.model.adapters is not None:
+                raise ValueError(f"{place}.shard is {shard} and model.adapters is given, whose state is small: set shard to none")
+            if ranges == 1:
+                raise ValueError(
+                    f"{place}.shard is {shard} and training.state_ranges is 1, so that one replica would own everything; set "
+                    "state_ranges in a new run to the largest dp_degree that is to share state out, or a multiple of it"
+                )
+            if problem := shard_problem(shard, ranges, dp_degree, field):
+                raise ValueError(problem)
 
     def interval_steps(self, steps_per_epoch: int) -> int:
         """Steps an interval: the job's number, or one epoch, but always longer than the decision lag."""

@@ -52,8 +52,9 @@ class TrainingSection(Section):
         ge=1,
         le=1024,
         later=True,
-        doc="Ranges that each unit's state is cut into: the pieces that are owned, moved, kept by buddies, checkpointed and digested. "
-        "It changes the run's digest and the names of checkpoint files, and no weight.",
+        doc="Ranges that each unit's state is cut into: the pieces that are owned, moved, kept by buddies, checkpointed and digested, "
+        "which placement.shard can share out over as many replicas. Gradient norms are summed by them, so it is a part of the "
+        "numerics: it changes the run's digest and, where clipping scales, last bits of weights.",
     )
     batch: Literal["global", "per_replica"] = fixed(
         "global", doc="global: the batch never changes. per_replica: the paper's mode, the global batch grows with dp_degree."
@@ -107,6 +108,11 @@ class TrainingSection(Section):
         if self.tensor_tiles.inner > 1 and self.compile:
             raise ValueError(
                 f"tensor_tiles.inner is {self.tensor_tiles.inner} and compile is true; tiles are not compiled: set one of them back"
+            )
+        if self.tensor_tiles.inner > 1 and self.state_ranges > 1:
+            raise ValueError(
+                f"tensor_tiles.inner is {self.tensor_tiles.inner} and state_ranges is {self.state_ranges}; a tile is not cut into ranges "
+                "yet: set one of them to 1"
             )
         if self.micro_batch_size == AUTO:
             if self.reduction_leaves != AUTO and self.reduction_leaves > self.batch_size:

@@ -77,7 +77,7 @@ def test_a_stage_has_its_rotary_tables_where_it_is() -> None:
     context, own = bench.generation.context, (1, 2)
     with bench.device.running():
         for unit, module in enumerate(context.cut.units):
-            place_unit(unit, module, {}, DEVICE if unit in own else HOST)
+            place_unit([unit], module, {}, DEVICE if unit in own else HOST)
     bench.device.counts.clear()
     stage = Stage([context.cut.units[unit] for unit in own], 1, 0, bench.generation._settings)
     with bench.device.running():

@@ -8,7 +8,8 @@ import torch
 from frostline_contract.job.training import OptimizerSection
 from frostline_contract.plan import Placement, Plan
 from frostline_trainer.generations.groups import lone_groups
-from frostline_trainer.replication.buddies import Home, Keeper, Parcel, parcels_of
+from frostline_trainer.replication.buddies import Home, Keeper
+from frostline_trainer.replication.parcels import Parcel, parcels_of
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.gradients import UNIT_ALIGNMENT, GradientBuffers
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
@@ -139,7 +140,7 @@ def test_a_ward_comes_back_from_the_device_into_its_own_memory(section: Optimize
         for m in (plain, module):
             buffers[id(m)].adopt(flat.clone())
         optimizers[id(plain)].step(1e-2)
-        home = Home(2, module, moments[id(module)], torch.device("cpu"))
+        home = Home([2], module, moments[id(module)], torch.device("cpu"))
         assert all(p.data_ptr() != at_home[name] for name, p in module.named_parameters())
         optimizers[id(module)].step(1e-2)
         home.bring_back()

@@ -84,7 +84,7 @@ def test_units_that_leave_the_device_go_before_those_that_come(monkeypatch: pyte
     sizes = [sum(parameter.nbytes for parameter in unit.parameters()) for unit in context.cut.units]
     with LiveBytes(DEVICE) as resident:
         for unit in plan.placement.units_of_stage(1):
-            place_unit(unit, context.cut.units[unit], context.moments, DEVICE)
+            place_unit([unit], context.cut.units[unit], context.moments, DEVICE)
         there = resident.now
         context.holdings.settle(range(NUM_UNITS), StateTag(lineage=0, step=0, generation=plan.generation))
         Generation(context, plan, 0, lone_groups(), 0, lambda name: None)

@@ -21,7 +21,7 @@ from frostline_trainer.sharded.checking import check_table
 from frostline_trainer.sharded.dropout import by_tile
 from frostline_trainer.sharded.install import check_heads, table_of, tile_blocks, tile_unit, tiled_layers
 from frostline_trainer.sharded.linear import TiledLinear
-from frostline_trainer.sharded.state import parts_of
+from frostline_trainer.sharded.state import tiles_of
 from frostline_trainer.sharded.table import TensorTable, from_tp_plan
 from frostline_trainer.sharded.tiles import Tiles, cut, joined, pairwise
 from frostline_trainer.step.alignment import is_aligned
@@ -111,7 +111,7 @@ def test_a_model_in_tiles_is_the_whole_one_to_rounding(case: str, attention: str
 
 def test_a_norm_is_taken_tile_by_tile_of_what_tiles_cut() -> None:
     unit = build_case(replace(CASE, inner_tiles=4)).cut.units[1]
-    counts = {name: len(parts_of(unit, name, parameter)) for name, parameter in unit.named_parameters()}
+    counts = {name: len(tiles_of(unit, name, parameter)) for name, parameter in unit.named_parameters()}
     whole = {name for name, count in counts.items() if count == 1}
     assert set(counts.values()) == {1, 4}
     assert whole == {

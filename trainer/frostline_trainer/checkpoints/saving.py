@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from frostline_contract.epochs import checkpoint_path
@@ -117,8 +117,8 @@ class Saving:
     def _share(self, entered: Entered) -> dict[int, UnitState]:
         """The pieces that this member writes, by reference."""
         context, generation = self._context, entered.generation
-        held, table = entered.plan.pieces_of(generation.worker_id), context.pieces
-        own = [piece for piece in held if generation.shape.dealt_to(piece) == generation.dp_rank]
+        plan, table, worker = entered.plan, context.pieces, generation.worker_id
+        own = [piece for piece in plan.pieces_of(worker) if dealt_to(piece, plan.owners(piece)) == worker]
         return {piece: export_piece(table, piece, context.cut.units[table.unit_of(piece)], context.moments) for piece in own}
 
     def stable(self) -> None:
@@ -249,6 +249,11 @@ def _lineage_before_freeze(state: RunState, step: int) -> int:
     """The lineage in which the freeze after `step` was decided: an older one's checkpoint of that step is of a history undone."""
     freezes = [one for one in state.decisions if one.effective_step == step + 1 and one.kind == "freeze" and not one.void]
     return max((one.lineage for one in freezes), default=0)
+
+
+def dealt_to(piece: int, owners: Sequence[str]) -> str:
+    """Which of a piece's owners writes it into checkpoints: they take turns."""
+    return owners[piece % len(owners)]
 
 
 def _bytes_of(share: dict[int, UnitState]) -> int:

@@ -31,6 +31,7 @@ from frostline_trainer.faults.flaw import Flaw, flip_first, flipped
 from frostline_trainer.faults.partition import cut_off, is_cut_off, through_partition
 from frostline_trainer.process.identity import Identity
 from frostline_trainer.process.plug import Parts, Plug
+from frostline_trainer.step.parts import parts_of
 from frostline_trainer.step.phases import PhaseClock
 
 if TYPE_CHECKING:
@@ -246,8 +247,8 @@ class PlannedFaults(Plug):
         return Progress(parts.state.step, parts.state.lineage, str(plan.generation) if plan is not None else "", units)
 
     def _flip(self, fault: Fault, step: int) -> None:
-        """Change the last unit that the worker owns; or, for `cached_value`, all that it stores in the cache in `step`; or what
-        it computes in `step` and, where the fault lasts, ever after.
+        """Change what the worker owns of its last unit; or, for `cached_value`, all that it stores in the cache in `step`; or
+        what it computes in `step` and, where the fault lasts, ever after.
         """
         if fault.what == "cached_value":
             self._flip_stored_in = step
@@ -256,10 +257,14 @@ class PlannedFaults(Plug):
         else:
             context, plan = self._parts.context, self._parts.plans.running
             assert plan is not None
-            unit = plan.placement.units_of(self._parts.identity.worker_id)[-1]
-            name, parameter = next(iter(learnable(context.cut.units[unit]).items()))
-            moments = context.moments.get((unit, name), {})
-            flip_first(parameter.detach() if fault.what == "weight" else next(one for one in moments.values() if one.ndim > 0))
+            table, owned = plan.pieces, plan.pieces_of(self._parts.identity.worker_id)
+            module = context.cut.units[table.unit_of(owned[-1])]
+            learns, last = learnable(module), table.of_unit(table.unit_of(owned[-1]))
+            parts = [(one, part) for one in owned if one in last for part in parts_of(table, one, module)]
+            piece, part = next((one, part) for one, part in parts if part.name in learns)
+            moments = context.moments.get((piece, part.name), {})
+            weight = learns[part.name].detach().view(-1)[part.low : part.high]
+            flip_first(weight if fault.what == "weight" else next(one for one in moments.values() if one.ndim > 0))
 
 
 def _place_of(fault: Fault) -> str:

@@ -235,7 +235,8 @@ class Formation:
     def _lines(self, store: Any, world: Group, axes: list[str]) -> dict[str, Group]:
         """The groups of this member's lines; of replicas that share machines two, see `Groups.lines`. All members call it."""
         placement, mesh = self.plan.placement, self.plan.placement.shape.mesh
-        machines = machines_of(world, self._machine) if self._machine and placement.dp_degree > 2 else []
+        levels = self._machine and placement.dp_degree > 2 and not placement.is_sharded  # shares are exchanged in one level
+        machines = machines_of(world, self._machine) if levels else []
         line = mesh.line(self._index, "dp")
         each = replicas_a_machine([machines[member] for member in line], placement.leaf_bounds) if machines else 0
         lines = {axis: self._line(store, mesh, axis) for axis in axes if not (axis == "dp" and each)}

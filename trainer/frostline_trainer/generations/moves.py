@@ -52,7 +52,7 @@ def release_unneeded(context: RunContext, plan: Plan, worker_id: str) -> None:
     needed = set(plan.needs(worker_id))
     context.holdings.drop(piece for piece in range(plan.pieces.count) if piece not in needed)
     units = set(plan.pieces.units_of(needed))
-    for key in [key for key in context.moments if key[0] not in units]:
+    for key in [key for key in context.moments if key[0] not in needed]:
         del context.moments[key]
     for unit in set(range(context.num_units)) - units:
         release_unit(context.cut.units[unit])

@@ -38,7 +38,7 @@ def find_padding_dependence(context: RunContext, own: np.ndarray) -> str:
             if number != first:
                 continue
             unit = context.cut.units[number]
-            with lent_to(context.device, number, unit, context.moments):
+            with lent_to(context.device, context.pieces.of_unit(number), unit, context.moments):
                 if hidden is not None and not _is_blind(context, number, hidden, inputs, padding, samples):
                     return f"{context.cut.unit_names[number]} gives other bits for other padding ({context.precision.name})"
                 if number + 1 < context.num_units:

@@ -88,7 +88,7 @@ def _distinct_units(context: RunContext) -> Iterator[tuple[int, nn.Module, torch
     for number, first in enumerate(first_of_its_kind(context.cut.units)[:-1]):
         if number == first:
             unit = context.cut.units[number]
-            with lent_to(context.device, number, unit, context.moments):
+            with lent_to(context.device, context.pieces.of_unit(number), unit, context.moments):
                 entry, hidden = hidden, _forward(context, unit, hidden, inputs)
                 yield number, unit, entry, inputs
 

@@ -11,83 +11,32 @@ bits than a GPU's. Where the device has room for all wards beside what the plann
 step carries a ward's gradient into the device and nothing else. Where it has not they lie in host memory, and in each step every
 ward goes to the device with its moments, one unit at a time, and comes back: 7 times the weights' bytes with AdamW, not 1. The
 owner holds a host copy of the gradient that it sends.
+
+Where replicas share state out (`placement.shard`) each piece has one owner, which sends what it has summed of its pieces. Their
+buddy may be another replica of the stage: it has those weights anyway, as a copy that others may ask it for then.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from frostline_contract.plan import Plan
+from frostline_contract.shape import ParallelShape
 from frostline_trainer.families.base import learnable
 from frostline_trainer.model import set_frozen
+from frostline_trainer.replication.parcels import Parcel, parcels_of
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.optimizer import Moments, UnitOptimizer
+from frostline_trainer.step.share import Shares
 from frostline_trainer.step.tied import learning, stop_frozen_tie
 from frostline_trainer.step.transfer import host_memory_for, page_locked_empty
 from frostline_trainer.transport.collectives import Group, Message, wait_all
 
 ROOM_SHARE = 0.9
 """Of a device's memory that may be planned to be used when wards stay there: the rest is the allocator's and the libraries'."""
-KEEP_TAG = 1 << 24
-"""First tag of gradients for buddies, one a unit: above those of state moves, which travel in the same group."""
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """Consecutive units of one stage that learn and have one buddy: their reduced gradients are one message.
-
-    owner, buddy: global ranks; the owner is the stage's in replica 0.
-    """
-
-    stage: int
-    units: tuple[int, ...]
-    owner: int
-    buddy: int
-
-    @property
-    def tag(self) -> int:
-        """The message's tag in the world's group; no two of a step have one."""
-        return KEEP_TAG + self.units[0]
-
-
-def parcels_of(plan: Plan, freeze_point: int) -> list[Parcel]:
-    """Every message of a step's gradients to buddies, in unit order. A frozen unit has no gradient to send."""
-    placement, buddies, parcels = plan.placement, unit_buddies(plan), list[Parcel]()
-    for stage in range(placement.shape.num_stages) if buddies else ():
-        owner = placement.shape.global_rank(0, placement.shape.pp_rank_of_stage(stage))
-        run: list[int] = []
-        for unit in placement.units_of_stage(stage):
-            if run and buddies[unit] != buddies[run[0]]:
-                parcels += _parcel(plan, buddies, stage, owner, run)
-                run = []
-            if unit >= freeze_point:
-                run.append(unit)
-        parcels += _parcel(plan, buddies, stage, owner, run)
-    return parcels
-
-
-def _parcel(plan: Plan, buddies: Sequence[str], stage: int, owner: int, run: list[int]) -> list[Parcel]:
-    if not run or not buddies[run[0]]:
-        return []
-    return [Parcel(stage, tuple(run), owner, plan.placement.global_ranks[buddies[run[0]]])]
-
-
-def unit_buddies(plan: Plan) -> tuple[str, ...]:
-    """For each unit the buddy that all its pieces have, as `Plan.buddies` says it: a buddy applies updates of whole units.
-
-    Raises ValueError where a unit's pieces have several.
-    """
-    found = []
-    for unit in range(plan.pieces.num_units if plan.buddies else 0):
-        named = {plan.buddies[piece] for piece in plan.pieces.of_unit(unit)}
-        if len(named) > 1:
-            raise ValueError(f"the pieces of unit {unit} have buddies {sorted(named)}; a unit's pieces have one buddy")
-        found.append(named.pop())
-    return tuple(found)
 
 
 class Keeper:
@@ -100,14 +49,17 @@ class Keeper:
 
     def __init__(self, context: RunContext, plan: Plan, index: int, world: Group, freeze_point: int) -> None:
         self._context, self._world = context, world
-        self.wards = plan.pieces.units_of(plan.wards_of(plan.placement.workers[index]))
+        self._kept, self._sharded = plan.wards_of(plan.placement.workers[index]), plan.placement.is_sharded
+        self.wards = plan.pieces.units_of(self._kept)
         for ward in self.wards:
             set_frozen(context.cut.units[ward], ward < freeze_point)
         stop_frozen_tie(context, freeze_point, self.wards)
         parcels = [parcel for parcel in parcels_of(plan, freeze_point) if _learns(context, freeze_point, parcel)]
         self._outgoing = [parcel for parcel in parcels if parcel.owner == index]
         self.resident = wards_stay_on_device(context, plan, self.wards)
-        self.incoming = [_Incoming(context, parcel, freeze_point, self.resident) for parcel in parcels if parcel.buddy == index]
+        shape = plan.placement.shape if self._sharded else None
+        mine = [parcel for parcel in parcels if parcel.buddy == index]
+        self.incoming = [_Incoming(context, parcel, freeze_point, self.resident, self._kept, shape) for parcel in mine]
         self._staging: dict[Parcel, torch.Tensor] = {}
         self._staged: list[tuple[Parcel, torch.Tensor]] = []
         self._sent: list[Message] = []
@@ -119,24 +71,24 @@ class Keeper:
         context = self._context
         apart = context.device.type != "cpu" and not self.resident
         groups = [[ward] for ward in wards] if apart else [wards] if wards else []
-        section = context.job.training.optimizer
-        return [
-            (group, UnitOptimizer(section, [(ward, context.cut.units[ward]) for ward in group], context.moments))
-            for group in groups
-        ]
+        section, units, rest = context.job.training.optimizer, context.cut.units, (context.moments, context.pieces, self._kept)
+        return [(group, UnitOptimizer(section, [(ward, units[ward]) for ward in group], *rest)) for group in groups]
 
     def expect(self) -> None:
         """A step begins: its gradients may arrive from now on, while this member computes."""
-        self._expected = [self._world.expect(item.landing, item.parcel.owner, item.parcel.tag) for item in self.incoming]
+        incoming = [item for item in self.incoming if item.landing.numel()]
+        self._expected = [self._world.expect(item.landing, item.parcel.owner, item.parcel.tag) for item in incoming]
 
-    def send(self, stage: int, buffers: GradientBuffers, total: torch.Tensor) -> None:
-        """Start sending what buddies keep of a stage whose reduced gradient is `total`; it must not change until `commit`.
+    def send(self, stage: int, summed_of: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
+        """Start sending what buddies keep of a stage, whose reduced gradients are complete and must not change until `commit`.
 
-        From a device it is on its way to host memory now, and is sent by `post`.
+        From a device it is on its way to host memory now, and is sent by `post`. summed_of: what consecutive units have of them.
         """
         for parcel in self._outgoing:
             if parcel.stage == stage:
-                payload = total[buffers.span(parcel.units)]
+                payload = summed_of(parcel.units)
+                if not payload.numel():
+                    continue
                 if payload.device.type != "cpu":
                     self._staged.append((parcel, self._stage(parcel, payload)))
                 else:
@@ -163,7 +115,7 @@ class Keeper:
         wait_all(self._expected)
         self._expected = []
         for item in self.incoming:
-            item.buffers.adopt(item.arrive())
+            item.arrive()
 
     def finish_sending(self) -> None:
         """After the vote, when every buddy has what was sent: the gradients may change again."""
@@ -175,14 +127,17 @@ class Keeper:
         if factor < 1.0:
             for item in self.incoming:
                 item.gradient.mul_(factor)
+        table, device = self._context.pieces, self._context.device
+        parts = {key: part for item in self.incoming for key, part in item.parts.items()}
         for wards, optimizer in self._optimizers:
             with on_device(self._context, wards):
-                optimizer.step(learning_rate)
+                here = {key: part.to(device) for key, part in parts.items() if table.unit_of(key[0]) in wards}
+                optimizer.step(learning_rate, here if self._sharded else None)
 
     def drop(self) -> None:
         """The step is over."""
         for item in self.incoming:
-            item.buffers.unbind()
+            item.drop()
 
     def abandon(self, keep_prepared: bool) -> None:
         """Forget messages under way, so that the group's sockets can close; collected gradients stay where `keep_prepared`."""
@@ -197,21 +152,35 @@ def _learns(context: RunContext, freeze_point: int, parcel: Parcel) -> bool:
 
 
 class _Incoming:
-    """A parcel as its buddy takes it. landing: memory for one step's gradients, laid out as in the owner's buffer. gradient: what
-    wards are updated from: the same memory, or the device's where they stay there.
+    """A parcel as its buddy takes it. landing: memory for one step's gradients, laid out as in the owner's buffer, or in its
+    share where `shape` says whose replicas share the state out. gradient: what wards are updated from: the same memory, or the
+    device's where they stay there. kept: the buddy's pieces. parts: of a share, their gradients by piece.
     """
 
-    def __init__(self, context: RunContext, parcel: Parcel, freeze_point: int, resident: bool) -> None:
-        self.parcel = parcel
+    def __init__(self, context: RunContext, parcel: Parcel, freeze_point: int, resident: bool, kept: Sequence[int],
+                 shape: ParallelShape | None) -> None:  # fmt: skip
+        self.parcel, self.parts = parcel, dict[tuple[int, str], torch.Tensor]()
         groups = [(unit, [p for _, p in learning(context, freeze_point, unit)]) for unit in parcel.units]
         self.buffers = GradientBuffers(groups, num_microbatches=1, num_leaves=1)
-        like = self.buffers.parameters[0]
-        self.landing = host_memory_for(context.device, (self.buffers.length,), like.dtype)
+        shares = Shares(context, self.buffers, freeze_point, shape) if shape is not None else None
+        length = shares.all[parcel.replica].length if shares is not None else self.buffers.length
+        self.landing = host_memory_for(context.device, (length,), self.buffers.parameters[0].dtype)
         self.gradient = torch.empty_like(self.landing, device=context.device) if resident else self.landing
+        if shares is not None:
+            runs = shares.parts(piece for piece in kept if shares.owns(parcel.replica, piece))
+            self.parts = {key: shares.all[parcel.replica].view(self.gradient, *run) for key, run in runs.items()}
 
-    def arrive(self) -> torch.Tensor:
-        """The gradients that have landed, on their way to where they are updated from."""
-        return self.gradient if self.gradient is self.landing else self.gradient.copy_(self.landing, non_blocking=True)
+    def arrive(self) -> None:
+        """The gradients have landed, and go where wards are updated from."""
+        if self.gradient is not self.landing:
+            self.gradient.copy_(self.landing, non_blocking=True)
+        if not self.parts:
+            self.buffers.adopt(self.gradient)
+
+    def drop(self) -> None:
+        """They are used no more."""
+        if not self.parts:
+            self.buffers.unbind()
 
 
 def wards_stay_on_device(context: RunContext, plan: Plan, wards: Sequence[int]) -> bool:
@@ -240,7 +209,7 @@ def device_memory(context: RunContext) -> int:
 def on_device(context: RunContext, units: list[int]) -> Iterator[None]:
     """Units that lie in host memory are on the run's device inside: weights, gradients and moments."""
     away = [unit for unit in units if next(context.cut.units[unit].parameters()).device != context.device]
-    homes = [Home(unit, context.cut.units[unit], context.moments, context.device) for unit in away]
+    homes = [Home(context.pieces.of_unit(unit), context.cut.units[unit], context.moments, context.device) for unit in away]
     try:
         yield
     finally:
@@ -249,22 +218,20 @@ def on_device(context: RunContext, units: list[int]) -> Iterator[None]:
 
 
 class Home:
-    """Where a unit's tensors lie in host memory while it is on the device."""
+    """Where a unit's tensors lie in host memory while it is on the device. pieces: the unit's."""
 
-    def __init__(self, unit: int, module: nn.Module, moments: Moments, device: torch.device) -> None:
-        self._unit, self._module, self._moments = unit, module, moments
+    def __init__(self, pieces: Iterable[int], module: nn.Module, moments: Moments, device: torch.device) -> None:
+        self._pieces, self._module, self._moments = frozenset(pieces), module, moments
         self._weights: dict[str, torch.Tensor] = {}
-        self._values: dict[tuple[str, str], torch.Tensor] = {}
+        self._values: dict[tuple[int, str, str], torch.Tensor] = {}
         gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
         module.zero_grad(set_to_none=True)
         for name, parameter in module.named_parameters():
             self._weights[name] = parameter.data
             parameter.data = parameter.data.to(device, copy=True, non_blocking=True)
-            state = moments.get((unit, name), {})
-            for moment, tensor in state.items():
-                if moment != "step" and isinstance(tensor, torch.Tensor):
-                    self._values[name, moment] = tensor
-                    state[moment] = tensor.to(device, copy=True, non_blocking=True)
+        for piece, name, moment, state in self._states():
+            tensor = self._values[piece, name, moment] = state[moment]
+            state[moment] = tensor.to(device, copy=True, non_blocking=True)
         for name, gradient in _moved(gradients, device).items():
             module.get_parameter(name).grad = gradient
 
@@ -274,11 +241,18 @@ class Home:
             parameter.grad = None
             self._weights[name].copy_(parameter.data)
             parameter.data = self._weights[name]
-            state = self._moments.get((self._unit, name), {})
-            for moment, tensor in state.items():
-                if moment != "step" and isinstance(tensor, torch.Tensor):
-                    home = self._values.get((name, moment))
-                    state[moment] = tensor.to("cpu", copy=True) if home is None else home.copy_(tensor)
+        for piece, name, moment, state in self._states():
+            home, tensor = self._values.get((piece, name, moment)), state[moment]
+            state[moment] = tensor.to("cpu", copy=True) if home is None else home.copy_(tensor)
+
+    def _states(self) -> list[tuple[int, str, str, dict[str, torch.Tensor]]]:
+        """(piece, parameter name, moment, all moments of that part) of every moment but the step count."""
+        return [
+            (piece, name, moment, state)
+            for (piece, name), state in self._moments.items()
+            for moment, tensor in state.items()
+            if piece in self._pieces and moment != "step" and isinstance(tensor, torch.Tensor)
+        ]
 
 
 def _moved(gradients: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:

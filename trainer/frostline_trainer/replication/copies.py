@@ -22,20 +22,21 @@ def compare_copies(generation: Generation, step: int, agreed_step: int) -> int:
     with fast ones the library's all-reduce promises no bits.
     """
     context, plan, degree = generation.context, generation.plan, generation.shape.dp_degree
-    if not context.exact or (degree == 1 and not any(plan.buddies)):
+    if not context.exact or ((degree == 1 or plan.placement.is_sharded) and not any(plan.buddies)):
         return step
     digests = torch.zeros(context.pieces.count, degree + 1, DIGEST_BYTES, dtype=torch.int32)
-    places = dict.fromkeys(plan.pieces_of(generation.worker_id), generation.dp_rank)
-    places |= dict.fromkeys(plan.wards_of(generation.worker_id), degree)
+    worker = generation.worker_id
+    places = {piece: plan.owners(piece).index(worker) for piece in plan.pieces_of(worker)}
+    places |= dict.fromkeys(plan.wards_of(worker), degree)
     for piece, place in places.items():
         if context.holdings.state(piece) is not None:
             generation.moved()
             digests[piece, place] = torch.tensor(list(_fast_digest(generation, piece)), dtype=torch.int32)
     generation.world.all_reduce_sum(digests)
     for piece in range(context.pieces.count):
-        holders = (*plan.owners(piece), plan.buddies[piece] if plan.buddies else "")
+        holders = dict(enumerate(plan.owners(piece))) | {degree: plan.buddies[piece] if plan.buddies else ""}
         rows = [bytes(row) for row in digests[piece].tolist()]
-        held = {holder: digest for holder, digest in zip(holders, rows, strict=True) if digest != ABSENT}
+        held = {holder: rows[place] for place, holder in holders.items() if rows[place] != ABSENT}
         if len(set(held.values())) > 1:
             raise _differ(generation, context.pieces.unit_of(piece), held, step, agreed_step)
     return step

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from frostline_trainer.sharded.linear import TiledLinear
 
 
-def parts_of(unit: nn.Module, name: str, gradient: Tensor) -> list[Tensor]:
+def tiles_of(unit: nn.Module, name: str, gradient: Tensor) -> list[Tensor]:
     """The gradient of a unit's parameter as its norm is taken: tile by tile where tiles cut it, so that whoever holds a tile can
     take its share of the norm; else as it is."""
     layer = _layer_of(unit, name)

@@ -1,6 +1,6 @@
 """Makes stages, their gradient memory and the pipeline that runs them, for one placement and freeze point."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from frostline_contract.plan import Placement
 from frostline_contract.schedules import schedule_named
@@ -99,17 +99,19 @@ class Builder:
         """Whether any unit before this stage is trainable."""
         return stage_number > 0 and self._freeze_point < self._placement.stage_bounds[stage_number]
 
-    def recompute(self, own: Pipeline, own_stages: dict[int, Stage], feed: BatchFeed, batch: StepBatch,
+    def recompute(self, own: Pipeline, own_stages: dict[int, Stage], feed: BatchFeed, batch: StepBatch, needed: Collection[int],
                   moved: Callable[[], None]) -> Callable[[Audit, Evidence], Digest]:  # fmt: skip
         """The function of an audit: it computes a micro-batch once more through a stage that is held here too.
 
-        own, own_stages: of this member, a replica of the owner; other stages are held as their buddy.
+        own, own_stages: of this member, a replica of the owner; other stages are held as their buddy. needed: the pieces whose
+        state belongs here.
         """
 
         def compute(audit: Audit, evidence: Evidence) -> Digest:
             number, units = audit.stage, self._placement.units_of_stage(audit.stage)
             moved()
-            if any(self._context.holdings.state(piece) is None for piece in self._context.pieces.of_units(units)):
+            held = [piece for piece in self._context.pieces.of_units(units) if piece in needed]
+            if any(self._context.holdings.state(piece) is None for piece in held):
                 return ABSENT
             micro_batch = feed.micro_batch(batch, audit.micro_batch, samples=number == 0 and evidence.entry is None)
             micro_batch.boundary = evidence.entry if number == 0 else None

@@ -95,9 +95,10 @@ class RunContext:
         training = self.job.training
         chunk = f"loss in chunks of {training.loss_chunk_tokens} tokens" if training.loss_chunk_tokens else ""
         compiled = compiler_versions(self.device.type) if training.compile else ""
-        inner = training.tensor_tiles.inner
+        inner, ranges = training.tensor_tiles.inner, training.state_ranges
         tiles = f"inner widths in {inner} tiles" if inner > 1 else ""
-        return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid), tiles)))
+        norms = f"norms of {ranges} ranges a unit" if ranges > 1 else ""
+        return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid), tiles, norms)))
 
     @property
     def micro_batch_size(self) -> int:

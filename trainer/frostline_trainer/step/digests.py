@@ -41,10 +41,10 @@ def weights_digest(context: RunContext) -> str:
 
 
 def world_digest(generation: Generation) -> str:
-    """The run's digest, agreed by all members: each piece's owner in replica 0 contributes its SHA-256."""
+    """The run's digest, agreed by all members: each piece's first owner contributes its SHA-256."""
     context, table, plan = generation.context, generation.context.pieces, generation.plan
     digests = torch.zeros(table.count, 32, dtype=torch.int32)
-    for piece in plan.pieces_of(generation.worker_id) if generation.dp_rank == 0 else ():
+    for piece in plan.speaks_for(generation.worker_id):
         generation.moved()
         unit = table.unit_of(piece)
         state = export_piece(table, piece, context.cut.units[unit], context.moments)

@@ -16,6 +16,7 @@ from frostline_trainer.step.pipeline import MicroBatch
 def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str, float]]:
     """Score a split. Returns rows (samples, columns), float64, and the task's metrics."""
     context, size = generation.context, generation.context.micro_batch_size
+    generation.complete_weights()
     num_tiles = -(-len(split) // size)
     scored: dict[int, torch.Tensor] = {}
     for tile in generation.shape.share_of(num_tiles, generation.dp_rank):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.share import Share
 from frostline_trainer.step.tree import TreeSum, aligned_pieces
 from frostline_trainer.transport.collectives import Group
 
@@ -72,6 +73,41 @@ def reduce_gradients(
         replicas.all_reduce_sum(total)
         return total
     return _exchange(buffers, replicas, own, pieces, num_leaves)
+
+
+def scatter_gradients(
+    buffers: GradientBuffers, replicas: Group, leaf_bounds: tuple[int, ...], num_leaves: int, shares: Sequence[Share]
+) -> torch.Tensor:
+    """The step's gradient of this stage, of each element at the replica whose share it is in: an exchange without its all-gather.
+
+    shares: of each replica. Returns a buffer of the stage that begins with this member's share, packed.
+    """
+    own = buffers.pieces()
+    pieces = [aligned_pieces(low, high, num_leaves) for low, high in zip(leaf_bounds, leaf_bounds[1:], strict=False)]
+    mine, length = [own[node] for node in pieces[replicas.index]], shares[replicas.index].length
+    sent, got = [len(mine) * share.length for share in shares], [len(nodes) * length for nodes in pieces]
+    # Where every replica has one node its memory takes what comes as soon as it is packed: no more buffers than an all-reduce.
+    in_place = max(sum(sent), sum(got)) <= mine[0].numel()
+    outgoing = buffers.spare_buffer() if in_place else buffers.room("outgoing", sum(sent))
+    place = 0
+    for share in shares:
+        for node in mine:
+            share.pack(node, outgoing[place : place + share.length])
+            place += share.length
+    incoming = mine[0] if in_place else buffers.room("incoming", sum(got))
+    replicas.all_to_all(incoming[: sum(got)], outgoing[: sum(sent)], got, sent)
+    if in_place:
+        buffers.recycle(outgoing)
+    tree, first = TreeSum(num_leaves), 0
+    for node in (node for nodes in pieces for node in nodes):
+        tree.push(*node, incoming[first : first + length])
+        first += length
+    total = tree.take(0, num_leaves)
+    if not in_place:
+        mine[0][:length].copy_(total)
+    for node in mine[1:]:
+        buffers.recycle(node)
+    return mine[0]
 
 
 def _exchange(

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from frostline_contract.operations import Kind
 from frostline_contract.phases import Phase
 from frostline_contract.plan import SAMPLE, Plan, StateTag
 from frostline_contract.shape import leaf_micro_batches
@@ -20,17 +19,16 @@ from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.replication.audited_step import Auditing
 from frostline_trainer.replication.audits import Audit, audit_is_due, audits_of
 from frostline_trainer.replication.buddies import Keeper, wards_stay_on_device
-from frostline_trainer.sharded.state import parts_of
 from frostline_trainer.step.building import Builder, stage_settings
 from frostline_trainer.step.context import RunContext
-from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.feed import BatchFeed, StepFeed
 from frostline_trainer.step.fence import wait_for_device
 from frostline_trainer.step.gradients import GradientBuffers
-from frostline_trainer.step.norms import gradient_norms, tell, unit_squares
+from frostline_trainer.step.norms import gradient_norms, piece_squares, tell
 from frostline_trainer.step.optimizer import UnitOptimizer
+from frostline_trainer.step.reduction import Reduction
 from frostline_trainer.step.stage import Stage, StageSettings
-from frostline_trainer.step.tied import learning, stop_frozen_tie, sum_uses, tie_learns
+from frostline_trainer.step.tied import stop_frozen_tie
 from frostline_trainer.step.unit_state import HOST, place_unit
 from frostline_trainer.step.weighing import Weighing
 
@@ -39,12 +37,13 @@ from frostline_trainer.step.weighing import Weighing
 class StepGradients:
     """A computed, not yet committed step: the reduced gradient of each stage that learns, and what this member tells the vote.
 
-    audited: members have computed a part of each other's work again, and came to the same bits.
+    totals: buffers that hold it, or begin with this member's share of it. audited: members have computed a part of each other's
+    work again, and came to the same bits.
     """
 
     totals: dict[int, torch.Tensor]
     losses: dict[int, float]
-    unit_squares: dict[int, float]
+    piece_squares: dict[int, float]
     audited: bool = False
 
 
@@ -77,7 +76,8 @@ class Generation:
         here, wards = plan.placement.units_of(self.worker_id), plan.pieces.units_of(plan.wards_of(self.worker_id))
         here = [*here, *(wards if wards_stay_on_device(context, plan, wards) else ())]
         for unit in sorted(range(context.num_units), key=here.__contains__):  # what leaves makes room first
-            place_unit(unit, context.cut.units[unit], context.moments, context.device if unit in here else HOST)
+            home = context.device if unit in here else HOST
+            place_unit(context.pieces.of_unit(unit), context.cut.units[unit], context.moments, home)
         forget_peak(context.device)
         self.weighing = Weighing(context)
         self.buffers: dict[int, GradientBuffers] = {}
@@ -106,8 +106,12 @@ class Generation:
         self.keeper = Keeper(context, self.plan, self._index, self.world, freeze_point)
         stop_frozen_tie(context, freeze_point, self.plan.placement.units_of(self.worker_id))
         trainable = [pair for stage in self.stages.values() for pair in stage.trainable()]
-        self.optimizer = UnitOptimizer(context.job.training.optimizer, trainable, context.moments)
+        own = self.plan.pieces_of(self.worker_id)
+        self.optimizer = UnitOptimizer(context.job.training.optimizer, trainable, context.moments, context.pieces, own)
         self.pipeline = self._builder.pipeline(self.stages, self.buffers)
+        self.reduction = Reduction(context, self.plan, self.groups, self._index, self.stages, self.buffers, self._program,
+                                   freeze_point)  # fmt: skip
+        self.reduction.complete(self._units(), everything=True)
         self.prefix = None
 
     def give_back(self) -> None:
@@ -127,32 +131,14 @@ class Generation:
             data = self.context.data
             self.prefix = PrefixReader(self.context, stage, data.train, cache, self.freeze_point, previous_boundary)
 
-    # ---- tied embeddings
-
-    @property
-    def _tied_stages(self) -> set[int]:
-        """The stages whose gradients are complete only after the two uses of a tied matrix were summed."""
-        return {0, self.shape.num_stages - 1} if tie_learns(self.context, self.freeze_point) else set()
-
-    def _exchange_tied(self) -> None:
-        """Each use of a tied matrix was summed over its own tree; now both copies get the sum of the two."""
-        tied = self.context.cut.tied
-        uses = sorted(self._tied_stages & self.stages.keys())
-        if tied is None or not uses:
-            return
-        mine = [self.stages[0].units[0].get_parameter(tied[0]).grad] if 0 in uses else []
-        last = self.shape.num_stages - 1
-        mine += [self.stages[last].units[-1].get_parameter(tied[1]).grad] if last in uses else []
-        peer = next((one.peer for one in self._program.exchange if one.kind is Kind.SEND), self.pp_rank)
-        sum_uses(mine, self.transport, peer)
-
     # ---- a step
 
     def compute(self, step: int) -> StepGradients:
         """Schedule and exchange: afterwards the reduced gradients are complete on the device (docs/protocols.md 2.1, 2.2)."""
         batch = self.feed.batch(step)
-        self.weighing.settle(self._units(), self.context.moments)
+        self.weighing.settle(self._units(), self.context.moments, self.context.pieces)
         self.phase(Phase.LOAD)
+        self.complete_weights()
         self.keeper.expect()
         micro_batches = self._step_feed.micro_batches(batch, self.prefix)
         self.phase(Phase.SCHEDULE)
@@ -166,20 +152,25 @@ class Generation:
         if audits:
             self._fence()
             self.phase(Phase.AUDIT)
-            again = builder.recompute(self.pipeline, self.stages, self.feed, batch, self.moved)
+            again = builder.recompute(self.pipeline, self.stages, self.feed, batch, self._needed, self.moved)
             Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
         self.phase(Phase.EXCHANGE)
-        totals = self._exchange()
+        with self.weighing.part():
+            totals = self.reduction.exchange(self.keeper.send)
         self.weighing.end()
         self.phase(Phase.NORMS)
-        named = self._named_gradients() if self.dp_rank == 0 else []
+        named = self.reduction.named(totals)
         told = tell([*gradient_norms(named), *(loss.double() for loss in result.losses.values())])
         self._fence()
         self.keeper.post()
         figures = told.tolist()
-        squares, losses = unit_squares(named, figures[: len(named)]), figures[len(named) :]
+        squares, losses = piece_squares(named, figures[: len(named)]), figures[len(named) :]
         self.keeper.collect()
         return StepGradients(totals, dict(zip(result.losses, losses, strict=True)), squares, audited=bool(audits))
+
+    def complete_weights(self) -> None:
+        """Collective, before anything is computed: the weights that other replicas own are here, as the last commit left them."""
+        self.reduction.complete(self._units())
 
     def _fence(self) -> None:
         """All that the device was given is done, and no group has failed."""
@@ -190,20 +181,6 @@ class Generation:
         if not audit_is_due(job.training, step):
             return []
         return audits_of(self.plan, job.seed, step, self.num_microbatches, self.num_leaves)
-
-    def _exchange(self) -> dict[int, torch.Tensor]:
-        """Each stage's reduced gradient; it leaves for its buddies as soon as it is complete."""
-        totals, tied = {}, self._tied_stages
-        for number in [one.stage for one in self._program.exchange if one.kind is Kind.REDUCE]:
-            if not self.buffers[number].parameters:
-                continue
-            totals[number] = self._reduce(self.buffers[number])
-            if number not in tied:
-                self.keeper.send(number, self.buffers[number], totals[number])
-        self._exchange_tied()
-        for number in tied & totals.keys():
-            self.keeper.send(number, self.buffers[number], totals[number])
-        return totals
 
     def commit(self, gradients: StepGradients, learning_rate: float, gradient_norm: float, tag: StateTag) -> None:
         """Scale, clip, update own units and wards; their pieces are torn meanwhile, and at `tag` once the device has finished.
@@ -221,9 +198,9 @@ class Generation:
         clip = self.context.job.training.clip_norm
         factor = min(1.0, clip / (gradient_norm + 1e-6)) if clip is not None else 1.0
         if factor < 1.0:
-            for total in gradients.totals.values():
-                total.mul_(factor)
-        self.optimizer.step(learning_rate)
+            self.reduction.scale(gradients.totals, factor)
+        self.optimizer.step(learning_rate, self.reduction.gradients(gradients.totals))
+        self.reduction.outdated()
         self.phase(Phase.UPDATE)
         self.keeper.commit(learning_rate, factor)
         wait_for_device(self.context.trail)
@@ -264,38 +241,18 @@ class Generation:
         return frozenset(piece for piece in self._speaks_for if self.context.holdings.state(piece) is not None)
 
     def _covers(self) -> list[int]:
-        """Pieces for whose cover this member speaks: its wards; as owner in replica 0, those with owners in two failure domains.
+        """Pieces for whose cover this member speaks: its wards; as first owner, those with owners in two failure domains.
 
         A plan without buddies says nothing about failure domains: nothing is covered.
         """
         plan = self.plan
-        own = plan.pieces_of(self.worker_id) if self.dp_rank == 0 and plan.buddies else []
+        own = plan.speaks_for(self.worker_id) if plan.buddies else []
         twice = [piece for piece in own if not plan.buddies[piece] and piece not in plan.uncovered]
         return twice + plan.wards_of(self.worker_id)
 
     def close(self) -> None:
         """Close the process groups; stages, gradient memory and optimizer stay as they are."""
         self.groups.close()
-
-    def _reduce(self, buffers: GradientBuffers) -> torch.Tensor:
-        replicas, leaf_bounds = self.groups.replicas, self.placement.leaf_bounds
-        with self.weighing.part():
-            total = reduce_gradients(buffers, replicas, leaf_bounds, self.num_leaves, self.context.exact)
-        buffers.adopt(total)
-        return total
-
-    def _named_gradients(self) -> list[tuple[int, torch.Tensor]]:
-        """Each learning parameter's gradient with its unit, tile by tile where tiles cut it; a tied matrix counts once, in
-        unit 0."""
-        tied = self.context.cut.tied if self._tied_stages else None
-        return [
-            (unit, part)
-            for stage in self.stages.values()
-            for unit, module in stage.trainable()
-            for name, parameter in learning(self.context, self.freeze_point, unit)
-            if parameter.grad is not None and not (tied and unit == self.context.num_units - 1 and name == tied[1])
-            for part in parts_of(module, name, parameter.grad)
-        ]
 
     def _units(self) -> list[tuple[int, nn.Module]]:
         return [(stage.first_unit + place, unit) for stage in self.stages.values() for place, unit in enumerate(stage.units)]

@@ -31,14 +31,14 @@ class GradientBuffers:
         self.parameters = [parameter for _, group in parameters_by_unit for parameter in group]
         self._num_microbatches, self._num_leaves, self._exact = num_microbatches, num_leaves, exact
         self._in_cells = in_cells
-        self._offsets: list[int] = []
+        self.offsets: list[int] = []
         self.unit_slices: dict[int, slice] = {}
         length = 0
         for unit, group in parameters_by_unit:
             start = length
             for parameter in group:
                 length += -length % (ALIGNMENT_BYTES // parameter.element_size())
-                self._offsets.append(length)
+                self.offsets.append(length)
                 length += parameter.numel()
             self.unit_slices[unit] = slice(start, length)
             length += -length % UNIT_ALIGNMENT
@@ -52,6 +52,11 @@ class GradientBuffers:
         self._open_node = (0, 1)
         self._tree = TreeSum(num_leaves, self._free.append)
         self._leaf_of = [leaf for leaf in range(num_leaves) for _ in leaf_micro_batches(leaf, num_microbatches, num_leaves)]
+
+    def reserve(self, length: int) -> None:
+        """Before the first step: each buffer has room for so many elements at least."""
+        assert not self._free and not self._tree.nodes, "buffers are in use"
+        self._capacity = max(self._capacity, length)
 
     def before_backward(self, micro_batch: int) -> None:
         """Point the `.grad`s at the buffer into which this micro-batch's gradients are added."""
@@ -146,7 +151,7 @@ class GradientBuffers:
         """The parameters' gradients inside `buffer`, in order."""
         views = self._views.get(buffer.data_ptr())
         if views is None:
-            sizes = zip(self._offsets, self.parameters, strict=True)
+            sizes = zip(self.offsets, self.parameters, strict=True)
             views = [buffer[offset : offset + parameter.numel()].view_as(parameter) for offset, parameter in sizes]
             self._views[buffer.data_ptr()] = views
         return views

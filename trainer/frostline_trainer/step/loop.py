@@ -224,7 +224,7 @@ class TrainingLoop:
         phase(Phase.PREPARED)
         hits, misses = self._caching.take_counts()
         gradients = self.prepared.gradients
-        ballot = self._ballot(step, gradients.unit_squares, gradients.losses)
+        ballot = self._ballot(step, gradients.piece_squares, gradients.losses)
         result = self._vote(replace(ballot, cache_hits=hits, cache_misses=misses), step)
         phase(Phase.COMMIT)
         commit_step(self.generation, self.state, self.calendar, step, gradients, result)
@@ -253,11 +253,11 @@ class TrainingLoop:
 
     # ---- votes
 
-    def _ballot(self, step: int, unit_squares: dict[int, float] | None = None, losses: dict[int, float] | None = None) -> Ballot:
+    def _ballot(self, step: int, piece_squares: dict[int, float] | None = None, losses: dict[int, float] | None = None) -> Ballot:
         """What this member brings to the vote after which `step` is the last committed one."""
         due, state, box = self._due_after(step), self.state, self.mailbox
         return Ballot(
-            unit_squares=unit_squares or {},
+            piece_squares=piece_squares or {},
             losses=losses or {},
             ready=box.plans.votable(step, state.decision_number),
             decision=due if box.decision(state.lineage, due) is not None else state.decision_number,

@@ -1,4 +1,4 @@
-"""Gradient norms of units, as the vote carries them."""
+"""Gradient norms of pieces, as the vote carries them."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from frostline_trainer.step.transfer import to_host
 def gradient_norms(gradients: Sequence[tuple[int, torch.Tensor]]) -> Sequence[torch.Tensor]:
     """The L2 norm of each gradient, one foreach pass in float64, on the gradients' device.
 
-    gradients: (unit, gradient of one of its parameters).
+    gradients: (piece, gradient of what it has of one parameter).
     """
     return torch._foreach_norm([gradient for _, gradient in gradients], 2, torch.float64) if gradients else ()
 
@@ -21,12 +21,12 @@ def tell(figures: Sequence[torch.Tensor]) -> torch.Tensor:
     return to_host(torch.stack(list(figures))) if figures else torch.empty(0, dtype=torch.float64)
 
 
-def unit_squares(gradients: Sequence[tuple[int, torch.Tensor]], norms: Sequence[float]) -> dict[int, float]:
-    """Squared L2 norm of each unit's gradient, squares added in the given order in float64.
+def piece_squares(gradients: Sequence[tuple[int, torch.Tensor]], norms: Sequence[float]) -> dict[int, float]:
+    """Squared L2 norm of each piece's gradient, squares added in the given order in float64.
 
     gradients, norms: as for, and of, `gradient_norms`. What is not finite is infinite.
     """
     squares: dict[int, float] = {}
-    for (unit, _), norm in zip(gradients, norms, strict=True):
-        squares[unit] = squares.get(unit, 0.0) + norm * norm
-    return {unit: square if math.isfinite(square) else math.inf for unit, square in squares.items()}
+    for (piece, _), norm in zip(gradients, norms, strict=True):
+        squares[piece] = squares.get(piece, 0.0) + norm * norm
+    return {piece: square if math.isfinite(square) else math.inf for piece, square in squares.items()}

@@ -1,15 +1,16 @@
-"""The optimizer over a worker's trainable units, and the moments that outlive it.
+"""The optimizer over what a worker updates of its trainable units, and the moments that outlive it.
 
-Moments belong to (unit, parameter name), not to an optimizer object: a freeze, an unfreeze or a reshape builds a new optimizer
-and the same moments and each parameter's own step count go on. Nothing decays while frozen.
+Moments belong to (piece, parameter name), not to an optimizer object: a freeze, an unfreeze or a reshape builds a new optimizer
+and the same moments and each parameter's own step count go on. Nothing decays while frozen. Who owns some pieces of a unit
+updates their parts of its parameters, to the bits of an update of the whole (`step.parts`).
 
 The updates are torch's functional AdamW and SGD: the arithmetic is the library's, the bookkeeping that an Optimizer object
 repeats in every step is not done (docs/adr/0005-exact-step.md). AdamW is the library's fused kernel, one pass over memory. On a
 device it wants step counts there: they are made for it from the host's, which checkpoints and moves read without a wait.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -17,49 +18,72 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from frostline_contract.job.training import OptimizerSection
+from frostline_contract.pieces import Pieces
 from frostline_trainer.model import no_decay
+from frostline_trainer.step.parts import Moments as Moments
+from frostline_trainer.step.parts import Part, parts_of
 
-Moments = dict[tuple[int, str], dict[str, torch.Tensor]]
-"""(unit, parameter name) -> the optimizer's state of that parameter: exp_avg, exp_avg_sq and step, or momentum_buffer."""
+PartGradients = Mapping[tuple[int, str], torch.Tensor]
+"""(piece, parameter name) -> the gradient of the piece's part of that parameter, flat."""
+
+
+@dataclass(frozen=True)
+class _Updated:
+    """What is updated of one parameter. key: of its moments. part: the elements; None for all of it, in its shape."""
+
+    key: tuple[int, str]
+    parameter: nn.Parameter
+    part: Part | None
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This part of the parameter, or of a tensor of its shape."""
+        return tensor if self.part is None else tensor.detach().view(-1)[self.part.low : self.part.high]
+
+    def gradient(self, given: PartGradients | None) -> torch.Tensor | None:
+        """The part's gradient: as it is given, or of the parameter's `.grad`."""
+        if given is not None:
+            return given.get(self.key)
+        return self.of(self.parameter.grad) if self.parameter.grad is not None else None
 
 
 @dataclass
 class _Group:
-    """Parameters with one weight decay, and the key of each one's moments."""
+    """What is updated with one weight decay."""
 
     weight_decay: float
-    keys: list[tuple[int, str]]
-    parameters: list[nn.Parameter]
+    updated: list[_Updated] = field(default_factory=list)
 
 
 class UnitOptimizer:
-    """AdamW or SGD over the trainable parameters of (unit index, unit) pairs; state is taken from and kept in `moments`."""
+    """AdamW or SGD over the trainable parameters of (unit index, unit) pairs; state is taken from and kept in `moments`.
 
-    def __init__(self, section: OptimizerSection, units: Iterable[tuple[int, nn.Module]], moments: Moments) -> None:
+    table: of the run's pieces; None: one a unit. pieces: those that are updated here; None: all of the units'.
+    """
+
+    def __init__(self, section: OptimizerSection, units: Iterable[tuple[int, nn.Module]], moments: Moments,
+                 table: Pieces | None = None, pieces: Collection[int] | None = None) -> None:  # fmt: skip
         self._section, self._moments = section, moments
-        decayed, spared = _Group(section.weight_decay, [], []), _Group(0.0, [], [])
+        decayed, spared = _Group(section.weight_decay), _Group(0.0)
         for unit, module in units:
-            for name, parameter in module.named_parameters():
-                if parameter.requires_grad:
-                    if not parameter.is_contiguous():  # the fused kernel takes memory as it lies
-                        raise ValueError(f"parameter {name} of unit {unit} has strides {parameter.stride()}; make it contiguous")
-                    group = spared if no_decay(module, name, parameter) else decayed
-                    group.keys.append((unit, name))
-                    group.parameters.append(parameter)
-        self._groups = [group for group in (decayed, spared) if group.keys]
+            for updated in _updated_of(unit, module, table, pieces):
+                parameter, name = updated.parameter, updated.key[1]
+                if not parameter.is_contiguous():  # the fused kernel takes memory as it lies
+                    raise ValueError(f"parameter {name} of unit {unit} has strides {parameter.stride()}; make it contiguous")
+                (spared if no_decay(module, name, parameter) else decayed).updated.append(updated)
+        self._groups = [group for group in (decayed, spared) if group.updated]
 
     @torch.no_grad()
-    def step(self, learning_rate: float) -> None:
-        """One update from the parameters' `.grad`; those without one stay as they are."""
+    def step(self, learning_rate: float, gradients: PartGradients | None = None) -> None:
+        """One update; what has no gradient stays as it is. gradients: None: the parameters' `.grad`."""
         update = self._sgd if self._section.name == "sgd" else self._adamw
         for group in self._groups:
-            paired = list(zip(group.keys, group.parameters, strict=True))
-            keys = [key for key, parameter in paired if parameter.grad is not None]
-            parameters = [parameter for parameter in group.parameters if parameter.grad is not None]
-            if keys:
-                update(group.weight_decay, keys, parameters, [parameter.grad for parameter in parameters], learning_rate)
+            paired = [(one, one.gradient(gradients)) for one in group.updated]
+            known = [(one, gradient) for one, gradient in paired if gradient is not None]
+            if known:
+                keys, parameters = [one.key for one, _ in known], [one.of(one.parameter) for one, _ in known]
+                update(group.weight_decay, keys, parameters, [gradient for _, gradient in known], learning_rate)
 
-    def _adamw(self, weight_decay: float, keys: list[tuple[int, str]], parameters: list[nn.Parameter],
+    def _adamw(self, weight_decay: float, keys: list[tuple[int, str]], parameters: list[torch.Tensor],
                gradients: list[torch.Tensor], learning_rate: float) -> None:  # fmt: skip
         states = [self._adamw_state(key, parameter) for key, parameter in zip(keys, parameters, strict=True)]
         section, device = self._section, parameters[0].device
@@ -84,7 +108,7 @@ class UnitOptimizer:
             maximize=False,
         )
 
-    def _adamw_state(self, key: tuple[int, str], parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+    def _adamw_state(self, key: tuple[int, str], parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         state = self._moments.get(key)
         if state is None:
             state = self._moments[key] = {
@@ -95,7 +119,7 @@ class UnitOptimizer:
             }
         return state
 
-    def _sgd(self, weight_decay: float, keys: list[tuple[int, str]], parameters: list[nn.Parameter],
+    def _sgd(self, weight_decay: float, keys: list[tuple[int, str]], parameters: list[torch.Tensor],
              gradients: list[torch.Tensor], learning_rate: float) -> None:  # fmt: skip
         momentum = self._section.momentum
         buffers = [self._moments.get(key, {}).get("momentum_buffer") for key in keys]
@@ -117,7 +141,21 @@ class UnitOptimizer:
                 self._moments.setdefault(key, {})["momentum_buffer"] = buffer
 
 
-def fused_on_device(section: OptimizerSection, parameters: list[nn.Parameter], gradients: list[torch.Tensor],
+def _updated_of(unit: int, module: nn.Module, table: Pieces | None, pieces: Collection[int] | None) -> list[_Updated]:
+    """What is updated of a unit's parameters that learn, in their order, or piece by piece."""
+    learning = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    if table is None or table.per_unit == 1:
+        return [_Updated((unit, name), parameter, None) for name, parameter in learning.items()]
+    return [
+        _Updated((piece, part.name), learning[part.name], part)
+        for piece in table.of_unit(unit)
+        if pieces is None or piece in pieces
+        for part in parts_of(table, piece, module)
+        if part.name in learning
+    ]
+
+
+def fused_on_device(section: OptimizerSection, parameters: list[torch.Tensor], gradients: list[torch.Tensor],
                     states: list[dict[str, torch.Tensor]], weight_decay: float, learning_rate: float) -> None:  # fmt: skip
     """The library's fused AdamW where step counts lie in host memory.
 

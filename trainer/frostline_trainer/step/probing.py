@@ -30,6 +30,7 @@ def read_likenesses(generation: Generation) -> list[Likeness]:
     if count < 2:
         return []
     rows: dict[int, list[torch.Tensor]] = {}
+    generation.complete_weights()
     if generation.dp_rank == 0:
         _run_probe(generation, count, rows)
     told = torch.zeros(context.num_units - 1, count * (count + 1) // 2, dtype=torch.float64)

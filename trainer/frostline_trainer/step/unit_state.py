@@ -4,35 +4,27 @@ Keys: "weight/<name>" for parameters and persistent buffers, "<moment>/<paramete
 learn, those below adapters, are no state: every worker has read them where the model comes from, and has shown by the digest of
 the initial weights that they are the run's.
 
-A piece has what lies in its range of the unit's flat layout: the unit's weights in the module's order, each beginning at a
-multiple of RANGE_ALIGNMENT elements. A moment lies as its parameter does; a parameter's step count goes with every piece that
-has a part of the parameter. With one piece a unit a piece's state is the unit's, in the same shapes; else each tensor is a flat
-part of the unit's.
+A piece has the parts of the unit's weights that `step.parts` says, and of each the moments; a parameter's step count goes with
+every piece that has a part of the parameter. With one piece a unit a piece's state is the unit's, in the same shapes; else each
+tensor is flat.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from frostline_contract.pieces import RANGE_ALIGNMENT, Pieces
+from frostline_contract.pieces import Pieces
 from frostline_trainer.families.base import still_names
-from frostline_trainer.step.optimizer import Moments
+from frostline_trainer.step.parts import Moments, moments_of, parts_of, weights_of
 
 UnitState = dict[str, torch.Tensor]
 WEIGHT = "weight/"
 STEP = "step"
 """The moment that counts a parameter's updates: one number a parameter."""
 HOST = torch.device("cpu")
-
-
-def weights_of(unit: nn.Module) -> dict[str, torch.Tensor]:
-    """The weights that are state, by name, in the module's order and by reference."""
-    still = still_names(unit)
-    return {name: tensor.detach() for name, tensor in unit.state_dict().items() if name not in still}
 
 
 def still_weights_of(unit: nn.Module) -> UnitState:
@@ -42,7 +34,7 @@ def still_weights_of(unit: nn.Module) -> UnitState:
 
 
 def export_unit(index: int, unit: nn.Module, moments: Moments) -> UnitState:
-    """The state by reference: nothing is copied."""
+    """The state of a unit that is one piece, by reference: nothing is copied."""
     state = {WEIGHT + name: tensor for name, tensor in weights_of(unit).items()}
     for name, _ in unit.named_parameters():
         for moment, tensor in moments.get((index, name), {}).items():
@@ -52,7 +44,7 @@ def export_unit(index: int, unit: nn.Module, moments: Moments) -> UnitState:
 
 
 def import_unit(index: int, unit: nn.Module, moments: Moments, state: Mapping[str, torch.Tensor]) -> None:
-    """Put a state in place: weights into the unit, moments as new tensors.
+    """Put the state of a unit that is one piece in place: weights into the unit, moments as new tensors.
 
     Raises ValueError where names, shapes or types differ: a weight that is cast on its way has other bits.
     """
@@ -73,13 +65,15 @@ def reset_unit(unit: nn.Module, fresh: nn.Module) -> None:
     unit.load_state_dict(fresh.state_dict())
 
 
-def place_unit(index: int, unit: nn.Module, moments: Moments, device: torch.device) -> None:
-    """Weights and moments of a unit to `device`: a unit that is run lies on the run's device, any other in host memory."""
+def place_unit(pieces: Iterable[int], unit: nn.Module, moments: Moments, device: torch.device) -> None:
+    """Weights and moments of a unit to `device`: a unit that is run lies on the run's device, any other in host memory.
+
+    pieces: the unit's.
+    """
     if all(tensor.device == device for tensor in unit.state_dict().values()):
         return
     unit.to(device)
-    for name, _ in unit.named_parameters():
-        state = moments.get((index, name), {})
+    for state in moments_of(moments, pieces):
         for moment, tensor in state.items():
             if isinstance(tensor, torch.Tensor):
                 state[moment] = tensor.to(_home_of(moment, device))
@@ -109,14 +103,14 @@ def _brought_by_state(unit: nn.Module) -> list[torch.Tensor]:
 
 
 @contextmanager
-def lent_to(device: torch.device, index: int, unit: nn.Module, moments: Moments) -> Iterator[None]:
-    """A unit is on `device` inside, and afterwards where it was."""
+def lent_to(device: torch.device, pieces: Iterable[int], unit: nn.Module, moments: Moments) -> Iterator[None]:
+    """A unit is on `device` inside, and afterwards where it was. pieces: the unit's."""
     home = next(unit.parameters()).device
-    place_unit(index, unit, moments, device)
+    place_unit(pieces, unit, moments, device)
     try:
         yield
     finally:
-        place_unit(index, unit, moments, home)
+        place_unit(pieces, unit, moments, home)
 
 
 def _home_of(moment: str, device: torch.device) -> torch.device:
@@ -164,27 +158,6 @@ def run_digest(unit_digests: list[bytes]) -> str:
 # ---- pieces
 
 
-@dataclass(frozen=True)
-class Part:
-    """Elements [low, high) of a weight, counted in its flat order. name: the weight's in its unit."""
-
-    name: str
-    low: int
-    high: int
-
-
-def parts_of(table: Pieces, piece: int, unit: nn.Module) -> list[Part]:
-    """What a piece has of its unit's weights, in the layout's order; empty for the range of a short layout that has none."""
-    sizes = {name: tensor.numel() for name, tensor in weights_of(unit).items()}
-    starts, length = dict[str, int](), 0
-    for name, size in sizes.items():
-        starts[name] = length
-        length += size + -size % RANGE_ALIGNMENT
-    low, high = table.bounds(table.piece(piece).range, length)
-    inside = [Part(name, max(low - starts[name], 0), min(high - starts[name], size)) for name, size in sizes.items()]
-    return [part for part in inside if part.low < part.high]
-
-
 def export_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments) -> UnitState:
     """The piece's state by reference: of contiguous tensors nothing is copied."""
     index = table.unit_of(piece)
@@ -193,9 +166,7 @@ def export_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments) -
     weights, state = weights_of(unit), UnitState()
     for part in parts_of(table, piece, unit):
         state[WEIGHT + part.name] = weights[part.name].reshape(-1)[part.low : part.high]
-        for moment, tensor in moments.get((index, part.name), {}).items():
-            if isinstance(tensor, torch.Tensor):
-                state[f"{moment}/{part.name}"] = tensor if moment == STEP else tensor.reshape(-1)[part.low : part.high]
+        state |= {f"{moment}/{part.name}": tensor for moment, tensor in moments.get((piece, part.name), {}).items()}
     return state
 
 
@@ -215,25 +186,13 @@ def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, s
     given = _check_weights(f"piece {piece} of unit {index}", own, state)
     for name, tensor in given.items():
         own[name].copy_(tensor)
-    parameters = dict(unit.named_parameters())
+    device = next(unit.parameters()).device
     for part in parts:
-        if part.name in parameters:
-            _import_moments(index, part, parameters[part.name], moments, state)
-
-
-def _import_moments(index: int, part: Part, parameter: nn.Parameter, moments: Moments, state: Mapping[str, torch.Tensor]) -> None:
-    """Write the moments of a part of a parameter; one that the state does not have, the whole parameter has not."""
-    given = {key.partition("/")[0]: tensor for key, tensor in state.items() if key.partition("/")[2] == part.name}
-    del given[WEIGHT.rstrip("/")]
-    own = {moment: tensor for moment, tensor in moments.pop((index, part.name), {}).items() if moment in given}
-    for moment, tensor in given.items():
-        if moment == STEP:
-            own[moment] = tensor.to(_home_of(moment, parameter.device), copy=True)
-            continue
-        whole = own.setdefault(moment, torch.zeros_like(parameter, requires_grad=False))
-        whole.view(-1)[part.low : part.high].copy_(tensor)
-    if own:
-        moments[index, part.name] = own
+        moments.pop((piece, part.name), None)
+    for key, tensor in state.items():
+        moment, _, name = key.partition("/")
+        if not key.startswith(WEIGHT):
+            moments.setdefault((piece, name), {})[moment] = tensor.to(_home_of(moment, device), copy=True)
 
 
 def digest_of_pieces(table: Pieces, digests: Sequence[bytes]) -> str:

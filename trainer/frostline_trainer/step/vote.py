@@ -1,6 +1,6 @@
 """The vote: one small all-reduce that every member of a generation enters once a step (docs/protocols.md 2.3).
 
-Every slot has one contributor, so the sum is exact and everybody totals the slots in one order. Slots: each unit's squared
+Every slot has one contributor, so the sum is exact and everybody totals the slots in one order. Slots: each piece's squared
 gradient norm, each micro-batch's loss, each piece's covered bit, and per member its readiness, newest decision and flags.
 """
 
@@ -21,14 +21,14 @@ READY, DECISION, GIVE_UP, DRAIN, CHECKPOINT, HITS, MISSES = range(MEMBER_SLOTS)
 class Ballot:
     """What one member brings.
 
-    unit_squares: squared gradient norm of the units that it speaks for. losses: loss of the micro-batches that it computed.
+    piece_squares: squared gradient norm of the pieces that it speaks for. losses: loss of the micro-batches that it computed.
     ready: counter of the prepared generation that it may enter, 0 for none. decision: the due decision's number if it holds it,
     else the one in force. give_up: it has waited long enough. drain, checkpoint: it was asked for one.
     cache_hits, cache_misses: samples of the step that it looked up. kept: pieces for whose cover it speaks, and which are
     covered: its wards, and pieces with owners in two failure domains (`Generation.kept`).
     """
 
-    unit_squares: dict[int, float]
+    piece_squares: dict[int, float]
     losses: dict[int, float]
     ready: int = 0
     decision: int = 0
@@ -79,14 +79,13 @@ class VoteResult:
 
 def hold_vote(world: Group, ballot: Ballot, pieces: Pieces, num_microbatches: int) -> VoteResult:
     """Enter the vote and return its result once the collective has returned."""
-    num_units = pieces.num_units
-    bits = num_units + num_microbatches
+    bits = pieces.count + num_microbatches
     head = bits + pieces.count
     slots = torch.zeros(head + MEMBER_SLOTS * world.size, dtype=torch.float64)
-    for unit, square in ballot.unit_squares.items():
-        slots[unit] = square
+    for piece, square in ballot.piece_squares.items():
+        slots[piece] = square
     for number, loss in ballot.losses.items():
-        slots[num_units + number] = loss
+        slots[pieces.count + number] = loss
     for piece in ballot.kept:
         slots[bits + piece] = 1.0
     own = head + MEMBER_SLOTS * world.index
@@ -106,14 +105,14 @@ def hold_vote(world: Group, ballot: Ballot, pieces: Pieces, num_microbatches: in
 
 def read_vote(slots: Sequence[float], pieces: Pieces, num_microbatches: int) -> VoteResult:
     """The result that a vote's summed slots stand for: whoever learns of it late reads the same."""
-    num_units = pieces.num_units
-    bits = num_units + num_microbatches
+    bits = pieces.count + num_microbatches
     head = bits + pieces.count
     members = [slots[place : place + MEMBER_SLOTS] for place in range(head, len(slots), MEMBER_SLOTS)]
-    squares, loss = slots[:num_units], 0.0
-    for value in slots[num_units:bits]:
+    squares, loss, total = [0.0] * pieces.num_units, 0.0, 0.0
+    for piece, square in enumerate(slots[: pieces.count]):
+        squares[pieces.unit_of(piece)] += square
+    for value in slots[pieces.count : bits]:
         loss += value
-    total = 0.0
     for square in squares:
         total += square
     return VoteResult(

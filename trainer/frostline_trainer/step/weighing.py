@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from torch import nn
 
+from frostline_contract.pieces import Pieces
 from frostline_trainer.memory import LiveBytes
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.optimizer import Moments
@@ -44,15 +45,17 @@ class Weighing:
         if self._meter is not None:
             self._counted, self._meter = self._meter.peak, None
 
-    def settle(self, units: Iterable[tuple[int, nn.Module]], moments: Moments) -> None:
+    def settle(self, units: Iterable[tuple[int, nn.Module]], moments: Moments, table: Pieces) -> None:
         """A step begins, so that the one before has made its moments: they and the weights were there all along.
 
         Args:
             units: (index, unit) of those that this member holds.
             moments: of all units.
+            table: of their pieces.
         """
         if self._counted:
             held = dict(units)
             state = sum(tensor.nbytes for unit in held.values() for tensor in (*unit.parameters(), *unit.buffers()))
-            state += sum(tensor.nbytes for (unit, _), kept in moments.items() if unit in held for tensor in kept.values())
+            kept = [state for (piece, _), state in moments.items() if table.unit_of(piece) in held]
+            state += sum(tensor.nbytes for one in kept for tensor in one.values())
             self.tensor_bytes, self._counted = max(self.tensor_bytes, self._counted + state), 0

@@ -1,0 +1,135 @@
+"""Replicas that share the state of their stages out (`placement.shard: step`): the bits of one worker with as many ranges, a
+replica's part of the memory, and not one byte more on the way.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from frostline_controller.recovery.facts import GoBack, GoOn
+from tests.engine_member import Run
+from tests.exact_cases import NUM_UNITS, Case
+from tests.hand_made_plans import Layout, Segment, run_series
+from tests.integration.test_buddies import check_copies
+from tests.integration.test_exactness import differences
+from tests.integration.test_pieces import Alone, assert_same_weights, cut, lone_outcomes, whole
+from tests.integration.test_recovery_moves import CASE, NODES, kill, run_with_faults
+from tests.integration.test_reshape_moves import lone_run, losses_of
+from tests.warm_workers import WarmWorkers
+
+TIED = Case("gpt2_tied", freezing=((3, 1), (5, 3)), steps=6, state_ranges=4)
+
+
+def sharded(pp_degree: int, dp_degree: int, *rest: object, workers: tuple[int, ...] | None = None) -> Layout:
+    return Layout(pp_degree, dp_degree, *rest, workers=workers, shard="step")  # type: ignore[arg-type]
+
+
+EXACT = [
+    (TIED, sharded(1, 2)),
+    (TIED, sharded(2, 2)),
+    (replace(TIED, freezing=()), sharded(1, 3)),
+    (Case("llama", "float64", optimizer="sgd", clip_norm=0.5, steps=4, state_ranges=3), sharded(1, 3)),
+    (Case("bert_classification", "bfloat16", steps=4, state_ranges=4), sharded(2, 2, 1, "gpipe")),
+    (Case("vit", dropout=0.2, clip_norm=None, steps=4, state_ranges=5, freezing=((2, 2), (4, 1))), sharded(1, 4)),
+    (Case("gpt2_untied", steps=3, state_ranges=2, activation_checkpointing=True), sharded(2, 2, 2, "interleaved_1f1b")),
+]
+
+
+@pytest.mark.parametrize(("case", "layout"), EXACT, ids=str)
+def test_a_sharded_shape_has_the_oracles_bits(case: Case, layout: Layout, warm_workers: WarmWorkers) -> None:
+    runs = run_series(warm_workers, case, [Segment(layout, case.steps)])
+    assert differences(case, runs) == []
+    assert {piece for run in runs for piece in run.tags} == set(range(NUM_UNITS * case.state_ranges))
+    assert sum(len(run.tags) for run in runs) == NUM_UNITS * case.state_ranges, "each piece has one owner"
+
+
+JOURNEY = (
+    Segment(Layout(1, 2), 1),
+    Segment(sharded(1, 2), 2),
+    Segment(sharded(2, 2, workers=(2, 0, 3, 1)), 4),
+    Segment(Layout(1, 4, workers=(1, 3, 0, 2)), 5, 1),
+    Segment(sharded(1, 3, workers=(4, 0, 3)), 6, 3),
+)
+
+
+def test_reshapes_between_sharded_and_whole_change_no_bit(warm_workers: WarmWorkers) -> None:
+    alone = lone_run(warm_workers, TIED)
+    runs = run_series(warm_workers, TIED, JOURNEY)
+    assert losses_of(runs) == alone.losses
+    assert whole(runs) == alone.units
+    assert {run.digest for run in runs if run.units} == {alone.digest}
+
+
+@pytest.mark.parametrize(("before", "after"), [(sharded(2, 2), Layout(3, 1)), (Layout(1, 2), sharded(1, 3))], ids=str)
+def test_a_checkpoint_resumes_sharded_or_whole(before: Layout, after: Layout, warm_workers: WarmWorkers, tmp_path: Path) -> None:
+    alone = lone_run(warm_workers, TIED)
+    runs = run_series(warm_workers, TIED, [Segment(before, 4)], str(tmp_path), checkpoint_step=3)
+    (folder,) = {run.checkpoint for run in runs}
+    resumed = run_series(warm_workers, TIED, [Segment(after, TIED.steps, 1)], str(tmp_path), resume=(folder, 3))
+    assert losses_of(resumed) == {step: loss for step, loss in alone.losses.items() if step > 3}
+    assert whole(resumed) == alone.units and {run.digest for run in resumed} == {alone.digest}
+
+
+@pytest.mark.parametrize(("layout", "domains"), [(sharded(1, 2), (0, 1)), (sharded(2, 2), (0, 0, 1, 1))], ids=str)
+def test_buddies_of_shares_have_the_owners_bits(layout: Layout, domains: tuple[int, ...], warm_workers: WarmWorkers) -> None:
+    """Replicas of a stage keep each other's pieces, whose weights they compute with anyway."""
+    alone = lone_run(warm_workers, TIED)
+    runs = run_series(warm_workers, TIED, [Segment(layout, TIED.steps, domains=domains)])
+    assert whole(runs) == alone.units
+    assert {run.covered[step] for run in runs for step in run.covered} == {(True,) * (NUM_UNITS * TIED.state_ranges)}
+    for step in (1, 2, 4, 6):
+        check_copies(runs, f"after {step}")
+
+
+def held_moments(runs: list[Run]) -> list[int]:
+    return [run.moment_bytes for run in runs]
+
+
+def test_a_replica_holds_its_part_of_the_moments(warm_workers: WarmWorkers) -> None:
+    """A 4th of them on each of 4 replicas: but for the step counts, and for ranges that cannot be cut more evenly."""
+    case = replace(TIED, freezing=(), steps=1)
+    (alone,) = held_moments([lone_run(warm_workers, case)])
+    of_each = held_moments(run_series(warm_workers, case, [Segment(sharded(1, 4), 1)], score=False))
+    assert alone <= sum(of_each) < 1.01 * alone
+    assert max(of_each) < 1.05 * alone / 4
+    assert held_moments(run_series(warm_workers, case, [Segment(Layout(1, 4), 1)], score=False)) == [sum(of_each)] * 4
+
+
+# ---- failures, by real workers
+
+
+@pytest.fixture(scope="module")
+def alone(warm_workers: WarmWorkers, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    return lone_outcomes(warm_workers, tmp_path_factory)
+
+
+@pytest.mark.parametrize("phase", ["norms", "seen"], ids=["before the vote", "after the vote"])
+def test_the_end_of_an_owner_costs_no_step_where_its_buddy_is(
+    phase: str, alone: Alone, warm_workers: WarmWorkers, tmp_path: Path
+) -> None:
+    """Nobody else has its moments and its part of the step's gradients."""
+    layouts = (sharded(2, 2), sharded(1, 3))
+    ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 8, phase)], cut(3, CASE), nodes=NODES, dying=range(4))
+    assert [type(one) for one in ended.run.answers] == [GoOn]
+    assert_same_weights(ended, alone, 3)
+
+
+@pytest.mark.parametrize("kind", ["late_commit", "tear"])
+def test_a_share_is_committed_late_and_comes_back_where_it_was_torn(
+    kind: str, alone: Alone, warm_workers: WarmWorkers, tmp_path: Path
+) -> None:
+    faults = [{"kind": kind, "step": 5, "worker": 1}]
+    ended = run_with_faults(warm_workers, tmp_path, [sharded(1, 3)], faults, cut(3, CASE), nodes=NODES[:3])
+    assert [type(one) for one in ended.run.answers] == [GoOn]
+    assert_same_weights(ended, alone, 3)
+
+
+def test_without_a_buddy_the_end_of_an_owner_takes_the_run_back(alone: Alone, warm_workers: WarmWorkers, tmp_path: Path) -> None:
+    """Other replicas have its weights, which are a copy and no state: the checkpoint of step 4, written in shares."""
+    layouts = (sharded(1, 3), Layout(1, 2))
+    ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 7, "schedule")], cut(3, CASE), dying=range(3))
+    (answer,) = ended.run.answers
+    assert isinstance(answer, GoBack)
+    assert list(answer.missing) == [3 * unit + 1 for unit in range(NUM_UNITS)], "the range of the replica that ended"
+    assert_same_weights(ended, alone, 3)

@@ -1,0 +1,42 @@
+"""Units' whole states put together from their pieces, wherever those are held."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from frostline_contract.pieces import Pieces
+from frostline_trainer.step.generation import Generation
+from frostline_trainer.step.packing import pack, unpack
+from frostline_trainer.step.parts import parts_of, weights_of
+from frostline_trainer.step.unit_state import UnitState, export_piece
+from frostline_trainer.transport.collectives import broadcast_bytes
+
+
+def joined(table: Pieces, unit: int, module: nn.Module, pieces: Mapping[int, UnitState]) -> UnitState:
+    """A unit's state in the shapes of its tensors. pieces: the state of each of its pieces."""
+    if table.per_unit == 1:
+        return dict(pieces[unit])
+    whole, weights = UnitState(), weights_of(module)
+    for piece in table.of_unit(unit):
+        for part in parts_of(table, piece, module):
+            for key in [key for key in pieces[piece] if key.partition("/")[2] == part.name]:
+                given = pieces[piece][key]
+                if given.ndim == 0:
+                    assert torch.equal(whole.setdefault(key, given), given), f"{key}: {whole[key]} and {given}"
+                    continue
+                tensor = whole.setdefault(key, torch.zeros(weights[part.name].shape, dtype=given.dtype))
+                tensor.view(-1)[part.low : part.high] = given
+    return whole
+
+
+def own_states(generation: Generation) -> dict[int, UnitState]:
+    """Unit -> state of the units of this member's stages. Collective where replicas share it out: owners tell the others."""
+    context, plan, table = generation.context, generation.plan, generation.context.pieces
+    units, own = context.cut.units, plan.pieces_of(generation.worker_id)
+    states = {piece: export_piece(table, piece, units[table.unit_of(piece)], context.moments) for piece in own}
+    for piece in range(table.count) if plan.placement.is_sharded else ():
+        payload = pack(states[piece]).numpy().tobytes() if piece in states else b""
+        root = plan.placement.global_ranks[plan.owners(piece)[0]]
+        states[piece] = unpack(torch.frombuffer(bytearray(broadcast_bytes(generation.world, payload, root)), dtype=torch.uint8))
+    return {unit: joined(table, unit, units[unit], states) for unit in plan.placement.units_of(generation.worker_id)}

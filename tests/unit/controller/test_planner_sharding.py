@@ -1,0 +1,66 @@
+"""What the planner makes of `placement.shard`: whom it can have as replicas, and what they hold."""
+
+import pytest
+
+from frostline_contract.job.cluster import PlacementSection
+from frostline_contract.pieces import Pieces
+from frostline_controller.planner.cost import CostModel
+from frostline_controller.planner.describe import describe
+from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.plans import buddies_of, sources_of, uncovered_of
+from frostline_controller.planner.search import NothingFits, make_plan
+from tests.hand_made_plans import Layout
+from tests.unit.controller.planner_cases import inputs, members, unit
+
+RANGES = 4
+WORKERS = ("w0", "w1", "w2", "w3")
+
+
+def sharing(ranges: int = RANGES, **fields: object) -> PlanInputs:
+    pinned = {name: fields.pop(name) for name in ("pp_degree", "dp_degree") if name in fields}
+    return inputs(placement=PlacementSection(workers=64, shard="step", **pinned), state_ranges=ranges, **fields)
+
+
+@pytest.mark.parametrize(("dp_degree", "share"), [(1, 1.0), (2, 0.5), (3, 0.5), (4, 0.25)])
+def test_a_replica_holds_the_moments_of_its_ranges(dp_degree: int, share: float) -> None:
+    """Weights 100 and moments 200; three replicas of four ranges: one has two."""
+    units = [unit(parameters=100, activation=0, output=0)]
+    whole, shared = (CostModel(one).stage_bytes(0, 1, 0, 1, dp_degree) for one in (inputs(units), sharing(units=units)))
+    assert whole - shared == 200 * (1 - share)
+
+
+def test_no_plan_has_more_replicas_than_ranges_and_says_why() -> None:
+    many = sharing(2, units=4, workers=8)
+    assert make_plan(many).placement.dp_degree <= 2
+    pinned = make_plan(sharing(2, units=4, workers=8, dp_degree=8))
+    assert pinned.placement.dp_degree == 2 and "8 leaves and 2 ranges of shared state allow no more" in pinned.reason
+    assert make_plan(inputs(4, 8)).placement.shard == "none", "nobody asked for it"
+
+
+def test_a_model_fits_that_would_not_without_and_the_plan_tells_it() -> None:
+    """Weights 200,000, two buffers of as much for gradients, and of the moments, 400,000, a fourth."""
+    units = [unit(parameters=100_000, activation=0, output=0)] * 2
+    room = {"memory_bytes": 750_000}
+    shared = sharing(units=units, members=members(4, **room), reduction_leaves=4, pp_degree=1)
+    planned = make_plan(shared)
+    assert planned.placement.degrees == {"dp": 4, "pp": 1} and planned.placement.shard == "step"
+    assert "state is shared out: a replica has at most 1 of 4 ranges" in describe(planned, shared)
+    with pytest.raises(NothingFits):
+        make_plan(inputs(units, members=members(4, **room), reduction_leaves=4,
+                         placement=PlacementSection(workers=64, pp_degree=1)))  # fmt: skip
+
+
+def test_every_share_has_a_buddy_in_another_domain_and_each_owner_gives_its_own() -> None:
+    placed, table = Layout(2, 2, shard="step").placement(0), Pieces(8, RANGES)
+    domains = dict(zip(WORKERS, ("a", "a", "b", "b"), strict=True))
+    buddies = buddies_of(placed, domains, state_ranges=RANGES)
+    owners = [placed.owners_of(table, piece) for piece in range(table.count)]
+    assert all(len(one) == 1 for one in owners) and {one[0] for one in owners} == set(WORKERS)
+    assert all(domains[buddy] != domains[owner] for buddy, (owner,) in zip(buddies, owners, strict=True))
+    assert len({buddies.count(worker) for worker in WORKERS}) == 1, "all keep as much"
+    assert uncovered_of(placed, domains, buddies, RANGES) == ()
+    one_domain = dict.fromkeys(WORKERS, "a")
+    assert uncovered_of(placed, one_domain, buddies_of(placed, one_domain, state_ranges=RANGES), RANGES) == tuple(
+        range(table.count)
+    )
+    assert sources_of(placed, Layout(1, 4).placement(0), 8, RANGES) == tuple(owner for (owner,) in owners)

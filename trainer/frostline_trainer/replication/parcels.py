@@ -1,0 +1,73 @@
+"""Which owner sends whose gradients to which buddy: the messages of a step, as functions of the plan."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frostline_contract.plan import Plan
+from frostline_trainer.step.share import pieces_of_replica
+
+KEEP_TAG = 1 << 24
+"""First tag of gradients for buddies, one a unit: above those of state moves, which travel in the same group."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Consecutive units of one stage that learn and have one buddy: their reduced gradients are one message.
+
+    owner, buddy: global ranks. replica: the owner's: 0, or the one that owns these pieces of the units.
+    """
+
+    stage: int
+    units: tuple[int, ...]
+    owner: int
+    buddy: int
+    replica: int = 0
+
+    @property
+    def tag(self) -> int:
+        """The message's tag in the world's group; no two of a step between the same members have one."""
+        return KEEP_TAG + self.units[0]
+
+
+def parcels_of(plan: Plan, freeze_point: int) -> list[Parcel]:
+    """Every message of a step's gradients to buddies, in unit order. A frozen unit has no gradient to send."""
+    placement, parcels = plan.placement, list[Parcel]()
+    for replica in range(placement.dp_degree if placement.is_sharded else 1) if plan.buddies else ():
+        buddies = unit_buddies(plan, replica)
+        for stage in range(placement.shape.num_stages):
+            parcels += _parcels_of_stage(plan, buddies, freeze_point, stage, replica)
+    return parcels
+
+
+def _parcels_of_stage(plan: Plan, buddies: Sequence[str], freeze_point: int, stage: int, replica: int) -> list[Parcel]:
+    placement, parcels, run = plan.placement, list[Parcel](), list[int]()
+    owner = placement.shape.global_rank(replica, placement.shape.pp_rank_of_stage(stage))
+    for unit in placement.units_of_stage(stage):
+        if run and buddies[unit] != buddies[run[0]]:
+            parcels += _parcel(plan, buddies, stage, owner, run, replica)
+            run = []
+        if unit >= freeze_point:
+            run.append(unit)
+    return parcels + _parcel(plan, buddies, stage, owner, run, replica)
+
+
+def _parcel(plan: Plan, buddies: Sequence[str], stage: int, owner: int, run: list[int], replica: int) -> list[Parcel]:
+    if not run or not buddies[run[0]]:
+        return []
+    return [Parcel(stage, tuple(run), owner, plan.placement.global_ranks[buddies[run[0]]], replica)]
+
+
+def unit_buddies(plan: Plan, replica: int = 0) -> tuple[str, ...]:
+    """For each unit the buddy that all its pieces have which one replica owns, as `Plan.buddies` says it: their gradients are one
+    message, and their update is one act.
+
+    Raises ValueError where they have several.
+    """
+    found, sharded = list[str](), plan.placement.is_sharded
+    for unit in range(plan.pieces.num_units if plan.buddies else 0):
+        pieces = pieces_of_replica(plan.pieces, unit, replica, plan.placement.shape) if sharded else plan.pieces.of_unit(unit)
+        named = {plan.buddies[piece] for piece in pieces}
+        if len(named) > 1:
+            raise ValueError(f"the pieces of unit {unit} have buddies {sorted(named)}; a unit's pieces have one buddy")
+        found.append(named.pop())
+    return tuple(found)

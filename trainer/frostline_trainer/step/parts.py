@@ -1,0 +1,52 @@
+"""What a piece has of its unit's tensors: parts, each a range of one weight, and the moments of the optimizer that belong to it.
+
+A piece has what lies in its range of the unit's flat layout: the unit's weights in the module's order, each beginning at a
+multiple of RANGE_ALIGNMENT elements. So a part begins at such a multiple within its weight, where an update of it alone has the
+bits of an update of the whole weight.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from frostline_contract.pieces import RANGE_ALIGNMENT, Pieces
+from frostline_trainer.families.base import still_names
+
+Moments = dict[tuple[int, str], dict[str, torch.Tensor]]
+"""(piece, parameter name) -> the optimizer's state of the part of that parameter which the piece has: exp_avg, exp_avg_sq and
+step, or momentum_buffer. With one piece a unit a piece's number is its unit's, and the part is the parameter, in its shape."""
+
+
+def weights_of(unit: nn.Module) -> dict[str, torch.Tensor]:
+    """The weights that are state, by name, in the module's order and by reference."""
+    still = still_names(unit)
+    return {name: tensor.detach() for name, tensor in unit.state_dict().items() if name not in still}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Elements [low, high) of a weight, counted in its flat order. name: the weight's in its unit."""
+
+    name: str
+    low: int
+    high: int
+
+
+def parts_of(table: Pieces, piece: int, unit: nn.Module) -> list[Part]:
+    """What a piece has of its unit's weights, in the layout's order; empty for the range of a short layout that has none."""
+    sizes = {name: tensor.numel() for name, tensor in weights_of(unit).items()}
+    starts, length = dict[str, int](), 0
+    for name, size in sizes.items():
+        starts[name] = length
+        length += size + -size % RANGE_ALIGNMENT
+    low, high = table.bounds(table.piece(piece).range, length)
+    inside = [Part(name, max(low - starts[name], 0), min(high - starts[name], size)) for name, size in sizes.items()]
+    return [part for part in inside if part.low < part.high]
+
+
+def moments_of(moments: Moments, pieces: Iterable[int]) -> list[dict[str, torch.Tensor]]:
+    """The optimizer's state of every part of these pieces, by reference."""
+    wanted = set(pieces)
+    return [state for (piece, _), state in moments.items() if piece in wanted]

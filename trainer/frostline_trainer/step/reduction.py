@@ -1,0 +1,194 @@
+"""From the sums of each replica's leaves to the step's gradient, of every stage of one member (docs/protocols.md 1.2, 2.2).
+
+Where replicas own the whole state of their stages each gets all of the gradient; where they share it out (`step.sharing`) each
+gets what its own pieces have. Who asks for a step's gradients, norms and update need not know which.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+import torch
+from torch import nn
+
+from frostline_contract.operations import Kind
+from frostline_contract.plan import Plan
+from frostline_trainer.generations.groups import Groups
+from frostline_trainer.sharded.state import tiles_of
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.exchange import reduce_gradients
+from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.optimizer import PartGradients
+from frostline_trainer.step.parts import Part, parts_of
+from frostline_trainer.step.programs import Program
+from frostline_trainer.step.sharing import Sharing
+from frostline_trainer.step.stage import Stage
+from frostline_trainer.step.tied import learning, sum_uses, tie_learns
+from frostline_trainer.transport.collectives import Group
+
+Summed = Callable[[tuple[int, ...]], torch.Tensor]
+"""What consecutive units have of a stage's gradient, as it lies there."""
+
+
+class Reduction:
+    """One member's, at one freeze point.
+
+    Args:
+        context, plan, groups: of the generation.
+        index: own global rank.
+        stages, buffers: own stages, and the gradient memory of those that learn.
+        program: whose exchange is carried out.
+        freeze_point: what learns.
+    """
+
+    def __init__(self, context: RunContext, plan: Plan, groups: Groups, index: int, stages: Mapping[int, Stage],
+                 buffers: Mapping[int, GradientBuffers], program: Program, freeze_point: int) -> None:  # fmt: skip
+        self._context, self._plan, self._groups = context, plan, groups
+        self._stages, self._buffers, self._program, self._freeze_point = stages, buffers, program, freeze_point
+        self._shape, self._worker = plan.placement.shape, plan.placement.workers[index]
+        self._pp_rank, self._num_leaves = self._shape.pp_rank(index), context.job.training.reduction_leaves
+        self._cut: dict[int, list[Part]] = {}
+        self.sharing = self._make_sharing(index)
+
+    def _make_sharing(self, index: int) -> Sharing | None:
+        """None where every replica owns the whole state of its stages."""
+        if not self._plan.placement.is_sharded:
+            return None
+        replicas = self._groups.replicas
+        assert isinstance(replicas, Group), "shares are exchanged in one level"
+        sharing = Sharing(self._context, self._plan, self._shape.dp_rank(index), self._pp_rank, replicas)
+        for number, buffers in self._buffers.items():
+            sharing.share_out(number, buffers, self._freeze_point)
+        return sharing
+
+    # ---- the sums
+
+    def exchange(self, complete: Callable[[int, Summed], None]) -> dict[int, torch.Tensor]:
+        """Each stage's reduced gradient. complete: is called with a stage and what its units have, as soon as that is whole."""
+        totals, tied = dict[int, torch.Tensor](), self._tied_stages
+        for number in [one.stage for one in self._program.exchange if one.kind is Kind.REDUCE]:
+            if not self._buffers[number].parameters:
+                continue
+            totals[number] = self._reduce(number)
+            if number not in tied:
+                complete(number, self._summed(number, totals[number]))
+        self._exchange_tied(totals)
+        for number in tied & totals.keys():
+            complete(number, self._summed(number, totals[number]))
+        return totals
+
+    def _reduce(self, number: int) -> torch.Tensor:
+        buffers = self._buffers[number]
+        if self.sharing is not None:
+            total = self.sharing.reduce(number, buffers, self._num_leaves)
+            buffers.unbind()
+            return total
+        bounds = self._plan.placement.leaf_bounds
+        total = reduce_gradients(buffers, self._groups.replicas, bounds, self._num_leaves, self._context.exact)
+        buffers.adopt(total)
+        return total
+
+    def _summed(self, number: int, total: torch.Tensor) -> Summed:
+        if self.sharing is not None:
+            return partial(self.sharing.payload, number, total)
+        return lambda units: total[self._buffers[number].span(units)]
+
+    # ---- tied embeddings
+
+    @property
+    def _tied_stages(self) -> set[int]:
+        """The stages whose gradients are complete only after the two uses of a tied matrix were summed."""
+        return {0, self._shape.num_stages - 1} if tie_learns(self._context, self._freeze_point) else set()
+
+    def _exchange_tied(self, totals: Mapping[int, torch.Tensor]) -> None:
+        """Each use of a tied matrix was summed over its own tree; now both copies get the sum of the two."""
+        tied = self._context.cut.tied
+        uses = sorted(self._tied_stages & self._stages.keys())
+        if tied is None or not uses:
+            return
+        last = self._shape.num_stages - 1
+        found = [self._uses(0, 0, totals)] if 0 in uses else []
+        found += [self._uses(last, self._context.num_units - 1, totals)] if last in uses else []
+        mine = [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in found if parts]
+        if not mine:
+            return
+        peer = next((one.peer for one in self._program.exchange if one.kind is Kind.SEND), self._pp_rank)
+        assert self._groups.transport is not None
+        sum_uses(mine, self._groups.transport, peer)
+        for parts, whole in zip(found, mine, strict=True):
+            for part, summed in zip(parts, whole.split([part.numel() for part in parts]), strict=True) if len(parts) > 1 else ():
+                part.copy_(summed)
+
+    def _uses(self, number: int, unit: int, totals: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
+        """What this member sums of the use of the tied matrix in a unit: all of it, or runs of its share, in place."""
+        tied = self._context.cut.tied
+        assert tied is not None
+        if self.sharing is not None:
+            return self.sharing.tied(number, unit, totals[number])
+        gradient = self._context.cut.units[unit].get_parameter(tied[0] if unit == 0 else tied[1]).grad
+        return [gradient] if gradient is not None else []
+
+    # ---- what the vote and the update need
+
+    def named(self, totals: Mapping[int, torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
+        """(piece, its gradient of one parameter) of the pieces that this member speaks for; a tied matrix counts in unit 0.
+
+        A parameter in tiles comes tile by tile.
+        """
+        table, tied = self._context.pieces, self._context.cut.tied if self._tied_stages else None
+        owned = self.gradients(totals)
+        if owned is not None:
+            given = list(owned.items())
+        else:
+            spoken = [piece for piece in self._plan.speaks_for(self._worker) if table.unit_of(piece) >= self._freeze_point]
+            given = [((piece, name), part) for piece in spoken for name, part in self._parts(piece)]
+        head = table.of_unit(self._context.num_units - 1)
+        return [(piece, part) for (piece, name), part in given if not (tied and piece in head and name == tied[1])]
+
+    def _parts(self, piece: int) -> Iterable[tuple[str, torch.Tensor]]:
+        """(parameter name, gradient of what the piece has of it), of those that learn."""
+        table = self._context.pieces
+        unit = table.unit_of(piece)
+        known = {name: p.grad for name, p in learning(self._context, self._freeze_point, unit) if p.grad is not None}
+        if table.per_unit == 1:
+            module = self._context.cut.units[unit]
+            return [(name, tile) for name, gradient in known.items() for tile in tiles_of(module, name, gradient)]
+        if piece not in self._cut:
+            self._cut[piece] = parts_of(table, piece, self._context.cut.units[unit])
+        parts = [part for part in self._cut[piece] if part.name in known]
+        return [(part.name, known[part.name].view(-1)[part.low : part.high]) for part in parts]
+
+    def gradients(self, totals: Mapping[int, torch.Tensor]) -> PartGradients | None:
+        """What the optimizer updates this member's pieces from; None: their parameters' `.grad`."""
+        if self.sharing is None:
+            return None
+        found: dict[tuple[int, str], torch.Tensor] = {}
+        for number, total in totals.items():
+            found.update(self.sharing.gradients(number, total))
+        return found
+
+    def scale(self, totals: Mapping[int, torch.Tensor], factor: float) -> None:
+        """Clip: all gradients times `factor`."""
+        for number, total in totals.items():
+            (total if self.sharing is None else self.sharing.packed(number, total)).mul_(factor)
+
+    # ---- other replicas' weights
+
+    def outdated(self) -> None:
+        """The step is committed: what other replicas own is not what it was."""
+        if self.sharing is not None:
+            self.sharing.stale = True
+
+    def complete(self, units: Iterable[tuple[int, nn.Module]], everything: bool = False) -> None:
+        """Collective: what this member's stages compute with is the newest, whoever owns it.
+
+        everything: whatever the weights here are; else only what steps change, and only if they have changed since.
+        """
+        sharing = self.sharing
+        if sharing is None or not (sharing.stale or everything):
+            return
+        kept = frozenset(self._plan.needs(self._worker))
+        for unit, module in units:
+            names = None if everything else {name for name, _ in learning(self._context, self._freeze_point, unit)}
+            if everything or unit >= self._freeze_point:
+                sharing.gather(unit, module, kept, names)
+        sharing.stale = False

@@ -1,0 +1,154 @@
+"""Which elements of a stage's flat gradient fall to one replica where replicas share its state out, and where they lie together.
+
+A replica's share is a run of elements of each unit: what its pieces have of the parameters that learn. The runs lie packed, one
+behind the other, each at a 64-byte boundary and each unit's at UNIT_ALIGNMENT, so that a unit's part of a share is laid out alike
+wherever it is: at its owner, which gets it summed, and at its buddy.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from frostline_contract.pieces import Pieces
+from frostline_contract.shape import ParallelShape
+from frostline_trainer.step.alignment import ALIGNMENT_BYTES
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.gradients import UNIT_ALIGNMENT, GradientBuffers
+from frostline_trainer.step.parts import parts_of
+from frostline_trainer.step.tied import learning, tie_learns
+
+Run = tuple[int, int]
+"""Elements [low, high)."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """One replica's elements of a flat gradient.
+
+    Args:
+        runs: in the flat gradient, ascending and apart from each other.
+        places: of each run in the packed share.
+        slices: each unit's part of the packed share, with the room behind it that aligns the next.
+        length: of the packed share.
+    """
+
+    runs: tuple[Run, ...]
+    places: tuple[int, ...]
+    slices: Mapping[int, slice]
+    length: int
+
+    def pack(self, flat: torch.Tensor, packed: torch.Tensor) -> None:
+        """Copy the share's elements of a flat gradient to where they lie together."""
+        for (low, high), place in zip(self.runs, self.places, strict=True):
+            packed[place : place + high - low].copy_(flat[low:high])
+
+    def view(self, packed: torch.Tensor, low: int, high: int) -> torch.Tensor:
+        """Elements [low, high) of the flat gradient, which lie in one run, as a view of a packed share."""
+        number = bisect_right(self.runs, (low, float("inf"))) - 1
+        first, end = self.runs[number]
+        assert first <= low <= high <= end, f"[{low}, {high}) is no part of [{first}, {end})"
+        start = self.places[number] + low - first
+        return packed[start : start + high - low]
+
+    def span(self, units: Sequence[int]) -> slice:
+        """Where consecutive units lie in a packed share."""
+        return slice(self.slices[units[0]].start, self.slices[units[-1]].stop)
+
+
+class Shares:
+    """The shares of all replicas in the gradients of some consecutive units that learn.
+
+    Args:
+        context: the run's.
+        buffers: the units' gradient memory; only its layout is used.
+        freeze_point: of the step.
+        shape: whose replicas are dealt each unit's ranges.
+    """
+
+    def __init__(self, context: RunContext, buffers: GradientBuffers, freeze_point: int, shape: ParallelShape) -> None:
+        self._context, self._freeze_point, self._shape = context, freeze_point, shape
+        self._offsets = offsets_of(context, buffers, freeze_point)
+        self._units = list(buffers.unit_slices)
+        self._aligned = ALIGNMENT_BYTES // buffers.parameters[0].element_size() if buffers.parameters else 1
+        self.all = [self._share(dp_rank) for dp_rank in range(shape.dp_degree)]
+
+    def parts(self, pieces: Iterable[int]) -> dict[tuple[int, str], Run]:
+        """(piece, parameter name) -> its run in the flat gradient, of what these pieces have of these units' parameters."""
+        table, units = self._context.pieces, self._context.cut.units
+        found = {}
+        for piece in pieces:
+            unit = table.unit_of(piece)
+            for part in parts_of(table, piece, units[unit]) if unit in self._units else ():
+                if (unit, part.name) in self._offsets:
+                    offset = self._offsets[unit, part.name]
+                    found[piece, part.name] = (offset + part.low, offset + part.high)
+        return found
+
+    def owns(self, dp_rank: int, piece: int) -> bool:
+        """Whether a piece falls to a replica."""
+        table = self._context.pieces
+        return piece in pieces_of_replica(table, table.unit_of(piece), dp_rank, self._shape)
+
+    def tied_runs(self, dp_rank: int, unit: int) -> list[Run]:
+        """Of a replica, what it sums of a tied matrix, whose copy in `unit` these gradients have: in the flat gradient."""
+        name = _tied_name(self._context, unit)
+        offset = self._offsets[unit, name]
+        return [(offset + low, offset + high) for low, high in tied_elements(self._context, dp_rank, self._shape)]
+
+    def _share(self, dp_rank: int) -> Share:
+        runs, places, slices, end = list[Run](), list[int](), dict[int, slice](), 0
+        for unit in self._units:
+            start = end
+            pieces = pieces_of_replica(self._context.pieces, unit, dp_rank, self._shape)
+            wanted = list(self.parts(pieces).values())
+            if tie_learns(self._context, self._freeze_point) and unit in (0, self._context.num_units - 1):
+                wanted += self.tied_runs(dp_rank, unit)
+            for low, high in joined(wanted):
+                end += -end % self._aligned
+                runs.append((low, high))
+                places.append(end)
+                end += high - low
+            end += -end % UNIT_ALIGNMENT
+            slices[unit] = slice(start, end)
+        return Share(tuple(runs), tuple(places), slices, end)
+
+
+def pieces_of_replica(table: Pieces, unit: int, dp_rank: int, shape: ParallelShape) -> list[int]:
+    """The pieces of a unit that fall to a replica: those of its share of the ranges, as `Placement.owners_of` deals them."""
+    shares = shape.share_of(table.ranges, dp_rank)
+    return [piece for piece in table.of_unit(unit) if table.piece(piece).range in shares]
+
+
+def tied_elements(context: RunContext, dp_rank: int, shape: ParallelShape) -> list[Run]:
+    """What a replica sums of a tied matrix, whose copies lie in two units: what it owns of either, so that both get all of it."""
+    table, found = context.pieces, list[Run]()
+    for unit in (0, context.num_units - 1):
+        name = _tied_name(context, unit)
+        for piece in pieces_of_replica(table, unit, dp_rank, shape):
+            found += [(one.low, one.high) for one in parts_of(table, piece, context.cut.units[unit]) if one.name == name]
+    return joined(found)
+
+
+def offsets_of(context: RunContext, buffers: GradientBuffers, freeze_point: int) -> dict[tuple[int, str], int]:
+    """(unit, parameter name) -> where the parameter's gradient begins in the flat gradient of `buffers`."""
+    names = [(unit, name) for unit in buffers.unit_slices for name, _ in learning(context, freeze_point, unit)]
+    return dict(zip(names, buffers.offsets, strict=True))
+
+
+def joined(runs: Iterable[Run]) -> list[Run]:
+    """The same elements, ascending, with runs that overlap or lie as close as alignment puts them made one."""
+    found: list[Run] = []
+    for low, high in sorted(run for run in runs if run[0] < run[1]):
+        if found and low - found[-1][1] < UNIT_ALIGNMENT // 2:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        else:
+            found.append((low, high))
+    return found
+
+
+def _tied_name(context: RunContext, unit: int) -> str:
+    tied = context.cut.tied
+    assert tied is not None, "no matrix is tied"
+    return tied[0] if unit == 0 else tied[1]

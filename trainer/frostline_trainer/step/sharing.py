@@ -1,0 +1,136 @@
+"""A member's part in sharing the state of its stages out over its replicas (docs/adr/0017-state-sharding.md).
+
+Its own pieces it sums, updates and tells of; the other replicas' weights it gets before the next step. Those are a copy: they are
+no state, nobody may ask for them here, and what this member owns or keeps for others is never written by them. So a commit needs
+no group, and a step that is committed late is the same update.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from frostline_contract.plan import Plan
+from frostline_trainer.step.alignment import ALIGNMENT_BYTES
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.exchange import scatter_gradients
+from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.optimizer import PartGradients
+from frostline_trainer.step.parts import Part, parts_of, weights_of
+from frostline_trainer.step.share import Run, Shares, pieces_of_replica
+from frostline_trainer.transport.collectives import Group
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A part of a weight in what its owner gives to all: bytes [start, end)."""
+
+    piece: int
+    part: Part
+    start: int
+    end: int
+
+    def of(self, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The part's bytes, in place. weights: the unit's, by name."""
+        return weights[self.part.name].view(-1)[self.part.low : self.part.high].view(torch.uint8)
+
+
+class Sharing:
+    """One member's, in one generation.
+
+    Args:
+        context: the run's.
+        plan: of the generation; its placement is sharded.
+        dp_rank, pp_rank: this member's place.
+        replicas: the line along dp, by replica.
+
+    Attributes:
+        stale: weights of other replicas' pieces are those of a step before.
+    """
+
+    def __init__(self, context: RunContext, plan: Plan, dp_rank: int, pp_rank: int, replicas: Group) -> None:
+        self._context, self._plan, self._dp_rank, self._replicas = context, plan, dp_rank, replicas
+        self._shape = plan.placement.shape
+        self._own = plan.pieces_of(plan.placement.workers[self._shape.global_rank(dp_rank, pp_rank)])
+        self._shares: dict[int, Shares] = {}
+        self._runs: dict[int, dict[tuple[int, str], Run]] = {}
+        self._gathers: dict[tuple[int, bool], list[list[Placed]]] = {}
+        self.stale = True
+
+    # ---- gradients
+
+    def share_out(self, stage: int, buffers: GradientBuffers, freeze_point: int) -> None:
+        """Say who sums what of a stage's gradients; before its first step at this freeze point."""
+        shares = self._shares[stage] = Shares(self._context, buffers, freeze_point, self._shape)
+        self._runs[stage] = shares.parts(self._own)
+        buffers.reserve(len(shares.all) * max(share.length for share in shares.all))
+
+    def reduce(self, stage: int, buffers: GradientBuffers, num_leaves: int) -> torch.Tensor:
+        """This member's share of the step's gradient: a buffer of the stage that begins with it."""
+        bounds = self._plan.placement.leaf_bounds
+        return scatter_gradients(buffers, self._replicas, bounds, num_leaves, self._shares[stage].all)
+
+    def packed(self, stage: int, total: torch.Tensor) -> torch.Tensor:
+        """The share that `reduce` has left in a buffer."""
+        return total[: self._shares[stage].all[self._dp_rank].length]
+
+    def payload(self, stage: int, total: torch.Tensor, units: tuple[int, ...]) -> torch.Tensor:
+        """Of the share that `reduce` has left in a buffer, what consecutive units have."""
+        return total[self._shares[stage].all[self._dp_rank].span(units)]
+
+    def gradients(self, stage: int, total: torch.Tensor) -> PartGradients:
+        """What each of this member's pieces has of the share in a buffer."""
+        own = self._shares[stage].all[self._dp_rank]
+        return {key: own.view(total, *run) for key, run in self._runs[stage].items()}
+
+    def tied(self, stage: int, unit: int, total: torch.Tensor) -> list[torch.Tensor]:
+        """What this replica sums of the tied matrix whose copy in `unit` this stage has: of both of its owners, so that the peer
+        that has the other use sums the same elements.
+        """
+        shares = self._shares[stage]
+        own = shares.all[self._dp_rank]
+        return [own.view(total, *run) for run in shares.tied_runs(self._dp_rank, unit)]
+
+    # ---- weights
+
+    @torch.no_grad()
+    def gather(self, unit: int, module: nn.Module, kept: Collection[int], only: Collection[str] | None = None) -> int:
+        """Collective: get what other replicas own of a unit's weights. Returns the bytes received.
+
+        kept: pieces whose state is held here; what they have is not written. only: the weights' names; None: all of them.
+        """
+        weights = weights_of(module)
+        if (unit, only is None) not in self._gathers:
+            self._gathers[unit, only is None] = self._places(unit, module, weights, only)
+        places = self._gathers[unit, only is None]
+        room = max((placed[-1].end for placed in places if placed), default=0)
+        if not room:
+            return 0
+        device = next(iter(weights.values())).device
+        mine = torch.empty(room, dtype=torch.uint8, device=device)
+        gathered = torch.empty(len(places) * room, dtype=torch.uint8, device=device)
+        for one in places[self._dp_rank]:
+            mine[one.start : one.end].copy_(one.of(weights))
+        self._replicas.all_gather(gathered, mine)
+        for dp_rank, placed in enumerate(places):
+            for one in placed if dp_rank != self._dp_rank else ():
+                if one.piece not in kept:
+                    one.of(weights).copy_(gathered[dp_rank * room + one.start : dp_rank * room + one.end])
+        return (len(places) - 1) * room
+
+    def _places(
+        self, unit: int, module: nn.Module, weights: Mapping[str, torch.Tensor], only: Collection[str] | None
+    ) -> list[list[Placed]]:
+        """For each replica where it puts what it owns of a unit's weights, each part at a 64-byte boundary."""
+        table, found = self._context.pieces, list[list[Placed]]()
+        for dp_rank in range(self._shape.dp_degree):
+            end, placed = 0, list[Placed]()
+            for piece in pieces_of_replica(table, unit, dp_rank, self._shape):
+                for part in parts_of(table, piece, module):
+                    if only is None or part.name in only:
+                        start = end + -end % ALIGNMENT_BYTES
+                        end = start + (part.high - part.low) * weights[part.name].element_size()
+                        placed.append(Placed(piece, part, start, end))
+            found.append(placed)
+        return found
