@@ -21,6 +21,7 @@ from frostline_trainer.families.adapters import add_adapters
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.model import seeded_cpu
 from frostline_trainer.process.setup import deterministic_cuda, draws_random_numbers, unit_flops
+from frostline_trainer.process.tensor_tiles import install_tiles
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.grid import grid_of
 from frostline_trainer.tasks import task_for
@@ -81,6 +82,7 @@ class Case:
     cells: int | tuple[int, ...] = 1
     adapters: str | tuple[int, ...] = ""
     adapter_dropout: float = 0.0
+    inner_tiles: int = 1
 
     def freeze_point_at(self, step: int) -> int:
         """The freeze point in force in `step`."""
@@ -161,6 +163,7 @@ def job_of(case: Case) -> Job:
                 "precision": case.dtype,
                 "loss_chunk_tokens": case.loss_chunk_tokens,
                 "token_cells": case.cells,
+                "tensor_tiles": {"inner": case.inner_tiles},
                 "activation_checkpointing": case.activation_checkpointing,
                 "numerics": case.numerics,
                 "batch": case.batch,
@@ -207,9 +210,11 @@ def build_case(case: Case) -> RunContext:
     for unit in cut.units:
         unit.to(device)
     config = cut.model.config
-    return RunContext(job, data, task_for(job, sizes), cut, device, family.hidden_shape(config, sizes),
-                      draws_random_numbers(job, cut), unit_flops(family, cut, sizes, job),
-                      grid_of(job, family, config, sizes))  # fmt: skip
+    context = RunContext(job, data, task_for(job, sizes), cut, device, family.hidden_shape(config, sizes),
+                         draws_random_numbers(job, cut), unit_flops(family, cut, sizes, job),
+                         grid_of(job, family, config, sizes))  # fmt: skip
+    install_tiles(context)
+    return context
 
 
 @cache
@@ -233,6 +238,7 @@ def oracle_trace(case: Case) -> Trace:
         mixed_bfloat16=case.dtype == "mixed_bfloat16",
         cells=(0, *accumulate(case.cells)) if isinstance(case.cells, tuple) else (),
         state_ranges=case.state_ranges,
+        inner_tiles=case.inner_tiles,
     )
     model = small_model(case.family, dtype, case.dropout, BLOCKS).to(case.device)
     if case.adapters:

@@ -13,6 +13,8 @@ from frostline_contract.operations import GIVES_WEIGHT_GRADIENT, Kind, Operation
 InFlight = Callable[[int, int, int, int], float]
 """(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations the rank holds at once, by stage on the
 average."""
+SlicesInFlight = Callable[[int, int, int, int, int], float]
+"""The same, and the slices of a micro-batch -> slices whose activations the rank holds at once, by stage on the average."""
 Bubble = Callable[[int, Sequence[float], Sequence[float], int, int], float]
 """(pp_rank, forward, backward, virtual_stages, micro-batches) -> seconds of a step in which that pipeline rank waits.
 
@@ -30,13 +32,14 @@ class Figures:
 
     from_the_end: `in_flight` depends on pp_degree - pp_rank alone, so that one table of the planner serves pipelines of every
     depth. fills: the bubble is at least the time in which one micro-batch fills the pipeline, over virtual_stages; the planner
-    leaves out shapes that such a bubble rules out.
+    leaves out shapes that such a bubble rules out. slices_in_flight: None where slices are not taken, or are counted.
     """
 
     in_flight: InFlight
     bubble: Bubble
     from_the_end: bool = False
     fills: bool = True
+    slices_in_flight: SlicesInFlight | None = None
 
 
 def counted_figures(operations: Operations) -> Figures:
@@ -53,13 +56,37 @@ def counted_figures(operations: Operations) -> Figures:
 
 
 @lru_cache(maxsize=4096)
+def counted_slices_in_flight(
+    operations: Callable[..., list[Operation]],
+    pp_rank: int,
+    pp_degree: int,
+    virtual_stages: int,
+    micro_batches: int,
+    slices: int,
+) -> float:
+    """`SlicesInFlight` of a schedule's `operations`."""
+    return held_at_most(operations(pp_rank, pp_degree, virtual_stages, micro_batches, slices), lambda _: 1.0) / virtual_stages
+
+
+@lru_cache(maxsize=4096)
 def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: int, micro_batches: int) -> float:
     """The most micro-batches that a pipeline rank has begun and not yet closed, over its stages."""
-    held = most = 0
-    for operation in operations(pp_rank, pp_degree, virtual_stages, micro_batches):
-        held += (operation.kind is Kind.FORWARD) - (operation.kind in GIVES_WEIGHT_GRADIENT)
-        most = max(most, held)
-    return most / virtual_stages
+    return held_at_most(operations(pp_rank, pp_degree, virtual_stages, micro_batches), lambda _: 1.0) / virtual_stages
+
+
+def held_at_most(order: Sequence[Operation], weight: Callable[[Operation], float]) -> float:
+    """The most that a pipeline rank holds at once for backwards that are to come.
+
+    weight: what an operation's forward keeps, in whatever unit; 0 for one of a frozen stage.
+    """
+    held = most = 0.0
+    for operation in order:
+        if operation.kind is Kind.FORWARD:
+            held += weight(operation)
+            most = max(most, held)
+        elif operation.kind in GIVES_WEIGHT_GRADIENT:
+            held -= weight(operation)
+    return most
 
 
 @lru_cache(maxsize=256)
@@ -102,15 +129,36 @@ def timeline(
     Raises:
         ValueError: the orders wait for ever.
     """
-    last_stage = len(orders) * virtual_stages - 1
     slices = 1 + max((operation.slice for order in orders for operation in order), default=0)
-    learning = {operation.stage for order in orders for operation in order if operation.kind is not Kind.FORWARD}
+    learning = _learning(orders)
+
+    def seconds(pp_rank: int, operation: Operation) -> float:
+        parts = slices if operation.stage in learning else 1
+        whole = forward[pp_rank] if operation.kind is Kind.FORWARD else backward[pp_rank]
+        divided = operation.kind in (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
+        return whole / (virtual_stages * parts * (2 if divided else 1))
+
+    return timed(orders, seconds)
+
+
+OperationSeconds = Callable[[int, Operation], float]
+"""(pp_rank, operation) -> seconds, sending included."""
+
+
+def timed(orders: Sequence[Sequence[Operation]], seconds: OperationSeconds) -> list[Timed]:
+    """A step run on paper, each operation with seconds of its own; see `timeline`.
+
+    Raises:
+        ValueError: the orders wait for ever.
+    """
+    last_stage = max((operation.stage for order in orders for operation in order), default=0)
+    learning = _learning(orders)
     ends: dict[tuple[object, ...], float] = {}
     places, clocks = [0] * len(orders), [0.0] * len(orders)
-    timed: list[Timed] = []
+    done: list[Timed] = []
     left = sum(len(order) for order in orders)
-    while left > len(timed):
-        before = len(timed)
+    while left > len(done):
+        before = len(done)
         for r, order in enumerate(orders):
             while places[r] < len(order):
                 operation = order[places[r]]
@@ -120,15 +168,17 @@ def timeline(
                 if needed is not None and needed not in ends:
                     break
                 start = max(clocks[r], ends.get(needed, 0.0) if needed is not None else 0.0)
-                parts = slices if operation.stage in learning else 1
-                whole = forward[r] if operation.kind is Kind.FORWARD else backward[r]
-                divided = operation.kind in (Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
-                clocks[r] = start + whole / (virtual_stages * parts * (2 if divided else 1))
+                clocks[r] = start + seconds(r, operation)
                 if operation.kind is not Kind.WEIGHT_GRADIENT:
                     ends[(operation.kind is Kind.FORWARD, *operation[1:])] = clocks[r]
-                timed.append(Timed(r, operation, start, clocks[r]))
+                done.append(Timed(r, operation, start, clocks[r]))
                 places[r] += 1
-        if len(timed) == before:
+        if len(done) == before:
             waiting = {r: order[place] for r, (place, order) in enumerate(zip(places, orders, strict=True)) if place < len(order)}
             raise ValueError(f"schedule waits for ever: {waiting}")
-    return timed
+    return done
+
+
+def _learning(orders: Sequence[Sequence[Operation]]) -> set[int]:
+    """Stages that have a backward."""
+    return {operation.stage for order in orders for operation in order if operation.kind is not Kind.FORWARD}

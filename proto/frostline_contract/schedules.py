@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from frostline_contract.operations import Kind, Operation, Order, typed
-from frostline_contract.schedule_figures import Figures, counted_figures
+from frostline_contract.schedule_figures import Figures, counted_figures, counted_slices_in_flight
 from frostline_contract.shape import stages_of
 from frostline_contract.zero_bubble import H1, H2, V_HALF, V_MIN, V_ZERO, ZeroBubble
 
@@ -38,6 +38,15 @@ class Schedule:
     def known_figures(self) -> Figures:
         """The schedule's own figures, or counted ones."""
         return self.figures or counted_figures(self.operations)
+
+    def in_flight(self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1) -> float:
+        """Micro-batches, and parts of them, whose activations one stage of the pipeline rank holds at once."""
+        figures, degrees = self.known_figures, (pp_rank, pp_degree, virtual_stages, num_microbatches)
+        if slices == 1:
+            return figures.in_flight(*degrees)
+        if figures.slices_in_flight is not None:
+            return figures.slices_in_flight(*degrees, slices) / slices
+        return counted_slices_in_flight(self.operations, *degrees, slices) / slices
 
     def operations(
         self, pp_rank: int, pp_degree: int, virtual_stages: int, num_microbatches: int, slices: int = 1, first_learning: int = 0
@@ -149,10 +158,24 @@ def _counted(order: ZeroBubble) -> Schedule:
 
 
 BUILT_IN: dict[str, Schedule] = {
-    "gpipe": Schedule(gpipe, Figures(lambda pp_rank, pp, v, m: m, _gpipe_bubble, from_the_end=True), takes_slices=True),
+    "gpipe": Schedule(
+        gpipe,
+        Figures(
+            lambda pp_rank, pp, v, m: m,
+            _gpipe_bubble,
+            from_the_end=True,
+            slices_in_flight=lambda pp_rank, pp, v, m, slices: m * slices,
+        ),
+        takes_slices=True,
+    ),
     "1f1b": Schedule(
         one_forward_one_backward,
-        Figures(lambda pp_rank, pp, v, m: min(m, pp - pp_rank), _fill, from_the_end=True),
+        Figures(
+            lambda pp_rank, pp, v, m: min(m, pp - pp_rank),
+            _fill,
+            from_the_end=True,
+            slices_in_flight=lambda pp_rank, pp, v, m, slices: min(m * slices, pp - pp_rank + slices - 1),
+        ),
         takes_slices=True,
     ),
     # The warm-up runs two rounds of pp_degree micro-batches through a chunk before its first backward frees one.

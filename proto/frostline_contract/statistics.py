@@ -44,7 +44,8 @@ class UnitProfile(Frozen):
     forward_seconds, backward_seconds: a micro-batch. parameter_bytes: weights. optimizer_bytes: moments.
     activation_bytes: what one micro-batch keeps for its backward. output_bytes: what crosses to the next unit. working_bytes: the
     most that its forward or backward takes beyond that at any time; 0: not measured. still_bytes: of the weights those that never
-    learn, below adapters.
+    learn, below adapters. cell_forward_seconds, cell_backward_seconds: of each cell of the run's grid, at its place in the
+    sequence; empty where the unit computes whole sequences.
     """
 
     forward_seconds: float
@@ -55,6 +56,8 @@ class UnitProfile(Frozen):
     output_bytes: int
     working_bytes: int = 0
     still_bytes: int = 0
+    cell_forward_seconds: tuple[float, ...] = ()
+    cell_backward_seconds: tuple[float, ...] = ()
 
     @property
     def gradient_bytes(self) -> int:

@@ -34,6 +34,7 @@ BENCHMARKS = {
     "pipelining": "several_workers:pipelining",
     "keeping": "keeping:keeping",
     "audits": "audits:audits",
+    "tensor_tiles": "tensor_tiles:tensor_tiles",
     "reshape": "reshape:reshape",
     "recovery": "recovery:recovery",
     "joining": "joining:joining",

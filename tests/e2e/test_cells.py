@@ -17,7 +17,7 @@ CELLS: dict[str, Any] = {
     },
     "training": {"token_cells": 3, "steps": 36},
     "reshapes": [
-        {"step": 3, "pp_degree": 4, "dp_degree": 1},
+        {"step": 3, "pp_degree": 4, "dp_degree": 1, "slices": 3},
         {"step": 7, "pp_degree": 4, "dp_degree": 1, "slices": 2},
         {"step": 18, "pp_degree": 2, "dp_degree": 2, "schedule": "gpipe"},
     ],

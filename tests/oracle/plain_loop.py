@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from tests.oracle.anatomy import Anatomy, anatomy_of
 from tests.oracle.cells import CellLoop
 from tests.oracle.ranges import ranges_of
+from tests.oracle.tiles import InTiles
 
 IGNORED = -100
 
@@ -29,7 +30,7 @@ class Recipe:
     schedule; 0 takes the number of batches. reduction_leaves: a power of two, at most the number of micro-batches.
     untie_on_freeze: the head's matrix starts equal to the embedding's and learns on its own from the first step.
     mixed_bfloat16: forwards under torch's autocast, and each unit's output but the head's rounded to bfloat16. cells: bounds of
-    token cells, () for whole sequences. state_ranges: ranges of each unit's state, whose gradients have a norm each.
+    token cells, () for whole sequences. inner_tiles: of the blocks' inner widths. state_ranges: of each unit, with a norm each.
     """
 
     micro_batch_size: int
@@ -51,6 +52,7 @@ class Recipe:
     mixed_bfloat16: bool = False
     cells: tuple[int, ...] = ()
     state_ranges: int = 1
+    inner_tiles: int = 1
 
 
 @dataclass
@@ -84,6 +86,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
     hooks = seed_dropout(anatomy, recipe.seed, position)
     if recipe.mixed_bfloat16:
         hooks += round_outputs(anatomy)
+    tiles = InTiles(anatomy, recipe.inner_tiles, seed_of) if recipe.inner_tiles > 1 else None
     optimizer = make_optimizer(anatomy, recipe)
     total_steps = recipe.total_steps or len(batches)
     trace = Trace()
@@ -95,7 +98,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
             position["step"] = step
             loss = accumulate(anatomy, batch, recipe, position, freeze_point)
             rate = scheduled_rate(recipe, step, total_steps)
-            unit_norms, norm = clip(anatomy, recipe.clip_norm, recipe.state_ranges)
+            unit_norms, norm = clip(anatomy, recipe.clip_norm, tiles, recipe.state_ranges)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.step()
@@ -105,7 +108,7 @@ def run_plain_loop(model: PreTrainedModel, batches: Sequence[dict[str, Tensor]],
             trace.gradient_norms.append(norm)
             trace.unit_gradient_norms.append(unit_norms)
     finally:
-        for hook in hooks:
+        for hook in (*hooks, *([tiles] if tiles else [])):
             hook.remove()
     collect(anatomy, optimizer, trace)
     return trace
@@ -252,11 +255,13 @@ def loss_of(anatomy: Anatomy, rows: dict[str, Tensor], counts: tuple[float, ...]
     return terms[0] if len(terms) == 1 else sum(term / len(terms) for term in terms)
 
 
-def clip(anatomy: Anatomy, clip_norm: float | None, state_ranges: int = 1) -> tuple[tuple[float, ...], float]:
+def clip(
+    anatomy: Anatomy, clip_norm: float | None, tiles: InTiles | None = None, state_ranges: int = 1
+) -> tuple[tuple[float, ...], float]:
     """Scale all gradients by min(1, c / (norm + 1e-6)). Returns each unit's L2 norm and the total, both before scaling.
 
-    Each tensor's norm is taken in float64 and squared; squares are added in parameter order, then in unit order. Of a unit in
-    several ranges each range's are added first, of the part of each tensor that lies in it.
+    Each tensor's norm is taken in float64 and squared, that of a tensor in tiles tile by tile, in ranges range by range; squares
+    are added in parameter order within a range, then in range order, then in unit order.
     """
     squares = []
     for unit in range(len(anatomy.units)):
@@ -268,8 +273,9 @@ def clip(anatomy: Anatomy, clip_norm: float | None, state_ranges: int = 1) -> tu
                 copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
                 if parameter.grad is not None and not copy_of_tied and low < high:
                     part = parameter.grad if state_ranges == 1 else parameter.grad.flatten()[low:high]
-                    norm = torch.linalg.vector_norm(part, dtype=torch.float64).item()
-                    square += norm * norm
+                    whole = [torch.linalg.vector_norm(part, dtype=torch.float64).item()] if tiles is None else []
+                    for norm in tiles.norms(parameter, part) if tiles else whole:
+                        square += norm * norm
             total += square
         squares.append(total)
     total = 0.0

@@ -5,7 +5,8 @@ from torch import Tensor
 from transformers import BertForQuestionAnswering, PreTrainedModel
 
 from tests.oracle.anatomy import anatomy_of
-from tests.oracle.plain_loop import Recipe, accumulate, loss_of, valid_counts
+from tests.oracle.plain_loop import Recipe, accumulate, loss_of, seed_of, valid_counts
+from tests.oracle.tiles import InTiles
 
 BOUNDS = {torch.float64: 1e-12, torch.float32: 2e-6}
 """Largest relative gap of a gradient, by type."""
@@ -30,7 +31,10 @@ def accumulated_gradient(model: PreTrainedModel, batch: dict[str, Tensor], recip
     """The same gradient as the plain loop sums it, micro-batch by micro-batch, dropout off. Unties the model."""
     anatomy = anatomy_of(model)
     model.eval()
+    tiles = InTiles(anatomy, recipe.inner_tiles, seed_of) if recipe.inner_tiles > 1 else None
     accumulate(anatomy, batch, recipe, {"step": 1, "micro_batch": 0})
+    if tiles:
+        tiles.remove()
     copy = anatomy.name(anatomy.tied[1]) if anatomy.tied else None
     return {name: p.grad for name, p in model.named_parameters() if name != copy and p.grad is not None}
 

@@ -106,6 +106,24 @@ BAD_INPUT = [
         ["training.token_cells is 2 and model.adapters is given", "set token_cells to 1"],
     ),
     ("compiled cells", ["training.token_cells=2", "training.compile=true"], ["compile is true; cells are not compiled"]),
+    ("tiles that make no tree", ["training.tensor_tiles.inner=3"], ["tensor_tiles", "inner is 3; it must be a power of two"]),
+    (
+        "tiles of the hidden width",
+        ["training.tensor_tiles.hidden=2"],
+        ["hidden is 2; only inner widths are cut so far: set it to 1"],
+    ),
+    ("tiles of the rows", ["training.tensor_tiles={inner: 2, rows: 2}"], ["rows is 2; only inner widths are cut so far"]),
+    ("workers that share tiles", ["placement.tp_degree=2"], ["tp_degree is 2; one worker computes all tiles of a block so far"]),
+    (
+        "compiled tiles",
+        ["training.tensor_tiles.inner=2", "training.compile=true"],
+        ["tensor_tiles.inner is 2 and compile is true; tiles are not compiled"],
+    ),
+    (
+        "tiles and adapters",
+        ["training.tensor_tiles.inner=2", "model.adapters={blocks: all}"],
+        ["training.tensor_tiles.inner is 2 and model.adapters is given", "set inner to 1"],
+    ),
     (
         "more slices than cells",
         ["placement.slices=2"],

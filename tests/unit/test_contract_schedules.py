@@ -1,12 +1,14 @@
 """The registry of schedules: built-in ones, entry points with and without figures, and figures that are counted."""
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from frostline_contract import schedules
 from frostline_contract.operations import Kind, Operation
+from frostline_contract.schedule_figures import held_at_most
 from frostline_contract.schedules import BUILT_IN, Schedule, schedule_named
 from tests.split_backwards import split_1f1b
 
@@ -84,3 +86,13 @@ def test_counting_says_where_an_order_waits_for_ever() -> None:
     backwards = Schedule(lambda *shape: BUILT_IN["gpipe"].operations(*shape)[:: -1 if shape[0] == 0 else 1])
     with pytest.raises(ValueError, match="waits for ever"):
         backwards.known_figures.bubble(0, [1.0, 1.0], [1.0, 1.0], 1, 2)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_slices_in_flight_are_what_the_order_holds(name: str) -> None:
+    schedule = schedule_named(name)
+    for pp_degree, micro_batches, slices in product(range(1, 5), range(1, 7), range(2, 6)):
+        for pp_rank in range(pp_degree):
+            order = schedule.operations(pp_rank, pp_degree, 1, micro_batches, slices)
+            held = held_at_most(order, lambda _: 1.0) / slices
+            assert schedule.in_flight(pp_rank, pp_degree, 1, micro_batches, slices) == held

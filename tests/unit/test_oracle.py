@@ -50,6 +50,16 @@ def test_a_gradient_gathered_cell_by_cell_is_the_whole_batch_gradient(family: st
     assert gap <= BOUNDS[torch.float64]
 
 
+@pytest.mark.parametrize("family", ["vit", "bert_question_answering", "gpt2_tied", "llama"])
+def test_a_gradient_computed_in_tiles_is_the_whole_batch_gradient(family: str) -> None:
+    batch = small_batch(family, 24, padding_rows=3, dtype=torch.float64)
+    model = small_model(family, torch.float64)
+    reference = whole_batch_gradient(model, batch)
+    tiles = replace(RECIPE, inner_tiles=2)
+    found = accumulated_gradient(small_model(family, torch.float64), batch, tiles)
+    assert relative_gap(found, reference, vanishing_gradients(model)) <= BOUNDS[torch.float64]
+
+
 def test_a_gradient_said_to_vanish_does_so_in_float64() -> None:
     model = small_model("bert_question_answering", torch.float64)
     gradient = whole_batch_gradient(model, small_batch("bert_question_answering", 24, dtype=torch.float64))

@@ -11,6 +11,7 @@ measures is not in them.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -104,6 +105,7 @@ class _Measuring:
         ):
             turns.append(self._turn(stage, is_head, weighed=False))
         weighed = self._turn(stage, is_head, weighed=True)
+        cells = self._cell_seconds(stage, is_head)
         buffers.release(gradient)
         buffers.give_back()
         if not is_head:
@@ -119,7 +121,25 @@ class _Measuring:
             output_bytes=boundary.numel() * boundary.element_size(),
             working_bytes=weighed.working_bytes,
             still_bytes=parameters - gradients,
+            cell_forward_seconds=cells[0],
+            cell_backward_seconds=cells[1],
         )
+
+    def _cell_seconds(self, stage: Stage, is_head: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """(forward, backward) of each cell of the grid at its place, each the least of some turns; empty for whole sequences."""
+        if not self._run(stage, self._entry(), is_head).has_cells:
+            return (), ()
+        turns = [self._cell_turn(stage, is_head) for _ in range(REPETITIONS_MIN)]
+        forward, backward = (tuple(map(min, zip(*sides, strict=True))) for sides in zip(*turns, strict=True))
+        return forward, backward
+
+    def _cell_turn(self, stage: Stage, is_head: bool) -> tuple[list[float], list[float]]:
+        run, marks = self._run(stage, self._entry(), is_head), [self._now()]
+        output = run.forward_by_cell(lambda: marks.append(self._now()))
+        gradient, back = None if is_head else torch.ones_like(output), [self._now()]
+        run.backward(gradient, lambda: back.append(self._now()))
+        forward, backward = ([self._between(*pair) for pair in pairwise(times)] for times in (marks, back))
+        return forward, backward[::-1]
 
     def update(self, index: int) -> float:
         """Seconds of an update of the unit's weights, which stay as they are."""
@@ -135,7 +155,7 @@ class _Measuring:
         return min(turns)
 
     def _turn(self, stage: Stage, is_head: bool, weighed: bool) -> _Turn:
-        entry = self._hidden.detach().requires_grad_() if self._hidden is not None else None
+        entry = self._entry()
         if not weighed:
             started = self._now()
             run, output = self._forward(stage, entry, is_head)
@@ -150,8 +170,15 @@ class _Measuring:
 
     def _forward(self, stage: Stage, entry: torch.Tensor | None, is_head: bool) -> tuple[OneUnit, torch.Tensor]:
         """What goes backward next, and its output, or the loss."""
-        run = OneUnit(stage, self._inputs, entry, self._loss if is_head else None, self._context.grid)
+        run = self._run(stage, entry, is_head)
         return run, run.forward()
+
+    def _run(self, stage: Stage, entry: torch.Tensor | None, is_head: bool) -> OneUnit:
+        return OneUnit(stage, self._inputs, entry, self._loss if is_head else None, self._context.grid)
+
+    def _entry(self) -> torch.Tensor | None:
+        """What the unit before has given; None for the first one."""
+        return self._hidden.detach().requires_grad_() if self._hidden is not None else None
 
     def _loss(self, logits: torch.Tensor, inputs: Inputs) -> torch.Tensor:
         return self._context.task.loss(logits, inputs, self._counts)
@@ -164,7 +191,9 @@ class _Measuring:
 
     def _since(self, started: tuple[float, float]) -> float:
         """Seconds in which this worker does again and again what it has done since then."""
-        ended = self._now()
+        return self._between(started, self._now())
+
+    def _between(self, started: tuple[float, float], ended: tuple[float, float]) -> float:
         elapsed, computed = ended[0] - started[0], ended[1] - started[1]
         return elapsed if self._processors is None else computed / self._processors
 

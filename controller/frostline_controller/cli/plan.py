@@ -10,7 +10,8 @@ from frostline_contract.job import JobError, load_job
 from frostline_contract.mesh import in_words
 from frostline_controller.cli import exit_codes
 from frostline_controller.cli.errors import UserMistake
-from frostline_controller.planner.describe import describe, schedule_lines
+from frostline_controller.planner.cell_advice import GridAdvice
+from frostline_controller.planner.describe import describe, grid_lines, schedule_lines
 from frostline_controller.planner.forecast import Forecast, forecast, hardware_for
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.search import PlannedPlacement
@@ -39,6 +40,8 @@ def plan(arguments: argparse.Namespace) -> int:
         print(f"\n{one.devices} device{'s' if one.devices != 1 else ''}: {describe(one.planned, one.inputs)}\n")
         print("".join(f"{line}\n" for line in schedule_lines(one.by_schedule)))
         print("\n".join(_walk_lines(one.walk)))
+    if found.grid is not None:
+        print("\n" + "\n".join(grid_lines(found.grid)) + _grid_caveat(found, found.grid))
     if found.settled:
         print(f"\n{found.settled}; a run settles it by what its own machine measures, before the first step")
         return exit_codes.DONE
@@ -96,6 +99,12 @@ def _walk_lines(steps: list[tuple[int, PlannedPlacement]]) -> list[str]:
 
 def _step(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _grid_caveat(found: Forecast, grid: GridAdvice) -> str:
+    if grid.best == found.job.training.num_cells:
+        return "; the job has it already"
+    return f"; try --set training.token_cells={grid.best} (numerics: a new run; a run with it measures its cells)"
 
 
 def _advice_caveat(found: Forecast) -> str:

@@ -13,12 +13,12 @@ from frostline_contract.schedules import schedule_named
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile, WorkerProfile
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.backend import choose_backend
-from frostline_controller.planner.cost import placement_cost
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs
 from frostline_controller.planner.kept_profile import KeptProfile
 from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.shapes import asked_degrees
+from frostline_controller.planner.step_on_paper import placement_cost
 from frostline_controller.planner.verdict import should_reshape
 from frostline_controller.run.durable import PinnedShape
 from frostline_proto.v1 import plan_pb2
@@ -168,6 +168,7 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
         optimizer_seconds_per_byte=profile.optimizer_seconds_per_byte or situation.optimizer_seconds_per_byte,
         base_bytes=_communicator_bytes(job, situation),
         token_cells=job.training.num_cells,
+        cell_tokens=job.training.cell_lengths,
         never_learnt=min(situation.never_learnt, situation.freeze_point),
         state_ranges=job.training.state_ranges,
         quota=quota_of(job, profile.quota_period_seconds),

@@ -7,19 +7,24 @@ ones, and its sends. A replica of m micro-batches fills and drains the pipeline 
 
 with v = 1 and one replica the usual sum + (m - 1) * max; with v > 1 the bubble shrinks by v (arXiv 2104.04473, section 2.2).
 The bubble and the micro-batches in flight are the schedule's own figures (`frostline_contract.schedules`). Where
-micro-batches pass in slices, the bubble is that of as many more and smaller micro-batches. Where workers have a share of a
-processor, what the others do while the slowest rank waits begins after a wait of theirs (`planner.quota`).
+micro-batches pass in slices of token cells, a stage fills the pipeline with its longest slice y_i in place of x_i:
+
+    step = sum_i y_i / v + max_i [ m * x_i - y_i / v + exchange_i + optimizer_i ] + vote
+
+Where workers have a share of a processor, what the others do while the slowest rank waits begins after a wait of theirs
+(`planner.quota`).
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from frostline_contract.plan import Placement
 from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
-from frostline_controller.planner.inputs import PlanInputs, replica_speeds
+from frostline_controller.planner.cell_costs import CellCosts
+from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import exchange_bytes_factor, gradient_buffers, micro_batch_counts, tree_pieces
 
 PARTS = ("forward", "backward", "prefix_recompute", "cache_fetch", "p2p", "bubble", "exchange", "optimizer", "vote", "contention")
@@ -59,7 +64,8 @@ class CostModel:
         frozen = np.arange(inputs.num_units) < inputs.freeze_point
         column = {
             name: np.array([getattr(unit, name) for unit in inputs.units], dtype=float)
-            for name in type(inputs.units[0]).model_fields
+            for name, field in type(inputs.units[0]).model_fields.items()
+            if field.annotation in (int, float)
         }
         fetch, recompute = self._prefix_seconds(column["forward_seconds"], frozen)
         self.forward = _sums(np.where(frozen, 0.0, column["forward_seconds"]))
@@ -77,6 +83,8 @@ class CostModel:
         if not np.isfinite(self.least_send_seconds):
             self.least_send_seconds = 0.0
         self.longest_stages: dict[float, int] = {}  # by memory cap; filled by partition.longest_stage
+        self.cells = CellCosts(inputs)
+        self.beside_bytes = _sums(_beside_cells(inputs))
         self.working_bytes = _greatest(np.where(frozen, 0.0, column["working_bytes"]))
         self.transient_bytes = 2 * float(max(column["output_bytes"][frozen], default=0.0))
 
@@ -139,11 +147,12 @@ class CostModel:
         ranges = self.inputs.state_ranges
         return -(-ranges // dp_degree) / ranges if self.inputs.is_sharded and dp_degree <= ranges else 1.0
 
-    def stage_bytes(self, low, high, in_flight, most_leaves: int, dp_degree: int):
+    def stage_bytes(self, low, high, in_flight, most_leaves: int, dp_degree: int, slices: int = 1):
         """Memory of the stages [low, high): weights and moments (frozen ones too; of moments this member's share), gradient
         buffers, activations in flight, and what the unit that needs most takes while it computes.
 
-        in_flight: micro-batches whose activations a stage holds at once. Works on numbers and on arrays.
+        in_flight: micro-batches whose activations a stage holds at once, parts of them where they pass in `slices`. Works on
+        numbers and on arrays.
         """
         buffers = gradient_buffers(most_leaves) + (1 if dp_degree > 1 else 0)  # one more to receive the others' pieces into
         total = self.state_bytes[high] - self.state_bytes[low]
@@ -151,6 +160,8 @@ class CostModel:
         total = total + buffers * (self.gradient_bytes[high] - self.gradient_bytes[low])
         total = total + in_flight * (self.activation_bytes[high] - self.activation_bytes[low])
         total = total + self.working_bytes[low, high]
+        if slices > 1:  # of micro-batches that are there in part a stage holds some things whole: two at a time
+            total = total + 2 * (self.beside_bytes[high] - self.beside_bytes[low])
         total = total + np.where(low < self.inputs.freeze_point, self.transient_bytes, 0.0)
         if self.inputs.tied:  # the last stage holds a copy of unit 0's matrix, and its gradient while it learns
             copy = self.inputs.units[0].parameter_bytes * (1 if self.inputs.freeze_point else 1 + buffers)
@@ -184,6 +195,14 @@ def _sends_over(link: LinkProfile, output_bytes: np.ndarray) -> np.ndarray:
     return seconds
 
 
+def _beside_cells(inputs: PlanInputs) -> np.ndarray:
+    """Bytes by unit that a micro-batch keeps whole until its first cell is backward: keys and values, and what unit 0 keeps."""
+    learning = [index >= inputs.freeze_point for index in range(inputs.num_units)]
+    kept = [2.0 * unit.output_bytes for unit in inputs.units[:-1]]
+    kept[:1] = [float(inputs.units[0].activation_bytes)] if len(kept) > 0 else []
+    return np.where(learning, np.array([*kept, 0.0]), 0.0)
+
+
 def _greatest(values: np.ndarray) -> np.ndarray:
     """[low, high] -> the greatest of values[low:high], 0 where there is none."""
     table = np.zeros((len(values) + 1, len(values) + 1))
@@ -194,6 +213,13 @@ def _greatest(values: np.ndarray) -> np.ndarray:
 
 def _sums(values: np.ndarray) -> np.ndarray:
     return np.concatenate([[0.0], np.cumsum(values)])
+
+
+def even_slices(inputs: PlanInputs, pp_degree: int, schedule: str, count: int = 0) -> tuple[int, ...]:
+    """Cells of each slice in `count` slices of even numbers of cells, 0 for as many as may be; () where all travel in one."""
+    count = count or inputs.num_slices(pp_degree, schedule)
+    bounds = [number * inputs.token_cells // count for number in range(count + 1)]
+    return tuple(high - low for low, high in pairwise(bounds)) if count > 1 else ()
 
 
 def replica_micro_batches(inputs: PlanInputs, leaf_bounds: tuple[int, ...]) -> tuple[int, ...]:
@@ -210,12 +236,12 @@ def step_cost(
     shape: ParallelShape,
     schedule: str,
     speeds: list[float],
-    slices: int = 0,
+    slices: tuple[int, ...] | None = None,
 ) -> StepCost:
     """The cost of a step of any cut, transit shapes (frozen units outside stage 0) included.
 
-    stage_bounds: shape.num_stages + 1 unit indices. speeds: one a replica, that of its slowest member. slices: of a micro-batch;
-    0: as many as the job asks for.
+    stage_bounds: shape.num_stages + 1 unit indices. speeds: one a replica, that of its slowest member. slices: cells of each; ()
+    for all in one, None for as many as may be.
     """
     inputs = model.inputs
     bounds = np.asarray(stage_bounds)
@@ -233,28 +259,36 @@ def step_cost(
 
     sends = np.bincount(owners, model.sends(low, high)) if pp_degree > 1 else np.zeros(1)
     compute = by_rank(model.compute) / speed
+    slices = even_slices(inputs, pp_degree, schedule) if slices is None else slices
+    count, longest = max(1, len(slices)), compute + sends
+    if count > 1:
+        by_slice = sum(model.cells.of_stages(model, low, high, slices, speed))
+        longest = np.bincount(owners, by_slice.max(axis=1))
+        sends = np.bincount(owners, by_slice.sum(axis=1)) - compute
     seconds = compute + sends
     gradients = by_rank(model.gradient_bytes)
     exchange, optimizer = model.exchange(gradients, leaf_bounds), model.optimizer(gradients) / speed
-    critical = int(np.argmax((m - 1 / virtual) * seconds + exchange + optimizer))
+    critical = int(np.argmax(m * seconds - longest / virtual + exchange + optimizer))
     parts = {name: m * float(by_rank(getattr(model, name))[critical]) / speed for name in ("forward", "backward")}
     parts["prefix_recompute"] = m * float(by_rank(model.recompute)[critical]) / speed
     parts["cache_fetch"] = m * float(by_rank(model.fetch)[critical]) / speed
     parts["p2p"] = m * float(sends[critical])
-    figures = schedule_named(schedule).known_figures
+    program = schedule_named(schedule)
     forward = by_rank(model.compute - model.backward) / speed + sends / 2
     backward = by_rank(model.backward) / speed + sends / 2
-    slices = slices or inputs.num_slices(pp_degree, schedule)
-    forward, backward = (_beside(inputs, whole, critical, virtual * slices) / slices for whole in (forward, backward))
-    parts["bubble"] = figures.bubble(critical, forward.tolist(), backward.tolist(), virtual, m * slices)
+    even = [_beside(inputs, whole, critical, virtual * count) / count for whole in (forward, backward)]
+    parts["bubble"] = program.known_figures.bubble(critical, *(side.tolist() for side in even), virtual, m * count)
+    if count > 1:  # the figures know slices of equal length; the longest fill the pipeline
+        beyond = inputs.quickest * (longest - seconds / count)
+        parts["bubble"] += float(beyond.sum() - beyond[critical]) / virtual
     parts["exchange"] = float(exchange[critical]) + model.tie_seconds(pp_degree)
     parts["optimizer"] = float(optimizer[critical])
     parts["vote"] = model.vote_seconds(shape.world_size)
     busy = m * float(seconds[critical]) + parts["bubble"] + parts["optimizer"]
-    parts["contention"] = _contention(model, sum(counts), dp_degree, shape.world_size, busy)
-    in_flight = np.array([figures.in_flight(pp_rank, pp_degree, virtual, max(counts)) for pp_rank in range(pp_degree)])
+    parts["contention"] = contention_seconds(model, sum(counts), dp_degree, shape.world_size, busy)
+    in_flight = np.array([program.in_flight(pp_rank, pp_degree, virtual, max(counts), count) for pp_rank in range(pp_degree)])
     most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
-    held = model.stage_bytes(low, high, in_flight[owners], most_leaves, dp_degree)
+    held = model.stage_bytes(low, high, in_flight[owners], most_leaves, dp_degree, count)
     peak = float(np.bincount(owners, held).max()) + inputs.base_bytes
     ordered = {name: parts[name] for name in PARTS}
     return StepCost(sum(ordered.values()), ordered, inputs.samples_of_step(dp_degree), tuple(seconds.tolist()), peak)
@@ -269,21 +303,10 @@ def _beside(inputs: PlanInputs, seconds: np.ndarray, critical: int, parts: int) 
     return waited
 
 
-def _contention(model: CostModel, micro_batches: int, dp_degree: int, workers: int, busy_seconds: float) -> float:
+def contention_seconds(model: CostModel, micro_batches: int, dp_degree: int, workers: int, busy_seconds: float) -> float:
     """Seconds by which all workers' computing, on fewer cores than workers, outlasts the pipeline's own time."""
     slots = model.inputs.parallel_slots
     if slots is None or slots >= workers:
         return 0.0
     work = micro_batches * model.compute[-1] + dp_degree * model.optimizer(model.gradient_bytes[-1])
     return max(0.0, float(work) / slots - busy_seconds)
-
-
-def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
-    """The cost of a placement as it stands, e.g. the current one under a new freeze point.
-
-    Members that the inputs no longer name count with speed 1.
-    """
-    speeds = replica_speeds(inputs, placement.workers, placement.shape)
-    model = CostModel(inputs, placement.use_cache).of_depth(placement.shape.pp_degree)
-    shape, slices = placement.shape, max(1, len(placement.slices))
-    return step_cost(model, placement.stage_bounds, placement.leaf_bounds, shape, placement.schedule, speeds, slices)

@@ -33,10 +33,12 @@ class StageCosts:
         virtual: int,
         speed: float = 1.0,
         capped: bool = True,
+        slices: int = 1,
     ):
         inputs = model.inputs
         self.model, self.schedule, self.virtual = model, schedule, virtual
-        self.figures = schedule_named(schedule).known_figures
+        self.program, self.slices = schedule_named(schedule), slices
+        self.figures = self.program.known_figures
         self.micro_batches, self.dp_degree = micro_batches, len(leaf_bounds) - 1
         self.cuts = np.array([0, *range(inputs.freeze_point + 1, inputs.num_units + 1)])
         last = len(self.cuts) - 1
@@ -49,14 +51,14 @@ class StageCosts:
         self.low = np.broadcast_to(self.cuts[:, None], self.high.shape)
         compute = (model.compute[self.high] - model.compute[self.low]) / speed
         gradients = model.gradient_bytes[self.high] - model.gradient_bytes[self.low]
-        seconds = (micro_batches - 1 / virtual) * (compute + model.sends(self.low, self.high))
+        seconds = (micro_batches - 1 / (virtual * slices)) * (compute + model.sends(self.low, self.high))
         rest = model.exchange(gradients, leaf_bounds) + model.optimizer(gradients) / speed
         self._padded = np.full(last + width, np.inf)
         self._window = np.lib.stride_tricks.sliding_window_view(self._padded, width)
-        self._capped: tuple[int, np.ndarray] | None = None
+        self._capped: tuple[float, np.ndarray] | None = None
         self.weights = np.where(self.outside, np.inf, seconds + rest)
         most_leaves = max(b - a for a, b in zip(leaf_bounds, leaf_bounds[1:], strict=False))
-        self._fixed_bytes = model.stage_bytes(self.low, self.high, 0, most_leaves, self.dp_degree)
+        self._fixed_bytes = model.stage_bytes(self.low, self.high, 0, most_leaves, self.dp_degree, slices)
         self._activations = model.activation_bytes[self.high] - model.activation_bytes[self.low]
         if not self.unlimited:  # micro-batches in flight that each stage has room for
             room = self.cap - self._fixed_bytes
@@ -68,7 +70,7 @@ class StageCosts:
         """Whether no memory limit forbids any stage."""
         return bool(np.isinf(self.cap))
 
-    def capped_weights(self, held: int) -> np.ndarray:
+    def capped_weights(self, held: float) -> np.ndarray:
         """Weights, infinite where a stage that holds `held` micro-batches' activations exceeds the memory cap."""
         if self.unlimited:
             return self.weights
@@ -76,10 +78,10 @@ class StageCosts:
             self._capped = held, np.where(self._most_held < held, np.inf, self.weights)
         return self._capped[1]
 
-    def held_from_end(self, stages_left: int, pp_degree: int) -> int:
+    def held_from_end(self, stages_left: int, pp_degree: int) -> float:
         """Micro-batches in flight in the stage that has `stages_left` stages from itself to the end."""
         pp_rank = pp_rank_of_stage(pp_degree * self.virtual - stages_left, pp_degree, is_folded(self.schedule))
-        return self.figures.in_flight(pp_rank, pp_degree, self.virtual, self.micro_batches)
+        return self.program.in_flight(pp_rank, pp_degree, self.virtual, self.micro_batches, self.slices)
 
     def after(self, best: np.ndarray) -> np.ndarray:
         """For each stage, best[its end]: a window that slides with the row. Good until the next call."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from frostline_contract.mesh import in_words
 from frostline_controller.planner.by_schedule import ScheduleCost
+from frostline_controller.planner.cell_advice import GridAdvice
 from frostline_controller.planner.cost import StepCost
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.placing import Alternative, PlannedPlacement
@@ -72,6 +73,32 @@ def as_json(planned: PlannedPlacement) -> dict[str, Any]:
         "moved_bytes": planned.moved_bytes,
         "uncovered_stages": planned.uncovered_stages,
     }
+
+
+def grid_lines(grid: GridAdvice) -> list[str]:
+    """The table of grids, and the advice."""
+    lines = [f"{'token_cells':<14}{'shape':<15}{'schedule':<18}{'slices':>7}{'step':>12}"]
+    for one in grid.candidates:
+        placement, seconds = one.planned.placement, _seconds(one.planned.cost.total_seconds)
+        told = " measured" if one.measured else ""
+        shape, slices = in_words(placement.degrees), len(placement.slices) or 1
+        lines.append(f"{one.cells:<14}{shape:<15}{placement.schedule:<18}{slices:>7}{seconds:>12}{told}")
+    return [*lines, grid.reason]
+
+
+def grid_json(grid: GridAdvice) -> dict[str, Any]:
+    """The same as plain data."""
+    candidates = [
+        {
+            "token_cells": one.cells,
+            "measured": one.measured,
+            "slices": list(one.planned.placement.slices),
+            "step_seconds": one.planned.cost.total_seconds,
+            "peak_bytes": one.planned.cost.peak_bytes,
+        }
+        for one in grid.candidates
+    ]
+    return {"advised": grid.best, "reason": grid.reason, "candidates": candidates}
 
 
 def _shape_json(option: Alternative) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from frostline_controller.planner.adapted import with_adapters
 from frostline_controller.planner.advice import Advice, advise, units_at
 from frostline_controller.planner.analytic import analytic_profiles
 from frostline_controller.planner.by_schedule import ScheduleCost, by_schedule
-from frostline_controller.planner.describe import as_json
+from frostline_controller.planner.cell_advice import GridAdvice, advise_cells, in_cells, is_asked
+from frostline_controller.planner.describe import as_json, grid_json
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots
 from frostline_controller.planner.numerics import settle
 from frostline_controller.planner.paper_step import paper_step
@@ -67,6 +68,8 @@ class Forecast:
         plans: one for each number of devices.
         advice: the micro-batch size with the least predicted step.
         settled: why the job's `auto` would become these numbers; empty where it says all of them.
+        grid: the number of token cells with the least predicted step; None where sequences cannot be computed in cells, or
+            on more devices than grids are planned for.
     """
 
     job: Job
@@ -76,6 +79,7 @@ class Forecast:
     plans: tuple["DevicePlan", ...]
     advice: Advice
     settled: str = ""
+    grid: GridAdvice | None = None
 
     def as_json(self) -> dict[str, Any]:
         """What `frostline plan --json` prints (docs/run-directory.md)."""
@@ -101,6 +105,7 @@ class Forecast:
             "micro_batch_size": {
                 "advised": self.advice.best, "job": self.job.training.micro_batch_size, "reason": self.advice.reason
             },
+            "token_cells": grid_json(self.grid) if self.grid is not None else None,
             "settled": {"reduction_leaves": self.job.training.reduction_leaves, "reason": self.settled},
         }  # fmt: skip
 
@@ -154,7 +159,9 @@ def forecast(
         inputs = plan_inputs(job, size, assumed, count, _frozen(job, size, freeze_point), measured)
         plans.append(DevicePlan(count, inputs, make_plan(inputs), walk(inputs)))
     advice = micro_batch_advice(job, size, assumed, plans[0].inputs, measured)
-    return Forecast(job, size, assumed, measured, tuple(plans), advice, settled.reason if settled is not None else "")
+    asked = is_asked(job, plans[0].devices)
+    grid = advise_cells(plans[0].inputs, size.sequence, assumed.fixed_seconds) if asked else None
+    return Forecast(job, size, assumed, measured, tuple(plans), advice, settled.reason if settled is not None else "", grid)
 
 
 def settled_by_arithmetic(
@@ -228,6 +235,7 @@ def plan_inputs(
         optimizer_seconds_per_byte=update or hardware.optimizer_seconds_per_byte,
         base_bytes=most_communicator_bytes(devices) if hardware.name == "gpu" and job.placement.backend != "gloo" else 0,
         token_cells=job.training.num_cells,
+        cell_tokens=job.training.cell_lengths,
         never_learnt=min(freeze_point, initial),
         state_ranges=job.training.state_ranges,
         quota=quota_of(job, measured.quota_period_seconds if measured else 0.0),
@@ -257,7 +265,7 @@ def unit_profiles(job: Job, size: ModelSize, hardware: Hardware, micro_batch_siz
         moments=2 if job.training.optimizer.name == "adamw" else 1,
         fixed_seconds=hardware.fixed_seconds,
     )
-    return with_adapters(job, size.hidden, units)
+    return with_adapters(job, size.hidden, in_cells(units, 1, job.training.num_cells, hardware.fixed_seconds))
 
 
 def walk(inputs: PlanInputs) -> list[tuple[int, PlannedPlacement]]:

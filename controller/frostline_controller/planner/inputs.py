@@ -1,8 +1,10 @@
 """Everything that a placement depends on, in one immutable record."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from math import gcd
 from typing import Literal
 
@@ -55,7 +57,7 @@ class PlanInputs:
     boundary_bytes_per_sample: one sample's hidden activation. exact_numerics: gradients are summed over the fixed tree.
     optimizer_seconds_per_byte: an optimizer step's time for a byte of trainable weights. base_bytes: memory of a worker
     that holds no unit: communicators. cache_use: the job's cache.use. uncacheable: why nothing may be cached, or empty.
-    token_cells: cells of each sequence.
+    token_cells: cells of each sequence. cell_tokens: their lengths, where the job lists them; else they count as equal.
     never_learnt: units frozen since step 1, which have no moments. quota: of workers that have a share of a processor, else None.
     state_ranges: that each unit's state is cut into.
     """
@@ -90,6 +92,7 @@ class PlanInputs:
     optimizer_seconds_per_byte: float = 5e-10
     base_bytes: int = 0
     token_cells: int = 1
+    cell_tokens: tuple[int, ...] = ()
     never_learnt: int = 0
     state_ranges: int = 1
     quota: Quota | None = None
@@ -174,10 +177,16 @@ class PlanInputs:
         return self.near_link if self.near_link is not None and whole else self.link
 
     def num_slices(self, pp_degree: int, schedule: str) -> int:
-        """Slices in which each micro-batch passes a pipeline of this depth."""
+        """The most slices in which a micro-batch may pass a pipeline of this depth; what placement.slices says is exactly so."""
         if pp_degree == 1 or self.token_cells == 1 or not schedule_named(schedule).takes_slices:
             return 1
         return min(self.placement.slices or self.token_cells, self.token_cells)
+
+    def share_of_slices(self, slices: Sequence[int]) -> list[float]:
+        """Of each slice (its number of cells) the part of a micro-batch's tokens."""
+        tokens = self.cell_tokens or (1,) * self.token_cells
+        ends = list(accumulate(slices))
+        return [sum(tokens[end - cells : end]) / sum(tokens) for cells, end in zip(slices, ends, strict=True)]
 
     @property
     def quickest(self) -> float:

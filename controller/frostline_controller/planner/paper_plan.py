@@ -6,7 +6,7 @@ the rule, and stages are then cut by the same greedy fill over whole units, with
 
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.caching import cache_verdict
-from frostline_controller.planner.cost import CostModel, step_cost
+from frostline_controller.planner.cost import CostModel, even_slices, step_cost
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.paper_greedy import ACTIVE_ONLY, compressed_stages, greedy_bounds, largest_stage, weights
@@ -44,7 +44,9 @@ def paper_greedy_plan(inputs: PlanInputs) -> PlannedPlacement:
     reason = "; ".join(
         [f"paper_greedy: K {start} -> {pp} with {inputs.freeze_point} of {inputs.num_units} units frozen", *limits.notes]
     )
-    return finish(model, Alternative(shape, schedule, cost), bounds, None, reason, cache_reason)
+    return finish(
+        model, Alternative(shape, schedule, cost, even_slices(inputs, pp, schedule)), bounds, None, reason, cache_reason
+    )
 
 
 def _compressed(inputs: PlanInputs, start: int) -> int:

@@ -7,20 +7,21 @@ from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.sharding import shard_problem
 from frostline_controller.planner.assignment import assign_workers
-from frostline_controller.planner.cost import CostModel, StepCost, step_cost
+from frostline_controller.planner.cost import CostModel, StepCost
 from frostline_controller.planner.cuts import StageCosts, refined_bounds
 from frostline_controller.planner.inputs import replica_speeds
 from frostline_controller.planner.leaves import deal_by_speed
-from frostline_controller.planner.shapes import cells_by_slice
+from frostline_controller.planner.step_on_paper import paper_cost
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """A shape that was costed: what `frostline plan` shows beside the chosen one."""
+    """A shape that was costed: what `frostline plan` shows beside the chosen one. slices: cells of each, () for all in one."""
 
     shape: ParallelShape
     schedule: str
     cost: StepCost
+    slices: tuple[int, ...] = ()
 
     @property
     def workers(self) -> int:
@@ -78,7 +79,7 @@ def finish(
         speeds = replica_speeds(inputs, assignment.workers, shape)
         for dealing in (speeds, [1.0] * shape.dp_degree):
             leaf_bounds = deal_by_speed(inputs.reduction_leaves, dealing)
-            cost = step_cost(model.of_depth(shape.pp_degree), option, leaf_bounds, shape, chosen.schedule, speeds)
+            cost = paper_cost(model.of_depth(shape.pp_degree), option, leaf_bounds, shape, chosen.schedule, speeds, chosen.slices)
             if cost.peak_bytes <= inputs.memory_cap:
                 results.append((option, assignment, leaf_bounds, cost))
                 break
@@ -89,7 +90,7 @@ def finish(
         degrees=shape.degrees, virtual_stages=shape.virtual_stages, stage_bounds=option,
         leaf_bounds=leaf_bounds, workers=assignment.workers, schedule=chosen.schedule, use_cache=model.use_cache,
         predicted_step_seconds=cost.total_seconds, predicted_peak_bytes=round(cost.peak_bytes),
-        slices=cells_by_slice(inputs, shape.pp_degree, chosen.schedule), shard=inputs.placement.shard,
+        slices=chosen.slices, shard=inputs.placement.shard,
     )  # fmt: skip
     return PlannedPlacement(placement, cost, assignment.spares, alternatives, reason, cache_reason,
                             assignment.moved_bytes if inputs.current else 0,

@@ -7,6 +7,7 @@ what freezing saves is handed back in workers, and a run never becomes slower th
 rectangle are spares.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,12 +17,15 @@ from frostline_contract.schedules import is_folded, schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.caching import cache_verdict
-from frostline_controller.planner.cost import CostModel, replica_micro_batches, step_cost
+from frostline_controller.planner.climbing import Cut, climb
+from frostline_controller.planner.cost import CostModel, StepCost, replica_micro_batches, step_cost
 from frostline_controller.planner.cuts import PartitionTable, StageCosts
+from frostline_controller.planner.groupings import groupings_of, slice_counts
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.paper_plan import paper_greedy_plan
 from frostline_controller.planner.placing import Alternative, PlannedPlacement, finish
+from frostline_controller.planner.refusal import refusal
 from frostline_controller.planner.shapes import (
     ALL_DEGREES_UP_TO,
     ShapeLimits,
@@ -30,20 +34,29 @@ from frostline_controller.planner.shapes import (
     schedules_for,
     shape_limits,
 )
+from frostline_controller.planner.step_on_paper import paper_cost
 
 COST_TOLERANCE = 0.05
 ALTERNATIVES = 8
+JUDGED = 12
+JUDGED_WITHIN = 1.5
+IMPROVED_OPERATIONS = 60_000
+"""Plans that are run on paper, how far their closed form may exceed the least, and operations on paper that improve one."""
 
 
 @dataclass
 class _Candidate:
-    """A shape with a lower bound (seconds a sample) of its step; costed only where the bound can still win."""
+    """A shape with a lower bound (seconds a sample) of its step; costed only where the bound can still win.
+
+    slices: cells of each slice, () for all in one.
+    """
 
     bound: float
     pp: int
     dp: int
     virtual: int
     table: PartitionTable = field(repr=False)
+    slices: tuple[int, ...] = ()
     alternative: Alternative | None = None
     bounds: tuple[int, ...] = ()
 
@@ -73,6 +86,9 @@ def make_plan(inputs: PlanInputs) -> PlannedPlacement:
     priced = sum(candidate.alternative is not None for candidate in candidates)
     if priced < len(candidates):
         words += f", of which {len(candidates) - priced} were ruled out by lower bounds"
+    if inputs.token_cells > 1:
+        best, judged = _best_on_paper(model, candidates, best)
+        words += judged
     if inputs.placement.objective == "cost":
         best, words = _fewest_workers(model, candidates, best)
     return finish(model, best.alternative, best.bounds, best.table.costs, "; ".join([words, *limits.notes]), cache_reason,
@@ -133,22 +149,25 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candida
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
     fastest = inputs.speeds[0]
-    by_schedule: dict[tuple[str, int, LinkProfile], list[int]] = {}
+    by_schedule: dict[tuple[str, int, LinkProfile, int], list[int]] = {}
     for pp in pp_choices(inputs, limits, dp):
-        for schedule, virtual in schedules_for(inputs, pp, dp):
-            by_schedule.setdefault((schedule, virtual, inputs.pipeline_link(pp)), []).append(pp)
-    for (schedule, virtual, _), depths in by_schedule.items():
-        costs = StageCosts(model.of_depth(depths[0]), longest, leaf_bounds, schedule, virtual, fastest)
+        for count in slice_counts(inputs, pp):
+            for schedule, virtual in schedules_for(inputs, pp, dp, count):
+                by_schedule.setdefault((schedule, virtual, inputs.pipeline_link(pp), count), []).append(pp)
+    for (schedule, virtual, _, count), depths in by_schedule.items():
+        costs = StageCosts(model.of_depth(depths[0]), longest, leaf_bounds, schedule, virtual, fastest, slices=count)
         for group in _table_groups(costs, depths):
             table = PartitionTable(costs, group[-1] * virtual, group[-1])
             pace = _least_pace(model, np.array(group), longest, virtual)
             for pp, least in zip(group, pace, strict=True):
                 sends = 2 * (pp * virtual - 1) * model.least_send_seconds
-                parts = virtual * inputs.num_slices(pp, schedule)
+                parts = virtual * count
                 fill = inputs.quickest * (float(model.compute[-1]) / fastest + sends) / parts if costs.figures.fills else 0.0
                 bound = fill + max(float(least), table.bottleneck(pp * virtual))
                 if bound < float("inf"):
-                    found.append(_Candidate(bound / inputs.samples_of_step(dp), pp, dp, virtual, table))
+                    per_sample = bound / inputs.samples_of_step(dp)
+                    groupings = groupings_of(costs.model, pp, virtual, longest, count)
+                    found += [_Candidate(per_sample, pp, dp, virtual, table, slices) for slices in groupings]
     return found
 
 
@@ -162,20 +181,25 @@ def _table_groups(costs: StageCosts, depths: list[int]) -> list[list[int]]:
 def _cost(model: CostModel, candidate: _Candidate) -> float:
     """Cost a candidate in full, once; returns seconds a sample, infinite where its dealing exceeds the memory cap."""
     if candidate.alternative is None:
-        inputs = model.inputs
         candidate.bounds = candidate.table.bounds(candidate.pp * candidate.virtual)
-        # As if members were dealt by falling speed: the last of each replica is its slowest.
-        speeds = [inputs.speeds[global_rank] for global_rank in candidate.shape.owners_of(candidate.pp - 1)]
-        schedule = candidate.table.costs.schedule
-        cost = None
-        for dealing in (speeds, [1.0] * candidate.dp):  # by speed; evenly where that needs less memory
-            leaf_bounds = deal_by_speed(inputs.reduction_leaves, dealing)
-            cost = step_cost(candidate.table.costs.model, candidate.bounds, leaf_bounds, candidate.shape, schedule, speeds)
-            if cost.peak_bytes <= inputs.memory_cap:
-                break
-        candidate.alternative = Alternative(candidate.shape, schedule, cost)
+        return _price(model, candidate, step_cost)
     cost = candidate.alternative.cost
     return cost.seconds_per_sample if cost.peak_bytes <= model.inputs.memory_cap else float("inf")
+
+
+def _price(model: CostModel, candidate: _Candidate, costing: Callable[..., StepCost]) -> float:
+    """Cost a candidate with its bounds and slices as they are. costing: `step_cost` or `paper_cost`."""
+    inputs = model.inputs
+    # As if members were dealt by falling speed: the last of each replica is its slowest.
+    speeds = [inputs.speeds[global_rank] for global_rank in candidate.shape.owners_of(candidate.pp - 1)]
+    costs, cost = candidate.table.costs, None
+    for dealing in (speeds, [1.0] * candidate.dp):  # by speed; evenly where that needs less memory
+        leaf_bounds = deal_by_speed(inputs.reduction_leaves, dealing)
+        cost = costing(costs.model, candidate.bounds, leaf_bounds, candidate.shape, costs.schedule, speeds, candidate.slices)
+        if cost.peak_bytes <= inputs.memory_cap:
+            break
+    candidate.alternative = Alternative(candidate.shape, costs.schedule, cost, candidate.slices)
+    return _cost(model, candidate)
 
 
 def _cheapest(model: CostModel, candidates: list[_Candidate]) -> _Candidate | None:
@@ -190,6 +214,50 @@ def _cheapest(model: CostModel, candidates: list[_Candidate]) -> _Candidate | No
         if better or tied:
             best, least = candidate, min(least, seconds)
     return best
+
+
+def _best_on_paper(model: CostModel, candidates: list[_Candidate], best: _Candidate) -> tuple[_Candidate, str]:
+    """The best of those that the closed form, which can be off by a quarter where slices differ, takes for the JUDGED best.
+
+    The best of each shape among them is improved on paper (`planner.climbing`).
+    """
+    limit = _cost(model, best) * JUDGED_WITHIN
+    near = [candidate for candidate in candidates if candidate.bound <= limit and _cost(model, candidate) <= limit]
+    near = sorted(near, key=lambda c: (_cost(model, c), c.workers, c.pp, len(c.slices)))[:JUDGED]
+    shapes = set[tuple[int, int, int]]()
+    for candidate in sorted(near, key=lambda c: _price(model, c, paper_cost)):
+        if (candidate.pp, candidate.dp, candidate.virtual) not in shapes:
+            shapes.add((candidate.pp, candidate.dp, candidate.virtual))
+            _improve(model, candidate)
+    place = min(range(len(near)), key=lambda place: (_cost(model, near[place]), place))
+    return near[place], f", the best {len(near)} of which were run on paper"
+
+
+def _improve(model: CostModel, candidate: _Candidate) -> None:
+    """Move the candidate's bounds and regroup its cells while that pays on paper."""
+    inputs = model.inputs
+    operations = 2 * candidate.pp * candidate.virtual * candidate.table.costs.micro_batches * inputs.token_cells
+    if candidate.pp == 1:
+        return
+    schedule = candidate.table.costs.schedule
+
+    def price(cut: Cut) -> float:
+        allowed = schedules_for(inputs, candidate.pp, candidate.dp, max(1, len(cut[1])))
+        if (schedule, candidate.virtual) not in allowed:
+            return float("inf")
+        candidate.bounds, candidate.slices = cut
+        return _price(model, candidate, paper_cost)
+
+    free = inputs.placement.slices is None and inputs.num_slices(candidate.pp, schedule) > 1
+    found = climb(
+        (candidate.bounds, candidate.slices),
+        inputs.token_cells,
+        inputs.freeze_point + 1,
+        price,
+        free,
+        IMPROVED_OPERATIONS // operations,
+    )
+    price(found)
 
 
 def _fewest_workers(model: CostModel, candidates: list[_Candidate], best: _Candidate) -> tuple[_Candidate, str]:
@@ -237,37 +305,3 @@ def _others(candidates: list[_Candidate], best: _Candidate) -> tuple[Alternative
     """The best of the other shapes that were costed."""
     costed = [c.alternative for c in candidates if c.alternative is not None and c is not best]
     return tuple(sorted(costed, key=lambda a: a.cost.seconds_per_sample)[:ALTERNATIVES])
-
-
-def refusal(model: CostModel, limits: ShapeLimits) -> str:
-    """Why nothing fits, with numbers: memory, or a pinned schedule that no allowed shape can run."""
-    inputs = model.inputs
-    dps = dp_choices(inputs, limits)
-    shapes = [(pp, dp) for dp in dps for pp in pp_choices(inputs, limits, dp)]
-    runnable = [(pp, dp, s, v) for pp, dp in shapes for s, v in schedules_for(inputs, pp, dp)]
-    if not runnable:
-        counts = sorted(
-            {m for _, dp in shapes for m in replica_micro_batches(inputs, deal_by_speed(inputs.reduction_leaves, [1.0] * dp))}
-        )
-        depths = sorted({pp for pp, _ in shapes})
-        return (
-            f"schedule {inputs.placement.schedule} cannot run pp {depths} with {counts} micro-batches a replica: "
-            "it needs as many as stages; lower pp_degree or dp_degree, or set placement.schedule: auto"
-        )
-    deepest = {(dp, virtual): (pp, dp, schedule, virtual) for pp, dp, schedule, virtual in runnable}  # depths ascend: last wins
-    tried = list(deepest.values())[:: 1 + len(deepest) // 16]
-    least = min(_least_peak(model, *choice) for choice in tried) + inputs.base_bytes
-    unpin = f"leave placement.pp_degree ({limits.pp}) to the planner, " if inputs.placement.pp_degree is not None else ""
-    return (
-        f"no placement of {len(inputs.members)} workers fits their memory: the leanest needs {int(least):,} bytes a worker, and "
-        f"{inputs.memory_cap_words}; {unpin}raise placement.workers, lower training.micro_batch_size or "
-        "training.reduction_leaves, set training.activation_checkpointing, or raise placement.worker_memory_bytes"
-    )
-
-
-def _least_peak(model: CostModel, pp: int, dp: int, schedule: str, virtual: int) -> float:
-    """The least possible memory of the fullest worker of a shape, without base_bytes."""
-    leaf_bounds = deal_by_speed(model.inputs.reduction_leaves, [1.0] * dp)
-    longest = max(replica_micro_batches(model.inputs, leaf_bounds))
-    costs = StageCosts(model, longest, leaf_bounds, schedule, virtual, capped=False)
-    return costs.least_peak(pp * virtual, pp)

@@ -1,7 +1,6 @@
 """Which shapes are allowed: the rectangle's arithmetic, the job's pins and the elasticity switches."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from frostline_contract.schedules import is_folded
 from frostline_controller.planner.cost import replica_micro_batches
@@ -94,15 +93,8 @@ def pp_choices(inputs: PlanInputs, limits: ShapeLimits, dp: int) -> list[int]:
     return list(range(1, most + 1))
 
 
-def cells_by_slice(inputs: PlanInputs, pp: int, schedule: str) -> tuple[int, ...]:
-    """How many token cells each slice holds: an even share; () where all travel in one."""
-    count = inputs.num_slices(pp, schedule)
-    bounds = [number * inputs.token_cells // count for number in range(count + 1)]
-    return tuple(high - low for low, high in pairwise(bounds)) if count > 1 else ()
-
-
-def schedules_for(inputs: PlanInputs, pp: int, dp: int) -> list[tuple[str, int]]:
-    """(schedule, virtual stages) that can run this shape.
+def schedules_for(inputs: PlanInputs, pp: int, dp: int, slices: int = 0) -> list[tuple[str, int]]:
+    """(schedule, virtual stages) that can run this shape in so many slices; 0: in as many as may be.
 
     1F1B needs as many slices of micro-batches in every replica as stages; interleaved also needs whole rounds (a multiple of
     max(1, m // pp), as torch.distributed.pipelining has it) and trainable units for pp * v stages. auto takes 1F1B, which
@@ -113,11 +105,14 @@ def schedules_for(inputs: PlanInputs, pp: int, dp: int) -> list[tuple[str, int]]
     if pp == 1:
         return [("gpipe" if pinned == "gpipe" else "1f1b", 1)]
     counts = replica_micro_batches(inputs, deal_by_speed(inputs.reduction_leaves, [1.0] * dp))
+    name = "1f1b" if pinned in ("auto", "interleaved_1f1b") else pinned
+    if slices > inputs.num_slices(pp, name):
+        return []
     if pinned == "gpipe":
-        return [("gpipe", 1)]
+        return [(pinned, 1)]
     if is_folded(pinned):
         return [(pinned, 2) if pp * 2 <= inputs.trainable_units else ("zb_h1", 1)]
-    one_forward_one_backward = min(counts) * inputs.num_slices(pp, "1f1b" if pinned == "auto" else pinned) >= pp
+    one_forward_one_backward = min(counts) * (slices or inputs.num_slices(pp, name)) >= pp
     interleaved = virtual > 1 and pp * virtual <= inputs.trainable_units and min(counts) >= pp
     interleaved = interleaved and all(m % (m // pp) == 0 for m in counts)
     if pinned == "auto":
@@ -125,5 +120,4 @@ def schedules_for(inputs: PlanInputs, pp: int, dp: int) -> list[tuple[str, int]]
         return [*base, ("interleaved_1f1b", virtual)] if interleaved else base
     if pinned == "interleaved_1f1b" and interleaved:
         return [(pinned, virtual)]
-    name = "1f1b" if pinned == "interleaved_1f1b" else pinned
     return [(name, 1)] if one_forward_one_backward else []

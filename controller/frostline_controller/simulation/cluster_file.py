@@ -56,7 +56,7 @@ class UnitTable(Section):
     def _not_negative(cls, units: tuple[UnitProfile, ...]) -> tuple[UnitProfile, ...]:
         for number, unit in enumerate(units):
             for name, value in unit:
-                if not 0 <= value <= UNIT_MAX:
+                if not all(0 <= one <= UNIT_MAX for one in (value if isinstance(value, tuple) else (value,))):
                     raise ValueError(f"unit {number} has {name} {value}; it must be 0 to {UNIT_MAX:g}")
             if unit.forward_seconds <= 0 or unit.backward_seconds <= 0:
                 raise ValueError(f"unit {number} takes no time; forward_seconds and backward_seconds must be above 0")

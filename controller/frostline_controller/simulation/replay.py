@@ -15,7 +15,8 @@ from frostline_contract.plan import Placement
 from frostline_controller.decisions.initial import check_initial_units
 from frostline_controller.planner.adapter import Choice, Situation, choose_placement, plan_inputs
 from frostline_controller.planner.cheapest import cheapest_placement
-from frostline_controller.planner.cost import StepCost, placement_cost
+from frostline_controller.planner.cost import StepCost
+from frostline_controller.planner.step_on_paper import placement_cost
 from frostline_controller.planner.verdict import differ
 from frostline_controller.simulation.contents import CacheContents
 from frostline_controller.simulation.history import Change, History

@@ -22,6 +22,7 @@ class PlacementSection(Section):
     workers_per_pod: int = fixed(1, ge=1, le=1024, doc="Workers an agent starts: one a GPU.")
     pp_degree: int | None = live(None, ge=1, doc="Pins the pipeline's depth for the whole run; null: the planner's choice.")
     dp_degree: int | None = live(None, ge=1, doc="Pins the number of replicas; null: the planner's choice.")
+    tp_degree: int = live(1, ge=1, doc="Workers that share the tiles of a block (training.tensor_tiles). Only 1 so far.")
     initial_pp_degree: int | None = fixed(
         None, ge=1, doc="The pipeline's depth at the start (the paper's K0); later the planner's choice."
     )
@@ -37,7 +38,7 @@ class PlacementSection(Section):
     slices: int | None = live(
         None,
         ge=1,
-        doc="Parts of a micro-batch that travel along a pipeline one behind the other, at most training.token_cells of them; null: one a cell.",
+        doc="Parts of a micro-batch that travel along a pipeline one behind the other, at most training.token_cells of them; null: the planner's choice.",
     )
     shard: Literal["none", "step"] = live(
         "none",
@@ -79,6 +80,8 @@ class PlacementSection(Section):
     def _consistent(self) -> "PlacementSection":
         if self.min_workers > self.workers:
             raise ValueError(f"min_workers {self.min_workers} exceeds workers {self.workers}; lower min_workers or raise workers")
+        if self.tp_degree > 1:
+            raise ValueError(f"tp_degree is {self.tp_degree}; one worker computes all tiles of a block so far: set it to 1")
         pinned = Mesh.of({"dp": self.dp_degree or 1, "pp": self.pp_degree or 1}).size
         if pinned > self.workers:
             raise ValueError(f"pp_degree x dp_degree = {pinned} exceeds workers {self.workers}; raise workers or lower a degree")

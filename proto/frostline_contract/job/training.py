@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import field_validator, model_validator
 
 from frostline_contract.job.section import AUTO, Section, fixed, live, number_or_auto
+from frostline_contract.job.tensor import TensorTiles
 from frostline_contract.precision import PrecisionName
 
 LEAVES_MAX = 1024
@@ -85,6 +86,7 @@ class TrainingSection(Section):
         doc="Cells that the tokens of each sequence are computed in, one after another: 1: none; a number: so many of equal FLOPs; a "
         "list: their lengths. Part of the numerics. Language modeling with a causal family only.",
     )
+    tensor_tiles: TensorTiles = fixed(TensorTiles(), later=True, doc="Tiles that the blocks' matrices are computed in.")
     numerics: Literal["exact", "fast"] = fixed(
         "exact", doc="exact: placement changes no bit (docs/protocols.md 1). fast: the library's all-reduce, equal to rounding."
     )
@@ -103,6 +105,10 @@ class TrainingSection(Section):
             raise ValueError(f"epochs is {self.epochs} and steps is {self.steps}; give exactly one of them")
         if self.reduction_leaves != AUTO and self.reduction_leaves & (self.reduction_leaves - 1):
             raise ValueError(f"reduction_leaves is {self.reduction_leaves}; it must be a power of two")
+        if self.tensor_tiles.inner > 1 and self.compile:
+            raise ValueError(
+                f"tensor_tiles.inner is {self.tensor_tiles.inner} and compile is true; tiles are not compiled: set one of them back"
+            )
         if self.micro_batch_size == AUTO:
             if self.reduction_leaves != AUTO and self.reduction_leaves > self.batch_size:
                 raise ValueError(

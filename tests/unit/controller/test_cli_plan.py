@@ -154,3 +154,14 @@ def test_the_first_plan_has_what_is_frozen_from_step_1(job_file: Path, capsys: p
     assert all(not 0 < bound <= 4 for bound in plan["placement"]["stage_bounds"]), "the prefix rides in stage 0"
     assert told("--freeze-point", "6")["freeze_point"] == 6
     assert told("--set", "elastic.freeze=false")["freeze_point"] == 0
+
+
+def test_the_grid_is_advised_for_language_modeling_alone(job_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "-f", str(job_file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["token_cells"] is None
+    language = str(EXAMPLES / "language_modeling/stdlib_gpt2.yaml")
+    assert main(["plan", "-f", language, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["token_cells"]
+    assert [one["token_cells"] for one in told["candidates"]] == [1, 2, 4]
+    assert main(["plan", "-f", language, "--set", "training.token_cells=2"]) == 0
+    assert "token_cells   shape" in capsys.readouterr().out

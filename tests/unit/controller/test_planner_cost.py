@@ -8,10 +8,11 @@ import pytest
 from frostline_contract.plan import Placement
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import CacheProfile, LinkProfile
-from frostline_controller.planner.cost import CostModel, cache_seconds, placement_cost, step_cost
+from frostline_controller.planner.cost import CostModel, cache_seconds, step_cost
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed, exchange_bytes_factor, micro_batch_counts, tree_pieces
 from frostline_controller.planner.search import make_plan
+from frostline_controller.planner.step_on_paper import placement_cost
 from tests.unit.controller.planner_cases import inputs, unit
 
 FREE_LINK = LinkProfile(
@@ -47,10 +48,18 @@ def test_interleaving_divides_the_bubble_by_the_virtual_stages():
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_slices_divide_the_bubble(schedule):
-    case = inputs(4, 4, link=FREE_LINK, optimizer_seconds_per_byte=0.0)
-    whole, cells = (cost(replace(case, token_cells=count), (0, 1, 2, 3, 4), schedule=schedule) for count in (1, 4))
+    units = [unit(0.0), *(unit(0.01) for _ in range(4))]  # the first one computes whole sequences
+    case = inputs(units, 4, link=FREE_LINK, optimizer_seconds_per_byte=0.0)
+    whole, cells = (cost(replace(case, token_cells=count), (0, 2, 3, 4, 5), schedule=schedule) for count in (1, 4))
     assert cells.parts["bubble"] == pytest.approx(whole.parts["bubble"] / 4, rel=1e-6)
     assert cells.parts["forward"] == pytest.approx(whole.parts["forward"], rel=1e-6)
+
+
+def test_a_stage_fills_the_pipeline_with_its_longest_slice_and_unit_0_with_whole_sequences():
+    uneven = unit(0.01).model_copy(update={"cell_forward_seconds": (1.0, 3.0), "cell_backward_seconds": (1.0, 3.0)})
+    case = inputs([uneven] * 3, 3, link=FREE_LINK, optimizer_seconds_per_byte=0.0, token_cells=2)
+    # Each stage takes 0.03 s a micro-batch: the first at once, the others a quarter and three quarters.
+    assert cost(case, (0, 1, 2, 3)).total_seconds == pytest.approx(0.03 + 2 * 0.0225 + 7 * 0.03 + 0.0075, rel=1e-6)
 
 
 def test_gpipe_pays_for_the_largest_forward_and_the_largest_backward():

@@ -14,6 +14,8 @@ UNIT = UnitProfile(
     forward_seconds=7.0, backward_seconds=9.0, parameter_bytes=1, optimizer_bytes=2, activation_bytes=3, output_bytes=4
 )
 
+LANGUAGE_JOB = DIGITS_JOB.parents[1] / "language_modeling/stdlib_gpt2.yaml"
+
 
 @pytest.fixture(scope="module")
 def context() -> RunContext:
@@ -62,6 +64,18 @@ def test_an_update_is_measured_and_changes_nothing(context: RunContext) -> None:
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     assert not context.moments
     assert all(parameter.grad is None for parameter in after)
+
+
+def test_units_that_compute_cells_are_measured_cell_by_cell() -> None:
+    sizes = ["training.micro_batch_size=2", "training.reduction_leaves=4", "model.config.n_layer=2"]
+    settings = [*sizes, "training.token_cells=[8,16,40]", "training.device=cpu"]
+    context = build_context(load_job(LANGUAGE_JOB, settings))
+    found = profile.profile_units(context)
+    embedding, *others = found.units
+    assert embedding.cell_forward_seconds == ()
+    assert all(len(unit.cell_forward_seconds) == len(unit.cell_backward_seconds) == 3 for unit in others)
+    assert all(seconds > 0 for unit in others for seconds in (*unit.cell_forward_seconds, *unit.cell_backward_seconds))
+    assert all(parameter.grad is None for unit in context.cut.units for parameter in unit.parameters())
 
 
 @pytest.mark.parametrize(("share", "threads", "processors"), [("null", 1, None), ("0.4", 1, 0.4), ("3", 2, 2.0), ("1.5", 2, 1.5)])

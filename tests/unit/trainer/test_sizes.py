@@ -42,6 +42,17 @@ def test_only_the_jobs_own_size_is_measured_where_it_says_one():
     assert [one.micro_batch_size for one in measure_sizes(job(micro_batch_size=6)).profiles] == [6]
 
 
+def test_what_settles_a_run_on_shares_of_processors_takes_as_long_as_a_worker_with_its_share():
+    """Measured on a free core: a tenth of it takes ten times as long; three times is far above what a busy machine adds."""
+    free = job(micro_batch_size=4)
+    slow = free.model_copy(update={"placement": free.placement.model_copy(update={"worker_cpus": 0.1})})
+    [[whole], [shared]] = (
+        [sum(unit.forward_seconds + unit.backward_seconds for unit in one.units) for one in measure_sizes(asked).profiles]
+        for asked in (free, slow)
+    )
+    assert shared > 3 * whole
+
+
 def test_a_mistake_in_the_data_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "job.yaml"
     wrong = merged(TINY_DIGITS, {"training": {"micro_batch_size": "auto"}, "data": {"source": "image-folder", "path": "nowhere"}})

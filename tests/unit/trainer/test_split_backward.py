@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from frostline_trainer.step import compiling
 from frostline_trainer.step.split_backward import SplitBackward
 
 
@@ -59,6 +60,22 @@ def test_both_halves_have_the_bits_of_a_whole_backward(twice: bool, recomputes: 
     halves, found = gradients(twice, split=True, recomputes=recomputes)
     assert all(torch.equal(one, other) for one, other in zip(whole, halves, strict=True))
     assert (once, found) == (1, walks)
+
+
+def test_a_compiled_unit_gives_both_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its whole backward is one operation, which is asked twice. The passes before kernels need no C++ compiler."""
+    monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
+    found = []
+    for split in (False, True):
+        torch.manual_seed(0)
+        unit, entry = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)), torch.randn(4, 8, requires_grad=True)
+        output, weights = compiling.compiled(unit)(entry), list(unit.parameters())
+        if split:
+            SplitBackward(output, torch.ones(4, 8), entry, weights).close()
+        else:
+            output.backward(torch.ones(4, 8))
+        found.append([entry.grad, *(weight.grad for weight in weights)])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_a_loss_of_a_stage_without_weights_leads_up_and_has_nothing_to_close() -> None:

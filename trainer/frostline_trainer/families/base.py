@@ -64,6 +64,10 @@ class Family(Protocol):
     causal (False where it is not said): all units between embedding and head read a sequence's tokens in order, sharing nothing
     along them but keys and values, and take cells (`Unit`). padding_blind (False where it is not said): no token's output depends
     on a padding token behind the text, nor do the logits of a task that has one for a whole text.
+
+    tensor_table (optional): a method that gives, for a config, the `frostline_trainer.sharded.table.TensorTable` of the blocks,
+    or None where they cannot be cut; where there is no such method, transformers' own plan of the model is asked
+    (`from_tp_plan`).
     """
 
     name: str

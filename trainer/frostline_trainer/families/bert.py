@@ -8,6 +8,7 @@ from frostline_trainer.families.base import CutModel, Unit, assemble, attention_
 from frostline_trainer.families.configuring import SizeFitter
 from frostline_trainer.families.hugging_face import HuggingFaceFamily, fit_text
 from frostline_trainer.families.masks import bidirectional_mask
+from frostline_trainer.sharded.table import TensorTable
 
 
 class Embedding(Unit):
@@ -80,6 +81,15 @@ class Bert(HuggingFaceFamily):
         blocks = [Block(layer, attention) for layer in model.bert.encoder.layer]
         head = QuestionAnsweringHead(model) if task_kind == "question_answering" else ClassificationHead(model)
         return assemble(model, Embedding(model), blocks, head)
+
+    def tensor_table(self, config: BertConfig) -> TensorTable:
+        """Which of a block's linear layers tensor tiles cut; see Family."""
+        attention = ("self.query", "self.key", "self.value")
+        return TensorTable(
+            columns=(*attention, "intermediate.dense"),
+            rows=("attention.output.dense", "layer.output.dense"),
+            together=(attention,),
+        )
 
     def hidden_shape(self, config: BertConfig, sizes: DataSizes) -> tuple[int, int]:
         """(sequence length, hidden_size) of one sample."""

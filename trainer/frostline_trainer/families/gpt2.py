@@ -10,6 +10,7 @@ from frostline_trainer.families.cells import Cell
 from frostline_trainer.families.configuring import SizeFitter
 from frostline_trainer.families.hugging_face import HuggingFaceFamily, as_cache, fit_text
 from frostline_trainer.families.masks import causal_mask
+from frostline_trainer.sharded.table import TensorTable
 
 
 class Embedding(Unit):
@@ -72,6 +73,15 @@ class GPT2(HuggingFaceFamily):
         blocks = [Block(layer, model.config._attn_implementation) for layer in model.transformer.h]
         tied = ("wte.weight", "lm_head.weight") if model.config.tie_word_embeddings else None
         return assemble(model, Embedding(model), blocks, Head(model), tied)
+
+    def tensor_table(self, config: GPT2Config) -> TensorTable:
+        """Which of a block's linear layers tensor tiles cut; see Family."""
+        return TensorTable(
+            columns=("attn.c_attn", "mlp.c_fc"),
+            rows=("attn.c_proj", "mlp.c_proj"),
+            parts={"attn.c_attn": 3},
+            inner_attributes=("attn.split_size",),
+        )
 
     def hidden_shape(self, config: GPT2Config, sizes: DataSizes) -> tuple[int, int]:
         """(sequence length, n_embd) of one sample."""

@@ -7,6 +7,7 @@ from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.families.base import CutModel, Unit, assemble, attention_block_flops, first_tensor
 from frostline_trainer.families.configuring import SizeFitter, pair
 from frostline_trainer.families.hugging_face import HuggingFaceFamily
+from frostline_trainer.sharded.table import TensorTable
 
 
 class Embedding(Unit):
@@ -72,6 +73,11 @@ class ViT(HuggingFaceFamily):
         self.check_task(task_kind)
         layers = model.vit.layers if hasattr(model.vit, "layers") else model.vit.encoder.layer
         return assemble(model, Embedding(model), [Block(layer) for layer in layers], Head(model))
+
+    def tensor_table(self, config: ViTConfig) -> TensorTable:
+        """Which of a block's linear layers tensor tiles cut; see Family."""
+        attention = ("attention.q_proj", "attention.k_proj", "attention.v_proj")
+        return TensorTable(columns=(*attention, "mlp.fc1"), rows=("attention.o_proj", "mlp.fc2"), together=(attention,))
 
     def hidden_shape(self, config: ViTConfig, sizes: DataSizes) -> tuple[int, int]:
         """(patches + 1, hidden_size) of one sample; the class token comes first."""

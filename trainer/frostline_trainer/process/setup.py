@@ -27,6 +27,7 @@ from frostline_trainer.prefix.tile_check import (
 from frostline_trainer.process.cell_check import check_cells
 from frostline_trainer.process.probe import run_probe
 from frostline_trainer.process.self_test import examine_gpu
+from frostline_trainer.process.tensor_tiles import install_tiles
 from frostline_trainer.step.context import RunContext, has_dropout
 from frostline_trainer.step.grid import grid_of
 from frostline_trainer.tasks import task_for
@@ -57,7 +58,7 @@ def unproven_context(job: Job, device: torch.device | None = None) -> RunContext
     data = load_data(job, decoders_of(job, device.type == "cpu"))
     family = family_named(job.model.family)
     cut = build_cut_model(job, data.sizes)  # in host memory: a plan says which units go to the device
-    return RunContext(
+    context = RunContext(
         job=job,
         data=data,
         task=task_for(job, data.sizes),
@@ -68,6 +69,8 @@ def unproven_context(job: Job, device: torch.device | None = None) -> RunContext
         unit_flops=unit_flops(family, cut, data.sizes, job),
         grid=grid_of(job, family, cut.model.config, data.sizes),
     )
+    install_tiles(context)
+    return context
 
 
 def draws_random_numbers(job: Job, cut: CutModel) -> bool:

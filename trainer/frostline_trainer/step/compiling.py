@@ -26,7 +26,9 @@ Runner = Callable[..., torch.Tensor]
 def compiled(unit: nn.Module) -> Runner:
     """A unit's forward as the compiler makes it, at its first call; the unit stays what it is, and owns its weights."""
     import torch._dynamo.config as dynamo  # takes as long to import as a third of torch: for those who use it
+    import torch._functorch.config as functorch
 
+    functorch.donated_buffer = False  # a backward in two parts needs the unit's activations twice
     dynamo.recompile_limit = dynamo.accumulated_recompile_limit = VERSIONS_MAX
     dynamo.fail_on_recompile_limit_hit = True
     return torch.compile(unit, backend=BACKEND, dynamic=False, fullgraph=True)

@@ -96,7 +96,9 @@ class RunContext:
         chunk = f"loss in chunks of {training.loss_chunk_tokens} tokens" if training.loss_chunk_tokens else ""
         compiled = compiler_versions(self.device.type) if training.compile else ""
         norms = f"norms of {training.state_ranges} ranges a unit" if training.state_ranges > 1 else ""
-        return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid), norms)))
+        inner = training.tensor_tiles.inner
+        tiles = f"inner widths in {inner} tiles" if inner > 1 else ""
+        return ", ".join(filter(None, (self.precision.numerics, chunk, compiled, in_words(self.grid), tiles, norms)))
 
     @property
     def micro_batch_size(self) -> int:

@@ -1,5 +1,7 @@
 """One unit on one micro-batch, forward and backward as a stage runs it: for what is probed, measured and checked before a run."""
 
+from collections.abc import Callable
+
 import torch
 
 from frostline_trainer.step.chunks import Inputs, Score
@@ -17,7 +19,7 @@ class OneUnit:
 
     def __init__(self, stage: Stage, inputs: Inputs, entry: torch.Tensor | None, score: Score | None, grid: Grid) -> None:
         self._stage, self._inputs, self._entry, self._score = stage, inputs, entry, score
-        self._cells = range(len(grid) - 1)
+        self._grid, self._cells = grid, range(len(grid) - 1)
         self._strand = Strand(stage, grid, inputs, (0, 0), score, entry_learns=True) if grid and entry is not None else None
         self._root: torch.Tensor | None = None
 
@@ -30,10 +32,26 @@ class OneUnit:
             self._root = self._stage.run_trainable(self._entry, self._inputs, 0, 0, self._score)
         return self._root.detach()
 
-    def backward(self, gradient: torch.Tensor | None) -> None:
+    def forward_by_cell(self, after: Callable[[], None]) -> torch.Tensor:
+        """The same, each cell a slice of its own. after: called behind each."""
+        assert self._strand is not None and self._entry is not None
+        outputs = []
+        for cell in self._cells:
+            low, high = self._grid[cell], self._grid[cell + 1]
+            outputs.append(self._strand.forward((cell,), self._entry[:, low:high]))
+            after()
+        self._root = outputs[-1] if self._score is not None else torch.cat(outputs, dim=1)
+        return self._root.detach()
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether the unit computes cell by cell."""
+        return self._strand is not None
+
+    def backward(self, gradient: torch.Tensor | None, after: Callable[[], None] = lambda: None) -> None:
         """The gradients of weights and entry become their `.grad`s; an embedding that never learns has none.
 
-        gradient: of the output; None for a loss.
+        gradient: of the output; None for a loss. after: called behind each cell, the last one first.
         """
         assert self._root is not None
         if self._strand is None:
@@ -45,4 +63,5 @@ class OneUnit:
             self._strand.take_gradient(self._cells, gradient)
         for addend in self._strand.addends(self._cells):
             addend()
+            after()
         self._entry.grad = self._strand.entry_gradient(self._cells)

@@ -13,6 +13,7 @@ from torch import nn
 from frostline_contract.operations import Kind
 from frostline_contract.plan import Plan
 from frostline_trainer.generations.groups import Groups
+from frostline_trainer.sharded.state import parts_of as tiles_of
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import reduce_gradients
 from frostline_trainer.step.gradients import GradientBuffers
@@ -134,17 +135,20 @@ class Reduction:
         given = self.gradients(totals)
         if given is None:
             spoken = [piece for piece in self._plan.speaks_for(self._worker) if table.unit_of(piece) >= self._freeze_point]
-            given = {(piece, name): part for piece in spoken for name, part in self._parts(piece)}
+            found = [(piece, name, part) for piece in spoken for name, part in self._parts(piece)]
+        else:
+            found = [(piece, name, part) for (piece, name), part in given.items()]
         head = table.of_unit(self._context.num_units - 1)
-        return [(piece, part) for (piece, name), part in given.items() if not (tied and piece in head and name == tied[1])]
+        return [(piece, part) for piece, name, part in found if not (tied and piece in head and name == tied[1])]
 
     def _parts(self, piece: int) -> Iterable[tuple[str, torch.Tensor]]:
         """(parameter name, gradient of what the piece has of it), of those that learn."""
         table = self._context.pieces
         unit = table.unit_of(piece)
         known = {name: p.grad for name, p in learning(self._context, self._freeze_point, unit) if p.grad is not None}
-        if table.per_unit == 1:
-            return known.items()
+        if table.per_unit == 1:  # tile by tile where tiles cut a parameter
+            module = self._context.cut.units[unit]
+            return [(name, part) for name, gradient in known.items() for part in tiles_of(module, name, gradient)]
         if piece not in self._cut:
             self._cut[piece] = parts_of(table, piece, self._context.cut.units[unit])
         parts = [part for part in self._cut[piece] if part.name in known]

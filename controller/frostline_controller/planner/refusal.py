@@ -1,0 +1,43 @@
+"""Why no placement fits, with the numbers and what to do."""
+
+from frostline_controller.planner.cost import CostModel, replica_micro_batches
+from frostline_controller.planner.cuts import StageCosts
+from frostline_controller.planner.groupings import slice_counts
+from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.shapes import ShapeLimits, dp_choices, pp_choices, schedules_for
+
+
+def refusal(model: CostModel, limits: ShapeLimits) -> str:
+    """Why nothing fits, with numbers: memory, or a pinned schedule that no allowed shape can run."""
+    inputs = model.inputs
+    dps = dp_choices(inputs, limits)
+    shapes = [(pp, dp) for dp in dps for pp in pp_choices(inputs, limits, dp)]
+    most = {pp: max(slice_counts(inputs, pp)) for pp, _ in shapes}
+    runnable = [(pp, dp, s, v) for pp, dp in shapes for s, v in schedules_for(inputs, pp, dp, most[pp])]
+    if not runnable:
+        counts = sorted(
+            {m for _, dp in shapes for m in replica_micro_batches(inputs, deal_by_speed(inputs.reduction_leaves, [1.0] * dp))}
+        )
+        depths = sorted({pp for pp, _ in shapes})
+        return (
+            f"schedule {inputs.placement.schedule} cannot run pp {depths} with {counts} micro-batches a replica: "
+            "it needs as many as stages; lower pp_degree or dp_degree, or set placement.schedule: auto"
+        )
+    deepest = {(dp, virtual): (pp, dp, schedule, virtual) for pp, dp, schedule, virtual in runnable}  # depths ascend: last wins
+    tried = list(deepest.values())[:: 1 + len(deepest) // 16]
+    least = min(_least_peak(model, *choice) for choice in tried) + inputs.base_bytes
+    unpin = f"leave placement.pp_degree ({limits.pp}) to the planner, " if inputs.placement.pp_degree is not None else ""
+    return (
+        f"no placement of {len(inputs.members)} workers fits their memory: the leanest needs {int(least):,} bytes a worker, and "
+        f"{inputs.memory_cap_words}; {unpin}raise placement.workers, lower training.micro_batch_size or "
+        "training.reduction_leaves, set training.activation_checkpointing, or raise placement.worker_memory_bytes"
+    )
+
+
+def _least_peak(model: CostModel, pp: int, dp: int, schedule: str, virtual: int) -> float:
+    """The least possible memory of the fullest worker of a shape, without base_bytes."""
+    leaf_bounds = deal_by_speed(model.inputs.reduction_leaves, [1.0] * dp)
+    longest = max(replica_micro_batches(model.inputs, leaf_bounds))
+    slices = model.inputs.num_slices(pp, schedule)
+    costs = StageCosts(model, longest, leaf_bounds, schedule, virtual, capped=False, slices=slices)
+    return costs.least_peak(pp * virtual, pp)

@@ -1,0 +1,140 @@
+"""A step on paper: when each operation of a placement's slowest replica begins and ends, and what its ranks hold.
+
+A closed form ranks many plans; where slices differ it can be off by a quarter either way, so the few best are run on paper.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from frostline_contract.operations import Kind, Operation
+from frostline_contract.plan import Placement
+from frostline_contract.schedule_figures import Timed, held_at_most, timed
+from frostline_contract.schedules import Schedule, schedule_named
+from frostline_contract.shape import ParallelShape
+from frostline_controller.planner.cost import CostModel, StepCost, contention_seconds, replica_micro_batches, step_cost
+from frostline_controller.planner.inputs import PlanInputs, replica_speeds
+
+MOST_OPERATIONS = 60_000
+"""Of a step that is run on paper; a longer one is a long way from its fill, and the closed form serves."""
+
+
+BEFORE_THE_VOTE = ("forward", "backward", "prefix_recompute", "cache_fetch", "p2p", "bubble", "exchange", "optimizer")
+"""Parts of the critical pipeline rank's step (`cost.PARTS`)."""
+
+
+def step_on_paper(
+    model: CostModel,
+    stage_bounds: Sequence[int],
+    shape: ParallelShape,
+    schedule: str,
+    slices: tuple[int, ...],
+    micro_batches: int,
+    speed: float = 1.0,
+) -> list[Timed]:
+    """The operations of a replica until its last pipeline rank has ended; exchange, vote and update are not among them.
+
+    Args:
+        slices: cells of each; () for all in one.
+        micro_batches: that the replica runs.
+        speed: of its slowest member.
+    """
+    bounds = np.asarray(stage_bounds)
+    seconds = model.cells.of_stages(model, bounds[:-1], bounds[1:], slices, speed)
+    first_learning = _first_learning(model, bounds)
+
+    def lasts(_: int, operation: Operation) -> float:
+        stage, part = operation.stage, operation.slice
+        if stage < first_learning:
+            return float(seconds.forward[stage].sum())
+        if operation.kind is Kind.FORWARD:
+            return float(seconds.forward[stage, part])
+        return float(seconds.backward[stage, part]) / (1 if operation.kind is Kind.BACKWARD else 2)
+
+    return timed(_orders(shape, schedule, slices, micro_batches, first_learning), lasts)
+
+
+def held_on_paper(
+    model: CostModel,
+    stage_bounds: Sequence[int],
+    shape: ParallelShape,
+    schedule: str,
+    slices: tuple[int, ...],
+    micro_batches: int,
+) -> np.ndarray:
+    """Bytes of activations that each pipeline rank holds at most, by slices of their own sizes."""
+    bounds = np.asarray(stage_bounds)
+    shares = model.inputs.share_of_slices(slices or (model.inputs.token_cells,))
+    kept = np.diff(model.activation_bytes[bounds])
+    orders = _orders(shape, schedule, slices, micro_batches, _first_learning(model, bounds))
+    return np.array(
+        [held_at_most(order, lambda operation: float(kept[operation.stage]) * shares[operation.slice]) for order in orders]
+    )
+
+
+def _orders(
+    shape: ParallelShape, schedule: str, slices: tuple[int, ...], micro_batches: int, first_learning: int
+) -> list[list[Operation]]:
+    degrees = (shape.pp_degree, shape.virtual_stages, micro_batches, max(1, len(slices)), first_learning)
+    return _orders_of(schedule_named(schedule), *degrees)
+
+
+@lru_cache(maxsize=32)
+def _orders_of(schedule: Schedule, pp_degree: int, *degrees: int) -> list[list[Operation]]:
+    return [schedule.operations(pp_rank, pp_degree, *degrees) for pp_rank in range(pp_degree)]
+
+
+def _first_learning(model: CostModel, bounds: np.ndarray) -> int:
+    """The first stage with a unit that learns."""
+    return int(np.searchsorted(bounds[1:], model.inputs.freeze_point, side="right"))
+
+
+def paper_cost(
+    model: CostModel,
+    stage_bounds: tuple[int, ...],
+    leaf_bounds: tuple[int, ...],
+    shape: ParallelShape,
+    schedule: str,
+    speeds: list[float],
+    slices: tuple[int, ...],
+) -> StepCost:
+    """`step_cost`; where sequences are computed in cells, the waiting and the held activations are those of the step on paper.
+
+    On paper work takes as long after a wait as it does in one go: workers with a quota (`planner.quota`) keep the closed form.
+    """
+    closed = step_cost(model, stage_bounds, leaf_bounds, shape, schedule, speeds, slices)
+    inputs, owners = model.inputs, shape.pp_rank_of_stage(np.arange(shape.num_stages))
+    counts = replica_micro_batches(inputs, leaf_bounds)
+    operations = 2 * shape.num_stages * max(counts) * max(1, len(slices))
+    if inputs.token_cells == 1 or shape.pp_degree == 1 or operations > MOST_OPERATIONS or inputs.quota is not None:
+        return closed
+    slowest = max(range(shape.dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
+    ends = np.zeros(shape.pp_degree)
+    for one in step_on_paper(model, stage_bounds, shape, schedule, slices, counts[slowest], speeds[slowest]):
+        ends[one.pp_rank] = max(ends[one.pp_rank], one.end)
+    bounds = np.asarray(stage_bounds)
+    gradients = np.bincount(owners, np.diff(model.gradient_bytes[bounds]))
+    after = model.exchange(gradients, leaf_bounds) + model.optimizer(gradients) / speeds[slowest]
+    told = sum(closed.parts[name] for name in BEFORE_THE_VOTE) - model.tie_seconds(shape.pp_degree)
+    parts = closed.parts | {"bubble": max(0.0, closed.parts["bubble"] + float((ends + after).max()) - told)}
+    busy = sum(parts[name] for name in BEFORE_THE_VOTE if name != "exchange")
+    parts["contention"] = contention_seconds(model, sum(counts), shape.dp_degree, shape.world_size, busy)
+    most_leaves = max(high - low for low, high in pairwise(leaf_bounds))
+    fixed = model.stage_bytes(bounds[:-1], bounds[1:], 0, most_leaves, shape.dp_degree, max(1, len(slices)))
+    held = held_on_paper(model, stage_bounds, shape, schedule, slices, max(counts))
+    peak = float((np.bincount(owners, fixed) + held).max()) + inputs.base_bytes
+    return replace(closed, total_seconds=sum(parts.values()), parts=parts, peak_bytes=peak)
+
+
+def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
+    """The cost of a placement as it stands, e.g. the current one under a new freeze point.
+
+    Members that the inputs no longer name count with speed 1.
+    """
+    speeds = replica_speeds(inputs, placement.workers, placement.shape)
+    model = CostModel(inputs, placement.use_cache).of_depth(placement.shape.pp_degree)
+    bounds = (placement.stage_bounds, placement.leaf_bounds)
+    return paper_cost(model, *bounds, placement.shape, placement.schedule, speeds, placement.slices)

@@ -1,0 +1,30 @@
+"""What is computed in tiles: the job file's `training.tensor_tiles` section."""
+
+from pydantic import model_validator
+
+from frostline_contract.job.section import Section, fixed
+
+TILES_MAX = 1024
+
+
+class TensorTiles(Section):
+    """The grid that matrices of the blocks are computed in, fixed for a run and part of its numerics. A product of tiles is a call of
+    its own, and sums over tiles are made by pairs in their order, so who computes which tile changes no bit."""
+
+    inner: int = fixed(
+        1,
+        ge=1,
+        le=TILES_MAX,
+        doc="Tiles of the inner widths (heads, feed-forward), a power of two that divides the heads. 1: whole matrices.",
+    )
+    hidden: int = fixed(1, ge=1, le=TILES_MAX, doc="Tiles of the hidden width. Only 1 so far.")
+    rows: int = fixed(1, ge=1, le=TILES_MAX, doc="Tiles of a micro-batch's samples. Only 1 so far.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TensorTiles":
+        for name in ("hidden", "rows"):
+            if getattr(self, name) > 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; only inner widths are cut so far: set it to 1")
+        if self.inner & (self.inner - 1):
+            raise ValueError(f"inner is {self.inner}; it must be a power of two")
+        return self

@@ -1,0 +1,72 @@
+"""What tiles of inner widths cost one worker: a block's forward and backward in tiles over the same block's without."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from transformers import GPT2Config
+from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+
+from frostline_trainer.families.gpt2 import GPT2, Block
+from frostline_trainer.sharded.install import tile_unit
+from frostline_trainer.sharded.tiles import Tiles
+from tests.benchmarks.measuring import Effort, Report, Row, Spread, interleave_both, milliseconds, ratios
+
+TURNS = 24
+TOKENS = 128
+BLOCKS = {256: (8, 4), 768: (12, 2)}
+"""Width -> (heads, samples): so many rows that a product takes milliseconds."""
+GOALS = {256: 1.15, 768: 1.08}
+COUNTS = (2, 4)
+
+
+def tensor_tiles(effort: Effort) -> Report:
+    """All counts of tiles and none, in turns on one input."""
+    torch.set_num_threads(1)
+    rows = [row for width in BLOCKS for row in _rows(width, effort)]
+    return Report(
+        "Tensor tiles on one worker",
+        "Forward and backward of a GPT-2 block (sdpa, float32, no dropout) whose linear layers, activations and attention heads "
+        "are computed tile by tile (`training.tensor_tiles.inner`), over the same block without tiles: one thread, in turns, "
+        f"processor time. {TOKENS} tokens a sample.",
+        rows,
+    )
+
+
+def _rows(width: int, effort: Effort) -> list[Row]:
+    heads, samples = BLOCKS[width]
+    config = GPT2Config(n_embd=width, n_head=heads, n_layer=1, resid_pdrop=0.0, attn_pdrop=0.0, attn_implementation="sdpa")
+    torch.manual_seed(0)
+    plain = Block(GPT2Block(config, 0), "sdpa")
+    entry, direction = torch.randn(2, samples, TOKENS, width).unbind(0)
+    ways = {"whole": _pass(plain, entry, direction)}
+    for count in COUNTS:
+        tiled = copy.deepcopy(plain)
+        tile_unit(tiled, GPT2().tensor_table(config), Tiles(count))
+        ways[str(count)] = _pass(tiled, entry, direction)
+    first = {name: way() for name, way in ways.items()}
+    assert all(torch.allclose(one, first["whole"], rtol=1e-3, atol=1e-4) for one in first.values()), (
+        "tiles compute something else"
+    )
+    _, processor = interleave_both(ways, effort.pairs(TURNS), warm_up=2)
+    whole = milliseconds(processor["whole"])
+    return [
+        Row(f"width {width}, {count} tiles, {samples * TOKENS} rows", "in tiles / whole", "x",
+            Spread.of(ratios(processor[str(count)], processor["whole"])),
+            {"in tiles ms": milliseconds(processor[str(count)]), "whole ms": whole}, at_most=GOALS[width])
+        for count in COUNTS
+    ]  # fmt: skip
+
+
+def _pass(block: nn.Module, entry: torch.Tensor, direction: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """A forward and backward; returns the entry's gradient."""
+
+    def once() -> torch.Tensor:
+        x = entry.clone().requires_grad_()
+        block(x, {}).backward(direction)
+        block.zero_grad(set_to_none=True)
+        assert x.grad is not None
+        return x.grad
+
+    return once

@@ -1,0 +1,23 @@
+"""Tensor tiles through the whole system, beside token cells: reshapes, freezes, the cache and a kill leave a run that one process
+repeats bit for bit (docs/protocols.md 1.23)."""
+
+from typing import Any
+
+from tests.e2e.runs import Workshop
+from tests.e2e.test_cells import CELLS
+
+TILES: dict[str, Any] = {
+    **CELLS,
+    "model": {"family": "gpt2", "config": {"n_embd": 32, "n_layer": 5, "n_head": 4, "n_positions": 32}},
+    "training": {"token_cells": 2, "tensor_tiles": {"inner": 4}, "steps": 24},
+    "reshapes": [{"step": 3, "pp_degree": 3, "dp_degree": 1}, {"step": 9, "pp_degree": 1, "dp_degree": 3}],
+    "faults": [{"kind": "kill_worker", "step": 14, "worker": 1, "phase": "schedule"}],
+}
+
+
+def test_reshapes_freezes_and_a_kill_leave_what_one_process_repeats(workshop: Workshop, tmp_path: Any) -> None:
+    ended = workshop.run(tmp_path / "run", TILES, "--workers", "3")
+    assert ended.code == 0 and ended.events("fault"), ended.story()
+    checked = workshop.command("verify", str(ended.folder), "--steps", "1,5,10,14,24")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "all the same bits" in checked.stdout

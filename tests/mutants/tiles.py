@@ -1,0 +1,69 @@
+"""Bugs of tensor tiles: what a plain loop over the same tiles, or one worker beside a group, must find."""
+
+from tests.mutants.plant import Edit, Mutant
+
+SHARDED = "trainer/frostline_trainer/sharded/"
+EXACT = ("tests/integration/test_exactness_tensor_tiles.py", "-m", "not wide")
+GROUPS = ("tests/integration/test_tensor_groups.py",)
+
+TILE_MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "tiles-summed-one-after-the-other",
+        "sums over tiles are made from the first to the last instead of by pairs",
+        (
+            Edit(
+                SHARDED + "tiles.py",
+                "level = [left + right for left, right in zip(level[::2], level[1::2], strict=True)]",
+                "level = [level[0] + level[1], *level[2:]]",
+            ),
+        ),
+        EXACT,
+    ),
+    Mutant(
+        "a-fused-bias",
+        "a column layer's bias is fused with its product",
+        (
+            Edit(
+                SHARDED + "linear.py",
+                "product = one.product(rows, one.tile(weight, tiles.held, place))",
+                "product = one.product(rows, one.tile(weight, tiles.held, place))\n"
+                "                if bias is not None:\n"
+                "                    tile = one.tile(weight, tiles.held, place)\n"
+                "                    products.append(torch.addmm(one.tile(bias, tiles.held, place), rows, tile if one.transposed "
+                "else tile.t()))\n"
+                "                    continue",
+            ),
+        ),
+        EXACT,
+    ),
+    Mutant(
+        "one-mask-for-all-tiles",
+        "dropout's seed does not have the tile",
+        (Edit(SHARDED + "dropout.py", 'seed_of("tile", seed, site, tiles.first + place)', 'seed_of("tile", seed, site)'),),
+        EXACT,
+    ),
+    Mutant(
+        "masks-by-place-in-the-group",
+        "dropout's seed has a tile's place among those held instead of its number in the run",
+        (Edit(SHARDED + "dropout.py", "tiles.first + place", "place"),),
+        GROUPS,
+    ),
+    Mutant(
+        "a-node-rounded-where-a-rank-ends",
+        "what a group adds up is rounded to bfloat16 on the way",
+        (Edit(SHARDED + "group.py", "flat = node.reshape(-1)", "flat = node.reshape(-1).bfloat16().to(node.dtype)"),),
+        GROUPS,
+    ),
+    Mutant(
+        "each-layer-its-own-sum",
+        "column layers that read one input hand back a sum over tiles each",
+        (
+            Edit(
+                SHARDED + "install.py",
+                "for endings in table.together:",
+                "for endings in ():",
+            ),
+        ),
+        EXACT,
+    ),
+)

@@ -1,0 +1,195 @@
+"""Tiles of inner widths over an unsplit Hugging Face model, written again from docs/protocols.md 1.23 and ADR 18: plain
+differentiable torch, no backward of our own.
+
+What the trainer sums by hand in its backward is here a tree of identities: a tensor that two readers share gets the sum of their
+two gradients, and a + b is b + a, so a tree of such forks is the pairwise tree, whatever order the readers come in.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+from transformers.pytorch_utils import Conv1D
+
+from tests.oracle.anatomy import Anatomy
+
+NAME = "oracle_in_tiles"
+SEED = Callable[..., int]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A family's blocks. attention: the module that calls the attention function. first, second: (owner, its columns that read
+    one input, activation or "", owner of the row, the row) of attention and feed-forward. packed: matrices in the first
+    columns."""
+
+    attention: str
+    first: tuple[str, tuple[str, ...], str]
+    first_row: str
+    second: tuple[str, tuple[str, ...], str]
+    second_row: str
+    packed: int = 1
+
+
+PLANS = {
+    "vit": Plan("attention", ("attention", ("q_proj", "k_proj", "v_proj"), ""), "attention.o_proj",
+                ("mlp", ("fc1",), "activation_fn"), "mlp.fc2"),
+    "bert": Plan("attention.self", ("attention.self", ("query", "key", "value"), ""), "attention.output.dense",
+                 ("intermediate", ("dense",), "intermediate_act_fn"), "output.dense"),
+    "gpt2": Plan("attn", ("attn", ("c_attn",), ""), "attn.c_proj", ("mlp", ("c_fc",), "act"), "mlp.c_proj", packed=3),
+    "llama": Plan("self_attn", ("self_attn", ("q_proj", "k_proj", "v_proj"), ""), "self_attn.o_proj",
+                  ("mlp", ("gate_proj", "up_proj"), "act_fn"), "mlp.down_proj"),
+}  # fmt: skip
+
+
+class InTiles:
+    """The blocks of a model computed in `count` tiles, until `remove`.
+
+    parts: ids of the parameters that are cut, each with a function that gives a tensor of its shape tile by tile.
+    """
+
+    def __init__(self, anatomy: Anatomy, count: int, seed_of: SEED) -> None:
+        self.count, self._seed_of = count, seed_of
+        self.parts: dict[int, Callable[[Tensor], tuple[Tensor, ...]]] = {}
+        self._changed: list[tuple[nn.Module, str]] = []
+        self._configs: list[tuple[nn.Module, object]] = []
+        plan = PLANS[anatomy.model.config.model_type]
+        AttentionInterface.register(NAME, self._attend)
+        for (block,) in anatomy.units[1:-1]:
+            self._block(block, plan)
+
+    def remove(self) -> None:
+        for module, name in self._changed:
+            delattr(module, name)
+        for module, config in self._configs:
+            module.config = config
+
+    def norms(self, parameter: nn.Parameter, gradient: Tensor) -> list[float]:
+        """L2 norms in float64 of a gradient's tiles, or of the whole where nothing cuts it."""
+        pieces = self.parts[id(parameter)](gradient) if id(parameter) in self.parts else (gradient,)
+        return [torch.linalg.vector_norm(one.contiguous(), dtype=torch.float64).item() for one in pieces]
+
+    def _block(self, block: nn.Module, plan: Plan) -> None:
+        for (owner, columns, activation), packed in ((plan.first, plan.packed), (plan.second, 1)):
+            module = block.get_submodule(owner)
+            self._columns([getattr(module, name) for name in columns], packed)
+            if activation:
+                self._elementwise(getattr(module, activation))
+        for row in (plan.first_row, plan.second_row):
+            self._row(block.get_submodule(row))
+        attention = block.get_submodule(plan.attention)
+        self._configs.append((attention, attention.config))
+        config = type(attention.config).from_dict(attention.config.to_dict())
+        config._attn_implementation = NAME
+        attention.config, attention.oracle_site = config, f"layer.{plan.attention}"
+        self._changed.append((attention, "oracle_site"))
+
+    def _columns(self, layers: list[nn.Module], packed: int) -> None:
+        shared: dict[str, object] = {"x": None, "forks": {}}
+        for layer in layers:
+            self._cut(layer, packed, is_column=True)
+
+        def forward(layer: nn.Module, x: Tensor) -> Tensor:
+            if shared["x"] is not x:
+                shared["x"], shared["forks"] = x, self._forks(_typed(x), layers)
+            entries = shared["forks"][layer]
+            weights, biases = _typed(layer.weight), None if layer.bias is None else _typed(layer.bias)
+            tiles = self.parts[id(layer.weight)](weights)
+            outputs = [_times(entry, tile, layer) for entry, tile in zip(entries, tiles, strict=True)]
+            if biases is not None:
+                outputs = [one + bias for one, bias in zip(outputs, self.parts[id(layer.bias)](biases), strict=True)]
+            side = [one.view(len(one), packed, -1) for one in outputs]
+            return torch.stack(side, 2).view(*x.shape[:-1], -1)
+
+        for layer in layers:
+            self._forward(layer, lambda x, layer=layer: forward(layer, x))
+
+    def _forks(self, x: Tensor, layers: list[nn.Module]) -> dict[nn.Module, list[Tensor]]:
+        """For each layer what each tile reads. Backward, a tile's layers are added first to last, then tiles by pairs."""
+        dtype, flat = x.dtype, x.reshape(-1, x.shape[-1])
+        root = flat.float() if dtype == torch.bfloat16 else flat.view_as(flat)
+        found: dict[nn.Module, list[Tensor]] = {layer: [] for layer in layers}
+        for tile in _forked(root, self.count):
+            rest = tile
+            for layer in reversed(layers[1:]):
+                found[layer].append(rest.view_as(rest).to(dtype))
+                rest = rest.view_as(rest)
+            found[layers[0]].append(rest.to(dtype))
+        return found
+
+    def _row(self, layer: nn.Module) -> None:
+        self._cut(layer, 1, is_column=False)
+
+        def forward(x: Tensor) -> Tensor:
+            typed = _typed(x)
+            entries = typed.reshape(-1, self.count, x.shape[-1] // self.count).unbind(1)
+            tiles = self.parts[id(layer.weight)](_typed(layer.weight))
+            products = [_times(entry.contiguous(), tile, layer) for entry, tile in zip(entries, tiles, strict=True)]
+            wide = [one.float() if one.dtype == torch.bfloat16 else one for one in products]
+            while len(wide) > 1:
+                wide = [a + b for a, b in zip(wide[::2], wide[1::2], strict=True)]
+            total = wide[0].to(typed.dtype)
+            total = total if layer.bias is None else total + _typed(layer.bias)
+            return total.view(*x.shape[:-1], -1)
+
+        self._forward(layer, forward)
+
+    def _elementwise(self, function: nn.Module) -> None:
+        inner = function.forward
+
+        def forward(x: Tensor) -> Tensor:
+            tiles = x.reshape(*x.shape[:-1], self.count, -1).unbind(-2)
+            return torch.stack([inner(one.contiguous()) for one in tiles], -2).view(x.shape)
+
+        self._forward(function, forward)
+
+    def _attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float = 0.0,
+                **more: object) -> tuple[Tensor, None]:  # fmt: skip
+        plain, seed, state = ALL_ATTENTION_FUNCTIONS["sdpa"], torch.initial_seed(), torch.get_rng_state()
+        by_tile = [one.unflatten(1, (self.count, -1)).unbind(1) for one in (query, key, value)]
+        outputs = []
+        for tile in range(self.count):
+            if dropout > 0:
+                torch.manual_seed(self._seed_of("tile", seed, module.oracle_site, tile))
+            heads = [one[tile].contiguous() for one in by_tile]
+            outputs.append(plain(module, *heads, mask, dropout=dropout, **more)[0])
+        if dropout > 0:
+            torch.set_rng_state(state)
+        return torch.stack(outputs, 2).flatten(2, 3), None
+
+    def _cut(self, layer: nn.Module, packed: int, is_column: bool) -> None:
+        count, cut_rows = self.count, is_column != isinstance(layer, Conv1D)
+
+        def of_weight(weight: Tensor) -> tuple[Tensor, ...]:
+            if cut_rows:
+                pieces = weight.view(packed, count, -1, weight.shape[1]).unbind(1)
+                return tuple(one.reshape(-1, weight.shape[1]) for one in pieces)
+            pieces = weight.view(weight.shape[0], packed, count, -1).unbind(2)
+            return tuple(one.reshape(weight.shape[0], -1) for one in pieces)
+
+        self.parts[id(layer.weight)] = of_weight
+        if is_column and layer.bias is not None:
+            self.parts[id(layer.bias)] = lambda bias: tuple(one.reshape(-1) for one in bias.view(packed, count, -1).unbind(1))
+
+    def _forward(self, module: nn.Module, forward: Callable[[Tensor], Tensor]) -> None:
+        module.forward = forward
+        self._changed.append((module, "forward"))
+
+
+def _forked(x: Tensor, count: int) -> list[Tensor]:
+    if count == 1:
+        return [x]
+    return [one for _ in range(2) for one in _forked(x.view_as(x), count // 2)]
+
+
+def _times(x: Tensor, weight: Tensor, layer: nn.Module) -> Tensor:
+    """A product without a bias."""
+    return x @ weight if isinstance(layer, Conv1D) else functional.linear(x, weight)
+
+
+def _typed(tensor: Tensor) -> Tensor:
+    """As autocast would hand it to a linear layer."""
+    return tensor.to(torch.bfloat16) if torch.is_autocast_enabled(tensor.device.type) else tensor

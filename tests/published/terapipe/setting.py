@@ -1,0 +1,125 @@
+"""TeraPipe's settings, and the seconds of a slice in a stage from stated constants."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FIGURES = Path(__file__).with_name("figures.yaml")
+TOKENS = 2048
+MATRIX_FLOPS, CONTEXT_FLOPS = 72, 12
+"""Forward and backward of a block: FLOPs a token over width^2, and over width and each token of the context."""
+TRAFFIC_BYTES = 8
+"""Bytes a token and block over the width that tensor parallelism moves: four all-reduces in half precision, once each."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What a device of theirs is described by.
+
+    Attributes:
+        call_seconds: a block takes for each slice, however short.
+        flops_per_second: of a device.
+        traffic_bytes_per_second: of tensor parallelism.
+        call_tokens: tokens' worth of FLOPs that each call costs beside its own: what short matrices lose.
+    """
+
+    call_seconds: float
+    flops_per_second: float
+    traffic_bytes_per_second: float
+    call_tokens: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A line of a published table.
+
+    Attributes:
+        name: for people.
+        blocks: of a stage.
+        width: of the model.
+        stages: of the pipeline.
+        tensor: devices that share a stage.
+        replicas: of the pipeline.
+        sequences: that one replica trains in a step.
+        tokens: of a sequence.
+        constants: of the device.
+        whole: published seconds without slices.
+        sliced: published seconds with the slices of their dynamic programme.
+    """
+
+    name: str
+    blocks: int
+    width: int
+    stages: int
+    tensor: int
+    replicas: int
+    sequences: int
+    tokens: int
+    constants: Constants
+    whole: float
+    sliced: float
+
+    def slice_seconds(self, tokens: float, before: float, sequences: int = 1) -> float:
+        """Forward and backward of `tokens` tokens behind `before` others, of so many sequences at once, through one stage."""
+        constants, count = self.constants, sequences * tokens
+        matrices = MATRIX_FLOPS * self.width**2 * (count + constants.call_tokens)
+        context = CONTEXT_FLOPS * self.width * count * (before + tokens / 2)
+        traffic = TRAFFIC_BYTES * self.width * count / constants.traffic_bytes_per_second if self.tensor > 1 else 0.0
+        arithmetic = (matrices + context) / self.tensor / constants.flops_per_second
+        return self.blocks * (constants.call_seconds + arithmetic + traffic)
+
+    @property
+    def exchange_seconds(self) -> float:
+        """Summing gradients over the replicas: half precision, in a ring, all devices of a machine over its one line."""
+        machine = figures()["machine"]
+        parameters = 12 * self.width**2 * self.blocks / self.tensor
+        sent = 2 * parameters * 2 * (self.replicas - 1) / self.replicas
+        return float(sent * machine["devices"] / machine["network_bytes_per_second"])
+
+    @property
+    def sequence_bytes(self) -> float:
+        """Activations of one sequence that a device of a stage keeps (arXiv 2205.05198, section 4, without the scores)."""
+        return self.blocks * self.tokens * self.width * (10 + 24 / self.tensor)
+
+
+@cache
+def figures() -> dict[str, Any]:
+    """What figures.yaml holds."""
+    found: dict[str, Any] = yaml.safe_load(FIGURES.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def settings() -> dict[int, Setting]:
+    """The ten settings, by their published number."""
+    return {number: _setting(number, told) for number, told in figures()["settings"].items()}
+
+
+@cache
+def length_settings() -> dict[int, Setting]:
+    """Setting 5 by the tokens of a sequence."""
+    return {
+        tokens: replace(settings()[5], name=f"13B, {tokens} tokens", tokens=tokens, **told)
+        for tokens, told in figures()["lengths"].items()
+    }
+
+
+def _setting(number: int, told: dict[str, Any]) -> Setting:
+    model, replicas = figures()["models"][told["model"]], told["replicas"]
+    copies = f"{replicas} replica{'s' * (replicas > 1)}"
+    return Setting(
+        name=f"({number}) {told['model']}, {told['stages']} stages of {told['tensor']}, {copies}",
+        blocks=model["blocks"] // told["stages"],
+        width=model["width"],
+        stages=told["stages"],
+        tensor=told["tensor"],
+        replicas=replicas,
+        sequences=told["sequences"] // replicas,
+        tokens=TOKENS,
+        constants=Constants(**{name: float(value) for name, value in figures()["constants"][model["constants"]].items()}),
+        whole=told["whole"],
+        sliced=told["sliced"],
+    )

@@ -1,0 +1,77 @@
+"""What warm workers run in tests of groups that share the tiles of blocks: two blocks as a stage, trained for some steps by the
+trainer's own code."""
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from frostline_contract.plan import Plan
+from frostline_trainer.data.split import first_samples
+from frostline_trainer.families.registry import family_named
+from frostline_trainer.sharded.group import tiles_in
+from frostline_trainer.sharded.install import table_of, tile_unit, tiled_layers
+from frostline_trainer.sharded.state import parts_of
+from frostline_trainer.step.building import stage_settings
+from frostline_trainer.step.optimizer import Moments, UnitOptimizer
+from frostline_trainer.step.stage import Stage
+from frostline_trainer.transport.collectives import Group
+from tests.exact_cases import Case, build_case
+from tests.forming import form_groups
+from tests.group_member import FORMING
+
+STEPS, BLOCKS, RATE = 3, range(1, 3), 1e-2
+
+
+def train_blocks(worker_id: str, plan: dict[str, Any], case: Case) -> dict[str, str]:
+    """Digests of all that the steps give rise to: outputs, gradients of the entry, weights and moments, these tile by tile.
+
+    What a tile cuts is named with the tile's number in the run, so members name different things, and the same ones alike.
+    """
+    torch.set_num_threads(1)
+    groups = form_groups(Plan.model_validate(plan), worker_id, "gloo", FORMING)
+    found = _train(case, groups.lines.get("tp_columns", Group(None, "alone", 0, 1)))
+    groups.close()
+    return found
+
+
+def _train(case: Case, group: Group) -> dict[str, str]:
+    context = build_case(replace(case, inner_tiles=1))
+    table, tiles = table_of(family_named(context.job.model.family), context.cut.model.config), tiles_in(group, case.inner_tiles)
+    units = [context.cut.units[index] for index in BLOCKS]
+    for unit in units:
+        tile_unit(unit, table, tiles)
+    samples = first_samples(context.data.train, context.micro_batch_size)
+    inputs = context.on_device(context.data.train.collate(samples, [0] * len(samples)))
+    stage, moments, found = Stage(units, BLOCKS.start, 0, stage_settings(context)), Moments(), {}
+    for step in range(1, STEPS + 1):
+        drawn = torch.Generator().manual_seed(step)
+        entry, direction = (torch.randn(context.hidden_like().shape, generator=drawn).to(context.dtype) for _ in range(2))
+        entry.requires_grad_()
+        output = stage.run_trainable(entry, inputs, step, 0)
+        output.backward(direction)
+        found |= {f"{step} output": _digest(output), f"{step} entry": _digest(entry.grad)}
+        for index, unit in zip(BLOCKS, units, strict=True):
+            for name, parameter in unit.named_parameters():
+                found |= _by_tile(f"{step} {index} gradient", unit, name, parameter.grad, tiles.first)
+        UnitOptimizer(context.job.training.optimizer, list(zip(BLOCKS, units, strict=True)), moments).step(RATE)
+        for unit in units:
+            unit.zero_grad(set_to_none=True)
+    for index, unit in zip(BLOCKS, units, strict=True):
+        for name, parameter in unit.named_parameters():
+            found |= _by_tile(f"{index} weight", unit, name, parameter, tiles.first)
+            for slot, moment in moments[index, name].items():
+                if moment.shape == parameter.shape:
+                    found |= _by_tile(f"{index} {slot}", unit, name, moment, tiles.first)
+    return found
+
+
+def _by_tile(what: str, unit: torch.nn.Module, name: str, tensor: torch.Tensor, first: int) -> dict[str, str]:
+    parts, owner = parts_of(unit, name, tensor.detach()), name.rpartition(".")[0]
+    is_cut = owner in tiled_layers(unit) and (name.endswith("weight") or tiled_layers(unit)[owner].cut.is_column)
+    return {f"{what} {name} {first + place if is_cut else 'common'}": _digest(part) for place, part in enumerate(parts)}
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()

@@ -1,0 +1,120 @@
+"""Plans over token cells: which travel together, how deep a pipeline, by cells as they were measured and within the memory."""
+
+import random
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from frostline_contract.job.cluster import PlacementSection
+from frostline_contract.shape import ParallelShape
+from frostline_contract.statistics import LinkProfile
+from frostline_controller.planner.cell_advice import advise_cells, in_cells
+from frostline_controller.planner.cost import CostModel
+from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.search import make_plan
+from frostline_controller.planner.shapes import schedules_for
+from frostline_controller.planner.step_on_paper import paper_cost
+from tests.unit.controller.planner_cases import all_bounds, inputs, unit
+
+FREE_LINK = LinkProfile(latency_seconds=1e-12, bandwidth_bytes_per_second=1e18, reduce_latency_seconds=1e-12)
+
+
+def measured(seconds: float, cells: tuple[float, ...], **fields):
+    """A unit whose cells take such parts of its seconds."""
+    shares = tuple(cell / sum(cells) for cell in cells)
+    one = unit(seconds, **fields)
+    return one.model_copy(update={"cell_forward_seconds": shares, "cell_backward_seconds": tuple(2 * share for share in shares)})
+
+
+def every_grouping(cells: int):
+    """All ways to let `cells` cells travel together."""
+    for count in range(cells):
+        for cuts in combinations(range(1, cells), count):
+            bounds = (0, *cuts, cells)
+            yield tuple(high - low for low, high in zip(bounds, bounds[1:], strict=False)) if cuts else ()
+
+
+def brute(case) -> tuple[float, float]:
+    """(least seconds, least bytes of any) over all shapes, cuts, groupings and schedules that fit, each run on paper."""
+    model, workers = CostModel(case), len(case.members)
+    seconds, leanest = float("inf"), float("inf")
+    for pp in range(1, min(workers, case.trainable_units) + 1):
+        for dp in range(1, min(workers // pp, case.reduction_leaves) + 1):
+            leaf_bounds = deal_by_speed(case.reduction_leaves, [1.0] * dp)
+            for slices in every_grouping(case.token_cells) if pp > 1 else [()]:
+                for schedule, virtual in schedules_for(case, pp, dp, max(1, len(slices))):
+                    for bounds in all_bounds(case.num_units, case.freeze_point, pp * virtual):
+                        shape = ParallelShape(pp, dp, virtual)
+                        cost = paper_cost(model.of_depth(pp), bounds, leaf_bounds, shape, schedule, [1.0] * dp, slices)
+                        leanest = min(leanest, cost.peak_bytes)
+                        if cost.peak_bytes <= case.memory_cap:
+                            seconds = min(seconds, cost.seconds_per_sample)
+    return seconds * case.samples_of_step(1), leanest
+
+
+def cases(count: int):
+    rng = random.Random(11)
+    for _ in range(count):
+        cells = rng.randint(2, 4)
+        parts = tuple(1 + rng.uniform(0, 0.5) * place for place in range(cells))
+        units = [unit(0.002), *(measured(0.01, parts) for _ in range(rng.randint(2, 4))), measured(0.012, parts)]
+        leaves = rng.choice((1, 2, 4))
+        link = LinkProfile(latency_seconds=rng.choice((1e-6, 1e-4, 2e-3)), bandwidth_bytes_per_second=1e9)
+        yield inputs(
+            units, rng.randint(2, 4), num_microbatches=leaves * rng.randint(1, 2), reduction_leaves=leaves, link=link,
+            token_cells=cells, freeze_point=rng.randint(0, 1),
+        )  # fmt: skip
+
+
+def test_the_plan_is_the_best_of_all_that_trying_everything_finds() -> None:
+    for case in cases(25):
+        assert make_plan(case).cost.total_seconds == pytest.approx(brute(case)[0], rel=1e-9), case
+
+
+def test_memory_is_a_hard_limit_which_slices_help_to_keep() -> None:
+    for case in cases(8):
+        free = make_plan(case)
+        cap = int(free.cost.peak_bytes) - 1
+        capped = replace(case, placement=PlacementSection(workers=4, worker_memory_bytes=cap))
+        seconds, leanest = brute(capped)
+        if leanest > cap:
+            with pytest.raises(ValueError, match="memory"):
+                make_plan(capped)
+            continue
+        found = make_plan(capped)
+        assert found.cost.peak_bytes <= cap
+        # Climbing goes through no cut that exceeds the memory, so a better one beyond may be missed; by more it never was here.
+        assert found.cost.total_seconds == pytest.approx(seconds, rel=0.01)
+
+
+def long_sequences(num_microbatches: int, **fields):
+    """Four workers, eight equal blocks, and a free embedding."""
+    units = [unit(1e-6), *(measured(0.02, (1.0,)) for _ in range(8))]
+    section = PlacementSection(workers=4, pp_degree=4, dp_degree=1)
+    return inputs(
+        units, 4, num_microbatches=num_microbatches, reduction_leaves=1, link=FREE_LINK, placement=section, **fields
+    )  # fmt: skip
+
+
+def test_cells_are_advised_for_few_micro_batches_and_not_for_many() -> None:
+    few, many = (advise_cells(long_sequences(m), tokens=256, call_seconds=1e-3) for m in (2, 128))
+    assert few.best > 1 == many.best
+    steps = {one.cells: one.planned.cost.total_seconds for one in few.candidates}
+    assert list(steps) == [1, 2, 4, 8, 16]
+    assert min(steps.values()) < steps[1] / 1.5
+    assert steps[16] > steps[4], "a call for every cell"
+    assert "x faster than whole sequences" in few.reason
+
+
+def test_the_jobs_own_grid_is_judged_by_its_measured_cells() -> None:
+    case = long_sequences(2, token_cells=2)
+    cells = tuple(one.model_copy(update={"cell_forward_seconds": (1.0, 2.0), "cell_backward_seconds": (1.0, 2.0)})
+                  for one in case.units)  # fmt: skip
+    found = {one.cells: one for one in advise_cells(replace(case, units=cells), 64, 1e-3).candidates}
+    assert [cells for cells, one in found.items() if one.measured] == [2]
+    assert found[2].planned.cost.total_seconds == make_plan(replace(case, units=cells)).cost.total_seconds
+    # What another grid takes is the whole's seconds with as many calls more or fewer.
+    assert sum(unit.forward_seconds for unit in in_cells(case.units, 2, 4, 1e-3)) == pytest.approx(
+        sum(unit.forward_seconds for unit in case.units) + 8 * 2 * 1e-3
+    )

@@ -1,0 +1,210 @@
+"""Tensor tiles: how tensors are cut, what a family's table says, what is refused and found wrong before a run begins."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import LlamaConfig, MixtralConfig
+
+from frostline_trainer.data.split import first_samples
+from frostline_trainer.families.registry import family_named
+from frostline_trainer.model import build_cut_model, save_model
+from frostline_trainer.prefix.prefix_probe import probe_prefix
+from frostline_trainer.process.probe import run_probe
+from frostline_trainer.sharded.checking import check_table
+from frostline_trainer.sharded.dropout import by_tile
+from frostline_trainer.sharded.install import check_heads, table_of, tile_blocks, tile_unit, tiled_layers
+from frostline_trainer.sharded.linear import TiledLinear
+from frostline_trainer.sharded.state import parts_of
+from frostline_trainer.sharded.table import TensorTable, from_tp_plan
+from frostline_trainer.sharded.tiles import Tiles, cut, joined, pairwise
+from frostline_trainer.step.alignment import is_aligned
+from tests.exact_cases import Case, build_case
+from tests.unit.trainer import families_cases
+
+CASE = Case("gpt2_untied", dropout=0.0)
+CPU = torch.device("cpu")
+
+
+@given(st.sampled_from((1, 2, 4, 8)), st.sampled_from((1, 3)), st.integers(1, 5), st.integers(0, 1))
+def test_tiles_are_aligned_and_give_the_whole_again(held: int, parts: int, width: int, dim: int) -> None:
+    shape = [7, 7]
+    shape[dim] = held * parts * width
+    whole = torch.arange(shape[0] * shape[1], dtype=torch.float32).view(shape)
+    tiles = [cut(whole, dim, parts, held, place) for place in range(held)]
+    assert all(tile.is_contiguous() and is_aligned(tile) for tile in tiles)
+    assert torch.equal(joined(tiles, dim, parts), whole)
+
+
+def test_a_packed_layer_gives_each_tile_a_share_of_each_matrix() -> None:
+    packed = torch.tensor([[10, 11, 12, 13, 20, 21, 22, 23, 30, 31, 32, 33]])
+    assert cut(packed, 1, 3, 2, 1).tolist() == [[12, 13, 22, 23, 32, 33]]
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=8, max_size=8))
+def test_any_group_sums_the_same_tree(values: list[float]) -> None:
+    """Ranks add their own tiles, then each other's nodes."""
+    tiles = [torch.tensor([value]) for value in values]
+    whole = Tiles(8).sum(tiles)
+    for degree in (2, 4, 8):
+        held = 8 // degree
+        nodes = [pairwise(tiles[tp_rank * held : (tp_rank + 1) * held]) for tp_rank in range(degree)]
+        for tp_rank in range(degree):
+            part = Tiles(8, tp_rank * held, held, lambda node, nodes=nodes: pairwise(nodes))
+            assert torch.equal(part.sum(tiles[tp_rank * held : (tp_rank + 1) * held]), whole)
+
+
+def test_a_tiles_dropout_knows_nothing_of_the_others_nor_what_comes_after_it_of_any() -> None:
+    def drawn(tiles: Tiles) -> tuple[list[torch.Tensor], torch.Tensor]:
+        torch.manual_seed(5)
+        found = by_tile(tiles, "attention", CPU, True, lambda place: torch.rand(3))
+        assert torch.initial_seed() == 5
+        return found, torch.rand(3)
+
+    whole, after = drawn(Tiles(4))
+    assert len({tuple(one.tolist()) for one in whole}) == 4
+    half, after_half = drawn(Tiles(4, 2, 2, lambda node: node))
+    assert torch.equal(torch.stack(half), torch.stack(whole[2:])) and torch.equal(after, after_half)
+    torch.manual_seed(5)
+    assert torch.equal(after, torch.rand(3))
+
+
+def test_one_tile_is_todays_model_and_more_are_another_numerics() -> None:
+    contexts = [build_case(replace(CASE, inner_tiles=count)) for count in (1, 2, 4)]
+    plain, *tiled = contexts
+    assert plain.numerics == "" and not any(isinstance(one, TiledLinear) for one in plain.cut.model.modules())
+    assert [context.numerics for context in tiled] == ["inner widths in 2 tiles", "inner widths in 4 tiles"]
+    assert len({run_probe(context)[0] for context in contexts}) == len({probe_prefix(context) for context in contexts}) == 3
+
+
+@pytest.mark.parametrize("family", ["vit", "bert_classification", "gpt2_tied", "llama"])
+def test_what_is_saved_knows_nothing_of_tiles(family: str, tmp_path: Path) -> None:
+    plain, tiled = (build_case(Case(family, inner_tiles=count)).cut for count in (1, 2))
+    for one, other in zip(plain.units, tiled.units, strict=True):
+        assert [(name, p.shape) for name, p in one.named_parameters()] == [
+            (name, p.shape) for name, p in other.named_parameters()
+        ]
+    for cut_model, name in ((plain, "plain"), (tiled, "tiled")):
+        save_model(cut_model, tmp_path / name)
+    files = sorted(path.name for path in (tmp_path / "plain").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "tiled").iterdir())
+    assert all((tmp_path / "plain" / name).read_bytes() == (tmp_path / "tiled" / name).read_bytes() for name in files)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("case", ["vit", "bert", "gpt2", "llama"])
+def test_a_model_in_tiles_is_the_whole_one_to_rounding(case: str, attention: str) -> None:
+    """float64 and sums of some dozen numbers: 1e-12 is a thousand roundings."""
+    job, inputs = families_cases.job_of(case, precision="float64", attention=attention), families_cases.inputs_of(case)
+    whole, tiled = (build_cut_model(job, families_cases.sizes_of(case)) for _ in range(2))
+    tile_blocks(tiled, family_named(job.model.family), Tiles(2))
+    expected, found = (families_cases.run_units(one.units, inputs) for one in (whole, tiled))
+    assert all(tiled_layers(unit) for unit in tiled.units[1:-1])
+    assert torch.allclose(expected, found, rtol=1e-12, atol=1e-12)
+
+
+def test_a_norm_is_taken_tile_by_tile_of_what_tiles_cut() -> None:
+    unit = build_case(replace(CASE, inner_tiles=4)).cut.units[1]
+    counts = {name: len(parts_of(unit, name, parameter)) for name, parameter in unit.named_parameters()}
+    whole = {name for name, count in counts.items() if count == 1}
+    assert set(counts.values()) == {1, 4}
+    assert whole == {
+        "layer.ln_1.weight", "layer.ln_1.bias", "layer.ln_2.weight", "layer.ln_2.bias", "layer.attn.c_proj.bias",
+        "layer.mlp.c_proj.bias",
+    }  # fmt: skip
+
+
+def test_heads_and_widths_that_tiles_do_not_divide_are_refused() -> None:
+    table = TensorTable((), ())
+    with pytest.raises(ValueError, match=r"inner is 8 and the model has 12 heads; it must divide them .*: 1, 2, 4$"):
+        check_heads(table, SimpleNamespace(num_attention_heads=12), 8)
+    grouped = SimpleNamespace(num_attention_heads=16, num_key_value_heads=2)
+    with pytest.raises(ValueError, match=r"inner is 4 and the model has num_key_value_heads 2; .*: 1, 2$"):
+        check_heads(table, grouped, 4)
+    with pytest.raises(ValueError, match=r"the unit, 0: .*inner is 4 and the width that it cuts is 48; .* a multiple of 32"):
+        tile_unit(nn.Sequential(nn.Linear(32, 48)), TensorTable(("0",), ()), Tiles(4))
+
+
+def test_a_family_without_a_table_has_transformers_plan_or_is_refused() -> None:
+    table = table_of(family_named("llama"), LlamaConfig())
+    assert table.rows == ("self_attn.o_proj", "mlp.down_proj")
+    assert table.together == (
+        ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        ("mlp.gate_proj", "mlp.up_proj"),
+    )
+    with pytest.raises(ValueError, match=r"base_model_tp_plan of mixtral: \w+ at \S+ is not supported; set training"):
+        from_tp_plan(MixtralConfig())
+    with pytest.raises(
+        ValueError, match=r"family stripes has no tensor_table and its config no base_model_tp_plan; .* must be 1"
+    ):
+        table_of(SimpleNamespace(name="stripes"), SimpleNamespace())
+
+
+GPT2, BERT = (family_named(name).tensor_table(None) for name in ("gpt2", "bert"))
+
+
+def examine(family: str, table: TensorTable, change: Callable[[nn.Module], None] = lambda unit: None) -> None:
+    context = build_case(Case(family, dropout=0.0))
+    change(context.cut.units[1])
+    before = [parameter.clone() for parameter in context.cut.model.parameters()]
+    samples = first_samples(context.data.train, 2)
+    inputs = context.data.train.collate(samples, [0, 0])
+    try:
+        check_table(context.cut.units[1], table, 2, inputs, torch.empty(2, *context.hidden_shape), "block 0")
+    finally:
+        assert all(map(torch.equal, before, context.cut.model.parameters()))
+
+
+WRONG = {
+    "parts": ("gpt2_tied", replace(GPT2, parts={}), "the output of layer.attn.c_proj is not that of the whole"),
+    "a name": ("gpt2_tied", replace(GPT2, rows=("attn.c_proj", "mlp.proj")), "names 'mlp.proj', which is no module of it"),
+    "no linear layer": ("gpt2_tied", replace(GPT2, rows=("attn.c_proj", "mlp.act")), "layer.mlp.act is a NewGELUActivation"),
+    "an attribute": ("gpt2_tied", replace(GPT2, inner_attributes=()), "in 2 tiles it does not compute"),
+    "a row too few": ("bert_classification", replace(BERT, rows=("layer.output.dense",)), "in 2 tiles it does not compute"),
+    "a column for a row": (
+        "bert_classification",
+        replace(BERT, columns=(*BERT.columns, "layer.output.dense"), rows=("attention.output.dense",)),
+        "in 2 tiles it does not compute",
+    ),
+    "not together": (
+        "bert_classification",
+        replace(BERT, together=(("attention.self.query", "intermediate.dense"),)),
+        "block 0: its tensor_table puts",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_wrong_table_is_found_and_named(mistake: str) -> None:
+    family, table, said = WRONG[mistake]
+    with pytest.raises(ValueError, match=said) as refused:
+        examine(family, table)
+    assert str(refused.value).startswith("block 0")
+
+
+class Normed(nn.Module):
+    """A layer whose output is scaled by what all of the inner width comes to."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.inner = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.inner(x)
+        return found / found.square().mean(-1, keepdim=True).sqrt()
+
+
+def test_a_block_whose_tiles_know_of_each_other_is_refused() -> None:
+    def change(unit: nn.Module) -> None:
+        unit.layer.mlp.c_fc = Normed(unit.layer.mlp.c_fc)
+
+    table = replace(GPT2, columns=("attn.c_attn", "mlp.c_fc.inner"))
+    examine("gpt2_tied", GPT2)
+    with pytest.raises(ValueError, match=r"block 0: in 2 tiles the output of layer.mlp.c_proj is not that of the whole"):
+        examine("gpt2_tied", table, change)

@@ -1,0 +1,66 @@
+"""Attention and activations by tiles of heads: what lies between column and row layers.
+
+Attention modules of transformers ask a table of functions for the one that their config names. Here is one more: it calls the
+chosen one for each tile of heads, on contiguous operands, with dropout of its own.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+
+from frostline_trainer.sharded.dropout import by_tile
+from frostline_trainer.sharded.tiles import Tiles
+
+PREFIX = "frostline_tiles_"
+"""Before the name of the attention that is called for each tile."""
+
+
+def tiled_attention(kind: str) -> Callable[..., tuple[Tensor, None]]:
+    """The attention `kind`, tile by tile. It takes queries, keys and values (samples, heads, tokens, width), the heads of all
+    held tiles in order, and gives (samples, tokens, heads, width)."""
+
+    def attend(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, dropout: float = 0.0, **more: Any
+    ) -> tuple[Tensor, None]:
+        tiles: Tiles = module.frostline_tiles
+        heads = [[one.contiguous() for one in whole.chunk(tiles.held, 1)] for whole in (query, key, value)]
+        inner = ALL_ATTENTION_FUNCTIONS[kind] if kind != "eager" else _eager_of(module)
+
+        def of_tile(place: int) -> Tensor:
+            return inner(module, *(one[place] for one in heads), mask, dropout=dropout, **more)[0]
+
+        outputs = by_tile(tiles, module.frostline_site, query.device, dropout > 0.0, of_tile)
+        return torch.cat(outputs, 2), None
+
+    return attend
+
+
+def _eager_of(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The attention without a kernel of its own, as the module's model has it."""
+    return next(
+        vars(sys.modules[kind.__module__])["eager_attention_forward"]
+        for kind in type(module).__mro__
+        if "eager_attention_forward" in vars(sys.modules[kind.__module__])
+    )
+
+
+for _kind in ("sdpa", "eager"):
+    AttentionInterface.register(PREFIX + _kind, tiled_attention(_kind))
+
+
+class TiledActivation(nn.Module):
+    """An activation function on each tile of its input by itself: some give a number other bits on a view, or at a vector's
+    end."""
+
+    def __init__(self, function: nn.Module, tiles: Tiles) -> None:
+        super().__init__()
+        self.function, self.tiles = function, tiles
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.tiles.held == 1:
+            return self.function(x)
+        return torch.cat([self.function(tile.contiguous()) for tile in x.chunk(self.tiles.held, -1)], -1)

@@ -1,0 +1,34 @@
+"""Dropout inside tiles: each tile draws from a seed of its own, so that its mask does not depend on which others are computed
+here.
+
+A stage seeds the generator for each unit (docs/protocols.md 1.4). A tile's seed follows from that one, the module's name and the
+tile's number; afterwards the generator goes on where it was, so what the unit draws later does not know how many tiles there
+were.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from frostline_contract.seeds import seed_of
+from frostline_trainer.sharded.tiles import Tiles
+
+
+def by_tile(tiles: Tiles, site: str, device: torch.device, draws: bool, compute: Callable[[int], Tensor]) -> list[Tensor]:
+    """What `compute` gives for each held tile, by its place among them.
+
+    Args:
+        site: name of the module within its unit.
+        draws: whether random numbers are drawn.
+    """
+    if not draws:
+        return [compute(place) for place in range(tiles.held)]
+    generator = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
+    seed, before = generator.initial_seed(), generator.get_state()
+    found = []
+    for place in range(tiles.held):
+        generator.manual_seed(seed_of("tile", seed, site, tiles.first + place))
+        found.append(compute(place))
+    generator.set_state(before)
+    return found

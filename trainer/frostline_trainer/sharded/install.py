@@ -1,0 +1,139 @@
+"""Tensor tiles put into a model's blocks: what does not fit is refused, then submodules are replaced in place.
+
+Parameters stay what they are, in names, shapes and order: checkpoints, digests and saved models know nothing of tiles.
+"""
+
+import copy
+from collections.abc import Iterator
+
+from torch import nn
+from transformers import PretrainedConfig
+from transformers.activations import ACT2CLS
+from transformers.pytorch_utils import Conv1D
+
+from frostline_trainer.families.base import CutModel, Family
+from frostline_trainer.sharded.attention import PREFIX, TiledActivation
+from frostline_trainer.sharded.linear import Cut, TiledColumn, TiledLinear, TiledRow, Together
+from frostline_trainer.sharded.table import TensorTable, from_tp_plan, layers_named
+from frostline_trainer.sharded.tiles import Tiles
+
+WIDTH_OF = 8
+"""A tile's width is a multiple of this: optimizers give numbers in the middle of a vector other bits than those at its end."""
+ACTIVATIONS = tuple(
+    {kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values() if isinstance(kind, (type, tuple))}
+)
+
+
+def table_of(family: Family, config: PretrainedConfig) -> TensorTable:
+    """The family's table. Raises ValueError where it has none, and where its heads do not divide."""
+    told = getattr(family, "tensor_table", None)
+    table = from_tp_plan(config) if told is None else told(config)
+    if table is None:
+        raise ValueError(
+            f"family {family.name} has no tensor_table and its config no base_model_tp_plan; training.tensor_tiles.inner must be "
+            "1, or give the family a table"
+        )
+    return table
+
+
+def check_heads(table: TensorTable, config: PretrainedConfig, inner: int) -> None:
+    """Raise ValueError where tiles do not hold whole heads."""
+    for name in table.heads:
+        count = getattr(config, name, None) or inner
+        if count % inner:
+            fitting = ", ".join(str(1 << power) for power in range(count.bit_length()) if count % (1 << power) == 0)
+            what = f"{count} heads" if name == "num_attention_heads" else f"{name} {count}"
+            raise ValueError(
+                f"training.tensor_tiles.inner is {inner} and the model has {what}; it must divide them and be a power of two: "
+                f"{fitting}"
+            )
+
+
+def tile_blocks(cut: CutModel, family: Family, tiles: Tiles) -> None:
+    """Let each block of a model compute tiles, in place. Raises ValueError for what does not fit."""
+    table = table_of(family, cut.model.config)
+    check_heads(table, cut.model.config, tiles.total)
+    for unit, name in zip(cut.units[1:-1], cut.unit_names[1:-1], strict=True):
+        tile_unit(unit, table, tiles, f"model.family {family.name}, {name}")
+
+
+def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "the unit") -> None:
+    """Let one unit compute tiles, in place.
+
+    Args:
+        unit: holds the parameters of all tiles; afterwards those of the held ones, and what no tile cuts.
+        words: names the unit in errors.
+
+    Raises:
+        ValueError: where the table names no linear layer of the unit, or one whose width tiles do not divide.
+    """
+    columns: dict[str, TiledColumn] = {}
+    for ending in (*table.columns, *table.rows):
+        found = layers_named(unit, ending)
+        if not found:
+            raise ValueError(f"{words}: its tensor_table names {ending!r}, which is no module of it; correct the table")
+        for name, layer in found.items():
+            if not isinstance(layer, nn.Linear | Conv1D):
+                raise ValueError(
+                    f"{words}: its tensor_table names {ending!r}, and {name} is a {type(layer).__name__}; it takes nn.Linear and "
+                    "Conv1D: correct the table, or set training.tensor_tiles.inner to 1"
+                )
+            one = Cut(ending in table.columns, isinstance(layer, Conv1D), table.parts.get(ending, 1))
+            _check_width(layer, one, tiles, f"{words}, {name}")
+            tiled = (TiledColumn if one.is_column else TiledRow)(layer, one, tiles)
+            _replace(unit, name, tiled)
+            if isinstance(tiled, TiledColumn):
+                columns[name] = tiled
+    for members in _groups(columns, table):
+        Together(members)
+    for name, module in list(unit.named_modules()):
+        if any(isinstance(child, TiledColumn) for child in module.children()):
+            _tile_inside(module, name, tiles)
+    for ending in table.inner_attributes if tiles.held < tiles.total else ():
+        owner, _, attribute = ending.rpartition(".")
+        for module in layers_named(unit, owner).values():
+            setattr(module, attribute, getattr(module, attribute) * tiles.held // tiles.total)
+
+
+def tiled_layers(unit: nn.Module) -> dict[str, TiledLinear]:
+    """The layers of a unit that compute tiles, by name; none where tensors are not cut."""
+    return {name: module for name, module in unit.named_modules() if isinstance(module, TiledLinear)}
+
+
+def _tile_inside(module: nn.Module, name: str, tiles: Tiles) -> None:
+    """What a module with column layers does with their outputs: activations, and attention where it has a config that names
+    one."""
+    for child, function in list(module.named_children()):
+        if isinstance(function, ACTIVATIONS):
+            setattr(module, child, TiledActivation(function, tiles))
+    config = getattr(module, "config", None)
+    if isinstance(config, PretrainedConfig):
+        module.config = copy.copy(config)
+        module.config._attn_implementation = PREFIX + config._attn_implementation
+        module.frostline_tiles, module.frostline_site = tiles, name
+
+
+def _groups(columns: dict[str, TiledColumn], table: TensorTable) -> Iterator[list[TiledColumn]]:
+    """Column layers of one unit that read one input, in the table's order; each other one by itself."""
+    left = dict(columns)
+    for endings in table.together:
+        firsts = [name for name in columns if name == endings[0] or name.endswith(f".{endings[0]}")]
+        for first in firsts:
+            stem = first[: len(first) - len(endings[0])]
+            yield [left.pop(stem + ending) for ending in endings]
+    for layer in left.values():
+        yield [layer]
+
+
+def _check_width(layer: nn.Module, one: Cut, tiles: Tiles, words: str) -> None:
+    width = layer.weight.shape[one.dim] // one.parts
+    if width % (tiles.total * WIDTH_OF):
+        raise ValueError(
+            f"{words}: training.tensor_tiles.inner is {tiles.total} and the width that it cuts is {width}; a tile's is a "
+            f"multiple of {WIDTH_OF}: lower inner, or take a width that is a multiple of {WIDTH_OF * tiles.total}"
+        )
+
+
+def _replace(unit: nn.Module, name: str, module: nn.Module) -> None:
+    owner, _, leaf = name.rpartition(".")
+    setattr(unit.get_submodule(owner), leaf, module)

@@ -1,0 +1,230 @@
+"""Linear layers computed tile by tile: column layers, whose outputs are cut, and row layers, whose inputs are.
+
+A tile's product is a call of its own, of fixed shape, on contiguous aligned operands; a bias is added to what the sum has given
+and never fused with a product: kernels are chosen by shape, and a fused bias is rounded elsewhere. A column layer's output needs
+no sum, a row layer's is the sum of its tiles' partial products. In the backward it is the other way round: the gradient of what
+enters column layers is summed over tiles. Weights keep their names and shapes; a tile of them is cut out where it is used.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from frostline_trainer.sharded.tiles import Tiles, addend, cut, joined
+from frostline_trainer.step.alignment import aligned, is_aligned
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where a layer's weight is cut.
+
+    Args:
+        is_column: whether the outputs are cut; else the inputs.
+        transposed: whether the weight is (in, out), as GPT-2's Conv1D has it.
+        parts: matrices side by side in a column layer's outputs.
+    """
+
+    is_column: bool
+    transposed: bool = False
+    parts: int = 1
+
+    @property
+    def dim(self) -> int:
+        """The dimension of the weight that is cut."""
+        return int(self.is_column == self.transposed)
+
+    def tile(self, parameter: Tensor, held: int, place: int) -> Tensor:
+        """A tile of the weight, of its gradient, or of a column layer's bias, as `cut` gives it."""
+        return cut(parameter, self.dim if parameter.ndim > 1 else 0, self.parts, held, place)
+
+    def whole(self, tiles: Sequence[Tensor]) -> Tensor:
+        """The parameter, or gradient, that `tile` has cut into these."""
+        return joined(tiles, self.dim if tiles[0].ndim > 1 else 0, self.parts)
+
+    def product(self, rows: Tensor, tile: Tensor) -> Tensor:
+        """(rows, in) times a tile of the weight: (rows, out), without a bias."""
+        return torch.mm(rows, tile if self.transposed else tile.t())
+
+    def entry_gradient(self, gradient: Tensor, tile: Tensor) -> Tensor:
+        """The gradient of a product (rows, out) to that of its input (rows, in)."""
+        return torch.mm(gradient, tile.t() if self.transposed else tile)
+
+    def weight_gradient(self, rows: Tensor, gradient: Tensor, out: Tensor | None = None) -> Tensor:
+        """The gradient of a tile of the weight, in the weight's layout. out: where it is written; None: to new memory."""
+        return torch.mm(rows.t(), gradient, out=out) if self.transposed else torch.mm(gradient.t(), rows, out=out)
+
+
+class _Gradients:
+    """The gradient of a weight, tile after tile: computed in place where tiles lie one behind the other, else put together."""
+
+    def __init__(self, one: Cut, weight: Tensor, held: int) -> None:
+        self._cut, self._tiles = one, []
+        self._whole = torch.empty_like(weight) if one.dim == 0 and one.parts == 1 and held > 1 else None
+        self._places = [] if self._whole is None else list(self._whole.chunk(held))
+        if not all(is_aligned(place) for place in self._places):
+            self._whole, self._places = None, []
+
+    def add(self, rows: Tensor, gradient: Tensor) -> None:
+        """The next tile's. rows, gradient: of the layer's input and output."""
+        place = self._places[len(self._tiles)] if self._places else None
+        self._tiles.append(self._cut.weight_gradient(rows, gradient, place))
+
+    def whole(self) -> Tensor:
+        return self._cut.whole(self._tiles) if self._whole is None else self._whole
+
+
+class _Columns(torch.autograd.Function):
+    """Column layers that share an input. The gradient of the input is one tree over tiles; what a tile adds to it is the sum of
+    its shares from all the layers, in their order."""
+
+    @staticmethod
+    def forward(ctx: Any, tiles: Tiles, cuts: tuple[Cut, ...], x: Tensor, *parameters: Tensor | None) -> tuple[Tensor, ...]:
+        rows, weights, biases = _rows(x), parameters[: len(cuts)], parameters[len(cuts) :]
+        ctx.save_for_backward(rows, *weights)
+        ctx.tiles, ctx.cuts, ctx.shape = tiles, cuts, x.shape
+        outputs = []
+        for one, weight, bias in zip(cuts, weights, biases, strict=True):
+            products = []
+            for place in range(tiles.held):
+                product = one.product(rows, one.tile(weight, tiles.held, place))
+                products.append(product if bias is None else product.add_(one.tile(bias, tiles.held, place)))
+            outputs.append(joined(products, 1, one.parts).view(*x.shape[:-1], -1))
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        rows, *weights = ctx.saved_tensors
+        tiles, cuts, need = ctx.tiles, ctx.cuts, ctx.needs_input_grad
+        need_weights, need_biases = need[3 : 3 + len(cuts)], need[3 + len(cuts) :]
+        terms: list[Tensor] = []
+        of_weights = [_Gradients(one, weight, tiles.held) for one, weight in zip(cuts, weights, strict=True)]
+        of_biases: list[list[Tensor]] = [[] for _ in cuts]
+        flat = [_rows(gradient) for gradient in gradients]
+        for place in range(tiles.held):
+            term = None
+            for number, one in enumerate(cuts):
+                gradient = cut(flat[number], 1, one.parts, tiles.held, place)
+                if need[2]:
+                    share = addend(one.entry_gradient(gradient, one.tile(weights[number], tiles.held, place)))
+                    term = share if term is None else term + share
+                if need_weights[number]:
+                    of_weights[number].add(rows, gradient)
+                if need_biases[number]:
+                    of_biases[number].append(gradient.sum(0))
+            if term is not None:
+                terms.append(term)
+        entry = tiles.sum(terms).to(rows.dtype).view(ctx.shape) if terms else None
+        biases = [one.whole(gradients) if gradients else None for one, gradients in zip(cuts, of_biases, strict=True)]
+        found = [one.whole() if wanted else None for one, wanted in zip(of_weights, need_weights, strict=True)]
+        return None, None, entry, *found, *biases
+
+
+class _Row(torch.autograd.Function):
+    """A row layer."""
+
+    @staticmethod
+    def forward(ctx: Any, tiles: Tiles, one: Cut, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        rows = _rows(x)
+        entries = [cut(rows, 1, 1, tiles.held, place) for place in range(tiles.held)]
+        ctx.save_for_backward(weight, *entries)
+        ctx.tiles, ctx.cut, ctx.shape = tiles, one, x.shape
+        products = [addend(one.product(entry, one.tile(weight, tiles.held, place))) for place, entry in enumerate(entries)]
+        total = tiles.sum(products).to(x.dtype)
+        return (total if bias is None else total + bias).view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, output_gradient: Tensor) -> tuple[Any, ...]:
+        weight, *entries = ctx.saved_tensors
+        tiles, one, need = ctx.tiles, ctx.cut, ctx.needs_input_grad
+        gradient = _rows(output_gradient)
+        of_entry = of_weight = None
+        if need[2]:
+            shares = [one.entry_gradient(gradient, one.tile(weight, tiles.held, place)) for place in range(tiles.held)]
+            of_entry = joined(shares, 1, 1).view(ctx.shape)
+        if need[3]:
+            gradients = _Gradients(one, weight, tiles.held)
+            for entry in entries:
+                gradients.add(entry, gradient)
+            of_weight = gradients.whole()
+        return None, None, of_entry, of_weight, gradient.sum(0) if need[4] else None
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Activations (..., width) as one aligned matrix."""
+    return aligned(x.reshape(-1, x.shape[-1]).contiguous())
+
+
+class TiledLinear(nn.Module):
+    """A layer in tiles, with the parameters of the layer that it stands for: where all tiles are held its very own, else the held
+    tiles' part of them."""
+
+    def __init__(self, layer: nn.Module, one: Cut, tiles: Tiles) -> None:
+        super().__init__()
+        self.cut, self.tiles = one, tiles
+        self.weight = self._held(layer.weight)
+        self.bias = layer.bias if layer.bias is None or not one.is_column else self._held(layer.bias)
+
+    def _held(self, parameter: nn.Parameter) -> nn.Parameter:
+        """A parameter's part that belongs to the held tiles."""
+        if self.tiles.held == self.tiles.total:
+            return parameter
+        own = [self.cut.tile(parameter.detach(), self.tiles.total, tile) for tile in self.tiles.numbers]
+        return nn.Parameter(self.cut.whole(own).clone(), requires_grad=parameter.requires_grad)
+
+    def computing(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Input and parameters in the type that torch computes such layers in: inside autocast its own."""
+        found: tuple[Tensor | None, ...] = (x, self.weight, self.bias)
+        if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(x.device.type)
+            found = tuple(None if one is None else one.to(dtype) for one in found)
+        return found  # type: ignore[return-value]
+
+
+class TiledRow(TiledLinear):
+    """A row layer: the inner width comes in, the whole hidden width goes out."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, weight, bias = self.computing(x)
+        return _Row.apply(self.tiles, self.cut, x, weight, bias)
+
+
+class TiledColumn(TiledLinear):
+    """A column layer: the whole hidden width comes in, the inner width goes out."""
+
+    together: "Together"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.together.output(self, x)
+
+
+class Together:
+    """Column layers that read one input: what the first of them is asked computes all, so that their input's gradient is one sum.
+
+    members: in the order in which a tile's shares of that gradient are added.
+    """
+
+    def __init__(self, members: Sequence[TiledColumn]) -> None:
+        self.members = list(members)
+        for member in self.members:
+            member.together = self
+        self._input: Tensor | None = None
+        self.waiting: dict[TiledColumn, Tensor] = {}
+
+    def output(self, member: TiledColumn, x: Tensor) -> Tensor:
+        """A member's output for x; what others have given for the same x waits for them to ask."""
+        if self._input is not x or member not in self.waiting:
+            self._compute(x)
+        found = self.waiting.pop(member)
+        if not self.waiting:
+            self._input = None
+        return found
+
+    def _compute(self, x: Tensor) -> None:
+        computing = [member.computing(x) for member in self.members]
+        weights, biases = [weight for _, weight, _ in computing], [bias for _, _, bias in computing]
+        cuts = tuple(member.cut for member in self.members)
+        outputs = _Columns.apply(self.members[0].tiles, cuts, computing[0][0], *weights, *biases)
+        self._input, self.waiting = x, dict(zip(self.members, outputs, strict=True))

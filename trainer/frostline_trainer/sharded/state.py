@@ -1,0 +1,21 @@
+"""The state of a unit in tiles: which of its numbers belong to which tile."""
+
+from torch import Tensor, nn
+
+from frostline_trainer.sharded.linear import TiledLinear
+
+
+def parts_of(unit: nn.Module, name: str, gradient: Tensor) -> list[Tensor]:
+    """The gradient of a unit's parameter as its norm is taken: tile by tile where tiles cut it, so that whoever holds a tile can
+    take its share of the norm; else as it is."""
+    layer = _layer_of(unit, name)
+    if layer is None:
+        return [gradient]
+    return [layer.cut.tile(gradient, layer.tiles.held, place) for place in range(layer.tiles.held)]
+
+
+def _layer_of(unit: nn.Module, name: str) -> TiledLinear | None:
+    """The layer that cuts a parameter; None where it is whole in every tile, as a row layer's bias is."""
+    owner, _, leaf = name.rpartition(".")
+    layer = unit.get_submodule(owner)
+    return layer if isinstance(layer, TiledLinear) and (leaf == "weight" or layer.cut.is_column) else None

@@ -1,0 +1,61 @@
+"""What a family says of its blocks for tensor tiles: which linear layers are cut, and how."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from transformers import PretrainedConfig
+
+CUTS_OF_PLAN = {"colwise": True, "rowwise": False}
+"""Styles of transformers' own plan that are taken over: whether the layer is a column layer."""
+
+
+@dataclass(frozen=True)
+class TensorTable:
+    """Linear layers of a family's blocks that are computed in tiles. A layer is named by the end of its name within the unit,
+    such as "attn.c_attn"; it names each layer of which that holds.
+
+    Args:
+        columns: layers whose outputs are cut: the first ones of attention and feed-forward.
+        rows: layers whose inputs are: the last ones.
+        parts: column layers that hold several matrices side by side, with their number: 3 for a packed query, key and value.
+        together: column layers that read one input, in the order in which their shares of its gradient are added.
+        heads: fields of the config that tiles divide; those that a config does not have count as nothing.
+        inner_attributes: attributes of modules in which an inner width is written down; it is shorter where fewer tiles are held.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    parts: dict[str, int] = field(default_factory=dict)
+    together: tuple[tuple[str, ...], ...] = ()
+    heads: tuple[str, ...] = ("num_attention_heads", "num_key_value_heads")
+    inner_attributes: tuple[str, ...] = ()
+
+
+def from_tp_plan(config: PretrainedConfig) -> TensorTable | None:
+    """The table that transformers' plan of a model (`base_model_tp_plan`) amounts to; None where it has none.
+
+    Layers below one module are taken to read one input where they are cut alike. Raises ValueError for a style that is not
+    colwise or rowwise.
+    """
+    plan: dict[str, Any] = getattr(config, "base_model_tp_plan", None) or {}
+    inner = {name.split(".*.", 1)[1]: style for name, style in plan.items() if ".*." in name}
+    for name, style in inner.items():
+        if style not in CUTS_OF_PLAN:
+            raise ValueError(
+                f"base_model_tp_plan of {config.model_type}: {style} at {name} is not supported; set training.tensor_tiles.inner "
+                "to 1, or give the family a tensor_table"
+            )
+    if not inner:
+        return None
+    columns = tuple(name for name, style in inner.items() if CUTS_OF_PLAN[style])
+    owners: dict[str, list[str]] = {}
+    for name in columns:
+        owners.setdefault(name.rpartition(".")[0], []).append(name)
+    together = tuple(tuple(names) for names in owners.values() if len(names) > 1)
+    return TensorTable(columns, tuple(name for name in inner if name not in columns), together=together)
+
+
+def layers_named(unit: nn.Module, ending: str) -> dict[str, nn.Module]:
+    """The modules of a unit whose names are `ending`, or end with it after a dot."""
+    return {name: module for name, module in unit.named_modules() if name == ending or name.endswith(f".{ending}")}
