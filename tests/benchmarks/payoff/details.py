@@ -96,7 +96,7 @@ def shares(lines: Lines, scale: str) -> list[str]:
 
 def _over_cap(timed: list[Line]) -> str:
     """What was measured of tensors, held against the cap."""
-    over = [f"- {TASKS[line['task']].title}, {line['arm']}: {line['over_cap'][0]}" for line in timed if line["over_cap"]]
+    over = [f"- {TASKS[line['task']].title}, {line['arm']}: {line['over_cap'][0]}" for line in timed if line.get("over_cap")]
     told = f"Of {len(timed)} timed runs with the cap {len(over)} held more than it"
     return f"{told}:\n\n" + "\n".join(over) if over else f"{told}."
 
