@@ -18,7 +18,7 @@ SCHEDULE_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "newest-weights-first",
         "a zero-bubble order fills a wait with the newest gradient of weights that is left, not with the oldest",
-        (Edit("proto/frostline_contract/zero_bubble.py", "operation = here.late.popleft()", "operation = here.late.pop()"),),
+        (Edit("proto/frostline_contract/zero_bubble.py", "return here.late.popleft()", "return here.late.pop()"),),
         ("tests/unit/trainer/test_engine_programs.py",),
     ),
     Mutant(

@@ -276,10 +276,9 @@ def clip(
                 copy_of_tied = anatomy.tied is not None and parameter is anatomy.tied[1]
                 if parameter.grad is not None and not copy_of_tied and low < high:
                     part = parameter.grad if state_ranges == 1 else parameter.grad.flatten()[low:high]
-                    for piece in (
-                        tiles.norms(parameter, part) if tiles else [torch.linalg.vector_norm(part, dtype=torch.float64).item()]
-                    ):
-                        square += piece * piece
+                    whole = [torch.linalg.vector_norm(part, dtype=torch.float64).item()] if tiles is None else []
+                    for norm in tiles.norms(parameter, part) if tiles else whole:
+                        square += norm * norm
             total += square
         squares.append(total)
     total = 0.0

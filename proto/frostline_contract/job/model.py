@@ -80,6 +80,11 @@ class Job(Section):
                     f"{name} is {slices} and training.token_cells makes {self.training.num_cells} cells, of which a slice holds at "
                     "least one; lower it or raise token_cells"
                 )
+        if self.training.tensor_tiles.inner > 1 and self.training.state_ranges > 1:
+            raise ValueError(
+                f"training.tensor_tiles.inner is {self.training.tensor_tiles.inner} and training.state_ranges is "
+                f"{self.training.state_ranges}; norms are summed by tiles or by ranges, not yet by both: set one to 1"
+            )
         self._check_sharding()
         if self.placement.backend == "nccl" and self.training.device == "cpu":
             raise ValueError("placement.backend is nccl and training.device is cpu; NCCL needs GPUs: use auto or gloo")

@@ -109,11 +109,6 @@ class TrainingSection(Section):
             raise ValueError(
                 f"tensor_tiles.inner is {self.tensor_tiles.inner} and compile is true; tiles are not compiled: set one of them back"
             )
-        if self.tensor_tiles.inner > 1 and self.state_ranges > 1:
-            raise ValueError(
-                f"tensor_tiles.inner is {self.tensor_tiles.inner} and state_ranges is {self.state_ranges}; a tile is not cut into ranges "
-                "yet: set one of them to 1"
-            )
         if self.micro_batch_size == AUTO:
             if self.reduction_leaves != AUTO and self.reduction_leaves > self.batch_size:
                 raise ValueError(

@@ -130,28 +130,25 @@ class Reduction:
     # ---- what the vote and the update need
 
     def named(self, totals: Mapping[int, torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
-        """(piece, its gradient of one parameter) of the pieces that this member speaks for; a tied matrix counts in unit 0.
-
-        A parameter in tiles comes tile by tile.
-        """
+        """(piece, its gradient of one parameter) of the pieces that this member speaks for; a tied matrix counts in unit 0."""
         table, tied = self._context.pieces, self._context.cut.tied if self._tied_stages else None
-        owned = self.gradients(totals)
-        if owned is not None:
-            given = list(owned.items())
-        else:
+        given = self.gradients(totals)
+        if given is None:
             spoken = [piece for piece in self._plan.speaks_for(self._worker) if table.unit_of(piece) >= self._freeze_point]
-            given = [((piece, name), part) for piece in spoken for name, part in self._parts(piece)]
+            found = [(piece, name, part) for piece in spoken for name, part in self._parts(piece)]
+        else:
+            found = [(piece, name, part) for (piece, name), part in given.items()]
         head = table.of_unit(self._context.num_units - 1)
-        return [(piece, part) for (piece, name), part in given if not (tied and piece in head and name == tied[1])]
+        return [(piece, part) for piece, name, part in found if not (tied and piece in head and name == tied[1])]
 
     def _parts(self, piece: int) -> Iterable[tuple[str, torch.Tensor]]:
         """(parameter name, gradient of what the piece has of it), of those that learn."""
         table = self._context.pieces
         unit = table.unit_of(piece)
         known = {name: p.grad for name, p in learning(self._context, self._freeze_point, unit) if p.grad is not None}
-        if table.per_unit == 1:
+        if table.per_unit == 1:  # tile by tile where tiles cut a parameter
             module = self._context.cut.units[unit]
-            return [(name, tile) for name, gradient in known.items() for tile in tiles_of(module, name, gradient)]
+            return [(name, part) for name, gradient in known.items() for part in tiles_of(module, name, gradient)]
         if piece not in self._cut:
             self._cut[piece] = parts_of(table, piece, self._context.cut.units[unit])
         parts = [part for part in self._cut[piece] if part.name in known]
