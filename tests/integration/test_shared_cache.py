@@ -40,8 +40,8 @@ def test_a_run_breaks_the_cache_by_its_keeper_once(kept: SharedCache, tmp_path: 
 
 def client(folder: Path) -> redis.Redis:
     """Of the cache's only shard; its port is in the command line of the cache server."""
-    (server,) = [one for one in psutil.Process().children() if "frostline_cache_server" in " ".join(one.cmdline())]
-    words = server.cmdline()
+    alive = [one.cmdline() for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
+    (words,) = [words for words in alive if "frostline_cache_server" in " ".join(words)]
     port = words[words.index("--shards") + 1].rpartition(":")[2]
     return redis.Redis(port=int(port), password=RunDirectory(folder).redis_password.read_text())
 

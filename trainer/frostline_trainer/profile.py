@@ -152,7 +152,7 @@ class _Measuring:
             started = self._now()
             update()
             turns.append(self._since(started))
-        return min(turns)
+        return min(turns) * _bytes_of(learning) / update.weight_bytes
 
     def _turn(self, stage: Stage, is_head: bool, weighed: bool) -> _Turn:
         entry = self._entry()

@@ -1,6 +1,6 @@
 """What an update costs for a byte of weights: their gradient's norm, clipping and the optimizer, on copies of the weights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -9,19 +9,24 @@ from frostline_contract.job.training import OptimizerSection
 from frostline_trainer.step.norms import gradient_norms, tell
 from frostline_trainer.step.optimizer import UnitOptimizer
 
+COPIED_BYTES_MAX = 64 << 20
+"""Of weights: a copy, its gradient and moments are four times as much; far beyond a processor's caches each byte costs the same."""
+
 
 class Update:
     """An update of copies, as a step's commit does it; the weights themselves stay as they are.
 
     learning: weights of one unit that learn, at least one.
+    weight_bytes: of the copies: the first COPIED_BYTES_MAX of the weights, so that a large unit is measured where it alone fits.
     """
 
     def __init__(self, section: OptimizerSection, learning: Sequence[nn.Parameter]) -> None:
-        copies = [nn.Parameter(torch.zeros_like(weight)) for weight in learning]
-        self._total = torch.cat([torch.zeros_like(weight).flatten() for weight in learning])
-        parts = self._total.split([weight.numel() for weight in learning])
+        copies = list(_copies(learning))
+        self.weight_bytes = sum(copy.nbytes for copy in copies)
+        self._total = torch.cat([torch.zeros_like(copy) for copy in copies])
+        parts = self._total.split([copy.numel() for copy in copies])
         for copy, part in zip(copies, parts, strict=True):
-            copy.grad = part.view_as(copy)
+            copy.grad = part
         self._gradients = [(0, part) for part in parts]
         self._optimizer = UnitOptimizer(section, [(0, nn.ParameterList(copies))], {})
 
@@ -29,3 +34,13 @@ class Update:
         tell(gradient_norms(self._gradients))
         self._total.mul_(1.0)
         self._optimizer.step(0.0)
+
+
+def _copies(learning: Sequence[nn.Parameter]) -> Iterator[nn.Parameter]:
+    """Zeros in place of the weights, flat."""
+    room = COPIED_BYTES_MAX
+    for weight in learning:
+        numel = min(weight.numel(), room // weight.element_size())
+        if numel:
+            yield nn.Parameter(torch.zeros(numel, dtype=weight.dtype, device=weight.device))
+            room -= numel * weight.element_size()

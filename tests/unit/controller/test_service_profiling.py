@@ -47,7 +47,7 @@ def test_measurements_are_written_with_the_first_plan_and_links_when_measured(
             await stage.until(path.exists, "the profile")
             written = json.loads(path.read_text())
             assert (written["version"], written["micro_batch_size"], written["link"]) == (1, 4, None)
-            assert written["units"] == [UNIT.model_dump()] * NUM_UNITS
+            assert written["units"] == [UNIT.model_dump(mode="json")] * NUM_UNITS
             for worker, latency in zip(stage.facts.members, (0.01, 0.03), strict=True):
                 worker.link = LinkProfile(latency_seconds=latency)
             await stage.until(lambda: json.loads(path.read_text())["link"], "the links")

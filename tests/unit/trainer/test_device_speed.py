@@ -89,6 +89,8 @@ def test_a_stage_has_its_rotary_tables_where_it_is() -> None:
 class AllButSome:
     """A cache that has every sample but those of `misses`."""
 
+    own_tokens = None
+
     def __init__(self, misses: Sequence[int] = ()) -> None:
         self._misses = misses
 

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from frostline_trainer import update_cost
 from frostline_trainer.families.registry import family_named
 from frostline_trainer.memory import LiveBytes, metered
 from frostline_trainer.profile import profile_units
-from frostline_trainer.step import transfer
+from frostline_trainer.step import norms, transfer
 from frostline_trainer.step.context import RunContext
 from tests.exact_cases import Case, build_case
 
@@ -67,6 +68,8 @@ def test_the_profile_holds_one_unit_on_the_device_and_puts_it_back(monkeypatch: 
     whole = sum(parameter.nbytes for unit in context.cut.units for parameter in unit.parameters())
     monkeypatch.setattr(nn.Module, "to", to_or_without_values)
     monkeypatch.setattr(transfer, "page_locked", lambda tensor: tensor)  # which asks for a GPU
+    monkeypatch.setattr(norms, "to_host", lambda tensor: torch.zeros(tensor.shape))  # which the meta device has no values for
+    monkeypatch.setattr(update_cost, "COPIED_BYTES_MAX", 4 * WIDTH**2)  # far less than a unit's weights, as on a device
     with LiveBytes(DEVICE) as resident:
         profile = profile_units(context)
     assert all(parameter.device == CPU for unit in context.cut.units for parameter in unit.parameters())
