@@ -10,7 +10,7 @@ from frostline_trainer.step.norms import gradient_norms, tell
 from frostline_trainer.step.optimizer import UnitOptimizer
 
 COPIED_BYTES_MAX = 64 << 20
-"""Of weights: a copy, its gradient and moments are four times as much; far beyond a processor's caches each byte costs the same."""
+"""Of weights: a copy, its gradient and moments are four times that; far beyond a processor's caches each byte costs the same."""
 
 
 class Update:
