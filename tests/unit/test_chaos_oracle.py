@@ -92,6 +92,15 @@ def test_a_long_cut_loses_what_only_the_cut_one_has_and_a_short_one_is_no_failur
     assert any("that no fault explains" in complaint for complaint in short.complaints)
 
 
+def test_an_answer_may_wait_for_whom_a_cut_kept_from_being_heard() -> None:
+    """Who was given up is heard again before the answer, and is a member of it."""
+    answer = life(2, "survivors", 14, "abcd")
+    healed = verdict(BARE, answer, hits=(hit("cut", "c", 14, seconds=30.0, at=VOTED_AT - 40),))
+    assert healed.complaints == ()
+    still_cut = verdict(BARE, answer, hits=(hit("cut", "c", 14, seconds=30.0, at=VOTED_AT - 10),))
+    assert "no fault explains" in still_cut.complaints[0]
+
+
 def test_a_failure_that_no_fault_explains_is_refused() -> None:
     found = verdict(FIRST, life(2, "survivors", 14, "abcd"), hits=())
     assert any("that no fault explains" in complaint for complaint in found.complaints)
