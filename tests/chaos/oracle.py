@@ -237,7 +237,8 @@ def _gone_on(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> lis
     if life.plan.lineage in timeline.rollbacks:
         # What the guard took back is done again: the step is at least the one that it went back to.
         lowest = min(lowest, timeline.rollbacks[life.plan.lineage])
-    if not max(lowest, base.first_step - 1) <= step <= highest:
+    begun_with = base.first_step - 1  # who is to commit that step late, and dies as it enters, was one behind
+    if not max(lowest, begun_with) <= step <= max(highest, begun_with):
         complaints.append(f"{life.name} goes on from step {step}, the faults allow {lowest} to {highest}")
     return complaints
 

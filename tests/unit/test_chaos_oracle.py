@@ -18,6 +18,15 @@ def test_a_killed_worker_with_a_buddy_costs_nothing() -> None:
     assert found.backs == []
 
 
+def test_who_dies_as_it_enters_one_step_behind_takes_no_step_back() -> None:
+    """c raises as it commits step 14, which it is to do late, and is killed before it enters: the others have committed 14."""
+    hits = (hit("raise", "c", 14, "commit"), hit("kill_worker", "c", 13, "reshape", generation="1.2", at=VOTED_AT + 10))
+    entered, after = life(2, "survivors", 15, "abcd", recorded=()), life(3, "survivors", 15, "abd")
+    assert verdict(FIRST, entered, after, hits=hits).complaints == ()
+    before = verdict(FIRST, entered, life(3, "survivors", 14, "abd"), hits=hits)
+    assert any("goes on from step 13, the faults allow" in complaint for complaint in before.complaints)
+
+
 def test_going_back_where_nothing_is_lost_is_refused() -> None:
     found = verdict(FIRST, life(2, "checkpoint", 11, "abd", lineage=1), hits=(hit("kill_worker", "c", 14),), **BACK)
     assert any("went back to step 10, but whole" in complaint for complaint in found.complaints)
