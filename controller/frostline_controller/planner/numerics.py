@@ -139,7 +139,7 @@ def settle_measured(job: Job, measured: SizeProfiles, slots: int | None) -> Sett
 
 def _worlds(job: Job, inputs: PlanInputs) -> list[PlanInputs]:
     """The fewest workers, the most, and the most as blocks freeze: what a choice is judged by."""
-    pinned = (job.placement.pp_degree or 1) * (job.placement.dp_degree or 1)
+    pinned = (job.placement.pp_degree or 1) * (job.placement.dp_degree or 1) * job.placement.tp_degree
     fewest = max(1, pinned, job.placement.min_workers)
     worlds = [replace(inputs, members=inputs.members[:fewest])] if fewest < len(inputs.members) else []
     worlds.append(inputs)

@@ -12,13 +12,16 @@ from torch import nn
 
 from frostline_contract.phases import Phase
 from frostline_contract.plan import SAMPLE, Plan, StateTag
-from frostline_contract.shape import leaf_micro_batches
+from frostline_contract.shape import leaf_micro_batches, tiles_problem
 from frostline_trainer.generations.groups import Groups
 from frostline_trainer.memory import forget_peak
 from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.replication.audited_step import Auditing
 from frostline_trainer.replication.audits import Audit, audit_is_due, audits_of
 from frostline_trainer.replication.buddies import Keeper, wards_stay_on_device
+from frostline_trainer.sharded.group import tiles_in
+from frostline_trainer.sharded.install import share_tiles
+from frostline_trainer.sharded.tiles import Tiles
 from frostline_trainer.step.building import Builder, stage_settings
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.feed import BatchFeed, StepFeed
@@ -64,7 +67,9 @@ class Generation:
         assert plan.pieces == context.pieces, f"the plan has {plan.pieces}, the job {context.pieces}"
         self.worker_id = plan.placement.workers[index]
         self.shape = plan.placement.shape
-        assert self.shape.mesh.degree("tp") == 1, f"stages compute whole tensors, the plan has {self.shape.degrees}"
+        inner = context.job.training.tensor_tiles.inner
+        assert not (problem := tiles_problem(self.shape, inner)), problem
+        self._tiles, self._whole_tiles = tiles_in(groups.tensor, inner) if groups.tensor is not None else None, Tiles(inner)
         self.pp_rank, self.dp_rank = self.shape.pp_rank(index), self.shape.dp_rank(index)
         self.world, self.transport = groups.world, groups.transport
         self.phase, self.moved = phase, moved
@@ -103,6 +108,7 @@ class Generation:
             stage = self.stages[number] = self._builder.stage(number)
             if not stage.is_frozen:
                 self.buffers[number] = self._builder.buffers(stage)
+        self._share_tiles()
         self.keeper = Keeper(context, self.plan, self._index, self.world, freeze_point)
         stop_frozen_tie(context, freeze_point, self.plan.placement.units_of(self.worker_id))
         trainable = [pair for stage in self.stages.values() for pair in stage.trainable()]
@@ -113,6 +119,14 @@ class Generation:
                                    freeze_point)  # fmt: skip
         self.reduction.complete(self._units(), everything=True)
         self.prefix = None
+
+    def _share_tiles(self) -> None:
+        """Own units that learn compute this member's tiles, all others all tiles: some members of a group may read from the cache
+        what others must compute."""
+        learning = {id(unit) for stage in self.stages.values() for _, unit in stage.trainable()}
+        for unit in self.context.cut.units:
+            shared = self._tiles is not None and id(unit) in learning
+            share_tiles(unit, self._tiles if shared else self._whole_tiles)
 
     def give_back(self) -> None:
         """Between steps: the gradient memory goes back, before whatever comes next takes its own."""
@@ -153,7 +167,10 @@ class Generation:
             self._fence()
             self.phase(Phase.AUDIT)
             again = builder.recompute(self.pipeline, self.stages, self.feed, batch, self._needed, self.moved)
-            Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
+            try:
+                Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
+            finally:
+                self._share_tiles()
         self.phase(Phase.EXCHANGE)
         with self.weighing.part():
             totals = self.reduction.exchange(self.keeper.send)
@@ -164,9 +181,10 @@ class Generation:
         self._fence()
         self.keeper.post()
         figures = told.tolist()
-        squares, losses = piece_squares(named, figures[: len(named)]), figures[len(named) :]
+        squares = piece_squares(named, figures[: len(named)])
+        losses = dict(zip(result.losses, figures[len(named) :], strict=True)) if self.speaks else {}
         self.keeper.collect()
-        return StepGradients(totals, dict(zip(result.losses, losses, strict=True)), squares, audited=bool(audits))
+        return StepGradients(totals, losses, squares, audited=bool(audits))
 
     def complete_weights(self) -> None:
         """Collective, before anything is computed: the weights that other replicas own are here, as the last commit left them."""
@@ -234,6 +252,11 @@ class Generation:
         if not keep_prepared:
             self.give_back()
         self.groups.close()
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this member tells what all that share its stages tile by tile know alike: losses, scores, counts."""
+        return self.shape.tp_rank(self._index) == 0
 
     @property
     def kept(self) -> frozenset[int]:

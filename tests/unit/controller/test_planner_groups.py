@@ -1,0 +1,74 @@
+"""Plans whose workers share each stage tile by tile (`placement.tp_degree`)."""
+
+from dataclasses import replace
+
+import pytest
+
+from frostline_contract.job.cluster import PlacementSection
+from frostline_controller.planner.describe import describe
+from frostline_controller.planner.in_groups import group_degree
+from frostline_controller.planner.inputs import MemberInfo, PlanInputs, replica_speeds
+from frostline_controller.planner.search import make_plan
+from tests.unit.controller.planner_cases import inputs, members
+
+
+def wanting(tp_degree: int, workers: int = 16, **pins: int) -> PlacementSection:
+    return PlacementSection(workers=workers, tp_degree=tp_degree, **pins)
+
+
+def domains_of_groups(found: PlanInputs, degree: int, workers: tuple[str, ...]) -> list[set[str]]:
+    domain = {member.worker_id: member.failure_domain for member in found.members}
+    return [{domain[worker] for worker in workers[first : first + degree]} for first in range(0, len(workers), degree)]
+
+
+def test_a_group_lies_on_one_node_and_is_planned_as_one_worker() -> None:
+    asked = inputs(8, 8, placement=wanting(2))
+    planned, whole = make_plan(asked), make_plan(replace(asked, placement=wanting(1), members=asked.members[::2]))
+    placement = planned.placement
+    assert placement.degrees == whole.placement.degrees | {"tp_columns": 2}
+    assert (placement.stage_bounds, placement.leaf_bounds) == (whole.placement.stage_bounds, whole.placement.leaf_bounds)
+    assert sorted(placement.workers) == sorted(member.worker_id for member in asked.members)
+    assert all(len(domains) == 1 for domains in domains_of_groups(asked, 2, placement.workers))
+    assert "placement.tp_degree 2" in planned.reason
+    assert "tp_columns 2 x" in describe(planned, asked)
+    assert all(option.shape.tp_degree == 2 for option in planned.alternatives)
+
+
+@pytest.mark.parametrize("survivors", range(1, 10))
+@pytest.mark.parametrize("pins", [{}, {"pp_degree": 2}, {"pp_degree": 1, "dp_degree": 2}], ids=str)
+def test_any_number_of_survivors_has_a_plan_with_half_the_group_or_none(survivors: int, pins: dict[str, int]) -> None:
+    lines = pins.get("pp_degree", 1) * pins.get("dp_degree", 1)
+    planned = make_plan(inputs(8, survivors, placement=wanting(4, **pins)))
+    expected = next(degree for degree in (4, 2, 1) if degree * lines <= survivors or degree == 1)
+    placement = planned.placement
+    assert placement.shape.tp_degree == expected
+    assert len(placement.workers) == placement.shape.world_size
+    assert len(placement.workers) + len(planned.spares) == survivors
+    assert set(placement.workers).isdisjoint(planned.spares)
+    assert ("allow no more" in planned.reason) == (expected < 4 or placement.pp_degree * placement.dp_degree < lines)
+
+
+def test_nodes_of_odd_size_leave_one_group_between_them() -> None:
+    crew = tuple(MemberInfo(f"w{place}", f"node-{place // 3}") for place in range(6))
+    placement = make_plan(inputs(8, crew, placement=wanting(2, 6))).placement
+    assert sorted(map(len, domains_of_groups(inputs(8, crew), 2, placement.workers))) == [1, 1, 2]
+
+
+def test_members_of_a_group_stay_together_and_it_is_as_fast_as_its_slowest() -> None:
+    first = make_plan(inputs(8, members(4, per_node=4), placement=wanting(2, 4, pp_degree=2)))
+    placed = {worker: rank for rank, worker in enumerate(first.placement.workers)}
+    crew = tuple(replace(member, global_rank=placed[member.worker_id]) for member in members(4, per_node=4))
+    asked = inputs(8, crew, placement=wanting(2, 4, pp_degree=2), current=first.placement)
+    again = make_plan(asked)
+    assert again.placement.workers == first.placement.workers
+    assert again.moved_bytes == 0
+    slow = inputs(8, (replace(crew[0], speed=0.5), *crew[1:]), placement=wanting(2, 4))
+    planned = make_plan(slow)
+    assert min(replica_speeds(slow, planned.placement.workers, planned.placement.shape)) == 0.5
+    assert planned.cost.total_seconds > make_plan(inputs(8, crew, placement=wanting(2, 4))).cost.total_seconds
+
+
+def test_the_degree_is_halved_until_the_workers_suffice() -> None:
+    assert group_degree(inputs(8, 6, placement=wanting(4, pp_degree=2))) == (
+        2, "tp 4 -> 2: 6 workers at pp 2 and dp 1 allow no more",
+    )  # fmt: skip
