@@ -181,7 +181,8 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
 def _communicator_bytes(job: Job, situation: Situation) -> int:
     """Memory that is set aside for communicators, where the workers would exchange tensors by NCCL."""
     backend, _ = choose_backend(job.placement.backend, [worker.device for worker in situation.workers])
-    return most_communicator_bytes(len(situation.workers)) if backend == NCCL else 0
+    wanted = [job.placement.tp_degree, *([situation.pinned.degrees.get("tp_columns", 1)] if situation.pinned is not None else [])]
+    return most_communicator_bytes(len(situation.workers), max(wanted)) if backend == NCCL else 0
 
 
 def _as_computed(profile: WorkerProfile, situation: Situation) -> tuple[UnitProfile, ...]:
