@@ -37,6 +37,8 @@ def test_groups_reshape_lose_a_member_and_leave_what_one_process_repeats(worksho
     ended = workshop.run(tmp_path / "run", GROUPS, "--workers", "4")
     assert ended.code == 0 and ended.events("fault"), ended.story()
     degrees = [plan["placement"]["degrees"] for plan in ended.plans]
+    reads = [record["cache_hits"] + record["cache_misses"] for record in ended.records if record["cache_hits"]]
+    assert reads and set(reads) == {32}, "a group has each sample of the batch from the cache once"
     assert degrees[0]["tp_columns"] == 2 and {"dp": 1, "pp": 1, "tp_columns": 4} in degrees, ended.story()
     checked = workshop.command("verify", str(ended.folder), "--steps", "1,5,10,14,24")
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -14,6 +14,8 @@ from tests.integration.test_exactness import differences
 from tests.integration.test_pieces import whole
 from tests.integration.test_recovery_moves import CASE, Outcome, assert_undisturbed, kill, run_with_faults
 from tests.integration.test_reshape_moves import lone_run, losses_of
+from tests.simulated_members import run_simulated
+from tests.simulated_nccl import Network
 from tests.warm_workers import WarmWorkers
 
 
@@ -34,6 +36,18 @@ def test_a_shape_with_groups_has_the_bits_of_a_plain_loop_over_tiles(
     case: Case, layout: Layout, warm_workers: WarmWorkers
 ) -> None:
     assert differences(case, run_series(warm_workers, case, [Segment(layout, case.steps)])) == []
+
+
+@pytest.mark.parametrize("run_ahead", [False, True], ids=["at once", "devices behind their hosts"])
+def test_groups_over_nccls_rules_end_with_the_same_bits(run_ahead: bool) -> None:
+    """Sums over tiles, messages between stages and sums over replicas, on communicators of their own; no dropout, since torch's
+    generator belongs to the process."""
+    case = Case("gpt2_tied", dropout=0.0, inner_tiles=2, steps=3, freezing=((2, 1),))
+    network = Network(run_ahead=run_ahead)
+    try:
+        assert differences(case, run_simulated(case, grouped(2, 2 - run_ahead, 2), network)) == []
+    finally:
+        network.close()
 
 
 JOURNEY = (

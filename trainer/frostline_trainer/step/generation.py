@@ -12,21 +12,19 @@ from torch import nn
 
 from frostline_contract.phases import Phase
 from frostline_contract.plan import SAMPLE, Plan, StateTag
-from frostline_contract.shape import leaf_micro_batches, tiles_problem
+from frostline_contract.shape import leaf_micro_batches
 from frostline_trainer.generations.groups import Groups
 from frostline_trainer.memory import forget_peak
 from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.replication.audited_step import Auditing
 from frostline_trainer.replication.audits import Audit, audit_is_due, audits_of
 from frostline_trainer.replication.buddies import Keeper, wards_stay_on_device
-from frostline_trainer.sharded.group import tiles_in
-from frostline_trainer.sharded.install import share_tiles
-from frostline_trainer.sharded.tiles import Tiles
 from frostline_trainer.step.building import Builder, stage_settings
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.feed import BatchFeed, StepFeed
 from frostline_trainer.step.fence import wait_for_device
 from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.in_group import InGroup, Prefix
 from frostline_trainer.step.norms import gradient_norms, piece_squares, tell
 from frostline_trainer.step.optimizer import UnitOptimizer
 from frostline_trainer.step.reduction import Reduction
@@ -67,9 +65,7 @@ class Generation:
         assert plan.pieces == context.pieces, f"the plan has {plan.pieces}, the job {context.pieces}"
         self.worker_id = plan.placement.workers[index]
         self.shape = plan.placement.shape
-        inner = context.job.training.tensor_tiles.inner
-        assert not (problem := tiles_problem(self.shape, inner)), problem
-        self._tiles, self._whole_tiles = tiles_in(groups.tensor, inner) if groups.tensor is not None else None, Tiles(inner)
+        self.in_group = InGroup(context, self.shape, index, groups)
         self.pp_rank, self.dp_rank = self.shape.pp_rank(index), self.shape.dp_rank(index)
         self.world, self.transport = groups.world, groups.transport
         self.phase, self.moved = phase, moved
@@ -86,7 +82,7 @@ class Generation:
         forget_peak(context.device)
         self.weighing = Weighing(context)
         self.buffers: dict[int, GradientBuffers] = {}
-        self.prefix: PrefixReader | None = None
+        self.prefix: Prefix | None = None
         self.freeze_to(freeze_point, codec_chain, round_trip)
         self.rewind(origin)
 
@@ -109,6 +105,7 @@ class Generation:
             if not stage.is_frozen:
                 self.buffers[number] = self._builder.buffers(stage)
         self._share_tiles()
+        self.in_group.begin()
         self.keeper = Keeper(context, self.plan, self._index, self.world, freeze_point)
         stop_frozen_tie(context, freeze_point, self.plan.placement.units_of(self.worker_id))
         trainable = [pair for stage in self.stages.values() for pair in stage.trainable()]
@@ -121,12 +118,7 @@ class Generation:
         self.prefix = None
 
     def _share_tiles(self) -> None:
-        """Own units that learn compute this member's tiles, all others all tiles: some members of a group may read from the cache
-        what others must compute."""
-        learning = {id(unit) for stage in self.stages.values() for _, unit in stage.trainable()}
-        for unit in self.context.cut.units:
-            shared = self._tiles is not None and id(unit) in learning
-            share_tiles(unit, self._tiles if shared else self._whole_tiles)
+        self.in_group.share_tiles(unit for stage in self.stages.values() for _, unit in stage.trainable())
 
     def give_back(self) -> None:
         """Between steps: the gradient memory goes back, before whatever comes next takes its own."""
@@ -153,6 +145,8 @@ class Generation:
         self.weighing.settle(self._units(), self.context.moments, self.context.pieces)
         self.phase(Phase.LOAD)
         self.complete_weights()
+        if self.freeze_point and 0 in self.stages:
+            self.prefix = self.in_group.dealt(self.prefix, len(self.own_micro_batches()))
         self.keeper.expect()
         micro_batches = self._step_feed.micro_batches(batch, self.prefix)
         self.phase(Phase.SCHEDULE)
@@ -182,7 +176,7 @@ class Generation:
         self.keeper.post()
         figures = told.tolist()
         squares = piece_squares(named, figures[: len(named)])
-        losses = dict(zip(result.losses, figures[len(named) :], strict=True)) if self.speaks else {}
+        losses = dict(zip(result.losses, figures[len(named) :], strict=True)) if self.in_group.speaks else {}
         self.keeper.collect()
         return StepGradients(totals, losses, squares, audited=bool(audits))
 
@@ -252,11 +246,6 @@ class Generation:
         if not keep_prepared:
             self.give_back()
         self.groups.close()
-
-    @property
-    def speaks(self) -> bool:
-        """Whether this member tells what all that share its stages tile by tile know alike: losses, scores, counts."""
-        return self.shape.tp_rank(self._index) == 0
 
     @property
     def kept(self) -> frozenset[int]:

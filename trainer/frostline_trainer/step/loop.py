@@ -225,7 +225,7 @@ class TrainingLoop:
         hits, misses = self._caching.take_counts()
         gradients = self.prepared.gradients
         ballot = self._ballot(step, gradients.piece_squares, gradients.losses)
-        if self.generation.speaks:
+        if self.generation.in_group.counts_reads:
             ballot = replace(ballot, cache_hits=hits, cache_misses=misses)
         result = self._vote(ballot, step)
         phase(Phase.COMMIT)
