@@ -4,12 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from frostline_contract.job import parse_job
 from frostline_contract.job.cluster import PlacementSection
+from frostline_contract.plan import Placement
+from frostline_controller.planner.adapter import Choice, Situation, choose_placement
 from frostline_controller.planner.describe import describe
 from frostline_controller.planner.in_groups import group_degree
 from frostline_controller.planner.inputs import MemberInfo, PlanInputs, replica_speeds
 from frostline_controller.planner.search import make_plan
+from frostline_controller.run.durable import PinnedShape
 from tests.unit.controller.planner_cases import inputs, members
+from tests.unit.controller.test_planning import worker
 
 
 def wanting(tp_degree: int, workers: int = 16, **pins: int) -> PlacementSection:
@@ -72,3 +77,30 @@ def test_the_degree_is_halved_until_the_workers_suffice() -> None:
     assert group_degree(inputs(8, 6, placement=wanting(4, pp_degree=2))) == (
         2, "tp 4 -> 2: 6 workers at pp 2 and dp 1 allow no more",
     )  # fmt: skip
+
+
+def chosen(workers: int, current: Placement | None = None, pinned: PinnedShape | None = None) -> Choice:
+    """What a run of four blocks that asks for groups of two does with so many workers."""
+    job = parse_job({
+        "model": {"family": "vit"}, "task": {"kind": "image_classification"}, "data": {"source": "digits"},
+        "training": {"steps": 10, "batch_size": 32, "micro_batch_size": 4, "tensor_tiles": {"inner": 4}},
+        "placement": {"workers": 4, "tp_degree": 2},
+    })  # fmt: skip
+    crew = tuple(worker(name, *(0.1,) * 6) for name in "abcd"[:workers])
+    return choose_placement(job, Situation(
+        num_units=6, freeze_point=0, workers=crew, current=current, start={}, pinned=pinned, steps_left=5, reshape_seconds=1e6,
+        boundary_bytes_per_sample=64, uncacheable="no", cache_reachable=False, train_samples=320, parallel_slots=None,
+    ))  # fmt: skip
+
+
+def test_a_group_that_fits_again_is_formed_whatever_it_costs() -> None:
+    alone = chosen(1).placement
+    assert alone.shape.tp_degree == 1
+    again = chosen(4, current=alone)
+    assert again.placement.shape.tp_degree == 2 and again.pays and "fits again" in again.reason
+    assert not chosen(4, current=again.placement).pays
+
+
+def test_a_shape_by_command_has_the_degrees_that_it_names() -> None:
+    for degrees in ({"pp": 2, "dp": 2}, {"pp": 1, "dp": 1, "tp_columns": 4}, {"pp": 2, "dp": 1, "tp_columns": 2}):
+        assert chosen(4, pinned=PinnedShape(degrees=degrees)).placement.degrees == degrees
