@@ -1,5 +1,5 @@
-"""Tensor tiles through the whole system, beside token cells, on whole workers and on groups that share them: reshapes, freezes, the
-cache and a kill leave a run that one process repeats bit for bit (docs/protocols.md 1.23 and 1.25)."""
+"""Tensor tiles through the whole system, beside token cells, on whole workers and on groups that share them: reshapes, freezes,
+the cache and a kill leave a run that one process repeats bit for bit (docs/protocols.md 1.23 and 1.25)."""
 
 from typing import Any
 

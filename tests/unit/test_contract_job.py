@@ -114,26 +114,6 @@ BAD_INPUT = [
     ),
     ("tiles of the rows", ["training.tensor_tiles={inner: 2, rows: 2}"], ["rows is 2; only inner widths are cut so far"]),
     (
-        "more workers than tiles",
-        ["placement.tp_degree=2"],
-        ["placement.tp_degree 2 exceeds training.tensor_tiles.inner 1: each worker needs a tile; raise inner in a new run"],
-    ),
-    (
-        "three workers for the tiles",
-        ["placement.tp_degree=3", "training.tensor_tiles.inner=4"],
-        ["placement.tp_degree is 3; only powers of two share the tiles"],
-    ),
-    (
-        "a group beyond the workers",
-        ["placement.tp_degree=4", "placement.pp_degree=2", "training.tensor_tiles.inner=4"],
-        ["pp_degree x dp_degree x tp_degree = 8 exceeds workers 4"],
-    ),
-    (
-        "a reshape to more workers than tiles",
-        ['reshapes=[{"step": 3, "pp_degree": 1, "dp_degree": 1, "tp_degree": 4}]', "training.tensor_tiles.inner=2"],
-        ["reshapes.0.tp_degree 4 exceeds training.tensor_tiles.inner 2"],
-    ),
-    (
         "compiled tiles",
         ["training.tensor_tiles.inner=2", "training.compile=true"],
         ["tensor_tiles.inner is 2 and compile is true; tiles are not compiled"],

@@ -61,7 +61,7 @@ def test_nodes_of_odd_size_leave_one_group_between_them() -> None:
 
 def test_members_of_a_group_stay_together_and_it_is_as_fast_as_its_slowest() -> None:
     first = make_plan(inputs(8, members(4, per_node=4), placement=wanting(2, 4, pp_degree=2)))
-    placed = {worker: rank for rank, worker in enumerate(first.placement.workers)}
+    placed = first.placement.global_ranks
     crew = tuple(replace(member, global_rank=placed[member.worker_id]) for member in members(4, per_node=4))
     asked = inputs(8, crew, placement=wanting(2, 4, pp_degree=2), current=first.placement)
     again = make_plan(asked)
