@@ -9,7 +9,10 @@ from frostline_contract.job import parse_job
 
 def job(tiles: int, reshape: dict[str, int] | None = None, **placement: int) -> Any:
     reshapes = [{"step": 3, "pp_degree": 1, "dp_degree": 1, **reshape}] if reshape else []
-    return parse_job({"training": {"steps": 9, "tensor_tiles": {"inner": tiles}}, "placement": placement, "reshapes": reshapes})
+    return parse_job({
+        "model": {"family": "vit"}, "task": {"kind": "image_classification"}, "data": {"source": "digits"},
+        "training": {"steps": 9, "tensor_tiles": {"inner": tiles}}, "placement": placement, "reshapes": reshapes,
+    })  # fmt: skip
 
 
 def test_a_group_is_at_most_as_large_as_there_are_tiles() -> None:
