@@ -105,3 +105,14 @@ def test_a_lost_member_of_a_group_costs_no_step(
     ended = run_with_faults(warm_workers, tmp_path, layouts, [kill(1, 8, phase)], TILED, nodes=("north", "south"), dying=range(2))
     assert [type(one) for one in ended.run.answers] == [GoOn]
     assert_undisturbed(ended, undisturbed)
+
+
+def test_the_loss_of_a_node_with_a_whole_group_costs_no_step(
+    undisturbed: Outcome, warm_workers: WarmWorkers, tmp_path: Path
+) -> None:
+    """The other stage's group keeps copies: the group's first member has sent it every step's gradients, of all tiles."""
+    layouts = (grouped(2, 1, 2), Layout(3, 1), grouped(1, 1, 2))
+    faults, nodes = [kill(0, 8, "norms"), kill(1, 8, "norms")], ("north", "north", "south", "south")
+    ended = run_with_faults(warm_workers, tmp_path, layouts, faults, TILED, nodes=nodes, dying=range(4))
+    assert all(isinstance(one, GoOn) for one in ended.run.answers) and ended.run.answers
+    assert_undisturbed(ended, undisturbed)
