@@ -35,7 +35,8 @@ def test_a_group_lies_on_one_node_and_is_planned_as_one_worker() -> None:
     assert sorted(placement.workers) == sorted(member.worker_id for member in asked.members)
     assert all(len(domains) == 1 for domains in domains_of_groups(asked, 2, placement.workers))
     assert "placement.tp_degree 2" in planned.reason
-    assert "tp_columns 2 x" in describe(planned, asked)
+    told = describe(planned, asked)
+    assert "tp_columns 2 x" in told and "2 workers share each stage tile by tile; the figures are one worker's" in told
     assert all(option.shape.tp_degree == 2 for option in planned.alternatives)
 
 
