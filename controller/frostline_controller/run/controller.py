@@ -14,6 +14,7 @@ from frostline_controller.members.entry import EntryWatch
 from frostline_controller.members.hang_watch import HangWatch
 from frostline_controller.members.membership import Worker
 from frostline_controller.members.removal import Removals
+from frostline_controller.members.silent_pods import SilentPods
 from frostline_controller.members.start_failures import StartFailures
 from frostline_controller.members.start_wait import StartWait
 from frostline_controller.members.straggler_watch import StragglerWatch
@@ -71,6 +72,7 @@ class Controller:
         self.sizing = Sizing(facts, store, outbox, pods, choosing=self.choosing, adapting=self.adapting, reshaping=self.reshaping)
         self.commands = Commands(facts, store, outbox, self.sizing, self.adapting, self.ending)
         self.hang_watch = HangWatch(facts, outbox, self.failures, self.removals)
+        self.silent_pods = SilentPods(facts, self.removals)
         self.straggler_watch = StragglerWatch(facts, outbox, self.adapting)
         self.departures = Departures(facts, outbox, failures=self.failures, adapting=self.adapting, drain=self.drain)
         self.start_failures = StartFailures(facts, outbox, self.ending)
