@@ -132,5 +132,5 @@ class Builder:
     def _compute_all_tiles(self, units: range, owner: int) -> None:
         """Let units compute all of their tiles here, and gradients of the weights of those that a member computes in the step."""
         shape, inner = self._placement.shape, self._context.job.training.tensor_tiles.inner
-        for unit in units:
+        for unit in units if inner > 1 else ():
             share_tiles(self._context.cut.units[unit], alone_for(shape.tp_rank(owner), shape.tp_degree, inner))

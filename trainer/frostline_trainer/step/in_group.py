@@ -33,14 +33,16 @@ class InGroup:
         inner = context.job.training.tensor_tiles.inner
         assert not (problem := tiles_problem(shape, inner)), problem
         self._context, self._group, self.speaks = context, groups.tensor, shape.tp_rank(index) == 0
-        self._whole = Tiles(inner)
+        self._whole = Tiles(inner) if inner > 1 else None
         self._own = tiles_in(self._group, inner) if self._group is not None else self._whole
         self._is_dealt: bool | None = None
 
     def share_tiles(self, learning: Iterable[nn.Module]) -> None:
         """Let own units that learn compute this member's tiles from now on, and all others all tiles: some members of a group may
-        read from the cache what others must compute.
+        read from the cache what others must compute. Where nothing is in tiles, nothing is done.
         """
+        if self._own is None or self._whole is None:
+            return
         shared = {id(unit) for unit in learning}
         for unit in self._context.cut.units:
             share_tiles(unit, self._own if id(unit) in shared else self._whole)
