@@ -4,6 +4,7 @@ import logging
 import time
 from pathlib import Path
 
+from frostline_contract.phases import Phase
 from frostline_contract.plan import Decision
 from frostline_controller.decisions.taker import Deciding
 from frostline_controller.faults import PlannedFaults
@@ -128,3 +129,8 @@ class Controller:
         if facts.current is not None and worker.worker_id not in facts.current.placement.global_ranks:
             self.adapting.note_joined(f"{worker.pod_name} joined")
         facts.wake.set()
+
+    def note_answering(self, worker: Worker) -> None:
+        """A worker that no plan counted on is heard of the generation that is over: its training thread has come out of it."""
+        worker.phase = Phase.RECOVERY
+        self.adapting.note_joined(f"{worker.pod_name} answers again")
