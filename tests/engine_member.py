@@ -194,7 +194,7 @@ def digest_of_gradient(generation: Generation, unit: int) -> str:
 
 def take_checkpoint(saving: Saving, generation: Generation, plan: Plan, case: Case, step: int) -> str:
     """This member's share, by the worker's own code. Returns the folder, relative to the root."""
-    index = generation.shape.global_rank(generation.dp_rank, generation.pp_rank)
+    index = plan.placement.global_ranks[generation.worker_id]
     state = RunState(step=step, accepted_steps=step, freeze_point=case.freeze_point_at(step))
     folder = saving.checkpoint(Entered(plan, index, generation, None), state, before_freeze=False)
     return str(folder.relative_to(saving.root))

@@ -25,7 +25,7 @@ def next_generation() -> GenerationId:
 @dataclass(frozen=True)
 class Layout:
     """A shape with its schedule, and optionally which workers take part (by number, in global rank order), and how many token
-    cells each slice holds, and whether the replicas share the state out.
+    cells each slice holds, whether the replicas share the state out, and how many workers share the tiles of each stage.
     """
 
     pp_degree: int
@@ -35,21 +35,22 @@ class Layout:
     workers: tuple[int, ...] | None = None
     slices: tuple[int, ...] = ()
     shard: str = "none"
+    tp_columns: int = 1
 
     @property
     def shape(self) -> ParallelShape:
-        return ParallelShape(self.pp_degree, self.dp_degree, self.virtual_stages, folded=is_folded(self.schedule))
+        folded = is_folded(self.schedule)
+        return ParallelShape(self.pp_degree, self.dp_degree, self.virtual_stages, self.tp_columns, folded=folded)
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        return self.workers or tuple(range(self.pp_degree * self.dp_degree))
+        return self.workers or tuple(range(self.shape.world_size))
 
     def placement(self, freeze_point: int, bounds: tuple[int, ...] | None = None) -> Placement:
         """Stages cut evenly over the units from `freeze_point` on, the frozen prefix in stage 0."""
         dealt = deal_leaves(LEAVES, self.dp_degree)
         return Placement(
-            pp_degree=self.pp_degree,
-            dp_degree=self.dp_degree,
+            degrees=self.shape.degrees,
             virtual_stages=self.virtual_stages,
             stage_bounds=bounds or even_bounds(NUM_UNITS, freeze_point, self.shape.num_stages),
             leaf_bounds=(0, *(high for _, high in dealt)),
@@ -63,7 +64,8 @@ class Layout:
         chunks = f" x{self.virtual_stages}" if self.virtual_stages > 1 else ""
         parts = f" in {'+'.join(map(str, self.slices))}" if self.slices else ""
         sharded = f" shard {self.shard}" if self.shard != "none" else ""
-        return f"({self.pp_degree}, {self.dp_degree}){chunks} {self.schedule}{parts}{sharded}"
+        tiles = f" tp {self.tp_columns}" if self.tp_columns > 1 else ""
+        return f"({self.pp_degree}, {self.dp_degree}){tiles}{chunks} {self.schedule}{parts}{sharded}"
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,11 @@ def channels_of(pp_degree: int) -> int:
     return 2 * min(pp_degree - 1, 2)
 
 
-def most_communicator_bytes(workers: int) -> int:
-    """The most that a member's communicators are planned to take in any shape of so many workers, those of two generations."""
-    groups = 0 if workers < 2 else LEVELS if workers >= 4 else 1
+def most_communicator_bytes(workers: int, tp_degree: int = 1) -> int:
+    """The most that a member's communicators are planned to take in any shape of so many workers, those of two generations.
+
+    tp_degree: of the shape that is asked for; above 1 its workers have a group more, in which they sum over tiles.
+    """
+    groups = (0 if workers < 2 else LEVELS if workers >= 4 else 1) + (tp_degree > 1)
     blocks = channels_of(workers) * PAIR_CTAS + groups * GROUP_CTAS
     return GENERATIONS * blocks * CTA_BYTES

@@ -76,6 +76,24 @@ class ParallelShape:
         """The global rank at a place; tensor: its indices on tp_columns and tp_depth, where their degree is above 1."""
         return self.mesh.global_rank(dp=dp_rank, pp=pp_rank, **tensor)
 
+    def first_at(self, dp_rank: int, pp_rank: int) -> int:
+        """The first global rank of those that compute a pipeline rank's stages in one replica: it speaks for them."""
+        return self.mesh.ranks_at(dp=dp_rank, pp=pp_rank)[0]
+
+    def tp_rank(self, global_rank: int) -> int:
+        """The place of a global rank among those that share its stages tile by tile, from 0."""
+        return self.mesh.coordinate_on("tp", global_rank)
+
+    @property
+    def tp_degree(self) -> int:
+        """Workers that share one stage of one replica tile by tile."""
+        return self.mesh.degree("tp")
+
+    @property
+    def owners_each(self) -> int:
+        """Workers that compute each stage, over all replicas."""
+        return self.dp_degree * self.tp_degree
+
     def replica(self, dp_rank: int) -> tuple[int, ...]:
         """The global ranks of one replica, ascending: its whole pipeline."""
         return self.mesh.ranks_at(dp=dp_rank)
@@ -100,12 +118,10 @@ class ParallelShape:
         """The replica in whose `share_of(count)` a number is."""
         return ((number + 1) * self.dp_degree - 1) // count
 
-    def check_fits(self, num_units: int, freeze_point: int, reduction_leaves: int) -> None:
-        """Raise ValueError where a planned run of this shape is refused (docs/protocols.md 1.14)."""
-        if self.mesh.degree("tp") > 1:
-            raise ValueError(
-                f"shape {in_words(self.degrees)} cuts tensors, and units compute whole ones: only dp and pp may exceed 1"
-            )
+    def check_fits(self, num_units: int, freeze_point: int, reduction_leaves: int, inner_tiles: int = 1) -> None:
+        """Raise ValueError where a planned run of this shape is refused (docs/protocols.md 1.14). inner_tiles: of each block."""
+        if problem := tiles_problem(self, inner_tiles):
+            raise ValueError(problem)
         trainable = num_units - freeze_point
         if self.num_stages > trainable:
             raise ValueError(
@@ -117,6 +133,21 @@ class ParallelShape:
                 f"dp_degree {self.dp_degree} exceeds training.reduction_leaves {reduction_leaves}: each replica needs a leaf; "
                 "raise reduction_leaves in a new run or lower dp_degree"
             )
+
+
+def tiles_problem(shape: ParallelShape, inner_tiles: int, field: str = "tp_columns") -> str:
+    """Why the workers of a shape cannot share the tiles of blocks; empty where they can. field: what says how many there are."""
+    if shape.tp_depth > 1:
+        return f"shape {in_words(shape.degrees)} cuts the hidden width, which units compute whole: tp_depth must be 1"
+    columns = shape.tp_columns
+    if columns & (columns - 1):
+        return f"{field} is {columns}; only powers of two share the tiles of a block: 1, 2, 4 and so on"
+    if columns > inner_tiles:
+        return (
+            f"{field} {columns} exceeds training.tensor_tiles.inner {inner_tiles}: each worker needs a tile; raise inner in a "
+            f"new run or lower {field}"
+        )
+    return ""
 
 
 def stages_of(pp_rank: int, pp_degree: int, virtual_stages: int, folded: bool = False) -> list[int]:

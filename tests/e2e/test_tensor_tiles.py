@@ -1,5 +1,5 @@
-"""Tensor tiles through the whole system, beside token cells: reshapes, freezes, the cache and a kill leave a run that one process
-repeats bit for bit (docs/protocols.md 1.23)."""
+"""Tensor tiles through the whole system, beside token cells, on whole workers and on groups that share them: reshapes, freezes,
+the cache and a kill leave a run that one process repeats bit for bit (docs/protocols.md 1.23 and 1.25)."""
 
 from typing import Any
 
@@ -18,6 +18,28 @@ TILES: dict[str, Any] = {
 def test_reshapes_freezes_and_a_kill_leave_what_one_process_repeats(workshop: Workshop, tmp_path: Any) -> None:
     ended = workshop.run(tmp_path / "run", TILES, "--workers", "3")
     assert ended.code == 0 and ended.events("fault"), ended.story()
+    checked = workshop.command("verify", str(ended.folder), "--steps", "1,5,10,14,24")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "all the same bits" in checked.stdout
+
+
+GROUPS: dict[str, Any] = {
+    **TILES,
+    "placement": {"tp_degree": 2},
+    "reshapes": [
+        {"step": 3, "pp_degree": 1, "dp_degree": 1, "tp_degree": 4},
+        {"step": 7, "pp_degree": 2, "dp_degree": 1, "tp_degree": 2},
+    ],
+}
+
+
+def test_groups_reshape_lose_a_member_and_leave_what_one_process_repeats(workshop: Workshop, tmp_path: Any) -> None:
+    ended = workshop.run(tmp_path / "run", GROUPS, "--workers", "4")
+    assert ended.code == 0 and ended.events("fault"), ended.story()
+    degrees = [plan["placement"]["degrees"] for plan in ended.plans]
+    reads = [record["cache_hits"] + record["cache_misses"] for record in ended.records if record["cache_hits"]]
+    assert reads and set(reads) == {32}, "a group has each sample of the batch from the cache once"
+    assert degrees[0]["tp_columns"] == 2 and {"dp": 1, "pp": 1, "tp_columns": 4} in degrees, ended.story()
     checked = workshop.command("verify", str(ended.folder), "--steps", "1,5,10,14,24")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "all the same bits" in checked.stdout

@@ -113,7 +113,6 @@ BAD_INPUT = [
         ["hidden is 2; only inner widths are cut so far: set it to 1"],
     ),
     ("tiles of the rows", ["training.tensor_tiles={inner: 2, rows: 2}"], ["rows is 2; only inner widths are cut so far"]),
-    ("workers that share tiles", ["placement.tp_degree=2"], ["tp_degree is 2; one worker computes all tiles of a block so far"]),
     (
         "compiled tiles",
         ["training.tensor_tiles.inner=2", "training.compile=true"],

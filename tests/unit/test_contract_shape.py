@@ -41,7 +41,9 @@ def test_degrees_below_one_are_refused(values: tuple[int, int, int]) -> None:
         (ParallelShape(2, 1, 2), 5, "4 stages for 3 trainable units"),
         (ParallelShape(1, 5), 0, "dp_degree 5 exceeds training.reduction_leaves 4"),
         (ParallelShape(3, 4), 5, None),
-        (ParallelShape(1, 1, tp_columns=2), 0, "shape tp_columns 2 x pp 1 x dp 1 cuts tensors"),
+        (ParallelShape(1, 1, tp_columns=2), 0, "tp_columns 2 exceeds training.tensor_tiles.inner 1: each worker needs a tile"),
+        (ParallelShape(1, 1, tp_columns=3), 0, "tp_columns is 3; only powers of two share the tiles of a block"),
+        (ParallelShape(1, 1, tp_depth=2), 0, "shape tp_depth 2 x pp 1 x dp 1 cuts the hidden width"),
     ],
 )
 def test_shapes_that_do_not_fit(shape: ParallelShape, freeze_point: int, words: str | None) -> None:

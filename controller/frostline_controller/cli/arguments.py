@@ -280,6 +280,9 @@ def _add_steering(commands: argparse._SubParsersAction) -> None:
     def degrees(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--pp", type=positive, required=True, metavar="N", help="pipeline depth")
         parser.add_argument("--dp", type=positive, required=True, metavar="N", help="replicas")
+        parser.add_argument(
+            "--tp", type=positive, default=1, metavar="N", help="workers that share each stage's tiles (default: 1)"
+        )
 
     steer("checkpoint", "Write a checkpoint now.", "checkpoint runs/digits")
     steer("freeze", "Freeze units 0 to N-1 by hand, from the next decision on.", "freeze runs/digits 3",

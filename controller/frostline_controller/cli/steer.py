@@ -46,7 +46,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Send one Command to the controller and print its answer."""
     fields = {name: getattr(arguments, name) for name in ("freeze_point", "workers") if hasattr(arguments, name)}
     if hasattr(arguments, "pp"):
-        fields["degrees"] = {"pp": arguments.pp, "dp": arguments.dp}
+        fields["degrees"] = {"pp": arguments.pp, "dp": arguments.dp, "tp_columns": arguments.tp}
     folder = find_run_folder(arguments.dir)
     with closing(ControlClient(folder)) as client:
         print(client.command(arguments.command, **fields) or f"{arguments.command}: accepted")

@@ -10,6 +10,7 @@ from frostline_contract.communicators import most_communicator_bytes
 from frostline_contract.job import Job
 from frostline_contract.plan import NCCL, Placement
 from frostline_contract.schedules import schedule_named
+from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import CacheProfile, LinkProfile, UnitProfile, WorkerProfile
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.backend import choose_backend
@@ -101,7 +102,7 @@ def choose_placement(job: Job, situation: Situation) -> Choice:
     there = {worker.worker_id for worker in situation.workers} | situation.present
     if current is None or any(worker not in there for worker in current.workers):
         return Choice(planned.placement, True, reason)
-    asked = asked_degrees(inputs)
+    asked = (*asked_degrees(inputs), inputs.placement.tp_degree)
     if situation.pinned is None and _has(planned.placement, asked) and not _has(current, asked):
         return Choice(planned.placement, True, f"the shape that the job asks for fits again; {reason}")
     before, after = len(current.workers), len(planned.placement.workers)
@@ -115,10 +116,11 @@ def choose_placement(job: Job, situation: Situation) -> Choice:
     return Choice(planned.placement, pays, reason, verdict)
 
 
-def _has(placement: Placement, asked: tuple[int | None, int | None]) -> bool:
-    """Whether it has the degrees that are asked for."""
-    pp_degree, dp_degree = asked
-    return pp_degree in (None, placement.pp_degree) and dp_degree in (None, placement.dp_degree)
+def _has(placement: Placement, asked: tuple[int | None, int | None, int]) -> bool:
+    """Whether it has the degrees that are asked for: pp, dp, tp."""
+    pp_degree, dp_degree, tp_degree = asked
+    found = pp_degree in (None, placement.pp_degree) and dp_degree in (None, placement.dp_degree)
+    return found and placement.shape.tp_degree == tp_degree
 
 
 def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
@@ -126,7 +128,8 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
     section, elastic = job.placement, job.elastic
     pinned = situation.pinned
     if pinned is not None:
-        degrees = {f"{axis}_degree": degree for axis, degree in pinned.degrees.items()}
+        shape = ParallelShape.of(pinned.degrees)
+        degrees = {"pp_degree": shape.pp_degree, "dp_degree": shape.dp_degree, "tp_degree": shape.tp_degree}
         slices = {name: value for name in ("slices", "shard") if (value := getattr(pinned, name)) is not None}
         section = section.model_copy(update=degrees | slices | pinned.model_dump(include={"schedule", "virtual_stages"}))
         elastic = elastic.model_copy(update={"pipeline": True, "replicas": True})
@@ -178,7 +181,8 @@ def plan_inputs(job: Job, situation: Situation) -> PlanInputs:
 def _communicator_bytes(job: Job, situation: Situation) -> int:
     """Memory that is set aside for communicators, where the workers would exchange tensors by NCCL."""
     backend, _ = choose_backend(job.placement.backend, [worker.device for worker in situation.workers])
-    return most_communicator_bytes(len(situation.workers)) if backend == NCCL else 0
+    wanted = [job.placement.tp_degree, *([situation.pinned.degrees.get("tp_columns", 1)] if situation.pinned is not None else [])]
+    return most_communicator_bytes(len(situation.workers), max(wanted)) if backend == NCCL else 0
 
 
 def _as_computed(profile: WorkerProfile, situation: Situation) -> tuple[UnitProfile, ...]:

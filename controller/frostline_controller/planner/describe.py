@@ -25,6 +25,7 @@ def describe(planned: PlannedPlacement, inputs: PlanInputs) -> str:
         f"freeze point {inputs.freeze_point} of {inputs.num_units}",
         *_cells(planned, inputs),
         *_shares(planned, inputs),
+        *_groups(planned),
         f"predicted step {_seconds(cost.total_seconds)}, {rate:,.1f} samples/s, at most {_bytes(cost.peak_bytes)} a worker",
         "",
         *_picture(planned, inputs),
@@ -59,6 +60,12 @@ def _shares(planned: PlannedPlacement, inputs: PlanInputs) -> list[str]:
     return [
         f"state is shared out: a replica has at most {most} of {inputs.state_ranges} ranges of each unit's moments and updates"
     ]
+
+
+def _groups(planned: PlannedPlacement) -> list[str]:
+    """What workers share stages tile by tile, and what of that the figures know; nothing where each computes whole stages."""
+    degree = planned.placement.shape.tp_degree
+    return [f"{degree} workers share each stage tile by tile; the figures are one worker's in their place"] if degree > 1 else []
 
 
 def as_json(planned: PlannedPlacement) -> dict[str, Any]:

@@ -233,7 +233,9 @@ def plan_inputs(
         batch=job.training.batch,
         exact_numerics=job.training.numerics == "exact",
         optimizer_seconds_per_byte=update or hardware.optimizer_seconds_per_byte,
-        base_bytes=most_communicator_bytes(devices) if hardware.name == "gpu" and job.placement.backend != "gloo" else 0,
+        base_bytes=most_communicator_bytes(devices, job.placement.tp_degree)
+        if hardware.name == "gpu" and job.placement.backend != "gloo"
+        else 0,
         token_cells=job.training.num_cells,
         cell_tokens=job.training.cell_lengths,
         never_learnt=min(freeze_point, initial),

@@ -21,6 +21,7 @@ from frostline_controller.planner.climbing import Cut, climb
 from frostline_controller.planner.cost import CostModel, StepCost, replica_micro_batches, step_cost
 from frostline_controller.planner.cuts import PartitionTable, StageCosts
 from frostline_controller.planner.groupings import groupings_of, slice_counts
+from frostline_controller.planner.in_groups import plan_in_groups
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.leaves import deal_by_speed
 from frostline_controller.planner.paper_plan import paper_greedy_plan
@@ -74,6 +75,8 @@ def make_plan(inputs: PlanInputs) -> PlannedPlacement:
 
     Raises NothingFits where no shape fits, with the memory needed and the cap.
     """
+    if inputs.placement.tp_degree > 1:
+        return plan_in_groups(inputs, make_plan)
     if inputs.placement.planner == "paper_greedy":
         return paper_greedy_plan(inputs)
     use_cache, cache_reason = cache_verdict(inputs)

@@ -73,7 +73,7 @@ def _drawn(plan: Plan, workers: dict[str, int]) -> dict[str, Any]:
 def _row(placement: Placement, dp_rank: int, workers: dict[str, int]) -> list[int]:
     """Of one replica, for each stage the index of the worker that holds it."""
     shape = placement.shape
-    owners = [shape.global_rank(dp_rank, shape.pp_rank_of_stage(stage)) for stage in range(shape.num_stages)]
+    owners = [shape.first_at(dp_rank, shape.pp_rank_of_stage(stage)) for stage in range(shape.num_stages)]
     return [workers[worker_id] for worker_id in placement.members_at(owners)]
 
 

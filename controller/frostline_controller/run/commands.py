@@ -5,9 +5,9 @@ import logging
 from dataclasses import dataclass
 
 from frostline_contract.annotations import COMMAND
-from frostline_contract.mesh import ALWAYS_NAMED, in_words, with_degrees
+from frostline_contract.mesh import in_words, with_degrees
 from frostline_contract.run_status import RESUMABLE, RunStatus
-from frostline_contract.shape import ParallelShape
+from frostline_contract.shape import ParallelShape, tiles_problem
 from frostline_contract.sharding import shard_problem
 from frostline_controller.cluster.backend import ClusterState
 from frostline_controller.recovery.budget import RetryBudget
@@ -104,6 +104,8 @@ class Commands:
         if shape.dp_degree > leaves:
             raise InvalidRequest(f"dp_degree {shape.dp_degree} exceeds training.reduction_leaves {leaves}")
         job = self._facts.job
+        if problem := tiles_problem(shape, job.training.tensor_tiles.inner):
+            raise InvalidRequest(f"reshape: {problem}")
         if problem := shard_problem(job.placement.shard, job.training.state_ranges, shape.dp_degree):
             raise InvalidRequest(problem)
         if shape.pp_degree > trainable:
@@ -192,8 +194,6 @@ def _shape_asked(request: pb.CommandRequest) -> ParallelShape:
     degrees = with_degrees({"degrees": dict(request.degrees), **older})["degrees"]
     if not degrees:
         raise InvalidRequest("reshape: the request has no degrees; it must name pp and dp")
-    if others := [axis for axis, degree in degrees.items() if axis not in ALWAYS_NAMED and degree != 1]:
-        raise InvalidRequest(f"reshape: degrees.{others[0]} is {degrees[others[0]]}; a run can be reshaped along pp and dp")
     try:
         return ParallelShape.of(degrees)
     except ValueError as error:

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import field_validator, model_validator
 
 from frostline_contract.job.section import SECONDS_MAX, Section, fixed, live
-from frostline_contract.mesh import Mesh
+from frostline_contract.mesh import Mesh, check_degrees
 from frostline_contract.phases import FAULT_PHASES, ControllerPhase, Phase
 from frostline_contract.shard_address import parse_shard_address
 from frostline_contract.sharding import refuse_unknown_shard
@@ -22,7 +22,12 @@ class PlacementSection(Section):
     workers_per_pod: int = fixed(1, ge=1, le=1024, doc="Workers an agent starts: one a GPU.")
     pp_degree: int | None = live(None, ge=1, doc="Pins the pipeline's depth for the whole run; null: the planner's choice.")
     dp_degree: int | None = live(None, ge=1, doc="Pins the number of replicas; null: the planner's choice.")
-    tp_degree: int = live(1, ge=1, doc="Workers that share the tiles of a block (training.tensor_tiles). Only 1 so far.")
+    tp_degree: int = live(
+        1,
+        ge=1,
+        doc="Workers that share each stage tile by tile: a power of two, at most training.tensor_tiles.inner. Each computes its tiles "
+        "of every block that learns, and holds the stage's whole state. Halved while workers do not suffice.",
+    )
     initial_pp_degree: int | None = fixed(
         None, ge=1, doc="The pipeline's depth at the start (the paper's K0); later the planner's choice."
     )
@@ -80,11 +85,10 @@ class PlacementSection(Section):
     def _consistent(self) -> "PlacementSection":
         if self.min_workers > self.workers:
             raise ValueError(f"min_workers {self.min_workers} exceeds workers {self.workers}; lower min_workers or raise workers")
-        if self.tp_degree > 1:
-            raise ValueError(f"tp_degree is {self.tp_degree}; one worker computes all tiles of a block so far: set it to 1")
-        pinned = Mesh.of({"dp": self.dp_degree or 1, "pp": self.pp_degree or 1}).size
+        pinned = Mesh.of({"dp": self.dp_degree or 1, "pp": self.pp_degree or 1, "tp_columns": self.tp_degree}).size
         if pinned > self.workers:
-            raise ValueError(f"pp_degree x dp_degree = {pinned} exceeds workers {self.workers}; raise workers or lower a degree")
+            fields = "pp_degree x dp_degree" + (" x tp_degree" if self.tp_degree > 1 else "")
+            raise ValueError(f"{fields} = {pinned} exceeds workers {self.workers}; raise workers or lower a degree")
         return self
 
 
@@ -167,6 +171,7 @@ class ScheduledReshape(Section):
     step: int = fixed(ge=1, doc="First step whose vote may switch.")
     pp_degree: int = fixed(ge=1, doc="Pipeline depth.")
     dp_degree: int = fixed(ge=1, doc="Replicas.")
+    tp_degree: int = fixed(1, ge=1, doc="Workers that share each stage tile by tile, as placement.tp_degree says of a run.")
     schedule: str = fixed("1f1b", doc="Schedule.")
     virtual_stages: int = fixed(1, ge=1, doc="Stages a rank.")
     slices: int | None = fixed(None, ge=1, doc="As placement.slices; null: as there.")
@@ -175,7 +180,7 @@ class ScheduledReshape(Section):
     @property
     def degrees(self) -> dict[str, int]:
         """The shape, its degrees by axis name."""
-        return {"dp": self.dp_degree, "pp": self.pp_degree}
+        return check_degrees({"dp": self.dp_degree, "pp": self.pp_degree, "tp_columns": self.tp_degree})
 
 
 FAULTS_OF_A_WORKER = ("kill_worker", "raise", "tear", "late_commit", "stop", "deadlock", "slow", "cut", "kill_in_checkpoint",

@@ -18,6 +18,7 @@ from frostline_contract.job.freezing import DecisionsSection, ElasticSection, Fr
 from frostline_contract.job.kubernetes import KubernetesSection
 from frostline_contract.job.section import AUTO, Section, fixed, live
 from frostline_contract.job.training import LEAVES_MAX, CheckpointSection, EvaluationSection, TrainingSection
+from frostline_contract.shape import ParallelShape, tiles_problem
 from frostline_contract.sharding import NONE, shard_problem
 
 
@@ -86,6 +87,11 @@ class Job(Section):
                 f"{self.training.state_ranges}; norms are summed by tiles or by ranges, not yet by both: set one to 1"
             )
         self._check_sharding()
+        asked_groups = {"placement.tp_degree": self.placement.tp_degree}
+        asked_groups |= {f"reshapes.{index}.tp_degree": one.tp_degree for index, one in enumerate(self.reshapes)}
+        for name, degree in asked_groups.items():
+            if problem := tiles_problem(ParallelShape(1, 1, tp_columns=degree), self.training.tensor_tiles.inner, name):
+                raise ValueError(problem)
         if self.placement.backend == "nccl" and self.training.device == "cpu":
             raise ValueError("placement.backend is nccl and training.device is cpu; NCCL needs GPUs: use auto or gloo")
         pods = self.placement.pods

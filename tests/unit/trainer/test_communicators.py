@@ -42,4 +42,5 @@ def test_what_a_generation_makes_is_within_the_plan(layout: Layout, monkeypatch:
 
 def test_nothing_is_set_aside_for_a_lone_worker() -> None:
     assert most_communicator_bytes(1) == 0
+    assert most_communicator_bytes(64, 2) - most_communicator_bytes(64) == GENERATIONS * GROUP_CTAS * CTA_BYTES
     assert most_communicator_bytes(64) == GENERATIONS * (4 * PAIR_CTAS + 2 * GROUP_CTAS) * CTA_BYTES == 2304 << 20

@@ -84,3 +84,16 @@ def test_with_one_replica_the_buddy_audits_and_without_buddies_each_member_itsel
         assert plan.placement.workers[audit.auditor] == plan.buddies[unit]
         assert audit.auditor != audit.owner
     assert all(audit.judges == (audit.owner,) for audit in audits_of(plan_of(Layout(2, 1)), 7, 1, 9, 8))
+
+
+def test_members_of_a_group_audit_each_other_without_a_replica() -> None:
+    audits = audits_of(plan_of(Layout(2, 1, tp_columns=2)), 7, 1, 9, 8)
+    assert [(audit.stage, audit.owner, audit.judges) for audit in audits] == [
+        (0, 0, (1,)),
+        (0, 1, (0,)),
+        (1, 2, (3,)),
+        (1, 3, (2,)),
+    ]
+    shape, audits = Layout(1, 2, tp_columns=2).shape, audits_of(plan_of(Layout(1, 2, tp_columns=2)), 7, 1, 9, 8)
+    assert [(audit.replica, audit.owner) for audit in audits] == [(shape.dp_rank(member), member) for member in range(4)]
+    assert all(sorted((audit.owner, *audit.judges)) == [0, 1, 2, 3] for audit in audits)

@@ -113,6 +113,11 @@ class Groups:
         """This member's line along dp, over which its gradients are summed: one group, or one a level."""
         return self.lines["dp"] if "dp" in self.lines else Levels(self.lines["dp_near"], self.lines["dp_far"])
 
+    @property
+    def tensor(self) -> Group | None:
+        """Those that share this member's stages with it, tile by tile; None where it computes them alone."""
+        return self.lines.get("tp_columns")
+
     def all(self) -> list[Group | Transport]:
         """Each group once, and the transport."""
         groups = [one for one in (self.transport, *self.lines.values(), self.world, self.moving) if one is not None]

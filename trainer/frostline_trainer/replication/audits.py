@@ -41,9 +41,9 @@ def audit_is_due(training: TrainingSection, step: int) -> bool:
 
 
 def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leaves: int) -> list[Audit]:
-    """Every stage of every replica, by one micro-batch of the replica's: all members work for the audit alike.
+    """What every member computes of one micro-batch of its replica's: all members work for the audit alike.
 
-    The next replica's owner of the stage is the auditor; with one replica the stage's buddy.
+    The stage's next owner is the auditor, of another replica or of the group that shares its tiles; with one owner its buddy.
     """
     placement, shape, audits = plan.placement, plan.placement.shape, list[Audit]()
     for replica in range(shape.dp_degree):
@@ -54,9 +54,10 @@ def audits_of(plan: Plan, seed: int, step: int, num_microbatches: int, num_leave
         number = numbers[seed_of("audit", seed, step, replica) % len(numbers)]
         for stage in range(shape.num_stages):
             holders = shape.owners_of(shape.pp_rank_of_stage(stage))
-            owners = holders[replica:] + holders[:replica]  # the replica's own first, then the next replica's
-            judges = owners[1:] or _keepers(plan, stage) or (owners[0],)
-            audits.append(Audit(stage, replica, number, owners[0], judges))
+            for place in range(replica * shape.tp_degree, (replica + 1) * shape.tp_degree):
+                owners = holders[place:] + holders[:place]  # the audited one first, then those behind it
+                judges = owners[1:] or _keepers(plan, stage) or (owners[0],)
+                audits.append(Audit(stage, replica, number, owners[0], judges))
     return audits
 
 

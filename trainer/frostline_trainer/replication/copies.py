@@ -21,7 +21,7 @@ def compare_copies(generation: Generation, step: int, agreed_step: int) -> int:
     agreed_step: after which step they were equal the last time. Raises CopiesDiffer, on all members alike. Exact numerics only:
     with fast ones the library's all-reduce promises no bits.
     """
-    context, plan, degree = generation.context, generation.plan, generation.shape.dp_degree
+    context, plan, degree = generation.context, generation.plan, generation.shape.owners_each
     if not context.exact or ((degree == 1 or plan.placement.is_sharded) and not any(plan.buddies)):
         return step
     digests = torch.zeros(context.pieces.count, degree + 1, DIGEST_BYTES, dtype=torch.int32)

@@ -41,7 +41,7 @@ def parcels_of(plan: Plan, freeze_point: int) -> list[Parcel]:
 
 def _parcels_of_stage(plan: Plan, buddies: Sequence[str], freeze_point: int, stage: int, replica: int) -> list[Parcel]:
     placement, parcels, run = plan.placement, list[Parcel](), list[int]()
-    owner = placement.shape.global_rank(replica, placement.shape.pp_rank_of_stage(stage))
+    owner = placement.shape.first_at(replica, placement.shape.pp_rank_of_stage(stage))
     for unit in placement.units_of_stage(stage):
         if run and buddies[unit] != buddies[run[0]]:
             parcels += _parcel(plan, buddies, stage, owner, run, replica)

@@ -1,12 +1,15 @@
-"""The tiles of one rank of a group that shares the blocks, and sums over the group.
+"""The tiles of one rank of a group that shares the blocks, sums over the group, and gradients put together in it.
 
 A sum of two nodes has one result in any order, so a group of two takes the library's own. Larger groups exchange chunks all to
 all, add them by pairs in the ranks' order, and gather the sums: the bytes are those of a ring, whose bits depend on its size.
 """
 
-import torch
-from torch import Tensor
+from collections.abc import Iterable
 
+import torch
+from torch import Tensor, nn
+
+from frostline_trainer.sharded.state import cut_gradients
 from frostline_trainer.sharded.tiles import Tiles, pairwise
 from frostline_trainer.transport.collectives import Group
 
@@ -27,6 +30,36 @@ def tiles_in(group: Group, total: int) -> Tiles:
     if group.size == 1:
         return Tiles(total)
     return Tiles(total, group.index * held, held, lambda node: sum_nodes(group, node))
+
+
+def alone_for(place: int, members: int, total: int) -> Tiles:
+    """All of a run's tiles, computed by one worker that stands in for one of a group: only that member's tiles get gradients.
+
+    Args:
+        place: of the member in its group.
+        members: of the group.
+        total: tiles of the run.
+    """
+    held = total // members
+    return Tiles(total, taught=(place * held, held) if members > 1 else None)
+
+
+def complete_gradients(group: Group, units: Iterable[nn.Module]) -> None:
+    """Collective: each member gets the gradients of the tiles that others have computed, unit by unit.
+
+    Afterwards the units' `.grad`s are whole, and the same bits on every member. What no tile cuts all have computed alike.
+    """
+    for unit in units:
+        found = list(cut_gradients(unit))
+        if not found:
+            continue
+        own = torch.cat([one.tile(gradient, group.size, group.index).reshape(-1) for one, gradient in found])
+        gathered = own.new_empty(group.size * own.numel())
+        group.all_gather(gathered, own)
+        lengths = [gradient.numel() // group.size for _, gradient in found]
+        for place, chunk in enumerate(gathered.view(group.size, -1)):
+            for (one, gradient), part in zip(found, chunk.split(lengths), strict=True) if place != group.index else ():
+                one.put(gradient, group.size, place, part)
 
 
 def sum_nodes(group: Group, node: Tensor) -> Tensor:

@@ -89,10 +89,28 @@ def tile_unit(unit: nn.Module, table: TensorTable, tiles: Tiles, words: str = "t
     for name, module in list(unit.named_modules()):
         if any(isinstance(child, TiledColumn) for child in module.children()):
             _tile_inside(module, name, tiles)
-    for ending in table.inner_attributes if tiles.held < tiles.total else ():
+    for ending in table.inner_attributes:
         owner, _, attribute = ending.rpartition(".")
         for module in layers_named(unit, owner).values():
-            setattr(module, attribute, getattr(module, attribute) * tiles.held // tiles.total)
+            widths = module.__dict__.setdefault("frostline_inner_widths", {})
+            widths[attribute] = getattr(module, attribute)
+            setattr(module, attribute, widths[attribute] * tiles.held // tiles.total)
+
+
+def share_tiles(unit: nn.Module, tiles: Tiles) -> None:
+    """Let a unit in tiles that has the parameters of all of them compute these from now on; one that is not in tiles stays.
+
+    What a forward that has failed may have left behind is dropped.
+    """
+    for module in unit.modules():
+        if isinstance(module, TiledLinear | TiledActivation):
+            module.tiles = tiles
+        if isinstance(module, TiledColumn):
+            module.together.forget()
+        if "frostline_tiles" in vars(module):
+            module.frostline_tiles = tiles
+        for attribute, width in vars(module).get("frostline_inner_widths", {}).items():
+            setattr(module, attribute, width * tiles.held // tiles.total)
 
 
 def tiled_layers(unit: nn.Module) -> dict[str, TiledLinear]:

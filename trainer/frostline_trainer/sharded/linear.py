@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from frostline_trainer.sharded.tiles import Tiles, addend, cut, joined
+from frostline_trainer.sharded.tiles import Tiles, addend, cut, joined, put
 from frostline_trainer.step.alignment import aligned, is_aligned
 
 
@@ -39,6 +39,10 @@ class Cut:
     def tile(self, parameter: Tensor, held: int, place: int) -> Tensor:
         """A tile of the weight, of its gradient, or of a column layer's bias, as `cut` gives it."""
         return cut(parameter, self.dim if parameter.ndim > 1 else 0, self.parts, held, place)
+
+    def put(self, parameter: Tensor, held: int, place: int, tile: Tensor) -> None:
+        """Write a tile back to where `tile` has it from."""
+        put(parameter, self.dim if parameter.ndim > 1 else 0, self.parts, held, place, tile)
 
     def whole(self, tiles: Sequence[Tensor]) -> Tensor:
         """The parameter, or gradient, that `tile` has cut into these."""
@@ -159,11 +163,15 @@ def _rows(x: Tensor) -> Tensor:
 
 class TiledLinear(nn.Module):
     """A layer in tiles, with the parameters of the layer that it stands for: where all tiles are held its very own, else the held
-    tiles' part of them."""
+    tiles' part of them.
+
+    kept: the tiles whose parameters are here. tiles: those that are computed: as many, or fewer where a group shares them out
+    and each member has the whole parameters (`install.share_tiles`).
+    """
 
     def __init__(self, layer: nn.Module, one: Cut, tiles: Tiles) -> None:
         super().__init__()
-        self.cut, self.tiles = one, tiles
+        self.cut, self.kept, self.tiles = one, tiles, tiles
         self.weight = self._held(layer.weight)
         self.bias = layer.bias if layer.bias is None or not one.is_column else self._held(layer.bias)
 
@@ -176,11 +184,24 @@ class TiledLinear(nn.Module):
 
     def computing(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Input and parameters in the type that torch computes such layers in: inside autocast its own."""
-        found: tuple[Tensor | None, ...] = (x, self.weight, self.bias)
+        bias = self._computed(self.bias) if self.bias is not None and self.cut.is_column else self.bias
+        found: tuple[Tensor | None, ...] = (x, self._computed(self.weight), bias)
         if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(x.device.type)
             found = tuple(None if one is None else one.to(dtype) for one in found)
         return found  # type: ignore[return-value]
+
+    def _computed(self, parameter: Tensor) -> Tensor:
+        """A parameter's part that belongs to the computed tiles; the gradient of the rest is zero."""
+        kept, tiles = self.kept, self.tiles
+        if tiles.held < kept.held:
+            return self.cut.tile(parameter, kept.held // tiles.held, (tiles.first - kept.first) // tiles.held)
+        if tiles.taught is None:
+            return parameter
+        first, number = tiles.taught
+        parts = [self.cut.tile(parameter, kept.held // number, place) for place in range(kept.held // number)]
+        taught = (first - kept.first) // number
+        return self.cut.whole([part if place == taught else part.detach() for place, part in enumerate(parts)])
 
 
 class TiledRow(TiledLinear):
@@ -212,6 +233,10 @@ class Together:
             member.together = self
         self._input: Tensor | None = None
         self.waiting: dict[TiledColumn, Tensor] = {}
+
+    def forget(self) -> None:
+        """What nobody has asked for, after a forward that has failed, waits no more."""
+        self._input, self.waiting = None, {}
 
     def output(self, member: TiledColumn, x: Tensor) -> Tensor:
         """A member's output for x; what others have given for the same x waits for them to ask."""

@@ -1,8 +1,10 @@
 """The state of a unit in tiles: which of its numbers belong to which tile."""
 
+from collections.abc import Iterator
+
 from torch import Tensor, nn
 
-from frostline_trainer.sharded.linear import TiledLinear
+from frostline_trainer.sharded.linear import Cut, TiledLinear
 
 
 def tiles_of(unit: nn.Module, name: str, gradient: Tensor) -> list[Tensor]:
@@ -11,7 +13,15 @@ def tiles_of(unit: nn.Module, name: str, gradient: Tensor) -> list[Tensor]:
     layer = _layer_of(unit, name)
     if layer is None:
         return [gradient]
-    return [layer.cut.tile(gradient, layer.tiles.held, place) for place in range(layer.tiles.held)]
+    return [layer.cut.tile(gradient, layer.kept.held, place) for place in range(layer.kept.held)]
+
+
+def cut_gradients(unit: nn.Module) -> Iterator[tuple[Cut, Tensor]]:
+    """The gradients of a unit's parameters that tiles cut, with the cut, in the parameters' order."""
+    for name, parameter in unit.named_parameters():
+        layer = _layer_of(unit, name)
+        if layer is not None and parameter.grad is not None:
+            yield layer.cut, parameter.grad
 
 
 def _layer_of(unit: nn.Module, name: str) -> TiledLinear | None:

@@ -27,12 +27,15 @@ class Tiles:
         first: the first tile that is computed here.
         held: how many are, consecutively; a power of two.
         join: how a sum goes on over the group's ranks; None where all tiles are held.
+        taught: (first, number) of the tiles whose weights get gradients, where they are fewer: of a member whose work is computed
+            again by one who computes all tiles; None: those that are computed.
     """
 
     total: int
     first: int = 0
     held: int = 0
     join: Join | None = None
+    taught: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not self.held:
@@ -75,15 +78,24 @@ def cut(whole: Tensor, dim: int, parts: int, held: int, place: int) -> Tensor:
 
     Args:
         whole: holds `parts` matrices side by side along `dim`, each of which is cut: of a packed query, key and value a tile has
-        a
-            share of each.
+            a share of each.
         place: of the tile among those held.
     """
     if held == 1:
         return aligned(whole.contiguous())
+    return aligned(_place(whole, dim, parts, held, place).flatten(dim, dim + 1).contiguous())
+
+
+def put(whole: Tensor, dim: int, parts: int, held: int, place: int, tile: Tensor) -> None:
+    """Write what `cut` gives for a place back there. tile: of as many elements, in any shape."""
+    target = _place(whole, dim, parts, held, place)
+    target.copy_(tile.view(target.shape))
+
+
+def _place(whole: Tensor, dim: int, parts: int, held: int, place: int) -> Tensor:
+    """Where a tile lies: a view with a dimension more, of the matrices side by side."""
     width = whole.shape[dim] // (parts * held)
-    tile = whole.unflatten(dim, (parts, held, width)).select(dim + 1, place).flatten(dim, dim + 1)
-    return aligned(tile.contiguous())
+    return whole.unflatten(dim, (parts, held, width)).select(dim + 1, place)
 
 
 def joined(tiles: Sequence[Tensor], dim: int, parts: int) -> Tensor:

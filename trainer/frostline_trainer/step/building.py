@@ -8,6 +8,8 @@ from frostline_trainer.prefix.noise import add_feature_noise
 from frostline_trainer.replication.audits import Audit
 from frostline_trainer.replication.buddies import on_device
 from frostline_trainer.replication.evidence import ABSENT, Digest, Evidence
+from frostline_trainer.sharded.group import alone_for
+from frostline_trainer.sharded.install import share_tiles
 from frostline_trainer.step.cell_pipeline import CellPipeline
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.feed import BatchFeed, StepBatch
@@ -104,7 +106,7 @@ class Builder:
         """The function of an audit: it computes a micro-batch once more through a stage that is held here too.
 
         own, own_stages: of this member, a replica of the owner; other stages are held as their buddy. needed: the pieces whose
-        state belongs here.
+        state belongs here. The units of the stage compute all tiles afterwards, whoever shares them out in steps.
         """
 
         def compute(audit: Audit, evidence: Evidence) -> Digest:
@@ -115,6 +117,7 @@ class Builder:
                 return ABSENT
             micro_batch = feed.micro_batch(batch, audit.micro_batch, samples=number == 0 and evidence.entry is None)
             micro_batch.boundary = evidence.entry if number == 0 else None
+            self._compute_all_tiles(units, audit.owner)
             arguments = (number, micro_batch, evidence, batch.step, self.loss(batch), self.upstream_learns(number))
             if number in own_stages:
                 return own.recompute(*arguments)
@@ -125,3 +128,9 @@ class Builder:
                 return self.pipeline({number: stage}, buffers).recompute(*arguments)
 
         return compute
+
+    def _compute_all_tiles(self, units: range, owner: int) -> None:
+        """Let units compute all of their tiles here, and gradients of the weights of those that a member computes in the step."""
+        shape, inner = self._placement.shape, self._context.job.training.tensor_tiles.inner
+        for unit in units if inner > 1 else ():
+            share_tiles(self._context.cut.units[unit], alone_for(shape.tp_rank(owner), shape.tp_degree, inner))

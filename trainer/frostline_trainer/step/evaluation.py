@@ -28,7 +28,7 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
         if scores is not None:
             scored[tile] = scores
     rows = torch.zeros(num_tiles * size, context.task.num_columns, dtype=torch.float64)
-    if scored:  # what lies on a device is read once, when all of it has been given to it
+    if scored and generation.in_group.speaks:  # what lies on a device is read once, when all of it has been given to it
         for tile, scores in zip(scored, torch.stack(list(scored.values())).cpu(), strict=True):
             rows[tile * size : (tile + 1) * size] = scores
     generation.world.all_reduce_sum(rows)

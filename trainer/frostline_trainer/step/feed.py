@@ -11,6 +11,7 @@ from functools import lru_cache
 import torch
 
 from frostline_trainer.data.split import inputs_of
+from frostline_trainer.prefix.dealing import DealtPrefix
 from frostline_trainer.prefix.prefix import PrefixReader
 from frostline_trainer.step.alignment import aligned
 from frostline_trainer.step.context import RunContext
@@ -88,7 +89,7 @@ class StepFeed:
         self._context, self._feed, self._numbers, self._embeds = context, feed, numbers, embeds
         self._ahead = Ahead(self._read, context.device.type != "cpu")
 
-    def micro_batches(self, batch: StepBatch, prefix: PrefixReader | None) -> list[MicroBatch]:
+    def micro_batches(self, batch: StepBatch, prefix: PrefixReader | DealtPrefix | None) -> list[MicroBatch]:
         """A step's, in order; with the frozen prefix's output where `prefix` gives it."""
         host = self._ahead.take(batch.step, self._embeds and prefix is None)
         on_device = self._context.on_device
@@ -105,7 +106,7 @@ class StepFeed:
                 micro_batch.boundary = aligned(boundary[place * size : (place + 1) * size])
         return found
 
-    def prefetch(self, step: int, prefix: PrefixReader) -> None:
+    def prefetch(self, step: int, prefix: PrefixReader | DealtPrefix) -> None:
         """Tell the cache which samples a coming step will read."""
         batch, rows = self._feed.batch(step), self._rows()
         prefix.prefetch(batch.indices[rows], batch.variants[rows])

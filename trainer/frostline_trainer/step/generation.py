@@ -24,6 +24,7 @@ from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.feed import BatchFeed, StepFeed
 from frostline_trainer.step.fence import wait_for_device
 from frostline_trainer.step.gradients import GradientBuffers
+from frostline_trainer.step.in_group import InGroup, Prefix
 from frostline_trainer.step.norms import gradient_norms, piece_squares, tell
 from frostline_trainer.step.optimizer import UnitOptimizer
 from frostline_trainer.step.reduction import Reduction
@@ -64,7 +65,7 @@ class Generation:
         assert plan.pieces == context.pieces, f"the plan has {plan.pieces}, the job {context.pieces}"
         self.worker_id = plan.placement.workers[index]
         self.shape = plan.placement.shape
-        assert self.shape.mesh.degree("tp") == 1, f"stages compute whole tensors, the plan has {self.shape.degrees}"
+        self.in_group = InGroup(context, self.shape, index, groups)
         self.pp_rank, self.dp_rank = self.shape.pp_rank(index), self.shape.dp_rank(index)
         self.world, self.transport = groups.world, groups.transport
         self.phase, self.moved = phase, moved
@@ -81,7 +82,7 @@ class Generation:
         forget_peak(context.device)
         self.weighing = Weighing(context)
         self.buffers: dict[int, GradientBuffers] = {}
-        self.prefix: PrefixReader | None = None
+        self.prefix: Prefix | None = None
         self.freeze_to(freeze_point, codec_chain, round_trip)
         self.rewind(origin)
 
@@ -103,6 +104,8 @@ class Generation:
             stage = self.stages[number] = self._builder.stage(number)
             if not stage.is_frozen:
                 self.buffers[number] = self._builder.buffers(stage)
+        self._share_tiles()
+        self.in_group.begin()
         self.keeper = Keeper(context, self.plan, self._index, self.world, freeze_point)
         stop_frozen_tie(context, freeze_point, self.plan.placement.units_of(self.worker_id))
         trainable = [pair for stage in self.stages.values() for pair in stage.trainable()]
@@ -113,6 +116,9 @@ class Generation:
                                    freeze_point)  # fmt: skip
         self.reduction.complete(self._units(), everything=True)
         self.prefix = None
+
+    def _share_tiles(self) -> None:
+        self.in_group.share_tiles(unit for stage in self.stages.values() for _, unit in stage.trainable())
 
     def give_back(self) -> None:
         """Between steps: the gradient memory goes back, before whatever comes next takes its own."""
@@ -139,6 +145,8 @@ class Generation:
         self.weighing.settle(self._units(), self.context.moments, self.context.pieces)
         self.phase(Phase.LOAD)
         self.complete_weights()
+        if self.freeze_point and 0 in self.stages:
+            self.prefix = self.in_group.dealt(self.prefix, len(self.own_micro_batches()))
         self.keeper.expect()
         micro_batches = self._step_feed.micro_batches(batch, self.prefix)
         self.phase(Phase.SCHEDULE)
@@ -153,7 +161,10 @@ class Generation:
             self._fence()
             self.phase(Phase.AUDIT)
             again = builder.recompute(self.pipeline, self.stages, self.feed, batch, self._needed, self.moved)
-            Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
+            try:
+                Auditing(self.context, self.plan, self._index, self.world, again).check(step, audits, result.evidence)
+            finally:
+                self._share_tiles()
         self.phase(Phase.EXCHANGE)
         with self.weighing.part():
             totals = self.reduction.exchange(self.keeper.send)
@@ -164,9 +175,10 @@ class Generation:
         self._fence()
         self.keeper.post()
         figures = told.tolist()
-        squares, losses = piece_squares(named, figures[: len(named)]), figures[len(named) :]
+        squares = piece_squares(named, figures[: len(named)])
+        losses = dict(zip(result.losses, figures[len(named) :], strict=True)) if self.in_group.speaks else {}
         self.keeper.collect()
-        return StepGradients(totals, dict(zip(result.losses, losses, strict=True)), squares, audited=bool(audits))
+        return StepGradients(totals, losses, squares, audited=bool(audits))
 
     def complete_weights(self) -> None:
         """Collective, before anything is computed: the weights that other replicas own are here, as the last commit left them."""

@@ -225,7 +225,9 @@ class TrainingLoop:
         hits, misses = self._caching.take_counts()
         gradients = self.prepared.gradients
         ballot = self._ballot(step, gradients.piece_squares, gradients.losses)
-        result = self._vote(replace(ballot, cache_hits=hits, cache_misses=misses), step)
+        if self.generation.in_group.counts_reads:
+            ballot = replace(ballot, cache_hits=hits, cache_misses=misses)
+        result = self._vote(ballot, step)
         phase(Phase.COMMIT)
         commit_step(self.generation, self.state, self.calendar, step, gradients, result)
         record_step(self.generation, self.state, step, result, time.perf_counter() - started, self._clock.take_parts())

@@ -33,6 +33,8 @@ def read_likenesses(generation: Generation) -> list[Likeness]:
     generation.complete_weights()
     if generation.dp_rank == 0:
         _run_probe(generation, count, rows)
+    if not generation.in_group.speaks:
+        rows.clear()
     told = torch.zeros(context.num_units - 1, count * (count + 1) // 2, dtype=torch.float64)
     for unit, found in rows.items():
         told[unit] = likeness(torch.cat(found)[:count])

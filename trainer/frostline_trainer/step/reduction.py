@@ -13,6 +13,7 @@ from torch import nn
 from frostline_contract.operations import Kind
 from frostline_contract.plan import Plan
 from frostline_trainer.generations.groups import Groups
+from frostline_trainer.sharded.group import complete_gradients
 from frostline_trainer.sharded.state import tiles_of
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import reduce_gradients
@@ -85,6 +86,8 @@ class Reduction:
         bounds = self._plan.placement.leaf_bounds
         total = reduce_gradients(buffers, self._groups.replicas, bounds, self._num_leaves, self._context.exact)
         buffers.adopt(total)
+        if (group := self._groups.tensor) is not None:
+            complete_gradients(group, [unit for _, unit in self._stages[number].trainable()])
         return total
 
     def _summed(self, number: int, total: torch.Tensor) -> Summed:

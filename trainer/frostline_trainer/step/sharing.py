@@ -52,7 +52,7 @@ class Sharing:
     def __init__(self, context: RunContext, plan: Plan, dp_rank: int, pp_rank: int, replicas: Group) -> None:
         self._context, self._plan, self._dp_rank, self._replicas = context, plan, dp_rank, replicas
         self._shape = plan.placement.shape
-        self._own = plan.pieces_of(plan.placement.workers[self._shape.global_rank(dp_rank, pp_rank)])
+        self._own = plan.pieces_of(plan.placement.workers[self._shape.first_at(dp_rank, pp_rank)])
         self._shares: dict[int, Shares] = {}
         self._runs: dict[int, dict[tuple[int, str], Run]] = {}
         self._gathers: dict[tuple[int, bool], list[list[Placed]]] = {}

@@ -1,0 +1,104 @@
+"""Plans whose workers share the tiles of their stages (`placement.tp_degree`): a group is planned as one worker, then spread.
+
+A group lies in one failure domain where that can be, since its members talk in every block. Predictions are those of one worker
+in a group's place: neither what a group gains in a block nor what its sums take is in them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from frostline_controller.planner.inputs import MemberInfo, PlanInputs
+from frostline_controller.planner.placing import Alternative, PlannedPlacement
+from frostline_controller.planner.shapes import asked_degrees
+
+Planner = Callable[[PlanInputs], PlannedPlacement]
+
+
+def plan_in_groups(inputs: PlanInputs, make_plan: Planner) -> PlannedPlacement:
+    """The best placement in groups of `placement.tp_degree` workers, of half as many where the workers do not suffice, and so on.
+
+    Args:
+        inputs: workers and pins of the whole plan.
+        make_plan: plans for workers that compute whole stages.
+
+    Raises:
+        NothingFits: as `make_plan` does.
+    """
+    degree, note = group_degree(inputs)
+    section = inputs.placement.model_copy(update={"tp_degree": 1})
+    if degree == 1:
+        planned = make_plan(replace(inputs, placement=section))
+        return replace(planned, reason=f"{planned.reason}; {note}")
+    groups = list(_groups(inputs.members, degree))
+    slots = max(1, inputs.parallel_slots // degree) if inputs.parallel_slots is not None else None
+    members = tuple(_as_one(group) for group in groups)
+    planned = make_plan(replace(inputs, members=members, placement=section, parallel_slots=slots))
+    by_first = {group[0].worker_id: group for group in groups}
+    return _spread(planned, inputs, by_first, degree, note)
+
+
+def group_degree(inputs: PlanInputs) -> tuple[int, str]:
+    """How many workers share a stage, and why so many: as many as the job asks for, halved until the workers suffice for the
+    pipeline's depth and the replicas that it pins."""
+    wanted, (pp, dp) = inputs.placement.tp_degree, asked_degrees(inputs)
+    workers, lines = len(inputs.members), (pp or 1) * (dp or 1)
+    degree = wanted
+    while degree > 1 and degree * lines > workers:
+        degree //= 2
+    if degree == wanted:
+        return degree, f"placement.tp_degree {wanted}"
+    return degree, f"tp {wanted} -> {degree}: {workers} workers at pp {pp or 1} and dp {dp or 1} allow no more"
+
+
+def _groups(members: Sequence[MemberInfo], degree: int) -> Iterator[tuple[MemberInfo, ...]]:
+    """Members by groups, whole ones of one failure domain first, those that have places beside each other now together; who is
+    left over by the last group that can be made is a spare."""
+    by_domain: dict[str, list[MemberInfo]] = {}
+    for member in sorted(members, key=lambda one: (one.global_rank < 0, one.global_rank, -one.speed, one.worker_id)):
+        by_domain.setdefault(member.failure_domain, []).append(member)
+    left: list[MemberInfo] = []
+    for crew in by_domain.values():
+        yield from _whole_groups(crew, degree)
+        left += crew[len(crew) - len(crew) % degree :]
+    yield from _whole_groups(left, degree)
+
+
+def _whole_groups(crew: Sequence[MemberInfo], degree: int) -> Iterator[tuple[MemberInfo, ...]]:
+    for first in range(0, len(crew) - degree + 1, degree):
+        yield tuple(crew[first : first + degree])
+
+
+def _as_one(group: Sequence[MemberInfo]) -> MemberInfo:
+    """A group as one member: as fast as its slowest, with the memory of its smallest."""
+    domains, machines = {member.failure_domain for member in group}, {member.machine for member in group}
+    memory = [member.memory_bytes for member in group if member.memory_bytes > 0]
+    return replace(
+        group[0],
+        failure_domain=group[0].failure_domain if len(domains) == 1 else " and ".join(sorted(domains)),
+        machine=group[0].machine if len(machines) == 1 else "",
+        memory_bytes=min(memory, default=0),
+        speed=min(member.speed for member in group),
+    )
+
+
+def _spread(
+    planned: PlannedPlacement, inputs: PlanInputs, by_first: dict[str, tuple[MemberInfo, ...]], degree: int, note: str
+) -> PlannedPlacement:
+    """The plan of groups as one of their members. by_first: a group by the id that stands for it."""
+    placement = planned.placement
+    workers = tuple(member.worker_id for first in placement.workers for member in by_first[first])
+    taken = set(workers)
+    spares = tuple(member.worker_id for member in inputs.members if member.worker_id not in taken)
+    spread = placement.model_copy(update={"degrees": placement.degrees | {"tp_columns": degree}, "workers": workers})
+    return replace(
+        planned,
+        placement=type(placement).model_validate(spread.model_dump()),
+        spares=spares,
+        alternatives=tuple(_wider(option, degree) for option in planned.alternatives),
+        reason=f"{planned.reason}; {note}",
+        moved_bytes=planned.moved_bytes * degree,
+    )
+
+
+def _wider(option: Alternative, degree: int) -> Alternative:
+    return replace(option, shape=replace(option.shape, tp_columns=degree))

@@ -1,0 +1,36 @@
+"""What a job may ask of groups that share stages tile by tile, and what is refused with field, value and remedy."""
+
+from typing import Any
+
+import pytest
+
+from frostline_contract.job import parse_job
+
+
+def job(tiles: int, reshape: dict[str, int] | None = None, **placement: int) -> Any:
+    reshapes = [{"step": 3, "pp_degree": 1, "dp_degree": 1, **reshape}] if reshape else []
+    return parse_job({
+        "model": {"family": "vit"}, "task": {"kind": "image_classification"}, "data": {"source": "digits"},
+        "training": {"steps": 9, "tensor_tiles": {"inner": tiles}}, "placement": placement, "reshapes": reshapes,
+    })  # fmt: skip
+
+
+def test_a_group_is_at_most_as_large_as_there_are_tiles() -> None:
+    asked = job(4, {"tp_degree": 4}, tp_degree=2)
+    assert asked.placement.tp_degree == 2
+    assert asked.reshapes[0].degrees == {"dp": 1, "pp": 1, "tp_columns": 4}
+    assert job(1, {}).reshapes == ()
+
+
+@pytest.mark.parametrize(
+    ("tiles", "reshape", "placement", "words"),
+    [
+        (1, None, {"tp_degree": 2}, r"placement.tp_degree 2 exceeds training.tensor_tiles.inner 1: .* raise inner in a new run"),
+        (4, None, {"tp_degree": 3}, "placement.tp_degree is 3; only powers of two share the tiles"),
+        (4, None, {"tp_degree": 4, "pp_degree": 2}, "pp_degree x dp_degree x tp_degree = 8 exceeds workers 4"),
+        (2, {"tp_degree": 4}, {}, "reshapes.0.tp_degree 4 exceeds training.tensor_tiles.inner 2"),
+    ],
+)
+def test_what_no_group_can_do_is_refused(tiles: int, reshape: Any, placement: dict[str, int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        job(tiles, reshape, **placement)

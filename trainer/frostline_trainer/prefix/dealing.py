@@ -1,0 +1,62 @@
+"""The frozen prefix of a group that shares a stage tile by tile: micro-batches are dealt out, each is read or computed once.
+
+A member reads (or computes, with all tiles) the boundary activations of its consecutive share of a replica's micro-batches; then
+all get all of them. A boundary activation has the same bits whoever has it from where, so nobody can tell.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from frostline_trainer.prefix.prefix import PrefixReader
+from frostline_trainer.transport.collectives import Group
+
+
+class DealtPrefix:
+    """One member's reader of a replica's boundary activations, with the interface of its own reader.
+
+    Args:
+        own: reads and computes this member's share.
+        group: the members, all of which deal; a replica has a micro-batch for each at least.
+        size: samples of a micro-batch.
+    """
+
+    def __init__(self, own: PrefixReader, group: Group, size: int) -> None:
+        self._own, self._group, self._size = own, group, size
+
+    def rows(self, samples: Sequence[int], variants: Sequence[int]) -> torch.Tensor:
+        """The boundary activations of whole micro-batches. Collective: all members ask for the same samples."""
+        share, most = self._share(len(samples), self._group.index), self._share(len(samples), self._group.size - 1)
+        own = self._own.rows(samples[share], variants[share])
+        length = most.stop - most.start
+        mine = own.new_empty(length, *own.shape[1:])
+        mine[: len(own)] = own
+        told = own.new_empty(self._group.size * length, *own.shape[1:])
+        self._group.all_gather(told.view(torch.uint8), mine.view(torch.uint8))
+        shares = [self._share(len(samples), member) for member in range(self._group.size)]
+        return torch.cat([told[n * length :][: one.stop - one.start] for n, one in enumerate(shares)])
+
+    def prefetch(self, samples: Sequence[int], variants: Sequence[int]) -> None:
+        """A coming step will ask for these: the share's are read ahead."""
+        share = self._share(len(samples), self._group.index)
+        self._own.prefetch(samples[share], variants[share])
+
+    def audit(self, samples: Sequence[int], variants: Sequence[int], rows: torch.Tensor, step: int) -> None:
+        """Compare this member's share with what it computes again, as its reader does. Raises CacheDiffers."""
+        share = self._share(len(samples), self._group.index)
+        self._own.audit(samples[share], variants[share], rows[share], step)
+
+    def _share(self, rows: int, member: int) -> slice:
+        """A member's rows: consecutive micro-batches, of which the last member has the most."""
+        count, members = rows // self._size, self._group.size
+        return slice(self._size * (member * count // members), self._size * ((member + 1) * count // members))
+
+
+def all_have(group: Group, prefix: object, device: torch.device) -> bool:
+    """Whether each member of a group reads the prefix through a cache. Collective.
+
+    Members may differ in it: one has joined before there was a cache server to tell it of. device: the group's tensors are there.
+    """
+    count = torch.tensor([float(prefix is not None)], device=device)
+    group.all_reduce_sum(count)
+    return int(count) == group.size
