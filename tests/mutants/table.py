@@ -255,8 +255,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 TRAINER + "generations/worker.py",
-                "        end_if_sick(failure)\n        try:\n",
-                "        try:\n",
+                "        end_if_sick(failure)\n        heard = ",
+                "        heard = ",
             ),
         ),
         ("tests/integration/test_sick_devices.py::test_a_worker_whose_device_fails_ends_and_reports_nothing",),
