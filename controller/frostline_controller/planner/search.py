@@ -95,6 +95,12 @@ def make_plan(inputs: PlanInputs) -> PlannedPlacement:
                   _others(candidates, best))  # fmt: skip
 
 
+def least_seconds(inputs: PlanInputs) -> float:
+    """A lower bound on the seconds a sample of any placement, memory apart; infinite where no shape is allowed."""
+    model, limits = CostModel(inputs, cache_verdict(inputs)[0]), shape_limits(inputs)
+    return min((_least_seconds(model, limits, dp) for dp in dp_choices(inputs, limits)), default=float("inf"))
+
+
 def _explore(model: CostModel, limits: ShapeLimits) -> tuple[list[_Candidate], _Candidate | None]:
     """All candidates that may still win, and the cheapest; replica counts are left out once none of theirs can."""
     inputs = model.inputs
@@ -155,7 +161,7 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candida
             for schedule, virtual in schedules_for(inputs, pp, dp, count):
                 by_schedule.setdefault((schedule, virtual, inputs.pipeline_link(pp), count), []).append(pp)
     for (schedule, virtual, _, count), depths in by_schedule.items():
-        costs = StageCosts(model.of_depth(depths[0]), longest, leaf_bounds, schedule, virtual, fastest, slices=count)
+        costs = StageCosts(model.of_shape(depths[0], dp), longest, leaf_bounds, schedule, virtual, fastest, slices=count)
         for group in _table_groups(costs, depths):
             table = PartitionTable(costs, group[-1] * virtual, group[-1])
             pace = _least_pace(model, np.array(group), longest, virtual)
@@ -292,7 +298,7 @@ def _reference_seconds(inputs: PlanInputs) -> float:
         return 0.0
     if pp > inputs.num_units - inputs.never_learnt or dp > inputs.most_replicas:
         return 0.0
-    model = CostModel(replace(inputs, freeze_point=inputs.never_learnt)).of_depth(pp)
+    model = CostModel(replace(inputs, freeze_point=inputs.never_learnt)).of_shape(pp, dp)
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
     table = PartitionTable(StageCosts(model, longest, leaf_bounds, "1f1b", 1), pp, pp)
