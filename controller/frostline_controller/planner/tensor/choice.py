@@ -1,0 +1,125 @@
+"""The best of all (pipeline, replicas, columns, depth, shard): `planner.search` over groups, for each way of sharing that may
+win.
+
+For each number of columns and depth a group is one worker to plan for (`tensor.groups`), so the search of pipelines, replicas and
+cuts is the planner's own, as exact as it is. Ways of sharing are tried in the order of their lower bounds until none can win.
+One is taken where memory needs it, or where it saves more than `placement.hysteresis` of the best step without it. What no run
+can be given yet (`Sharing.not_built`) is advice.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from frostline_contract.sharding import NONE
+from frostline_controller.planner.inputs import NothingFits, PlanInputs
+from frostline_controller.planner.search import PlannedPlacement, least_seconds, make_plan
+from frostline_controller.planner.tensor.groups import NoGroups, grouped
+from frostline_controller.planner.tensor.sharing import SHARD_WAYS, Sharing
+
+DEPTHS = (1, 2, 4, 8)
+COLUMNS_MAX = 64
+"""The most columns that are tried; a block's heads seldom give more."""
+
+
+@dataclass(frozen=True)
+class SharedPlan:
+    """The best placement with one way of sharing.
+
+    Attributes:
+        sharing: the way.
+        planned: a placement of groups, each named by its first member.
+        inputs: that it was planned for, groups in place of workers.
+    """
+
+    sharing: Sharing
+    planned: PlannedPlacement
+    inputs: PlanInputs
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Degrees by axis name, those of tensors among them where they exceed 1."""
+        tensors = {"tp_columns": self.sharing.columns, "tp_depth": self.sharing.depth}
+        return self.planned.placement.degrees | {axis: degree for axis, degree in tensors.items() if degree > 1}
+
+    @property
+    def workers(self) -> int:
+        """Workers that it takes."""
+        return len(self.planned.placement.workers) * self.sharing.group_size
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """What plans are compared by."""
+        return self.planned.cost.seconds_per_sample
+
+
+@dataclass(frozen=True)
+class SharingChoice:
+    """What sharing would give.
+
+    Attributes:
+        plain: the best plan of pipeline and replicas alone; None: none fits.
+        best: what is worth its groups; None: nothing is, or nothing fits.
+        tried: ways of sharing that were planned; the bounds of the others ruled them out, or members make up no such groups.
+    """
+
+    plain: SharedPlan | None
+    best: SharedPlan | None
+    tried: int
+
+
+def ways_of_sharing(inputs: PlanInputs) -> Iterator[Sharing]:
+    """Every way that the members and the numerics allow, the plain one first. Columns lie in one node at depth 1.
+
+    Adapters, fast numerics and the paper's planner allow none but the plain one, and a job that shares state out is not asked
+    to take that back.
+    """
+    plain = Sharing(shard=inputs.placement.shard)
+    yield plain
+    adapted, greedy = any(unit.still_bytes for unit in inputs.units), inputs.placement.planner != "optimal"
+    if adapted or greedy or not inputs.exact_numerics:
+        return
+    ways = [way for way in SHARD_WAYS if inputs.placement.shard == NONE or way != NONE]
+    powers = [1 << power for power in range(COLUMNS_MAX.bit_length()) if 1 << power <= len(inputs.members)]
+    for columns in powers:
+        for depth in DEPTHS:
+            for way in ways:
+                sharing = Sharing(columns, depth, way)
+                if sharing.group_size <= len(inputs.members) and sharing != plain:
+                    yield sharing
+
+
+def choose_sharing(inputs: PlanInputs) -> SharingChoice:
+    """The best of all ways of sharing: of depth 1, and of a greater depth where that saves more than the hysteresis again."""
+    plain_way, *others = ways_of_sharing(inputs)
+    plain, best, tried = _planned(plain_way, inputs), None, 1
+    least = plain.seconds_per_sample if plain is not None else float("inf")
+    for tier in ([way for way in others if way.depth == 1], [way for way in others if way.depth > 1]):
+        least *= 1 - inputs.placement.hysteresis
+        for bound, sharing in _by_bound(inputs, tier):
+            if bound >= least * (1 - 1e-9):
+                break
+            tried += 1
+            found = _planned(sharing, inputs)
+            if found is not None and found.seconds_per_sample < least * (1 - 1e-9):
+                least, best = found.seconds_per_sample, found
+    return SharingChoice(plain, best, tried)
+
+
+def _by_bound(inputs: PlanInputs, ways: Iterable[Sharing]) -> list[tuple[float, Sharing]]:
+    """The ways that the members make up groups for, by the least that their steps could take."""
+    bounded = []
+    for sharing in ways:
+        try:
+            bounded.append((least_seconds(grouped(inputs, sharing)), sharing))
+        except NoGroups:
+            continue
+    return sorted(bounded, key=lambda one: one[0])
+
+
+def _planned(sharing: Sharing, inputs: PlanInputs) -> SharedPlan | None:
+    """The best placement with this way of sharing; None where none fits."""
+    groups = grouped(inputs, sharing)
+    try:
+        return SharedPlan(sharing, make_plan(groups), groups)
+    except NothingFits:
+        return None
