@@ -69,19 +69,19 @@ class _Candidate:
         return self.pp * self.dp  # asked for every candidate: most are never costed, and never get a shape
 
 
-def make_plan(inputs: PlanInputs) -> PlannedPlacement:
-    """The placement to run next. Pure: equal inputs, equal plans.
+def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlacement:
+    """The placement to run next. Pure: equal inputs, equal plans. below: seconds a sample that a plan must beat to be of use.
 
-    Raises NothingFits where no shape fits, with the memory needed and the cap.
+    Raises NothingFits where no shape fits, with the memory needed and the cap, or none is below.
     """
     if inputs.placement.planner == "paper_greedy":
         return paper_greedy_plan(inputs)
     use_cache, cache_reason = cache_verdict(inputs)
     model = CostModel(inputs, use_cache)
     limits = shape_limits(inputs)
-    candidates, best = _explore(model, limits)
+    candidates, best = _explore(model, limits, below)
     if best is None:
-        raise NothingFits(refusal(model, limits))
+        raise NothingFits(refusal(model, limits) if below == float("inf") else f"no placement takes less than {below} s a sample")
     words = f"least step time of {len(candidates)} shapes"
     priced = sum(candidate.alternative is not None for candidate in candidates)
     if priced < len(candidates):
@@ -101,19 +101,19 @@ def least_seconds(inputs: PlanInputs) -> float:
     return min((_least_seconds(model, limits, dp) for dp in dp_choices(inputs, limits)), default=float("inf"))
 
 
-def _explore(model: CostModel, limits: ShapeLimits) -> tuple[list[_Candidate], _Candidate | None]:
+def _explore(model: CostModel, limits: ShapeLimits, below: float) -> tuple[list[_Candidate], _Candidate | None]:
     """All candidates that may still win, and the cheapest; replica counts are left out once none of theirs can."""
     inputs = model.inputs
     for_cost = inputs.placement.objective == "cost"
     reference = _reference_seconds(inputs) if for_cost else 0.0
     found: list[_Candidate] = []
-    best, least = None, float("inf")
+    best, least = None, below
     for bound, dp in sorted((_least_seconds(model, limits, dp), dp) for dp in dp_choices(inputs, limits)):
         if bound > max(least, reference) * (1 + (COST_TOLERANCE if for_cost else 1e-9)):
             break
         fresh = _candidates(model, limits, dp)
         found += fresh
-        best = _cheapest(model, [best, *fresh] if best else fresh)
+        best = _cheapest(model, [best, *fresh] if best else fresh, below)
         least = _cost(model, best) if best is not None else least
     return found, best
 
@@ -208,9 +208,9 @@ def _price(model: CostModel, candidate: _Candidate, costing: Callable[..., StepC
     return _cost(model, candidate)
 
 
-def _cheapest(model: CostModel, candidates: list[_Candidate]) -> _Candidate | None:
+def _cheapest(model: CostModel, candidates: list[_Candidate], below: float) -> _Candidate | None:
     """The candidate of least cost: by ascending lower bound, until no bound can win any more."""
-    best, least = None, float("inf")
+    best, least = None, below
     for candidate in sorted(candidates, key=lambda c: (c.bound, c.workers, c.pp, c.virtual)):
         if candidate.bound > least * (1 + 1e-9):
             break

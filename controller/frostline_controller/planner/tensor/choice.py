@@ -8,17 +8,15 @@ can be given yet (`Sharing.not_built`) is advice.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from frostline_contract.sharding import NONE
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
 from frostline_controller.planner.search import PlannedPlacement, least_seconds, make_plan
-from frostline_controller.planner.tensor.groups import NoGroups, grouped
+from frostline_controller.planner.tensor.groups import NoGroups, grouped, nodes_of
 from frostline_controller.planner.tensor.sharing import SHARD_WAYS, Sharing
 
-DEPTHS = (1, 2, 4, 8)
-COLUMNS_MAX = 64
-"""The most columns that are tried; a block's heads seldom give more."""
+MOST_DEPTH = 8
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class SharingChoice:
 
 
 def ways_of_sharing(inputs: PlanInputs) -> Iterator[Sharing]:
-    """Every way that the members and the numerics allow, the plain one first. Columns lie in one node at depth 1.
+    """Every way that the members and the numerics allow, the plain one first. Columns lie in one node.
 
     Adapters, fast numerics and the paper's planner allow none but the plain one, and a job that shares state out is not asked
     to take that back.
@@ -79,13 +77,17 @@ def ways_of_sharing(inputs: PlanInputs) -> Iterator[Sharing]:
     if adapted or greedy or not inputs.exact_numerics:
         return
     ways = [way for way in SHARD_WAYS if inputs.placement.shard == NONE or way != NONE]
-    powers = [1 << power for power in range(COLUMNS_MAX.bit_length()) if 1 << power <= len(inputs.members)]
-    for columns in powers:
-        for depth in DEPTHS:
+    for columns in powers_of_two(nodes_of(inputs).devices):
+        for depth in powers_of_two(MOST_DEPTH):
             for way in ways:
                 sharing = Sharing(columns, depth, way)
                 if sharing.group_size <= len(inputs.members) and sharing != plain:
                     yield sharing
+
+
+def powers_of_two(most: int) -> list[int]:
+    """Those up to `most`, ascending."""
+    return [1 << power for power in range(most.bit_length())]
 
 
 def choose_sharing(inputs: PlanInputs) -> SharingChoice:
@@ -99,27 +101,35 @@ def choose_sharing(inputs: PlanInputs) -> SharingChoice:
             if bound >= least * (1 - 1e-9):
                 break
             tried += 1
-            found = _planned(sharing, inputs)
-            if found is not None and found.seconds_per_sample < least * (1 - 1e-9):
+            found = _planned(sharing, inputs, least)
+            if found is not None:
                 least, best = found.seconds_per_sample, found
     return SharingChoice(plain, best, tried)
 
 
 def _by_bound(inputs: PlanInputs, ways: Iterable[Sharing]) -> list[tuple[float, Sharing]]:
-    """The ways that the members make up groups for, by the least that their steps could take."""
+    """The ways that the members make up groups for, by the least that their steps could take. Sharing state out saves no time, so
+    that the bound of a group that shares none holds for all its ways.
+    """
+    bounds: dict[Sharing, float] = {}
     bounded = []
     for sharing in ways:
-        try:
-            bounded.append((least_seconds(grouped(inputs, sharing)), sharing))
-        except NoGroups:
-            continue
-    return sorted(bounded, key=lambda one: one[0])
+        alone = replace(sharing, shard=NONE)
+        if alone not in bounds:
+            try:
+                bounds[alone] = least_seconds(grouped(inputs, alone))
+            except NoGroups:
+                bounds[alone] = float("inf")
+        bounded.append((bounds[alone], sharing))
+    return sorted((one for one in bounded if one[0] < float("inf")), key=lambda one: one[0])
 
 
-def _planned(sharing: Sharing, inputs: PlanInputs) -> SharedPlan | None:
-    """The best placement with this way of sharing; None where none fits."""
+def _planned(sharing: Sharing, inputs: PlanInputs, below: float = float("inf")) -> SharedPlan | None:
+    """The best placement with this way of sharing; None where none fits, or none takes fewer seconds a sample than `below`."""
     groups = grouped(inputs, sharing)
+    known = below if inputs.token_cells == 1 else float("inf")  # in cells a step on paper may be quicker than its closed form
     try:
-        return SharedPlan(sharing, make_plan(groups), groups)
+        found = SharedPlan(sharing, make_plan(groups, known), groups)
     except NothingFits:
         return None
+    return found if found.seconds_per_sample < below else None
