@@ -70,8 +70,10 @@ def test_a_block_of_a_group_has_its_part_of_everything_but_rows_and_norms() -> N
     sums = 2 * 2 * 3 / 4 * 1e6 / 1e9  # two all-reduces, each twice three quarters of the hidden state
     assert cut.forward_seconds == pytest.approx(work + sums + 4e-5)
     assert cut.backward_seconds == pytest.approx(2 * work + sums + 4e-5)
+    split = cut_unit(whole, Sharing(columns=4, rows_split=True), nodes)
+    assert split.forward_seconds == pytest.approx(0.1 / 4 + sums + 4e-5), "no byte more, and nothing twice"
     deep = cut_unit(whole, Sharing(columns=2, depth=2), nodes)
-    assert deep.activation_bytes == 34_000 // 4, "with a depth rows and hidden width are cut too"
+    assert split.activation_bytes == deep.activation_bytes == 34_000 // 4, "rows and hidden width are cut too"
 
 
 def test_embedding_and_head_stay_whole_and_a_group_sends_an_activation_once() -> None:
@@ -109,5 +111,5 @@ def test_gathered_weights_cost_two_gathers_a_micro_batch_and_leave_each_replica_
 
 def test_what_no_run_can_be_given_is_said_in_one_place() -> None:
     assert Sharing().not_built() == "" == Sharing(shard="step").not_built()
-    for sharing in (Sharing(columns=2), Sharing(depth=2), Sharing(shard="use")):
+    for sharing in (Sharing(columns=2), Sharing(columns=2, rows_split=True), Sharing(depth=2), Sharing(shard="use")):
         assert sharing.not_built()

@@ -9,6 +9,7 @@ can be given yet (`Sharing.not_built`) is advice.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from frostline_contract.sharding import NONE
 from frostline_controller.planner.inputs import NothingFits, PlanInputs
@@ -66,7 +67,8 @@ class SharingChoice:
 
 
 def ways_of_sharing(inputs: PlanInputs) -> Iterator[Sharing]:
-    """Every way that the members and the numerics allow, the plain one first. Columns lie in one node.
+    """Every way that the members and the numerics allow, the plain one first. Columns lie in one node; split
+    rows are whole samples.
 
     Adapters, fast numerics and the paper's planner allow none but the plain one, and a job that shares state out is not asked
     to take that back.
@@ -79,10 +81,10 @@ def ways_of_sharing(inputs: PlanInputs) -> Iterator[Sharing]:
     ways = [way for way in SHARD_WAYS if inputs.placement.shard == NONE or way != NONE]
     for columns in powers_of_two(nodes_of(inputs).devices):
         for depth in powers_of_two(MOST_DEPTH):
-            for way in ways:
-                sharing = Sharing(columns, depth, way)
-                if sharing.group_size <= len(inputs.members) and sharing != plain:
-                    yield sharing
+            divides = inputs.micro_batch_size % max(columns, depth) == 0
+            rows = [False] * (depth == 1 or divides) + [True] * (columns > 1 and depth == 1 and divides)
+            found = [Sharing(columns, depth, way, split) for split in rows for way in ways]
+            yield from (one for one in found if one.group_size <= len(inputs.members) and one != plain)
 
 
 def powers_of_two(most: int) -> list[int]:
@@ -91,11 +93,14 @@ def powers_of_two(most: int) -> list[int]:
 
 
 def choose_sharing(inputs: PlanInputs) -> SharingChoice:
-    """The best of all ways of sharing: of depth 1, and of a greater depth where that saves more than the hysteresis again."""
+    """The best of all ways of sharing: first of columns alone, then of split rows, then with a depth, each of which must save
+    more than the hysteresis again.
+    """
     plain_way, *others = ways_of_sharing(inputs)
     plain, best, tried = _planned(plain_way, inputs), None, 1
     least = plain.seconds_per_sample if plain is not None else float("inf")
-    for tier in ([way for way in others if way.depth == 1], [way for way in others if way.depth > 1]):
+    by_effort = groupby(sorted(others, key=_effort), key=_effort)
+    for _, tier in by_effort:
         least *= 1 - inputs.placement.hysteresis
         for bound, sharing in _by_bound(inputs, tier):
             if bound >= least * (1 - 1e-9):
@@ -105,6 +110,10 @@ def choose_sharing(inputs: PlanInputs) -> SharingChoice:
             if found is not None:
                 least, best = found.seconds_per_sample, found
     return SharingChoice(plain, best, tried)
+
+
+def _effort(sharing: Sharing) -> tuple[bool, bool]:
+    return sharing.depth > 1, sharing.rows_split
 
 
 def _by_bound(inputs: PlanInputs, ways: Iterable[Sharing]) -> list[tuple[float, Sharing]]:

@@ -6,7 +6,7 @@ workers.
 What a group changes. A block's work is cut, but for norms, residual sums and dropout of whole rows (COMMON_SECONDS). Four sums a
 block and micro-batch cross the columns; with a depth each product has an exchange more in each pass (`tensor.traffic`). Weights
 and moments of a block are cut; embedding and head stay whole on each member. Of what a block keeps for its backward, the part
-of the hidden width stays whole at depth 1 (KEPT_HIDDEN). Activations between stages are sent once a group: a member sends its
+of the hidden width stays whole where rows do (KEPT_HIDDEN). Activations between stages are sent once a group: a member sends its
 part, and the receivers gather. A vote is counted over groups.
 """
 
@@ -21,9 +21,9 @@ from frostline_controller.planner.tensor.nodes import Nodes
 from frostline_controller.planner.tensor.sharing import USE, Sharing
 from frostline_controller.planner.tensor.traffic import BLOCK, traffic
 
-COMMON_SECONDS = 0.02
-"""Of a block's seconds on one worker, what each member of a group computes whole at depth 1. Assumed, not measured: norms,
-residual sums and dropout move a few values for each of thousands of multiplications."""
+COMMON_SECONDS = 0.01
+"""Of a block's seconds on one worker, what each member of a group computes of whole rows. Assumed, not measured: norms, residual
+sums and dropout move a few values for each of thousands of multiplications."""
 KEPT_HIDDEN = 10 / 34
 """Of what a block keeps for its backward, the part that is as wide as the hidden state: (10 + 24 / t) of 34 bytes a token and
 unit of width (arXiv 2205.05198, section 4.1; attention scores apart)."""
@@ -45,7 +45,9 @@ def grouped(inputs: PlanInputs, sharing: Sharing) -> PlanInputs:
         return inputs
     size, nodes = sharing.group_size, nodes_of(inputs)
     least = -(-inputs.placement.min_workers // size)
-    section = inputs.placement.model_copy(update={"shard": NONE if sharing.shard == NONE else STEP, "min_workers": least})
+    section = inputs.placement.model_copy(
+        update={"shard": NONE if sharing.shard == NONE else STEP, "min_workers": least, "tp_degree": 1}
+    )
     found = replace(
         inputs,
         placement=section,
@@ -128,9 +130,9 @@ def _as_one(group: Sequence[MemberInfo]) -> MemberInfo:
 def cut_unit(unit: UnitProfile, sharing: Sharing, nodes: Nodes) -> UnitProfile:
     """A block on one member of a group: seconds with the group's exchanges, bytes of its own."""
     size = sharing.group_size
-    common = COMMON_SECONDS if sharing.depth == 1 else COMMON_SECONDS / size
-    seconds = common + (1 - COMMON_SECONDS) / size
-    kept = KEPT_HIDDEN / (1 if sharing.depth == 1 else size) + (1 - KEPT_HIDDEN) / size
+    between = 1.0 if sharing.has_whole_rows else 1 / size
+    seconds = COMMON_SECONDS * between + (1 - COMMON_SECONDS) / size
+    kept = KEPT_HIDDEN * between + (1 - KEPT_HIDDEN) / size
     moved = exchange_seconds(unit.output_bytes, sharing, nodes)
     return with_seconds(unit, seconds, moved).model_copy(
         update={

@@ -44,7 +44,7 @@ FAMILIES = (
     Family("data parallel, shard step (ZeRO-1/2)", False, True, lambda way: way == Sharing(shard=STEP)),
     Family("data parallel, shard use (ZeRO-3)", False, True, lambda way: way == Sharing(shard=USE)),
     Family("pipeline", True, False, lambda way: way == Sharing()),
-    Family("tensor columns", False, True, lambda way: way.depth == 1 and way.shard == NONE),
+    Family("tensor columns", False, True, lambda way: way == Sharing(columns=way.columns)),
     Family("all that runs", True, True, lambda way: not way.not_built()),
     Family("all together", True, True, lambda way: True),
 )
@@ -75,7 +75,7 @@ def largest_models(inputs: PlanInputs) -> tuple[Room, ...]:
         return ()
     free = replace(inputs, placement=inputs.placement.model_copy(update={"shard": NONE}))
     groups = dict[Sharing, Groups]()
-    for way in sorted(ways_of_sharing(free), key=lambda one: (one.group_size, one.depth)):
+    for way in sorted(ways_of_sharing(free), key=lambda one: (one.group_size, one.depth, one.rows_split)):
         try:
             groups[way] = Groups(grouped(free, way))
         except NoGroups:
