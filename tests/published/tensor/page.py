@@ -59,8 +59,8 @@ Why rows differ:
 - **No nodes.** Where every rank has the same link to every other, 2-D loses far less: what costs it is the way out that four
   GPUs share. Ours has no columns there, since no node holds two ranks.
 - **Ours is behind 3-D here.** A step of {sequences} sequences has {tokens:,} tokens, {times:.0f} times the width. Sixteen
-  replicas gather and sum weights, 360 h^2 / P over the network; the cube has four, 72 h^2 / P. Activations of ours stay within a node. The
-  weights' share shrinks as batches grow. 3-D, in turn, needs every product of a block cut over 16 nodes.
+  replicas gather and sum weights, 360 h^2 / P over the network; the cube has four, 72 h^2 / P. Activations of ours stay within a
+  node. The weights' share shrinks as batches grow. 3-D, in turn, needs every product of a block cut over 16 nodes.
 - **The best of all shapes** has columns, depth and replicas of its own: the cube is one of up to 28."""
 
 ABOUT_MAP = """Nodes of eight: 200 GB/s a rank inside, 400 GB/s a node's way out, 250 TFLOP/s, bfloat16, sequences of 2,048. A
