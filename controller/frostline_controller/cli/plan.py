@@ -40,6 +40,8 @@ def plan(arguments: argparse.Namespace) -> int:
         print(f"\n{one.devices} device{'s' if one.devices != 1 else ''}: {describe(one.planned, one.inputs)}\n")
         print("".join(f"{line}\n" for line in schedule_lines(one.by_schedule)))
         print("\n".join(_walk_lines(one.walk)))
+        if shared := found.sharing(one).lines():
+            print("\n" + "\n".join(shared))
     if found.grid is not None:
         print("\n" + "\n".join(grid_lines(found.grid)) + _grid_caveat(found, found.grid))
     if found.settled:

@@ -74,12 +74,12 @@ def _whole(job: Job) -> Job:
 
 def _as_json(found: Answer) -> dict[str, object]:
     compared = {"measured": found.comparison.as_json()} if found.comparison is not None else {}
-    return {**found.simulation.as_json(), **compared}
+    return {**found.simulation.as_json(), "sharing": found.sharing.as_json(), **compared}
 
 
 def _as_text(found: Answer) -> str:
-    text = as_text(found.simulation)
-    return f"{text}\n\n{found.comparison.as_text()}" if found.comparison is not None else text
+    compared = [found.comparison.as_text()] if found.comparison is not None else []
+    return "\n\n".join(filter(None, [as_text(found.simulation), "\n".join(found.sharing.lines()), *compared]))
 
 
 def _write(found: Answer, out: Path) -> None:

@@ -24,6 +24,7 @@ from frostline_contract.schedules import schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_contract.statistics import LinkProfile
 from frostline_controller.planner.cell_costs import CellCosts
+from frostline_controller.planner.gathers import with_gathers
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import exchange_bytes_factor, gradient_buffers, micro_batch_counts, tree_pieces
 
@@ -53,14 +54,14 @@ class StepCost:
 class CostModel:
     """The prefix sums of one profile, freeze point and cache verdict; every array has num_units + 1 entries.
 
-    pipeline_link: what neighbours along the pipeline send over; None: PlanInputs' `link`. Depths differ in it: `of_depth`.
+    pipeline_link: what neighbours along the pipeline send over; None: PlanInputs' `link`. Shapes differ in it: `of_shape`.
     """
 
     def __init__(self, inputs: PlanInputs, use_cache: bool = False, pipeline_link: LinkProfile | None = None):
         self.inputs = inputs
         self.use_cache = use_cache
         self.pipeline_link = pipeline_link or inputs.link
-        self._by_link: dict[LinkProfile, CostModel] = {self.pipeline_link: self}
+        self._by_shape: dict[tuple[LinkProfile, int], CostModel] = {(self.pipeline_link, 1): self}
         frozen = np.arange(inputs.num_units) < inputs.freeze_point
         column = {
             name: np.array([getattr(unit, name) for unit in inputs.units], dtype=float)
@@ -74,7 +75,8 @@ class CostModel:
         self.compute = self.forward + self.backward + self.recompute + self.fetch
         self.gradient_bytes = _sums(np.where(frozen, 0.0, column["parameter_bytes"] - column["still_bytes"]))
         self.state_bytes = _sums(np.array(inputs.unit_state_bytes, dtype=float))
-        self.moment_bytes = _sums(np.array(inputs.unit_state_bytes, dtype=float) - column["parameter_bytes"])
+        not_shared = 0.0 if inputs.gathers_at_use else column["parameter_bytes"]
+        self.shared_bytes = _sums(np.array(inputs.unit_state_bytes, dtype=float) - not_shared)
         self.activation_bytes = _sums(np.where(frozen, 0.0, column["activation_bytes"]))
         links = [self.pipeline_link, *([inputs.near_link] if inputs.near_link is not None else [])]
         sends = [_sends_over(link, column["output_bytes"]) for link in links]
@@ -88,12 +90,12 @@ class CostModel:
         self.working_bytes = _greatest(np.where(frozen, 0.0, column["working_bytes"]))
         self.transient_bytes = 2 * float(max(column["output_bytes"][frozen], default=0.0))
 
-    def of_depth(self, pp_degree: int) -> "CostModel":
-        """The model whose sends go over the link of pipelines that deep."""
-        link = self.inputs.pipeline_link(pp_degree)
-        if link not in self._by_link:
-            self._by_link[link] = CostModel(self.inputs, self.use_cache, link)
-        return self._by_link[link]
+    def of_shape(self, pp_degree: int, dp_degree: int) -> "CostModel":
+        """The model whose sends go over the link of pipelines that deep, whose units gather what so many replicas share out."""
+        link, replicas = self.inputs.pipeline_link(pp_degree), dp_degree if self.inputs.gathers_at_use else 1
+        if (link, replicas) not in self._by_shape:
+            self._by_shape[link, replicas] = CostModel(with_gathers(self.inputs, replicas), self.use_cache, link)
+        return self._by_shape[link, replicas]
 
     def _prefix_seconds(self, forward: np.ndarray, frozen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Seconds a micro-batch of (fetch, recompute) by unit; a fetch is booked on unit 0, misses are computed and filled."""
@@ -143,7 +145,7 @@ class CostModel:
         return link.reduce_latency_seconds * (world_size - 1).bit_length() + 8 * slots / link.reduce_bandwidth_bytes_per_second
 
     def owned_share(self, dp_degree: int) -> float:
-        """Of a stage's moments, what the replica with the most ranges holds: all of them where state is not shared out."""
+        """Of what is shared out of a stage, what the replica with the most ranges holds: all where nothing is."""
         ranges = self.inputs.state_ranges
         return -(-ranges // dp_degree) / ranges if self.inputs.is_sharded and dp_degree <= ranges else 1.0
 
@@ -156,7 +158,7 @@ class CostModel:
         """
         buffers = gradient_buffers(most_leaves) + (1 if dp_degree > 1 else 0)  # one more to receive the others' pieces into
         total = self.state_bytes[high] - self.state_bytes[low]
-        total = total - (1 - self.owned_share(dp_degree)) * (self.moment_bytes[high] - self.moment_bytes[low])
+        total = total - (1 - self.owned_share(dp_degree)) * (self.shared_bytes[high] - self.shared_bytes[low])
         total = total + buffers * (self.gradient_bytes[high] - self.gradient_bytes[low])
         total = total + in_flight * (self.activation_bytes[high] - self.activation_bytes[low])
         total = total + self.working_bytes[low, high]

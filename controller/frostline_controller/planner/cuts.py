@@ -122,7 +122,7 @@ def longest_stage(model: CostModel, cap: float) -> int:
     if cap in model.longest_stages:
         return model.longest_stages[cap]
     cuts = np.array([0, *range(model.inputs.freeze_point + 1, model.inputs.num_units + 1)])
-    shared = (1 - model.owned_share(model.inputs.most_replicas)) * model.moment_bytes  # at most so much is with other replicas
+    shared = (1 - model.owned_share(model.inputs.most_replicas)) * model.shared_bytes  # at most so much is with other replicas
     spans, first = 1, 0
     for end in range(1, len(cuts)):  # two pointers: bytes grow with the stage
         while first < end - 1:

@@ -21,13 +21,14 @@ from frostline_controller.planner.analytic import analytic_profiles
 from frostline_controller.planner.by_schedule import ScheduleCost, by_schedule
 from frostline_controller.planner.cell_advice import GridAdvice, advise_cells, in_cells, is_asked
 from frostline_controller.planner.describe import as_json, grid_json
-from frostline_controller.planner.inputs import MemberInfo, PlanInputs, parallel_slots
+from frostline_controller.planner.inputs import MemberInfo, NothingFits, PlanInputs, parallel_slots
 from frostline_controller.planner.numerics import settle
 from frostline_controller.planner.paper_step import paper_step
 from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.planner.program_picture import program_picture
 from frostline_controller.planner.quota import quota_of
 from frostline_controller.planner.search import PlannedPlacement, make_plan
+from frostline_controller.planner.tensor.advice import SharingAdvice, advise_sharing
 
 DEFAULT_STEPS = 1000
 """Steps of a run whose data set is not here to be counted; it only weighs what a reshape costs."""
@@ -81,6 +82,10 @@ class Forecast:
     settled: str = ""
     grid: GridAdvice | None = None
 
+    def sharing(self, one: "DevicePlan") -> SharingAdvice:
+        """What tensor parallelism and sharded state would give one of the plans."""
+        return advise_sharing(self.job, one.inputs, value_bytes(self.job, self.hardware)[0])
+
     def as_json(self) -> dict[str, Any]:
         """What `frostline plan --json` prints (docs/run-directory.md)."""
         return {
@@ -99,6 +104,7 @@ class Forecast:
                     **as_json(one.planned),
                     "by_schedule": [{**asdict(cost), "bubble_share": cost.bubble_share} for cost in one.by_schedule],
                     "by_freeze_point": [{"freeze_point": point, **_step_json(at)} for point, at in one.walk],
+                    "sharing": self.sharing(one).as_json(),
                 }
                 for one in self.plans
             ],
@@ -157,11 +163,20 @@ def forecast(
     plans = []
     for count in devices or [job.placement.workers]:
         inputs = plan_inputs(job, size, assumed, count, _frozen(job, size, freeze_point), measured)
-        plans.append(DevicePlan(count, inputs, make_plan(inputs), walk(inputs)))
+        plans.append(DevicePlan(count, inputs, _plan(job, inputs, assumed), walk(inputs)))
     advice = micro_batch_advice(job, size, assumed, plans[0].inputs, measured)
     asked = is_asked(job, plans[0].devices)
     grid = advise_cells(plans[0].inputs, size.sequence, assumed.fixed_seconds) if asked else None
     return Forecast(job, size, assumed, measured, tuple(plans), advice, settled.reason if settled is not None else "", grid)
+
+
+def _plan(job: Job, inputs: PlanInputs, hardware: Hardware) -> PlannedPlacement:
+    """The plan. Raises NothingFits, which tells what would fit if tensors or state were shared out."""
+    try:
+        return make_plan(inputs)
+    except NothingFits as refusal:
+        shared = advise_sharing(job, inputs, value_bytes(job, hardware)[0]).lines()
+        raise NothingFits("\n".join([str(refusal), *shared])) from None
 
 
 def settled_by_arithmetic(

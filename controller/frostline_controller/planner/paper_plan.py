@@ -32,7 +32,7 @@ def paper_greedy_plan(inputs: PlanInputs) -> PlannedPlacement:
         raise ValueError(f"schedule {inputs.placement.schedule} cannot run pp {pp} x dp {dp}; set placement.schedule: auto")
     schedule = choices[0][0] if choices[0][1] == 1 else "1f1b"
     use_cache, cache_reason = cache_verdict(inputs)
-    model = CostModel(inputs, use_cache).of_depth(pp)
+    model = CostModel(inputs, use_cache).of_shape(pp, dp)
     bounds = _unit_bounds(inputs, pp)
     shape = ParallelShape(pp, dp)
     cost = step_cost(model, bounds, deal_by_speed(inputs.reduction_leaves, [1.0] * dp), shape, schedule, [1.0] * dp)

@@ -13,6 +13,6 @@ def paper_step(placement: Placement, inputs: PlanInputs) -> list[Timed]:
     speeds = replica_speeds(inputs, placement.workers, shape)
     counts = replica_micro_batches(inputs, placement.leaf_bounds)
     slowest = max(range(shape.dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
-    model = CostModel(inputs, placement.use_cache).of_depth(shape.pp_degree)
+    model = CostModel(inputs, placement.use_cache).of_shape(shape.pp_degree, shape.dp_degree)
     way = (shape, placement.schedule, placement.slices, counts[slowest], speeds[slowest])
     return step_on_paper(model, placement.stage_bounds, *way)

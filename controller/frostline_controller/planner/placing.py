@@ -73,13 +73,13 @@ def finish(
         here = current.stage_bounds if same else None
         bottleneck = costs.heaviest(bounds)
         options.insert(0, refined_bounds(costs, shape.num_stages, shape.pp_degree, bottleneck, here))
-    results = []
+    results, priced = [], model.of_shape(shape.pp_degree, shape.dp_degree)
     for option in options:
         assignment = assign_workers(inputs, shape, option)
         speeds = replica_speeds(inputs, assignment.workers, shape)
         for dealing in (speeds, [1.0] * shape.dp_degree):
             leaf_bounds = deal_by_speed(inputs.reduction_leaves, dealing)
-            cost = paper_cost(model.of_depth(shape.pp_degree), option, leaf_bounds, shape, chosen.schedule, speeds, chosen.slices)
+            cost = paper_cost(priced, option, leaf_bounds, shape, chosen.schedule, speeds, chosen.slices)
             if cost.peak_bytes <= inputs.memory_cap:
                 results.append((option, assignment, leaf_bounds, cost))
                 break

@@ -70,10 +70,10 @@ class _Candidate:
         return self.pp * self.dp  # asked for every candidate: most are never costed, and never get a shape
 
 
-def make_plan(inputs: PlanInputs) -> PlannedPlacement:
-    """The placement to run next. Pure: equal inputs, equal plans.
+def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlacement:
+    """The placement to run next. Pure: equal inputs, equal plans. below: seconds a sample that a plan must beat to be of use.
 
-    Raises NothingFits where no shape fits, with the memory needed and the cap.
+    Raises NothingFits where no shape fits, with the memory needed and the cap, or none is below.
     """
     if inputs.placement.tp_degree > 1:
         return plan_in_groups(inputs, make_plan)
@@ -82,9 +82,9 @@ def make_plan(inputs: PlanInputs) -> PlannedPlacement:
     use_cache, cache_reason = cache_verdict(inputs)
     model = CostModel(inputs, use_cache)
     limits = shape_limits(inputs)
-    candidates, best = _explore(model, limits)
+    candidates, best = _explore(model, limits, below)
     if best is None:
-        raise NothingFits(refusal(model, limits))
+        raise NothingFits(refusal(model, limits) if below == float("inf") else f"no placement takes less than {below} s a sample")
     words = f"least step time of {len(candidates)} shapes"
     priced = sum(candidate.alternative is not None for candidate in candidates)
     if priced < len(candidates):
@@ -98,19 +98,25 @@ def make_plan(inputs: PlanInputs) -> PlannedPlacement:
                   _others(candidates, best))  # fmt: skip
 
 
-def _explore(model: CostModel, limits: ShapeLimits) -> tuple[list[_Candidate], _Candidate | None]:
+def least_seconds(inputs: PlanInputs) -> float:
+    """A lower bound on the seconds a sample of any placement, memory apart; infinite where no shape is allowed."""
+    model, limits = CostModel(inputs, cache_verdict(inputs)[0]), shape_limits(inputs)
+    return min((_least_seconds(model, limits, dp) for dp in dp_choices(inputs, limits)), default=float("inf"))
+
+
+def _explore(model: CostModel, limits: ShapeLimits, below: float) -> tuple[list[_Candidate], _Candidate | None]:
     """All candidates that may still win, and the cheapest; replica counts are left out once none of theirs can."""
     inputs = model.inputs
     for_cost = inputs.placement.objective == "cost"
     reference = _reference_seconds(inputs) if for_cost else 0.0
     found: list[_Candidate] = []
-    best, least = None, float("inf")
+    best, least = None, below
     for bound, dp in sorted((_least_seconds(model, limits, dp), dp) for dp in dp_choices(inputs, limits)):
         if bound > max(least, reference) * (1 + (COST_TOLERANCE if for_cost else 1e-9)):
             break
         fresh = _candidates(model, limits, dp)
         found += fresh
-        best = _cheapest(model, [best, *fresh] if best else fresh)
+        best = _cheapest(model, [best, *fresh] if best else fresh, below)
         least = _cost(model, best) if best is not None else least
     return found, best
 
@@ -158,7 +164,7 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candida
             for schedule, virtual in schedules_for(inputs, pp, dp, count):
                 by_schedule.setdefault((schedule, virtual, inputs.pipeline_link(pp), count), []).append(pp)
     for (schedule, virtual, _, count), depths in by_schedule.items():
-        costs = StageCosts(model.of_depth(depths[0]), longest, leaf_bounds, schedule, virtual, fastest, slices=count)
+        costs = StageCosts(model.of_shape(depths[0], dp), longest, leaf_bounds, schedule, virtual, fastest, slices=count)
         for group in _table_groups(costs, depths):
             table = PartitionTable(costs, group[-1] * virtual, group[-1])
             pace = _least_pace(model, np.array(group), longest, virtual)
@@ -205,9 +211,9 @@ def _price(model: CostModel, candidate: _Candidate, costing: Callable[..., StepC
     return _cost(model, candidate)
 
 
-def _cheapest(model: CostModel, candidates: list[_Candidate]) -> _Candidate | None:
+def _cheapest(model: CostModel, candidates: list[_Candidate], below: float) -> _Candidate | None:
     """The candidate of least cost: by ascending lower bound, until no bound can win any more."""
-    best, least = None, float("inf")
+    best, least = None, below
     for candidate in sorted(candidates, key=lambda c: (c.bound, c.workers, c.pp, c.virtual)):
         if candidate.bound > least * (1 + 1e-9):
             break
@@ -295,7 +301,7 @@ def _reference_seconds(inputs: PlanInputs) -> float:
         return 0.0
     if pp > inputs.num_units - inputs.never_learnt or dp > inputs.most_replicas:
         return 0.0
-    model = CostModel(replace(inputs, freeze_point=inputs.never_learnt)).of_depth(pp)
+    model = CostModel(replace(inputs, freeze_point=inputs.never_learnt)).of_shape(pp, dp)
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
     longest = max(replica_micro_batches(inputs, leaf_bounds))
     table = PartitionTable(StageCosts(model, longest, leaf_bounds, "1f1b", 1), pp, pp)

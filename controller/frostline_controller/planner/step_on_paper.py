@@ -135,6 +135,6 @@ def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:
     Members that the inputs no longer name count with speed 1.
     """
     speeds = replica_speeds(inputs, placement.workers, placement.shape)
-    model = CostModel(inputs, placement.use_cache).of_depth(placement.shape.pp_degree)
+    model = CostModel(inputs, placement.use_cache).of_shape(placement.pp_degree, placement.dp_degree)
     bounds = (placement.stage_bounds, placement.leaf_bounds)
     return paper_cost(model, *bounds, placement.shape, placement.schedule, speeds, placement.slices)

@@ -2,11 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.job import Job
+from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
 from frostline_controller.cli.errors import UserMistake
 from frostline_controller.cli.model_size import ModelSize, model_size
+from frostline_controller.planner.adapter import plan_inputs
 from frostline_controller.planner.profile_file import MeasuredProfile
+from frostline_controller.planner.tensor.advice import SharingAdvice, advise_sharing
 from frostline_controller.simulation.cluster_file import Cluster
 from frostline_controller.simulation.finished import FinishedRun
 from frostline_controller.simulation.history import History, by_epoch
@@ -60,6 +65,15 @@ class Answer:
 
     simulation: Simulation
     comparison: Comparison | None
+
+    @cached_property
+    def sharing(self) -> SharingAdvice:
+        """What tensor parallelism and sharded state would give the run, with what is frozen at its start."""
+        job, world = self.simulation.job, self.simulation.world
+        frozen, workers = initial_freeze_point(job, world.num_units), len(world.workers)
+        inputs = plan_inputs(job, world.situation(job, frozen, None, {}, job.training.steps or 0, workers))
+        types = VALUE_TYPES[resolve_precision(job.training.precision, world.cluster.device.kind == "gpu")]
+        return advise_sharing(job, inputs, BYTES[types.weights])
 
 
 def answer(question: Question) -> Answer:

@@ -165,3 +165,43 @@ def test_the_grid_is_advised_for_language_modeling_alone(job_file: Path, capsys:
     assert [one["token_cells"] for one in told["candidates"]] == [1, 2, 4]
     assert main(["plan", "-f", language, "--set", "training.token_cells=2"]) == 0
     assert "token_cells   shape" in capsys.readouterr().out
+
+
+SHARED = ["--devices", "8", "--hardware", "gpu", "--teraflops", "6"]
+
+
+@pytest.fixture
+def one_micro_batch(tmp_path: Path) -> Path:
+    """A job whose pipeline has nothing to overlap and whose replicas have nothing to share."""
+    path = tmp_path / "one.yaml"
+    job = job_values(
+        model={"family": "vit", "config": {"hidden_size": 8192, "num_hidden_layers": 4, "image_size": 224, "patch_size": 16}},
+        data={"source": "images", "path": "x", "image_size": 224},
+        training={"steps": 10, "batch_size": 64, "micro_batch_size": 64, "reduction_leaves": 1, "precision": "float32"},
+    )
+    path.write_text(dump_job(parse_job(job)))
+    return path
+
+
+def test_what_tensors_would_give_is_advice_and_in_no_plan(one_micro_batch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "-f", str(one_micro_batch), *SHARED, "--set", "placement.worker_memory_bytes=80000000000"]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "with tensors or state shared out: tp 8" in text
+    assert "in a new run: training.tensor_tiles.inner 8 or more" in text
+    assert "tensor columns " in text and "all together " in text
+    assert main([*words, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)["plans"][0]
+    assert plan["placement"]["degrees"].keys() == {"dp", "pp"}
+    assert plan["sharing"]["best"]["degrees"] == {"dp": 1, "pp": 1, "tp_columns": 8}
+    assert plan["sharing"]["best"]["step_seconds"] < plan["cost"]["step_seconds"] / 2
+    assert {room["family"]: room["not_built"] for room in plan["sharing"]["largest"]}["all that runs"] == ""
+
+
+def test_a_refusal_tells_what_would_fit(one_micro_batch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A block has 805 million parameters: 13 GB of weights, moments and gradients, and no pipeline cuts it."""
+    words = [*SHARED, "--set", "placement.worker_memory_bytes=16000000000"]
+    assert main(["plan", "-f", str(one_micro_batch), *words]) == 2
+    said = capsys.readouterr().err
+    assert "no placement of 8 workers fits their memory" in said
+    assert "with tensors or state shared out: tp " in said and "nothing else fits" in said

@@ -46,7 +46,7 @@ def brute(case) -> tuple[float, float]:
                 for schedule, virtual in schedules_for(case, pp, dp, max(1, len(slices))):
                     for bounds in all_bounds(case.num_units, case.freeze_point, pp * virtual):
                         shape = ParallelShape(pp, dp, virtual)
-                        cost = paper_cost(model.of_depth(pp), bounds, leaf_bounds, shape, schedule, [1.0] * dp, slices)
+                        cost = paper_cost(model.of_shape(pp, dp), bounds, leaf_bounds, shape, schedule, [1.0] * dp, slices)
                         leanest = min(leanest, cost.peak_bytes)
                         if cost.peak_bytes <= case.memory_cap:
                             seconds = min(seconds, cost.seconds_per_sample)

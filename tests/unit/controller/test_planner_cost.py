@@ -180,7 +180,7 @@ def test_a_pipeline_sends_within_a_machine_where_machines_hold_whole_pipelines(
 def test_sends_cost_what_their_kind_of_link_costs_and_sums_what_the_network_costs() -> None:
     case = on_machines("a", "a", "b", "b")
     model = CostModel(case)
-    near, far = model.of_depth(2), model.of_depth(4)
+    near, far = model.of_shape(2, 1), model.of_shape(4, 1)
     assert near.send_seconds[4] < far.send_seconds[4] / 100
     assert near.least_send_seconds == far.least_send_seconds <= near.send_seconds[4], "a bound that holds for every depth"
     assert near.exchange(np.array([1e6]), (0, 2, 4)) == far.exchange(np.array([1e6]), (0, 2, 4))

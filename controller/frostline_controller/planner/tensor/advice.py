@@ -1,0 +1,115 @@
+"""What tensor parallelism and sharded state would give a job on its workers: `frostline plan` and `frostline simulate` show it.
+
+Advice: a run plans with what its job and its engine have (`Sharing.not_built` says what they have not).
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from frostline_contract.job import Job
+from frostline_contract.mesh import in_words
+from frostline_contract.sharding import NONE
+from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.tensor.choice import SharedPlan, SharingChoice, choose_sharing
+from frostline_controller.planner.tensor.largest import Room, largest_models
+from frostline_controller.planner.tensor.sharing import Sharing
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class SharingAdvice:
+    """The advice for one number of workers.
+
+    Attributes:
+        job: what is to be trained.
+        choice: what would be worth its groups.
+        rooms: the largest model of each family of shapes; none where the workers' memory is not known.
+        weight_bytes: of one parameter.
+    """
+
+    job: Job
+    choice: SharingChoice
+    rooms: tuple[Room, ...]
+    weight_bytes: int
+
+    def lines(self) -> list[str]:
+        """For people; nothing where there is nothing to say."""
+        best, found = self.choice.best, list[str]()
+        if best is not None:
+            found.append(f"with tensors or state shared out: {self._best_words(best)}")
+            found += [f"  {words}" for words in self._obstacles(best.sharing, best.planned.placement.dp_degree)]
+        if self.rooms:
+            head = f"{'largest model that fits':<38}{'blocks':>8}{'parameters':>12}  shape"
+            found += [""] * bool(found) + [head, *map(self._room_words, self.rooms)]
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        best = self.choice.best
+        return {
+            "best": self._best_json(best) if best is not None else None,
+            "tried": self.choice.tried,
+            "largest": [
+                {
+                    "family": room.family,
+                    "blocks": room.blocks,
+                    "parameters": room.parameter_bytes // self.weight_bytes,
+                    "degrees": room.degrees,
+                    **asdict(room.sharing),
+                    "not_built": room.sharing.not_built(),
+                }
+                for room in self.rooms
+            ],
+        }
+
+    def _best_words(self, best: SharedPlan) -> str:
+        cost, plain = best.planned.cost, self.choice.plain
+        against = (
+            f"{plain.seconds_per_sample / best.seconds_per_sample:.2f}x as fast" if plain is not None else "nothing else fits"
+        )
+        return (
+            f"{_shape(best.planned.placement.degrees, best.sharing)}, {best.planned.placement.schedule}, {best.workers} workers: "
+            f"a step of {cost.total_seconds:.3g} s, {against}, {cost.peak_bytes / GIB:.3g} GiB a worker"
+        )
+
+    def _best_json(self, best: SharedPlan) -> dict[str, Any]:
+        placement, cost = best.planned.placement, best.planned.cost
+        return {
+            "degrees": best.degrees,
+            "shard": best.sharing.shard,
+            "schedule": placement.schedule,
+            "stage_bounds": list(placement.stage_bounds),
+            "workers": best.workers,
+            "step_seconds": cost.total_seconds,
+            "parts": dict(cost.parts),
+            "peak_bytes": cost.peak_bytes,
+            "obstacles": self._obstacles(best.sharing, placement.dp_degree),
+        }
+
+    def _obstacles(self, sharing: Sharing, replicas: int) -> list[str]:
+        """Why this run cannot have it: what no run can be given, and numbers that are fixed when a run begins."""
+        training, found = self.job.training, list[str]()
+        if problem := sharing.not_built():
+            found.append(f"on paper alone: {problem}")
+        if sharing.columns > training.tensor_tiles.inner:
+            found.append(f"in a new run: training.tensor_tiles.inner {sharing.columns} or more")
+        if sharing.shard != NONE and replicas > training.state_ranges:
+            found.append(f"in a new run: training.state_ranges {replicas} or more")
+        return found
+
+    def _room_words(self, room: Room) -> str:
+        shape = _shape(room.degrees, room.sharing) if room.blocks else "not one block"
+        told = f"{room.parameter_bytes / self.weight_bytes / 1e9:,.3g} G"
+        caveat = f" (on paper alone: {problem})" if room.blocks and (problem := room.sharing.not_built()) else ""
+        return f"{room.family:<38}{room.blocks:>8,}{told:>12}  {shape}{caveat}"
+
+
+def advise_sharing(job: Job, inputs: PlanInputs, weight_bytes: int) -> SharingAdvice:
+    """The advice. weight_bytes: of one parameter."""
+    return SharingAdvice(job, choose_sharing(inputs), largest_models(inputs), weight_bytes)
+
+
+def _shape(degrees: dict[str, int], sharing: Sharing) -> str:
+    """Degrees, and what is shared out: "tp 4, shard use, pp 2 x dp 2"."""
+    return ", ".join(filter(None, [sharing.words, in_words(degrees)]))

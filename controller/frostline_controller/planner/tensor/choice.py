@@ -1,0 +1,144 @@
+"""The best of all (pipeline, replicas, columns, depth, shard): `planner.search` over groups, for each way of sharing that may
+win.
+
+For each number of columns and depth a group is one worker to plan for (`tensor.groups`), so the search of pipelines, replicas and
+cuts is the planner's own, as exact as it is. Ways of sharing are tried in the order of their lower bounds until none can win.
+One is taken where memory needs it, or where it saves more than `placement.hysteresis` of the best step without it. What no run
+can be given yet (`Sharing.not_built`) is advice.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from frostline_contract.sharding import NONE
+from frostline_controller.planner.inputs import NothingFits, PlanInputs
+from frostline_controller.planner.search import PlannedPlacement, least_seconds, make_plan
+from frostline_controller.planner.tensor.groups import NoGroups, grouped, nodes_of
+from frostline_controller.planner.tensor.sharing import SHARD_WAYS, Sharing
+
+MOST_DEPTH = 8
+
+
+@dataclass(frozen=True)
+class SharedPlan:
+    """The best placement with one way of sharing.
+
+    Attributes:
+        sharing: the way.
+        planned: a placement of groups, each named by its first member.
+        inputs: that it was planned for, groups in place of workers.
+    """
+
+    sharing: Sharing
+    planned: PlannedPlacement
+    inputs: PlanInputs
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Degrees by axis name, those of tensors among them where they exceed 1."""
+        tensors = {"tp_columns": self.sharing.columns, "tp_depth": self.sharing.depth}
+        return self.planned.placement.degrees | {axis: degree for axis, degree in tensors.items() if degree > 1}
+
+    @property
+    def workers(self) -> int:
+        """Workers that it takes."""
+        return len(self.planned.placement.workers) * self.sharing.group_size
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """What plans are compared by."""
+        return self.planned.cost.seconds_per_sample
+
+
+@dataclass(frozen=True)
+class SharingChoice:
+    """What sharing would give.
+
+    Attributes:
+        plain: the best plan of pipeline and replicas alone; None: none fits.
+        best: what is worth its groups; None: nothing is, or nothing fits.
+        tried: ways of sharing that were planned; the bounds of the others ruled them out, or members make up no such groups.
+    """
+
+    plain: SharedPlan | None
+    best: SharedPlan | None
+    tried: int
+
+
+def ways_of_sharing(inputs: PlanInputs) -> Iterator[Sharing]:
+    """Every way that the members and the numerics allow, the plain one first. Columns lie in one node; split
+    rows are whole samples.
+
+    Adapters, fast numerics and the paper's planner allow none but the plain one, and a job that shares state out is not asked
+    to take that back.
+    """
+    plain = Sharing(shard=inputs.placement.shard)
+    yield plain
+    adapted, greedy = any(unit.still_bytes for unit in inputs.units), inputs.placement.planner != "optimal"
+    if adapted or greedy or not inputs.exact_numerics:
+        return
+    ways = [way for way in SHARD_WAYS if inputs.placement.shard == NONE or way != NONE]
+    for columns in powers_of_two(nodes_of(inputs).devices):
+        for depth in powers_of_two(MOST_DEPTH):
+            divides = inputs.micro_batch_size % max(columns, depth) == 0
+            rows = [False] * (depth == 1 or divides) + [True] * (columns > 1 and depth == 1 and divides)
+            found = [Sharing(columns, depth, way, split) for split in rows for way in ways]
+            yield from (one for one in found if one.group_size <= len(inputs.members) and one != plain)
+
+
+def powers_of_two(most: int) -> list[int]:
+    """Those up to `most`, ascending."""
+    return [1 << power for power in range(most.bit_length())]
+
+
+def choose_sharing(inputs: PlanInputs) -> SharingChoice:
+    """The best of all ways of sharing: first of columns alone, then of split rows, then with a depth, each of which must save
+    more than the hysteresis again.
+    """
+    plain_way, *others = ways_of_sharing(inputs)
+    plain, best, tried = _planned(plain_way, inputs), None, 1
+    least = plain.seconds_per_sample if plain is not None else float("inf")
+    by_effort = groupby(sorted(others, key=_effort), key=_effort)
+    for _, tier in by_effort:
+        least *= 1 - inputs.placement.hysteresis
+        for bound, sharing in _by_bound(inputs, tier):
+            if bound >= least * (1 - 1e-9):
+                break
+            tried += 1
+            found = _planned(sharing, inputs, least)
+            if found is not None:
+                least, best = found.seconds_per_sample, found
+    return SharingChoice(plain, best, tried)
+
+
+def _effort(sharing: Sharing) -> tuple[bool, bool]:
+    return sharing.depth > 1, sharing.rows_split
+
+
+def _by_bound(inputs: PlanInputs, ways: Iterable[Sharing]) -> list[tuple[float, Sharing]]:
+    """The ways that the members make up groups for, by the least that their steps could take. Sharing state out saves no time, so
+    that the bound of a group that shares none holds for all its ways.
+    """
+    bounds: dict[Sharing, float] = {}
+    bounded = []
+    for sharing in ways:
+        alone = replace(sharing, shard=NONE)
+        if alone not in bounds:
+            try:
+                bounds[alone] = least_seconds(grouped(inputs, alone))
+            except NoGroups:
+                bounds[alone] = float("inf")
+        bounded.append((bounds[alone], sharing))
+    return sorted((one for one in bounded if one[0] < float("inf")), key=lambda one: one[0])
+
+
+def _planned(sharing: Sharing, inputs: PlanInputs, below: float = float("inf")) -> SharedPlan | None:
+    """The best placement with this way of sharing; None where none fits, or none takes fewer seconds a sample than `below`."""
+    groups = grouped(inputs, sharing)
+    known = below if inputs.token_cells == 1 else float("inf")  # in cells a step on paper may be quicker than its closed form
+    try:
+        found = SharedPlan(sharing, make_plan(groups, known), groups)
+    except NothingFits:
+        return None
+    return found if found.seconds_per_sample < below else None

@@ -1,0 +1,161 @@
+"""The largest model that fits: the most blocks, of the job's width, that each family of shapes has room for on the workers
+there are.
+
+Bytes are the cost model's (`planner.cost`), nothing frozen. Blocks are equal, so a stage has room for so many more with each
+that it holds alone, and no search of cuts is needed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from math import isinf
+
+import numpy as np
+
+from frostline_contract.schedules import schedule_named
+from frostline_contract.sharding import NONE, STEP
+from frostline_controller.planner.cost import CostModel, replica_micro_batches
+from frostline_controller.planner.inputs import PlanInputs
+from frostline_controller.planner.leaves import deal_by_speed
+from frostline_controller.planner.shapes import ALL_DEGREES_UP_TO
+from frostline_controller.planner.tensor.choice import powers_of_two, ways_of_sharing
+from frostline_controller.planner.tensor.groups import NoGroups, grouped
+from frostline_controller.planner.tensor.sharing import USE, Sharing
+
+EMBEDDING, BLOCK, HEAD, END = 0, 1, 2, 3
+"""Units of a model that stands for all of its depth, and where it ends."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Shapes of one kind. has_pipeline, has_replicas: whether degrees above 1 are among them. allows: which ways of sharing
+    are.
+    """
+
+    name: str
+    has_pipeline: bool
+    has_replicas: bool
+    allows: Callable[[Sharing], bool]
+
+
+FAMILIES = (
+    Family("data parallel", False, True, lambda way: way == Sharing()),
+    Family("data parallel, shard step (ZeRO-1/2)", False, True, lambda way: way == Sharing(shard=STEP)),
+    Family("data parallel, shard use (ZeRO-3)", False, True, lambda way: way == Sharing(shard=USE)),
+    Family("pipeline", True, False, lambda way: way == Sharing()),
+    Family("tensor columns", False, True, lambda way: way == Sharing(columns=way.columns)),
+    Family("all that runs", True, True, lambda way: not way.not_built()),
+    Family("all together", True, True, lambda way: True),
+)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a family has room for.
+
+    Attributes:
+        family: its name.
+        blocks: the most; 0: not one fits.
+        parameter_bytes: of the model with so many blocks.
+        sharing: of the shape that has the room.
+        degrees: of that shape, by axis name, tensors apart.
+    """
+
+    family: str
+    blocks: int
+    parameter_bytes: int
+    sharing: Sharing
+    degrees: dict[str, int]
+
+
+def largest_models(inputs: PlanInputs) -> tuple[Room, ...]:
+    """The room of each family; none where the workers' memory is not known."""
+    if isinf(inputs.memory_cap):
+        return ()
+    free = replace(inputs, placement=inputs.placement.model_copy(update={"shard": NONE}))
+    groups = dict[Sharing, Groups]()
+    for way in sorted(ways_of_sharing(free), key=lambda one: (one.group_size, one.depth, one.rows_split)):
+        try:
+            groups[way] = Groups(grouped(free, way))
+        except NoGroups:
+            continue
+    return tuple(_room(free, family, groups) for family in FAMILIES)
+
+
+def _room(inputs: PlanInputs, family: Family, groups: Mapping[Sharing, "Groups"]) -> Room:
+    """The most blocks of all shapes of the family; of equal ones the smallest group, then the fewest workers."""
+    best = Room(family.name, 0, 0, Sharing(), {})
+    for way, one in groups.items():
+        for dp, pp in _degrees(one.inputs, family) if family.allows(way) else []:
+            blocks = one.blocks(pp, dp)
+            if blocks > best.blocks:
+                best = Room(family.name, blocks, _parameter_bytes(inputs, blocks), way, {"dp": dp, "pp": pp})
+    return best
+
+
+def _parameter_bytes(inputs: PlanInputs, blocks: int) -> int:
+    units = inputs.units
+    return units[0].parameter_bytes + blocks * units[1].parameter_bytes + units[-1].parameter_bytes
+
+
+def _degrees(groups: PlanInputs, family: Family) -> Iterator[tuple[int, int]]:
+    """(dp, pp) worth trying, ascending: all, or beyond ALL_DEGREES_UP_TO groups the powers of two and the most."""
+    workers = len(groups.members)
+    for dp in _counts(min(workers, groups.most_replicas)) if family.has_replicas else [1]:
+        for pp in _counts(workers // dp) if family.has_pipeline else [1]:
+            yield dp, pp
+
+
+def _counts(most: int) -> list[int]:
+    if most <= ALL_DEGREES_UP_TO:
+        return list(range(1, most + 1))
+    return [*powers_of_two(most), most]
+
+
+class Groups:
+    """Groups of one way of sharing, and what they have room for.
+
+    inputs: with a group in place of each worker.
+    """
+
+    def __init__(self, inputs: PlanInputs) -> None:
+        self.inputs = inputs
+        three = (inputs.units[0], inputs.units[1], inputs.units[-1])
+        self._model = CostModel(replace(inputs, units=three, freeze_point=0, never_learnt=0))
+        self._known: dict[tuple[int, int], int] = {}
+
+    def blocks(self, pp_degree: int, dp_degree: int) -> int:
+        """The most blocks that a pipeline of this depth and its replicas have memory for; 0: not one."""
+        if (pp_degree, dp_degree) not in self._known:
+            self._known[pp_degree, dp_degree] = self._count(pp_degree, dp_degree)
+        return self._known[pp_degree, dp_degree]
+
+    def _count(self, pp_degree: int, dp_degree: int) -> int:
+        """1F1B where each replica has as many micro-batches as stages, else GPipe, as plans have it."""
+        inputs, model = self.inputs, self._model.of_shape(pp_degree, dp_degree)
+        leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp_degree)
+        counts = replica_micro_batches(inputs, leaf_bounds)
+        most_leaves = max(high - low for low, high in pairwise(leaf_bounds))
+        in_flight = _in_flight("1f1b" if min(counts) >= pp_degree else "gpipe", pp_degree, max(counts))
+
+        def held(low: int, high: int, micro_batches: np.ndarray) -> np.ndarray:
+            """Bytes of units by pipeline rank."""
+            return np.asarray(model.stage_bytes(low, high, micro_batches, most_leaves, dp_degree))
+
+        one = held(BLOCK, HEAD, in_flight) - model.working_bytes[BLOCK, HEAD]
+        beside = np.full(pp_degree, model.working_bytes[BLOCK, HEAD])
+        ends = {0: (EMBEDDING, HEAD), pp_degree - 1: (BLOCK, END)} if pp_degree > 1 else {0: (EMBEDDING, END)}
+        for pp_rank, (low, high) in ends.items():
+            beside[pp_rank] = held(low, high, in_flight)[pp_rank] - one[pp_rank]
+        stages = np.floor((inputs.memory_cap - inputs.base_bytes - beside) / one)
+        least = np.ones(pp_degree)  # a stage between the ends has no other unit
+        least[list(ends)] = 0
+        return int(stages.sum()) if (stages >= least).all() else 0
+
+
+@lru_cache(maxsize=4096)
+def _in_flight(schedule: str, pp_degree: int, micro_batches: int) -> np.ndarray:
+    """Micro-batches whose activations each pipeline rank holds at most."""
+    program = schedule_named(schedule)
+    return np.array([program.in_flight(pp_rank, pp_degree, 1, micro_batches, 1) for pp_rank in range(pp_degree)])

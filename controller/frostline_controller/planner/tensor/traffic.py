@@ -1,0 +1,104 @@
+"""Elements that tensor parallelism moves, counted: one formula for 1-D, planes, 3-D and sharded data parallelism.
+
+A rank has a place on three axes: `columns` c, `depth` d, `replicas` r; P = c d r ranks. A product takes X [M, K] to Y [M, N] by
+W [K, N], for M rows of all replicas together. Between blocks activations have their rows cut by columns and their width by depth;
+between the two products of a pair it is the other way round. So a *column* product gathers X over the columns and sums Y over the
+depth, a *row* product the reverse, and both gather W over the replicas; each gather or sum over an axis of n ranks brings every
+rank (n - 1) / P of the whole tensor. The backward moves the same again. Summed over a block whose products are 3, 1, 4 and 4
+hidden sizes h wide, with gathered copies kept:
+
+    2 / P * (4 (c - 1) + 12 (d - 1)) M h + 24 / P * (r - 1) h^2
+
+r = 1 and d = 1 is 1-D (Megatron-LM, arXiv 1909.08053: an all-reduce of 2 (P - 1) / P a pair and pass), c = d = r = q the
+paper's 3-D (arXiv 2105.14450: 2 (q - 1) / q^3 (MK + KN + MN) a product), c = d = 1 data parallelism with sharded weights
+(ZeRO-3, FSDP). Sums in a fixed tree's order move no more: an all-to-all of chunks, and each rank's own sum, is a reduce-scatter
+at a ring's bytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Product:
+    """One linear layer of a block. inputs, outputs: its widths in hidden sizes. is_column: it takes the hidden width; else it
+    gives it.
+    """
+
+    inputs: int
+    outputs: int
+    is_column: bool
+
+
+FEED_FORWARD = (Product(1, 4, True), Product(4, 1, False))
+BLOCK = (Product(1, 3, True), Product(1, 1, False), *FEED_FORWARD)
+"""Query, key and value as one product, the attention's output, and the feed-forward: GPT-2, BERT, ViT. Gated ones differ."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Degrees of the three axes that a block's products are cut over."""
+
+    columns: int = 1
+    depth: int = 1
+    replicas: int = 1
+
+    @property
+    def size(self) -> int:
+        """Ranks."""
+        return self.columns * self.depth * self.replicas
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Elements that a rank receives, by the axis that they cross."""
+
+    columns: float
+    depth: float
+    replicas: float
+
+    @property
+    def total(self) -> float:
+        """Over all axes."""
+        return self.columns + self.depth + self.replicas
+
+
+def traffic(
+    axes: Axes,
+    rows: float,
+    hidden: float,
+    products: Sequence[Product] = BLOCK,
+    *,
+    backward: bool = True,
+    gathered_again: bool = False,
+) -> Traffic:
+    """What a rank receives for these products.
+
+    Args:
+        axes: degrees.
+        rows: tokens of all replicas together.
+        hidden: the hidden width.
+        products: of a block.
+        backward: count it beside the forward.
+        gathered_again: inputs and weights are gathered a second time in the backward, so that no copy is kept between.
+    """
+    passes = 2 if backward else 1
+    gathers = passes + (1 if backward and gathered_again else 0)
+    by_hidden_rows = by_inner_rows = weights = 0.0
+    for product in products:
+        inputs, outputs = rows * hidden * product.inputs, rows * hidden * product.outputs
+        of_hidden, of_inner = (gathers * inputs, passes * outputs) if product.is_column else (passes * outputs, gathers * inputs)
+        by_hidden_rows += of_hidden
+        by_inner_rows += of_inner
+        weights += gathers * hidden**2 * product.inputs * product.outputs
+    share = 1 / axes.size
+    return Traffic(
+        columns=(axes.columns - 1) * share * by_hidden_rows,
+        depth=(axes.depth - 1) * share * by_inner_rows,
+        replicas=(axes.replicas - 1) * share * weights,
+    )
+
+
+def cube(side: int) -> Axes:
+    """The paper's 3-D on side^3 ranks."""
+    return Axes(side, side, side)
