@@ -1,6 +1,13 @@
 """What workers measure and the controller reads. Everything here but timings is the same on any placement."""
 
+from typing import Literal
+
+from pydantic import Field
+
 from frostline_contract.record import Degrees, Frozen, Shaped
+
+TRACED_OPERATIONS_MAX = 4096
+"""Computations of a traced step on one pipeline rank; of a longer step there is no trace."""
 
 
 class GuardReading(Frozen):
@@ -122,6 +129,34 @@ class CacheProfile(Frozen):
     fetch_seconds_per_sample: float = 0.0
     fill_seconds_per_sample: float = 0.0
     hit_fraction: float = 0.0
+
+
+class OperationTime(Frozen):
+    """When a computation of a step began and ended on its pipeline rank, in seconds since the vote before was known there.
+
+    All members learn a vote's result at nearly the same moment, whatever their clocks say. kind: a word of `operations.Kind`.
+    start: what it was waiting for is there.
+    """
+
+    kind: Literal["forward", "backward", "input_gradient", "weight_gradient"]
+    stage: int = Field(ge=0)
+    micro_batch: int = Field(ge=0)
+    slice: int = Field(ge=0)
+    start: float = Field(ge=0, allow_inf_nan=False)
+    end: float = Field(ge=0, allow_inf_nan=False)
+
+
+class StepTrace(Frozen):
+    """The computations of a committed step on one pipeline rank of the first replica: a line of traces.jsonl, unique by
+    (generation, step, pp_rank).
+    """
+
+    lineage: int
+    step: int
+    generation: str
+    freeze_point: int
+    pp_rank: int = Field(ge=0)
+    operations: tuple[OperationTime, ...] = Field(max_length=TRACED_OPERATIONS_MAX)
 
 
 class StepRecord(Shaped):

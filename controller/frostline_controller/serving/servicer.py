@@ -10,7 +10,7 @@ from frostline_contract.device import DeviceFacts
 from frostline_contract.job import dump_job
 from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
-from frostline_contract.statistics import IntervalStatistics, SizeProfiles, StepRecord
+from frostline_contract.statistics import IntervalStatistics, SizeProfiles, StepRecord, StepTrace
 from frostline_controller.members.admission import Admission
 from frostline_controller.members.membership import GONE, Worker
 from frostline_controller.members.start_wait import is_left_over
@@ -157,7 +157,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.ReportStatisticsResponse(durable_interval=self._durable_interval())
 
     async def ReportRecords(self, request: pb.ReportRecordsRequest, context: Any) -> pb.ReportRecordsResponse:
-        """Make records and events of stable steps durable and acknowledge them; take the run's outcome where it is sent along."""
+        """Make records, events and traces durable and acknowledge them; take the run's outcome where it is sent along."""
         facts, store = self._facts, self._store
         self._known(request.worker_id)
         self._check_generation(request.generation, "records")
@@ -171,6 +171,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         except ResultsDiffer as error:
             log.error("results differ error=%s", error)
             self._controller.ending.fail(str(error))
+        await store.traces.take([to_record(one, StepTrace) for one in request.traces])
         for event in request.events:
             await self._controller.take_worker_event(event)
         if request.HasField("outcome"):

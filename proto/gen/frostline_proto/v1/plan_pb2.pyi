@@ -378,3 +378,35 @@ class StepRecord(_message.Message):
     numerics_hash: str
     evaluation: _containers.ScalarMap[str, float]
     def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., unit_gradient_norms: _Optional[_Iterable[float]] = ..., freeze_point: _Optional[int] = ..., refused: bool = ..., degrees: _Optional[_Mapping[str, int]] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ..., generation: _Optional[str] = ..., step_seconds: _Optional[float] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hits: _Optional[int] = ..., cache_misses: _Optional[int] = ..., time_seconds: _Optional[float] = ..., numerics_hash: _Optional[str] = ..., evaluation: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class OperationTime(_message.Message):
+    __slots__ = ("kind", "stage", "micro_batch", "slice", "start", "end")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCH_FIELD_NUMBER: _ClassVar[int]
+    SLICE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    stage: int
+    micro_batch: int
+    slice: int
+    start: float
+    end: float
+    def __init__(self, kind: _Optional[str] = ..., stage: _Optional[int] = ..., micro_batch: _Optional[int] = ..., slice: _Optional[int] = ..., start: _Optional[float] = ..., end: _Optional[float] = ...) -> None: ...
+
+class StepTrace(_message.Message):
+    __slots__ = ("lineage", "step", "generation", "freeze_point", "pp_rank", "operations")
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FREEZE_POINT_FIELD_NUMBER: _ClassVar[int]
+    PP_RANK_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    lineage: int
+    step: int
+    generation: str
+    freeze_point: int
+    pp_rank: int
+    operations: _containers.RepeatedCompositeFieldContainer[OperationTime]
+    def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ..., generation: _Optional[str] = ..., freeze_point: _Optional[int] = ..., pp_rank: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationTime, _Mapping]]] = ...) -> None: ...
