@@ -52,7 +52,9 @@ class UnitProfile(Frozen):
     activation_bytes: what one micro-batch keeps for its backward. output_bytes: what crosses to the next unit. working_bytes: the
     most that its forward or backward takes beyond that at any time; 0: not measured. still_bytes: of the weights those that never
     learn, below adapters. cell_forward_seconds, cell_backward_seconds: of each cell of the run's grid, at its place in the
-    sequence; empty where the unit computes whole sequences.
+    sequence; empty where the unit computes whole sequences. input_gradient_cost, weight_gradient_cost: of a backward in two
+    parts, what each takes over the whole backward's seconds; 0: not measured, or the unit has no input. split_bytes: what a
+    split backward keeps beyond activation_bytes until the gradients of weights are computed.
     """
 
     forward_seconds: float
@@ -65,6 +67,9 @@ class UnitProfile(Frozen):
     still_bytes: int = 0
     cell_forward_seconds: tuple[float, ...] = ()
     cell_backward_seconds: tuple[float, ...] = ()
+    input_gradient_cost: float = 0.0
+    weight_gradient_cost: float = 0.0
+    split_bytes: int = 0
 
     @property
     def gradient_bytes(self) -> int:

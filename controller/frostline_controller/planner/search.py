@@ -35,6 +35,7 @@ from frostline_controller.planner.shapes import (
     shape_limits,
 )
 from frostline_controller.planner.step_on_paper import paper_cost
+from frostline_controller.planner.without_bubbles import without_bubbles
 
 COST_TOLERANCE = 0.05
 ALTERNATIVES = 8
@@ -45,7 +46,7 @@ IMPROVED_OPERATIONS = 60_000
 
 
 @dataclass
-class _Candidate:
+class Candidate:
     """A shape with a lower bound (seconds a sample) of its step; costed only where the bound can still win.
 
     slices: cells of each slice, () for all in one.
@@ -89,18 +90,20 @@ def make_plan(inputs: PlanInputs) -> PlannedPlacement:
     if inputs.token_cells > 1:
         best, judged = _best_on_paper(model, candidates, best)
         words += judged
-    if inputs.placement.objective == "cost":
+    if is_for_cost := inputs.placement.objective == "cost":
         best, words = _fewest_workers(model, candidates, best)
+    best, why = without_bubbles(model, [best] if is_for_cost else candidates, best, lambda one: _price(model, one, paper_cost))
+    words += why
     return finish(model, best.alternative, best.bounds, best.table.costs, "; ".join([words, *limits.notes]), cache_reason,
                   _others(candidates, best))  # fmt: skip
 
 
-def _explore(model: CostModel, limits: ShapeLimits) -> tuple[list[_Candidate], _Candidate | None]:
+def _explore(model: CostModel, limits: ShapeLimits) -> tuple[list[Candidate], Candidate | None]:
     """All candidates that may still win, and the cheapest; replica counts are left out once none of theirs can."""
     inputs = model.inputs
     for_cost = inputs.placement.objective == "cost"
     reference = _reference_seconds(inputs) if for_cost else 0.0
-    found: list[_Candidate] = []
+    found: list[Candidate] = []
     best, least = None, float("inf")
     for bound, dp in sorted((_least_seconds(model, limits, dp), dp) for dp in dp_choices(inputs, limits)):
         if bound > max(least, reference) * (1 + (COST_TOLERANCE if for_cost else 1e-9)):
@@ -143,7 +146,7 @@ def _least_pace(model: CostModel, depths: np.ndarray, micro_batches: int, virtua
     return (micro_batches - 1 / virtual) * np.maximum(model.compute[-1] / depths, smallest) / inputs.speeds[0]
 
 
-def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candidate]:
+def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[Candidate]:
     """Every shape with `dp` replicas that fits the workers and the memory."""
     inputs, found = model.inputs, []
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
@@ -167,7 +170,7 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candida
                 if bound < float("inf"):
                     per_sample = bound / inputs.samples_of_step(dp)
                     groupings = groupings_of(costs.model, pp, virtual, longest, count)
-                    found += [_Candidate(per_sample, pp, dp, virtual, table, slices) for slices in groupings]
+                    found += [Candidate(per_sample, pp, dp, virtual, table, slices) for slices in groupings]
     return found
 
 
@@ -178,16 +181,18 @@ def _table_groups(costs: StageCosts, depths: list[int]) -> list[list[int]]:
     return [[depth] for depth in depths]
 
 
-def _cost(model: CostModel, candidate: _Candidate) -> float:
+def _cost(model: CostModel, candidate: Candidate) -> float:
     """Cost a candidate in full, once; returns seconds a sample, infinite where its dealing exceeds the memory cap."""
     if candidate.alternative is None:
         candidate.bounds = candidate.table.bounds(candidate.pp * candidate.virtual)
-        return _price(model, candidate, step_cost)
+        # Split backwards keep more than the closed form knows, and memory must not be found too small later.
+        splits = schedule_named(candidate.table.costs.schedule).splits
+        return _price(model, candidate, paper_cost if splits else step_cost)
     cost = candidate.alternative.cost
     return cost.seconds_per_sample if cost.peak_bytes <= model.inputs.memory_cap else float("inf")
 
 
-def _price(model: CostModel, candidate: _Candidate, costing: Callable[..., StepCost]) -> float:
+def _price(model: CostModel, candidate: Candidate, costing: Callable[..., StepCost]) -> float:
     """Cost a candidate with its bounds and slices as they are. costing: `step_cost` or `paper_cost`."""
     inputs = model.inputs
     # As if members were dealt by falling speed: the last of each replica is its slowest.
@@ -202,7 +207,7 @@ def _price(model: CostModel, candidate: _Candidate, costing: Callable[..., StepC
     return _cost(model, candidate)
 
 
-def _cheapest(model: CostModel, candidates: list[_Candidate]) -> _Candidate | None:
+def _cheapest(model: CostModel, candidates: list[Candidate]) -> Candidate | None:
     """The candidate of least cost: by ascending lower bound, until no bound can win any more."""
     best, least = None, float("inf")
     for candidate in sorted(candidates, key=lambda c: (c.bound, c.workers, c.pp, c.virtual)):
@@ -216,7 +221,7 @@ def _cheapest(model: CostModel, candidates: list[_Candidate]) -> _Candidate | No
     return best
 
 
-def _best_on_paper(model: CostModel, candidates: list[_Candidate], best: _Candidate) -> tuple[_Candidate, str]:
+def _best_on_paper(model: CostModel, candidates: list[Candidate], best: Candidate) -> tuple[Candidate, str]:
     """The best of those that the closed form, which can be off by a quarter where slices differ, takes for the JUDGED best.
 
     The best of each shape among them is improved on paper (`planner.climbing`).
@@ -233,7 +238,7 @@ def _best_on_paper(model: CostModel, candidates: list[_Candidate], best: _Candid
     return near[place], f", the best {len(near)} of which were run on paper"
 
 
-def _improve(model: CostModel, candidate: _Candidate) -> None:
+def _improve(model: CostModel, candidate: Candidate) -> None:
     """Move the candidate's bounds and regroup its cells while that pays on paper."""
     inputs = model.inputs
     operations = 2 * candidate.pp * candidate.virtual * candidate.table.costs.micro_batches * inputs.token_cells
@@ -260,7 +265,7 @@ def _improve(model: CostModel, candidate: _Candidate) -> None:
     price(found)
 
 
-def _fewest_workers(model: CostModel, candidates: list[_Candidate], best: _Candidate) -> tuple[_Candidate, str]:
+def _fewest_workers(model: CostModel, candidates: list[Candidate], best: Candidate) -> tuple[Candidate, str]:
     """Objective "cost": see the module's rule. Never fewer than placement.min_workers where there are as many."""
     inputs = model.inputs
     least = _cost(model, best)
@@ -301,7 +306,7 @@ def _reference_seconds(inputs: PlanInputs) -> float:
     return step_cost(model, table.bounds(pp), leaf_bounds, ParallelShape(pp, dp), "1f1b", [1.0] * dp).seconds_per_sample
 
 
-def _others(candidates: list[_Candidate], best: _Candidate) -> tuple[Alternative, ...]:
+def _others(candidates: list[Candidate], best: Candidate) -> tuple[Alternative, ...]:
     """The best of the other shapes that were costed."""
     costed = [c.alternative for c in candidates if c.alternative is not None and c is not best]
     return tuple(sorted(costed, key=lambda a: a.cost.seconds_per_sample)[:ALTERNATIVES])
