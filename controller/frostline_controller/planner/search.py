@@ -63,10 +63,12 @@ class Candidate:
 
     @cached_property
     def shape(self) -> ParallelShape:
+        """Its degrees, with the stages that the schedule gives a rank."""
         return ParallelShape(self.pp, self.dp, self.virtual, folded=is_folded(self.table.costs.schedule))
 
     @property
     def workers(self) -> int:
+        """How many the shape takes."""
         return self.pp * self.dp  # asked for every candidate: most are never costed, and never get a shape
 
 
