@@ -28,9 +28,14 @@ class Way:
         return {"schedule": self.schedule, "virtual_stages": self.virtual_stages, "slices": self.slices}
 
 
+PREDICTED = "predicted above measured"
+COUNTED_BELOW = 64 << 30
+"""Bytes that no worker here needs: where the job has a limit, workers count their tensors in a shape's first step."""
+
+
 def in_turns(job: dict[str, Any], ways: Sequence[Way], rounds: int, steps: int, about: str = "") -> list[Row]:
-    """Two rows a way: what the planner predicts, and what it gains over the first way. Ways that the planner took others for have
-    none; nor has a way whose stretches were too short.
+    """Rows of each way: its step and what the planner predicts, its gain over the first way, and its memory. Ways that the
+    planner took others for have none; nor has a way whose stretches were too short.
 
     Args:
         job: of the run, on a pipeline of all workers; its steps and reshapes are set here.
@@ -46,7 +51,7 @@ def in_turns(job: dict[str, Any], ways: Sequence[Way], rounds: int, steps: int, 
     job = {
         **job,
         "training": {**job["training"], "steps": len(every) * steps},
-        "placement": {**job["placement"], **first.fields},
+        "placement": {**job["placement"], **first.fields, "worker_memory_bytes": COUNTED_BELOW},
         "reshapes": reshapes,
     }
     seen: dict[Way, list[Stretch]] = {}
@@ -58,7 +63,7 @@ def in_turns(job: dict[str, Any], ways: Sequence[Way], rounds: int, steps: int, 
 
 def median_error(rows: Sequence[Row], case: str, goal_percent: float) -> Row:
     """Of the predictions among the rows."""
-    errors = [abs(row.spread.median) for row in rows if row.unit == "%"]
+    errors = [abs(row.spread.median) for row in rows if row.figure == PREDICTED]
     return Row(case, "median error", "%", Spread.of(errors), at_most=goal_percent)
 
 
@@ -77,6 +82,18 @@ def _rows(way: Way, stretches: list[Stretch], baseline: float, figure: str, abou
     error = Spread(min(errors), 100 * (predicted / median(seconds) - 1), max(errors), len(errors))
     gain = Spread.of([baseline / one for one in seconds])
     return [
-        Row(about + way.words, "predicted above measured", "%", error, sides, note=stretches[-1].in_words()),
+        Row(about + way.words, PREDICTED, "%", error, sides, note=stretches[-1].in_words()),
         Row(about + way.words, figure, "x", gain),
+        *_memory(about + way.words, stretches),
     ]
+
+
+def _memory(case: str, stretches: list[Stretch]) -> list[Row]:
+    """The planner's peak above what the fullest worker's tensors took."""
+    counted = [one for one in stretches if one.counted_bytes]
+    if not counted:
+        return []
+    planned, held = counted[-1].placement.predicted_peak_bytes, counted[-1].counted_bytes
+    above = [100 * (one.placement.predicted_peak_bytes / one.counted_bytes - 1) for one in counted]
+    sides = {"planned MiB": planned / (1 << 20), "counted MiB": held / (1 << 20)}
+    return [Row(case, "planned above counted memory", "%", Spread.of(above), sides)]

@@ -20,7 +20,8 @@ def schedules(effort: Effort) -> Report:
         f"A pipeline of {WORKERS} workers, each with {SHARE:g} of a processor by a control group's quota, with nothing frozen, "
         "and with the embedding and half the blocks frozen from step 1. One run each reshapes through 1F1B and every zero-bubble "
         f"schedule that its units allow, {ROUNDS} rounds. Beside each measured step stands the planner's, from what the run's "
-        "own workers measured, split backwards included. The language model over token slices is in the benchmark of slices.",
+        "own workers measured, split backwards included, and beside the planned memory what the fullest worker's tensors took. "
+        "The language model over token slices is in the benchmark of slices.",
         rows,
     )
 
