@@ -98,7 +98,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
     def _take_heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         """Facts only, and no record is made of what most heartbeats do not change: a thousand a second come here."""
-        facts, store = self._facts, self._store
+        facts = self._facts
         worker = facts.members.get(request.worker_id)
         if worker is None or worker.presence == GONE:
             return pb.HeartbeatResponse(known=False)
@@ -132,13 +132,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             worker.near_link = request.near_link
         if request.step_parts:
             worker.step_parts = request.step_parts
-        lineage = store.records.lineage
-        return pb.HeartbeatResponse(
-            known=True,
-            durable_step=store.records.durable_step(lineage, facts.state.starts_at(lineage)),
-            durable_lineage=lineage,
-            durable_interval=self._durable_interval(),
-        )
+        return pb.HeartbeatResponse(known=True, durable_interval=self._durable_interval(), **self._durable_records())
 
     async def ReportStatistics(self, request: pb.ReportStatisticsRequest, context: Any) -> pb.ReportStatisticsResponse:
         """Make intervals' statistics durable and acknowledge them. Raises InvalidRequest for norms of other units."""
@@ -177,10 +171,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         if request.HasField("outcome"):
             await self._controller.ending.take_outcome(request.outcome)
         facts.wake.set()
-        lineage = store.records.lineage
-        return pb.ReportRecordsResponse(
-            durable_step=store.records.durable_step(lineage, facts.state.starts_at(lineage)), durable_lineage=lineage
-        )
+        return pb.ReportRecordsResponse(**self._durable_records())
 
     async def WatchPlan(self, request: pb.WatchPlanRequest, context: Any) -> AsyncIterator[Announcement]:
         """Everything announced to a worker, first what it must know now; a newer stream of the same worker ends this one."""
@@ -302,6 +293,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         plans = self._facts.live_plans
         if not any(plan.generation == generation and plan.placement.workers[0] == worker_id for plan in plans):
             raise Refused(f"worker {worker_id!r} told the end of generation {generation}, which its rank 0 tells while it runs")
+
+    def _durable_records(self) -> dict[str, int]:
+        """Up to where records are safe: fields of an answer."""
+        records = self._store.records
+        step = records.durable_step(records.lineage, self._facts.state.starts_at(records.lineage))
+        return {"durable_lineage": records.lineage, "durable_step": step}
 
     def _durable_interval(self) -> int:
         facts = self._facts
