@@ -112,15 +112,19 @@ def paper_cost(
     """`step_cost`; where sequences are computed in cells, or backwards are split, the waiting and the held activations are those
     of the step on paper.
 
-    On paper work takes as long after a wait as it does in one go: workers with a quota (`planner.quota`) keep the closed form.
+    On paper work takes as long after a wait as it does in one go: workers with a quota (`planner.quota`) keep the closed form's
+    times.
     """
     closed = step_cost(model, stage_bounds, leaf_bounds, shape, schedule, speeds, slices)
     inputs, owners = model.inputs, shape.pp_rank_of_stage(np.arange(shape.num_stages))
     counts = replica_micro_batches(inputs, leaf_bounds)
     operations = 2 * shape.num_stages * max(counts) * max(1, len(slices))
     is_plain = inputs.token_cells == 1 and not schedule_named(schedule).splits
-    if is_plain or shape.pp_degree == 1 or operations > MOST_OPERATIONS or inputs.quota is not None:
+    if is_plain or shape.pp_degree == 1 or operations > MOST_OPERATIONS:
         return closed
+    peak = _peak_on_paper(model, stage_bounds, leaf_bounds, shape, schedule, slices)
+    if inputs.quota is not None:
+        return replace(closed, peak_bytes=peak)
     slowest = max(range(shape.dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
     ends = np.zeros(shape.pp_degree)
     for one in step_on_paper(model, stage_bounds, shape, schedule, slices, counts[slowest], speeds[slowest]):
@@ -132,11 +136,23 @@ def paper_cost(
     parts = closed.parts | {"bubble": max(0.0, closed.parts["bubble"] + float((ends + after).max()) - told)}
     busy = sum(parts[name] for name in BEFORE_THE_VOTE if name != "exchange")
     parts["contention"] = contention_seconds(model, sum(counts), shape.dp_degree, shape.world_size, busy)
+    return replace(closed, total_seconds=sum(parts.values()), parts=parts, peak_bytes=peak)
+
+
+def _peak_on_paper(
+    model: CostModel,
+    stage_bounds: tuple[int, ...],
+    leaf_bounds: tuple[int, ...],
+    shape: ParallelShape,
+    schedule: str,
+    slices: tuple[int, ...],
+) -> float:
+    """Bytes of the fullest worker."""
+    bounds, owners = np.asarray(stage_bounds), shape.pp_rank_of_stage(np.arange(shape.num_stages))
     most_leaves = max(high - low for low, high in pairwise(leaf_bounds))
     fixed = model.stage_bytes(bounds[:-1], bounds[1:], 0, most_leaves, shape.dp_degree, max(1, len(slices)))
-    held = held_on_paper(model, stage_bounds, shape, schedule, slices, max(counts))
-    peak = float((np.bincount(owners, fixed) + held).max()) + inputs.base_bytes
-    return replace(closed, total_seconds=sum(parts.values()), parts=parts, peak_bytes=peak)
+    held = held_on_paper(model, stage_bounds, shape, schedule, slices, max(replica_micro_batches(model.inputs, leaf_bounds)))
+    return float((np.bincount(owners, fixed) + held).max()) + model.inputs.base_bytes
 
 
 def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:

@@ -11,6 +11,7 @@ from frostline_controller.planner.by_schedule import by_schedule
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.paper_step import paper_step
 from frostline_controller.planner.placing import PlannedPlacement
+from frostline_controller.planner.quota import Quota
 from frostline_controller.planner.search import make_plan
 from frostline_controller.planner.without_bubbles import ALIKE, SPLITTING, WORTH
 from tests.unit.controller.planner_cases import inputs, unit
@@ -118,3 +119,5 @@ def test_what_a_split_keeps_between_its_parts_counts_as_memory() -> None:
     more, less = (pinned(about, "zb_h1").cost.peak_bytes for about in (lean, replace(lean, units=units)))
     assert more > less
     assert pinned(lean, "1f1b").cost.peak_bytes == pinned(replace(lean, units=units), "1f1b").cost.peak_bytes
+    timed_otherwise = replace(lean, quota=Quota(0.4, 0.1))
+    assert pinned(timed_otherwise, "zb_h1").cost.peak_bytes == more, "what is held does not hang on the workers' clocks"
