@@ -22,7 +22,8 @@ SCHEMA_VERSION = 1
 class RunDirectory:
     """The places of one run's files; none of them has to exist.
 
-    job: the resolved job. facts: what the command line knew (run.json). metrics, statistics, plans, events: append-only lines.
+    job: the resolved job. facts: what the command line knew (run.json). metrics, statistics, plans, events, traces: append-only
+    lines.
     profile: what the workers measured. ledger: what their time went to. result: how the run ended. status: the last status
     seen. lock: held by the owner of the directory. cluster: the local stand-in for the Kubernetes API; in it, faults: planned
     faults that have happened, and cuts: pods that are cut off from the controller. cache_token: of a cache that several runs
@@ -35,7 +36,7 @@ class RunDirectory:
         self.metrics, self.statistics = path / "metrics.jsonl", path / "statistics.jsonl"
         self.plans, self.events = path / "plans.jsonl", path / "events.jsonl"
         self.profile, self.result, self.status = path / "profile.json", path / "result.json", path / "status.json"
-        self.ledger = path / "ledger.json"
+        self.ledger, self.traces = path / "ledger.json", path / "traces.jsonl"
         self.report, self.tensorboard, self.model = path / "report.html", path / "tensorboard", path / "model"
         self.logs, self.redis, self.cluster = path / "logs", path / "redis", path / "cluster"
         self.faults, self.cuts = self.cluster / "faults", self.cluster / "cut"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from frostline_contract.operations import GIVES_WEIGHT_GRADIENT, Kind, Operation, input_of
+from frostline_contract.operations import Kind, Operation, input_of
 
 InFlight = Callable[[int, int, int, int], float]
 """(pp_rank, pp_degree, virtual_stages, micro-batches) -> micro-batches whose activations the rank holds at once, by stage on the
@@ -74,18 +74,24 @@ def _peak(operations: Operations, pp_rank: int, pp_degree: int, virtual_stages: 
     return held_at_most(operations(pp_rank, pp_degree, virtual_stages, micro_batches), lambda _: 1.0) / virtual_stages
 
 
-def held_at_most(order: Sequence[Operation], weight: Callable[[Operation], float]) -> float:
+def held_at_most(
+    order: Sequence[Operation], weight: Callable[[Operation], float], between: Callable[[Operation], float] = lambda _: 0.0
+) -> float:
     """The most that a pipeline rank holds at once for backwards that are to come.
 
-    weight: what an operation's forward keeps, in whatever unit; 0 for one of a frozen stage.
+    weight: what an operation's forward keeps, in whatever unit; 0 for one of a frozen stage. between: what is kept beside it
+    between the two parts of a split backward.
     """
     held = most = 0.0
     for operation in order:
         if operation.kind is Kind.FORWARD:
             held += weight(operation)
             most = max(most, held)
-        elif operation.kind in GIVES_WEIGHT_GRADIENT:
-            held -= weight(operation)
+        elif operation.kind is Kind.INPUT_GRADIENT:
+            held += between(operation)
+            most = max(most, held)
+        else:
+            held -= weight(operation) + (between(operation) if operation.kind is Kind.WEIGHT_GRADIENT else 0.0)
     return most
 
 

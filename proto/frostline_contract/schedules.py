@@ -26,6 +26,7 @@ class Schedule:
     fifth argument, the slices of each micro-batch. takes_freezing: whether it has a sixth, the number of the first stage that
     learns; an order that has not is taken without what frozen stages do not do. folded: each rank has two stages, which lie in
     a V: the first and the last one on the same rank (built-in ones alone: who holds what must not hang on what is installed).
+    splits: backwards are in two parts, which together may take longer than one.
     """
 
     order: Order
@@ -33,6 +34,7 @@ class Schedule:
     takes_slices: bool = False
     takes_freezing: bool = False
     folded: bool = False
+    splits: bool = False
 
     @property
     def known_figures(self) -> Figures:
@@ -153,7 +155,7 @@ def _gpipe_bubble(
 
 def _counted(order: ZeroBubble) -> Schedule:
     """A zero-bubble schedule: what it costs is counted from its operations."""
-    bare = Schedule(order, takes_slices=True, takes_freezing=True, folded=order.folded)
+    bare = Schedule(order, takes_slices=True, takes_freezing=True, folded=order.folded, splits=True)
     return replace(bare, figures=counted_figures(bare.operations))
 
 

@@ -1,6 +1,13 @@
 """What workers measure and the controller reads. Everything here but timings is the same on any placement."""
 
+from typing import Literal
+
+from pydantic import Field
+
 from frostline_contract.record import Degrees, Frozen, Shaped
+
+TRACED_OPERATIONS_MAX = 4096
+"""Computations of a traced step on one pipeline rank; of a longer step there is no trace."""
 
 
 class GuardReading(Frozen):
@@ -45,7 +52,9 @@ class UnitProfile(Frozen):
     activation_bytes: what one micro-batch keeps for its backward. output_bytes: what crosses to the next unit. working_bytes: the
     most that its forward or backward takes beyond that at any time; 0: not measured. still_bytes: of the weights those that never
     learn, below adapters. cell_forward_seconds, cell_backward_seconds: of each cell of the run's grid, at its place in the
-    sequence; empty where the unit computes whole sequences.
+    sequence; empty where the unit computes whole sequences. input_gradient_cost, weight_gradient_cost: of a backward in two
+    parts, what each takes over the whole backward's seconds; 0: not measured, or the unit has no input. split_bytes: what a
+    split backward keeps beyond activation_bytes until the gradients of weights are computed.
     """
 
     forward_seconds: float
@@ -58,6 +67,9 @@ class UnitProfile(Frozen):
     still_bytes: int = 0
     cell_forward_seconds: tuple[float, ...] = ()
     cell_backward_seconds: tuple[float, ...] = ()
+    input_gradient_cost: float = 0.0
+    weight_gradient_cost: float = 0.0
+    split_bytes: int = 0
 
     @property
     def gradient_bytes(self) -> int:
@@ -122,6 +134,34 @@ class CacheProfile(Frozen):
     fetch_seconds_per_sample: float = 0.0
     fill_seconds_per_sample: float = 0.0
     hit_fraction: float = 0.0
+
+
+class OperationTime(Frozen):
+    """When a computation of a step began and ended on its pipeline rank, in seconds since the vote before was known there.
+
+    All members learn a vote's result at nearly the same moment, whatever their clocks say. kind: a word of `operations.Kind`.
+    start: what it was waiting for is there.
+    """
+
+    kind: Literal["forward", "backward", "input_gradient", "weight_gradient"]
+    stage: int = Field(ge=0)
+    micro_batch: int = Field(ge=0)
+    slice: int = Field(ge=0)
+    start: float = Field(ge=0, allow_inf_nan=False)
+    end: float = Field(ge=0, allow_inf_nan=False)
+
+
+class StepTrace(Frozen):
+    """The computations of a committed step on one pipeline rank of the first replica: a line of traces.jsonl, unique by
+    (generation, step, pp_rank).
+    """
+
+    lineage: int
+    step: int
+    generation: str
+    freeze_point: int
+    pp_rank: int = Field(ge=0)
+    operations: tuple[OperationTime, ...] = Field(max_length=TRACED_OPERATIONS_MAX)
 
 
 class StepRecord(Shaped):

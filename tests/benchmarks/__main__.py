@@ -48,6 +48,7 @@ BENCHMARKS = {
     "plan_speed": "plan_speed:plan_speed",
     "predicted": "predicted:predicted",
     "slices": "slices:slices",
+    "schedules": "schedules:schedules",
 }
 """In the order of the page: name -> module:function, each a function of Effort that returns a Report."""
 

@@ -34,7 +34,8 @@ class Stretch:
     """Consecutive steps of one placement.
 
     seconds: of each, without the first SETTLING. predicted: a step, by the planner's cost model, seconds. parts: of a predicted
-    step. phases: median seconds of the measured ones' phases.
+    step. phases: median seconds of the measured ones' phases. counted_bytes: of tensors on the fullest worker, in the first step;
+    0 where the job sets no worker_memory_bytes.
     """
 
     placement: Placement
@@ -42,6 +43,7 @@ class Stretch:
     predicted: float
     parts: dict[str, float]
     phases: dict[str, float]
+    counted_bytes: int = 0
 
     @property
     def measured(self) -> float:
@@ -86,9 +88,9 @@ class Walked:
         plan = self.run.data.plan_of(records[0].generation) if records else None
         if plan is None or len(records) < SETTLING:
             return None
-        return Stretch(
-            plan.placement, tuple(one.step_seconds for one in records), row.predicted, row.parts, _phases(records)
-        )  # fmt: skip
+        held = {one["generation"]: int(one["tensor_bytes"]) for one in self.run.data.result.get("memory", ())}
+        seconds, counted = tuple(one.step_seconds for one in records), held.get(records[0].generation, 0)
+        return Stretch(plan.placement, seconds, row.predicted, row.parts, _phases(records), counted)
 
 
 def _phases(records: Sequence[StepRecord]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from frostline_contract.job.cluster import Fault
+from frostline_contract.schedules import BUILT_IN
 from tests.chaos.acts import CHANGES_NUMERICS, Act
 from tests.chaos.jobs import LAG, VARIANTS
 
@@ -83,9 +84,14 @@ class Case:
                 "fruitless_recoveries_max": 12,
                 **self.clocks,
             },
-            "reshapes": [{"step": step, "pp_degree": pp, "dp_degree": dp} for step, pp, dp in self.reshapes],
+            "reshapes": [{"step": step, "pp_degree": pp, "dp_degree": dp, **self._of_reshapes} for step, pp, dp in self.reshapes],
             "faults": [fault.model_dump(exclude_defaults=True) for fault in self.faults],
         }
+
+    @property
+    def _of_reshapes(self) -> dict[str, str]:
+        without_bubbles = self.schedule in BUILT_IN and BUILT_IN[self.schedule].splits
+        return {"schedule": self.schedule} if without_bubbles else {}
 
     def story(self) -> str:
         """What befalls it, in one line."""

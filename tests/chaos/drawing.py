@@ -37,6 +37,12 @@ KEEPS_REPLICAS = ("kill_worker", "raise", "late_commit", "leave", "kill_controll
 """What a run of four workers answers in the same two replicas."""
 AIMS = {"whole": 40, "lost": 24, "late": 3, "outside": 23, "flip": 7, "long_ending": 3}
 
+SCHEDULES = {
+    "auto": 40, "gpipe": 10, "1f1b": 10, "interleaved_1f1b": 15,
+    "zb_h1": 5, "zb_h2": 5, "zb_v": 5, "v_half": 5, "v_min": 5,
+}  # fmt: skip
+"""A reshape by command takes the case's where it has no bubbles, else 1F1B."""
+
 STEP_PHASES = ("load", "schedule", "exchange", "norms", "prepared", "vote", "seen", "commit", "committed", "between")
 RARE_PHASES = ("evaluate", "freeze", "checkpoint", "reshape", "recovery", "finish", "publish", "decision", "audit")
 ROLLBACK_STEP = 11
@@ -182,7 +188,7 @@ class _Draw:
         for step in sorted(rng.sample(range(first, 38), rng.choice((0, 0, 1, 2)) if first < 34 else 0)):
             pp = rng.randint(1, min(workers, 4))
             reshapes.append((step, pp, rng.randint(1, workers // pp)))
-        schedule = rng.choices(("auto", "gpipe", "1f1b", "interleaved_1f1b"), (55, 15, 10, 20))[0]
+        schedule = rng.choices(list(SCHEDULES), list(SCHEDULES.values()))[0]
         in_pairs = aim in ("whole", "outside") and workers % 2 == 0 and not silent and rng.random() < 0.2
         chosen = {
             "variant": rng.choices(("vit", "tied"), (75, 25))[0],

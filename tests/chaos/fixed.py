@@ -97,6 +97,8 @@ def jobs() -> list[Case]:
         ),
         case("gpipe", [killed], schedule="gpipe", shape=(2, 2)),
         case("interleaved", [killed], schedule="interleaved_1f1b", virtual_stages=2, shape=(2, 2)),
+        case("zero-bubble", [killed], schedule="zb_h2", reshapes=((24, 3, 1),)),
+        case("folded", [killed], schedule="zb_v", shape=(2, 2)),
         case("pairs", [planned("kill_pod", 14, 1)], workers_per_pod=2, min_workers=3, shape=(2, 2)),
         case("cost", [killed], objective="cost", min_workers=2, shape=(None, None)),
         case(

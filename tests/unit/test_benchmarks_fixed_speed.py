@@ -8,9 +8,11 @@ from frostline_contract.job import parse_job
 from frostline_contract.plan import Placement
 from frostline_contract.schedules import BUILT_IN
 from tests.benchmarks.fixed_speed import SHARE, WORKERS, Stretch, fixed_speed_job, made_texts, through
-from tests.benchmarks.predicted import SHAPES, _walk_job
-from tests.benchmarks.slices import CELLS, UNSLICED, Way, language_job, ways
-from tests.benchmarks.subjects import SUBJECTS
+from tests.benchmarks.in_turns import Way
+from tests.benchmarks.predicted import FROZEN, SHAPES, _walk_job
+from tests.benchmarks.schedules import ways as ways_without_bubbles
+from tests.benchmarks.slices import CELLS, UNSLICED, language_job, ways
+from tests.benchmarks.subjects import NUM_UNITS, SUBJECTS
 
 
 @pytest.mark.parametrize("subject", [*SUBJECTS, "language"])
@@ -35,6 +37,19 @@ def test_every_schedule_is_run_over_slices_and_one_without() -> None:
         BUILT_IN[way.schedule].operations(0, WORKERS, way.virtual_stages, 4, way.slices)
     parse_job(language_job(8, placement={"slices": 1}))
     assert parse_job(language_job(8)).training.num_cells == CELLS
+
+
+def test_schedules_without_bubbles_are_run_beside_1f1b_where_there_are_units_for_them() -> None:
+    splitting = {name for name, known in BUILT_IN.items() if known.splits}
+    for frozen in (0, FROZEN):
+        first, *others = ways_without_bubbles(frozen)
+        assert first == Way("1f1b", 1, 1)
+        fitting = {name for name in splitting if not (frozen and BUILT_IN[name].folded)}
+        assert {way.schedule for way in others} == fitting
+        assert all(WORKERS * way.virtual_stages <= NUM_UNITS - frozen for way in others)
+        parse_job({**fixed_speed_job("bert", 8, (WORKERS, 1), frozen), "reshapes": [
+            {"step": 4, "pp_degree": WORKERS, "dp_degree": 1, **way.fields} for way in others
+        ]})  # fmt: skip
 
 
 def test_an_error_is_by_how_much_the_prediction_is_above_the_median_step() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from frostline_contract.job.cluster import Fault
 from frostline_contract.job.load import parse_job
+from frostline_contract.schedules import BUILT_IN
 from tests.chaos.acts import COMMANDS, DEATHS, FILES, HOLDS, OTHER_DATA, OTHER_WEIGHTS, STOPS, WRITES
 from tests.chaos.drawing import draw_case
 from tests.chaos.fixed import SUBSET, fixed_cases
@@ -31,7 +32,7 @@ def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> N
     assert writes == {(at, file) for at, files in FILES.items() for file in files}
     assert max(len(case.faults) for case in cases) == 5
     assert {case.variant for case in cases} == set(VARIANTS)
-    assert {case.schedule for case in cases} == {"auto", "gpipe", "1f1b", "interleaved_1f1b"}
+    assert {case.schedule for case in cases} == {"auto", *BUILT_IN}
     assert {"cost"} <= {case.objective for case in cases}
     assert max(case.workers_per_pod for case in cases) == 2
     flips = [case for case in cases if case.aim == "flip"]

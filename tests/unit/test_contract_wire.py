@@ -37,6 +37,8 @@ PAIRS: list[tuple[type[BaseModel], type[Message]]] = [
     (statistics.GuardReading, plan_pb2.GuardReading),
     (statistics.IntervalStatistics, plan_pb2.IntervalStatistics),
     (statistics.StepRecord, plan_pb2.StepRecord),
+    (statistics.OperationTime, plan_pb2.OperationTime),
+    (statistics.StepTrace, plan_pb2.StepTrace),
 ]
 KINDS = {
     int: {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64},

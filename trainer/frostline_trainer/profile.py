@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+from torch import nn
 
 from frostline_contract.cpu_groups import own_period_seconds
 from frostline_contract.job import Job
@@ -81,6 +82,15 @@ class _Turn:
     output: torch.Tensor | None = None
 
 
+@dataclass
+class _Parts:
+    """A backward in two parts: seconds of each, and bytes kept between them beyond what the forward keeps."""
+
+    input_seconds: float
+    weight_seconds: float
+    kept_bytes: int
+
+
 class _Measuring:
     """Runs units on one micro-batch of real samples, as a stage runs them."""
 
@@ -105,7 +115,7 @@ class _Measuring:
         ):
             turns.append(self._turn(stage, is_head, weighed=False))
         weighed = self._turn(stage, is_head, weighed=True)
-        cells = self._cell_seconds(stage, is_head)
+        cells, parts = self._cell_seconds(stage, is_head), self._in_parts(stage, is_head, learning)
         buffers.release(gradient)
         buffers.give_back()
         if not is_head:
@@ -114,7 +124,7 @@ class _Measuring:
         boundary = context.hidden_like()
         return UnitProfile(
             forward_seconds=min(turn.forward for turn in turns),
-            backward_seconds=min(turn.backward for turn in turns),
+            backward_seconds=(backward := min(turn.backward for turn in turns)),
             parameter_bytes=parameters,
             optimizer_bytes=(2 if context.job.training.optimizer.name == "adamw" else 1) * gradients,
             activation_bytes=weighed.kept_bytes,
@@ -123,7 +133,33 @@ class _Measuring:
             still_bytes=parameters - gradients,
             cell_forward_seconds=cells[0],
             cell_backward_seconds=cells[1],
+            input_gradient_cost=parts.input_seconds / backward if backward else 0.0,
+            weight_gradient_cost=parts.weight_seconds / backward if backward else 0.0,
+            split_bytes=parts.kept_bytes,
         )
+
+    def _in_parts(self, stage: Stage, is_head: bool, learning: Sequence[nn.Parameter]) -> _Parts:
+        """A backward in two parts, each the least of some turns; nothing for the first unit, which has no entry to split at."""
+        if self._entry() is None or not learning:
+            return _Parts(0.0, 0.0, 0)
+        turns = [self._turn_in_parts(stage, is_head, learning) for _ in range(REPETITIONS_MIN)]
+        while len(turns) < REPETITIONS_MAX and sum(turn.input_seconds + turn.weight_seconds for turn in turns) < SECONDS_ENOUGH:
+            turns.append(self._turn_in_parts(stage, is_head, learning))
+        with metered(self._context.device) as meter:
+            run, output = self._forward(stage, self._entry(), is_head)
+            kept = meter.now
+            run.backward_input(None if is_head else torch.ones_like(output), learning)
+            more = meter.now - kept
+            run.backward_weights(learning)
+        return _Parts(min(one.input_seconds for one in turns), min(one.weight_seconds for one in turns), max(0, more))
+
+    def _turn_in_parts(self, stage: Stage, is_head: bool, learning: Sequence[nn.Parameter]) -> _Parts:
+        run, output = self._forward(stage, self._entry(), is_head)
+        gradient, started = None if is_head else torch.ones_like(output), self._now()
+        run.backward_input(gradient, learning)
+        middle, between = self._since(started), self._now()
+        run.backward_weights(learning)
+        return _Parts(middle, self._since(between), 0)
 
     def _cell_seconds(self, stage: Stage, is_head: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """(forward, backward) of each cell of the grid at its place, each the least of some turns; empty for whole sequences."""

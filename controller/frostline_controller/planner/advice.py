@@ -90,5 +90,5 @@ def _unit_at(measured: list[int], unit: tuple[UnitProfile, ...], size: int) -> U
         return max(0.0, mean_y + slope * (size - mean_x))
 
     scaled = {name: line(name) for name in ("forward_seconds", "backward_seconds")}
-    scaled |= {name: round(line(name)) for name in ("activation_bytes", "output_bytes")}
+    scaled |= {name: round(line(name)) for name in ("activation_bytes", "output_bytes", "split_bytes")}
     return unit[0].model_copy(update=scaled)

@@ -27,6 +27,7 @@ from frostline_controller.planner.cell_costs import CellCosts
 from frostline_controller.planner.gathers import with_gathers
 from frostline_controller.planner.inputs import PlanInputs
 from frostline_controller.planner.leaves import exchange_bytes_factor, gradient_buffers, micro_batch_counts, tree_pieces
+from frostline_controller.planner.split_costs import split_price
 
 PARTS = ("forward", "backward", "prefix_recompute", "cache_fetch", "p2p", "bubble", "exchange", "optimizer", "vote", "contention")
 
@@ -260,24 +261,26 @@ def step_cost(
         return np.bincount(owners, sums[high] - sums[low])
 
     sends = np.bincount(owners, model.sends(low, high)) if pp_degree > 1 else np.zeros(1)
-    compute = by_rank(model.compute) / speed
+    split = np.bincount(owners, split_price(model, bounds, schedule))
+    compute = (by_rank(model.compute) + split) / speed
     slices = even_slices(inputs, pp_degree, schedule) if slices is None else slices
     count, longest = max(1, len(slices)), compute + sends
     if count > 1:
         by_slice = sum(model.cells.of_stages(model, low, high, slices, speed))
         longest = np.bincount(owners, by_slice.max(axis=1))
-        sends = np.bincount(owners, by_slice.sum(axis=1)) - compute
+        sends = np.bincount(owners, by_slice.sum(axis=1)) - by_rank(model.compute) / speed
     seconds = compute + sends
     gradients = by_rank(model.gradient_bytes)
     exchange, optimizer = model.exchange(gradients, leaf_bounds), model.optimizer(gradients) / speed
     critical = int(np.argmax(m * seconds - longest / virtual + exchange + optimizer))
     parts = {name: m * float(by_rank(getattr(model, name))[critical]) / speed for name in ("forward", "backward")}
+    parts["backward"] += m * float(split[critical]) / speed
     parts["prefix_recompute"] = m * float(by_rank(model.recompute)[critical]) / speed
     parts["cache_fetch"] = m * float(by_rank(model.fetch)[critical]) / speed
     parts["p2p"] = m * float(sends[critical])
     program = schedule_named(schedule)
     forward = by_rank(model.compute - model.backward) / speed + sends / 2
-    backward = by_rank(model.backward) / speed + sends / 2
+    backward = (by_rank(model.backward) + split) / speed + sends / 2
     even = [_beside(inputs, whole, critical, virtual * count) / count for whole in (forward, backward)]
     parts["bubble"] = program.known_figures.bubble(critical, *(side.tolist() for side in even), virtual, m * count)
     if count > 1:  # the figures know slices of equal length; the longest fill the pipeline

@@ -7,12 +7,15 @@ from frostline_controller.planner.inputs import PlanInputs, replica_speeds
 from frostline_controller.planner.step_on_paper import step_on_paper
 
 
-def paper_step(placement: Placement, inputs: PlanInputs) -> list[Timed]:
-    """Computations and sends, until the last rank has ended; what follows (exchange, vote, update) is not in it."""
+def paper_step(placement: Placement, inputs: PlanInputs, replica: int | None = None) -> list[Timed]:
+    """Computations and sends, until the last rank has ended; what follows (exchange, vote, update) is not in it.
+
+    replica: its dp rank; None: the slowest.
+    """
     shape = placement.shape
     speeds = replica_speeds(inputs, placement.workers, shape)
     counts = replica_micro_batches(inputs, placement.leaf_bounds)
-    slowest = max(range(shape.dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
+    shown = max(range(shape.dp_degree), key=lambda r: (counts[r] / speeds[r], -r)) if replica is None else replica
     model = CostModel(inputs, placement.use_cache).of_shape(shape.pp_degree, shape.dp_degree)
-    way = (shape, placement.schedule, placement.slices, counts[slowest], speeds[slowest])
+    way = (shape, placement.schedule, placement.slices, counts[shown], speeds[shown])
     return step_on_paper(model, placement.stage_bounds, *way)

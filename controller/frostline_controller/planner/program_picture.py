@@ -1,6 +1,7 @@
 """A step as a picture: a row for each pipeline rank, a box for each of its operations over time, as one SVG file."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 from frostline_contract.operations import Kind
@@ -16,43 +17,83 @@ NAMES = {
     Kind.WEIGHT_GRADIENT: "gradients of weights",
 }
 STYLE = """
-text{font:11px system-ui,sans-serif;fill:#24323f}.box text{font-size:9px;text-anchor:middle;fill:#fff}.row{fill:#eef1f4}
-.forward{fill:#2f6db5}.backward{fill:#c2571a}.input_gradient{fill:#b0413e}.weight_gradient{fill:#4a8a4f}
-@media(prefers-color-scheme:dark){text{fill:#d5dde5}.row{fill:#26303a}}
+.step text{font:11px system-ui,sans-serif;fill:#24323f}.step .box text{font-size:9px;text-anchor:middle;fill:#fff}
+.step .row{fill:#eef1f4}.step .forward{fill:#2f6db5}.step .backward{fill:#c2571a}.step .input_gradient{fill:#b0413e}
+.step .weight_gradient{fill:#4a8a4f}
+@media(prefers-color-scheme:dark){.step text{fill:#d5dde5}.step .row{fill:#26303a}}
 """
 
 
+@dataclass(frozen=True)
+class Panel:
+    """A step as one block of rows. name: written above them; empty: nothing is."""
+
+    timed: Sequence[Timed]
+    name: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """From the step's first begin on, when its last operation ends."""
+        return max(one.end for one in self.timed)
+
+    @property
+    def ranks(self) -> int:
+        """Rows."""
+        return 1 + max(one.pp_rank for one in self.timed)
+
+    def busy(self, pp_rank: int) -> float:
+        """Seconds in which a rank computes."""
+        return sum(one.end - one.start for one in self.timed if one.pp_rank == pp_rank)
+
+
 def program_picture(timed: Sequence[Timed], title: str) -> str:
-    """The SVG of a step. Boxes carry the number of their micro-batch, and of the slice where there are several.
+    """The SVG of a step. Raises ValueError where it has more operations than a picture can show."""
+    return step_picture([Panel(timed)], title)
+
+
+def step_picture(panels: Sequence[Panel], title: str) -> str:
+    """The SVG of one or several steps on one axis of time. Boxes carry the number of their micro-batch, and of the slice where
+    there are several.
 
     Raises:
-        ValueError: the step has more operations than a picture can show.
+        ValueError: the steps have more operations than a picture can show.
     """
-    if len(timed) > MOST_BOXES:
-        raise ValueError(f"the step has {len(timed):,} operations and a picture shows at most {MOST_BOXES:,}; plan fewer devices")
-    end, ranks = max(one.end for one in timed), 1 + max(one.pp_rank for one in timed)
-    sliced = any(one.operation.slice for one in timed)
-    bottom = TOP + ranks * ROW
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 28}" role="img" aria-label="{escape(title)}">',
-        f"<style>{STYLE}</style>",
-        f'<text x="8" y="18" font-weight="bold">{escape(title)}</text>',
-        *_legend(timed),
-    ]
-    for pp_rank in range(ranks):
-        top, busy = TOP + pp_rank * ROW, sum(one.end - one.start for one in timed if one.pp_rank == pp_rank)
-        lines += [
-            f'<text x="8" y="{top + 16}">rank {pp_rank}</text>',
-            f'<rect class="row" x="{LEFT}" y="{top + 2}" width="{WIDTH - LEFT - 60}" height="{ROW - 4}"/>',
-            f'<text x="{WIDTH - 54}" y="{top + 16}">{busy / end:.0%} busy</text>',
-        ]
-    scale = (WIDTH - LEFT - 60) / end
-    lines += [_box(one, scale, sliced) for one in timed]
+    every = [one for panel in panels for one in panel.timed]
+    if len(every) > MOST_BOXES:
+        raise ValueError(f"the step has {len(every):,} operations and a picture shows at most {MOST_BOXES:,}; plan fewer devices")
+    end, top = max(panel.seconds for panel in panels), TOP
+    scale, sliced = (WIDTH - LEFT - 60) / end, any(one.operation.slice for one in every)
+    lines = list[str]()
+    for panel in panels:
+        if panel.name:
+            lines.append(f'<text x="8" y="{top + 14}" font-weight="bold">{escape(panel.name)}</text>')
+            top += ROW
+        lines += _panel(panel, top, scale, sliced)
+        top += panel.ranks * ROW
     lines += [
-        f'<text x="{LEFT + share * end * scale:.1f}" y="{bottom + 18}" text-anchor="middle">{_seconds(share * end)}</text>'
+        f'<text x="{LEFT + share * end * scale:.1f}" y="{top + 18}" text-anchor="middle">{_seconds(share * end)}</text>'
         for share in (0, 0.25, 0.5, 0.75, 1)
     ]
-    return "\n".join([*lines, "</svg>", ""])
+    size = f'viewBox="0 0 {WIDTH} {top + 28}"'
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="step" {size} role="img" aria-label="{escape(title)}">',
+        f"<style>{STYLE}</style>",
+        f'<text x="8" y="18" font-weight="bold">{escape(title)}</text>',
+        *_legend(every),
+    ]
+    return "\n".join([*head, *lines, "</svg>", ""])
+
+
+def _panel(panel: Panel, top: int, scale: float, sliced: bool) -> list[str]:
+    lines = []
+    for pp_rank in range(panel.ranks):
+        row = top + pp_rank * ROW
+        lines += [
+            f'<text x="8" y="{row + 16}">rank {pp_rank}</text>',
+            f'<rect class="row" x="{LEFT}" y="{row + 2}" width="{WIDTH - LEFT - 60}" height="{ROW - 4}"/>',
+            f'<text x="{WIDTH - 54}" y="{row + 16}">{panel.busy(pp_rank) / panel.seconds:.0%} busy</text>',
+        ]
+    return lines + [_box(one, top, scale, sliced) for one in panel.timed]
 
 
 def _legend(timed: Sequence[Timed]) -> list[str]:
@@ -64,16 +105,16 @@ def _legend(timed: Sequence[Timed]) -> list[str]:
     return lines
 
 
-def _box(one: Timed, scale: float, sliced: bool) -> str:
-    """An operation, with a tooltip; its number where there is room for it."""
+def _box(one: Timed, top: int, scale: float, sliced: bool) -> str:
+    """An operation, with a tooltip; its number where there is room for it. top: of its panel."""
     operation = one.operation
     number = f"{operation.micro_batch}.{operation.slice}" if sliced else f"{operation.micro_batch}"
-    left, top, width = LEFT + one.start * scale, TOP + one.pp_rank * ROW + 3, (one.end - one.start) * scale
+    left, row, width = LEFT + one.start * scale, top + one.pp_rank * ROW + 3, (one.end - one.start) * scale
     between = f"{_seconds(one.start)} to {_seconds(one.end)}"
     words = f"{NAMES[operation.kind]}, stage {operation.stage}, micro-batch {number}, {between}"
-    label = f'<text x="{left + width / 2:.1f}" y="{top + 14}">{number}</text>' if width > 6 * len(number) + 2 else ""
+    label = f'<text x="{left + width / 2:.1f}" y="{row + 14}">{number}</text>' if width > 6 * len(number) + 2 else ""
     return (
-        f'<g class="box"><title>{words}</title><rect class="{operation.kind}" x="{left:.2f}" y="{top}" '
+        f'<g class="box"><title>{words}</title><rect class="{operation.kind}" x="{left:.2f}" y="{row}" '
         f'width="{max(width - 0.6, 0.3):.2f}" height="{ROW - 6}" rx="1.5"/>{label}</g>'
     )
 

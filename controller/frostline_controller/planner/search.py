@@ -36,6 +36,7 @@ from frostline_controller.planner.shapes import (
     shape_limits,
 )
 from frostline_controller.planner.step_on_paper import paper_cost
+from frostline_controller.planner.without_bubbles import without_bubbles
 
 COST_TOLERANCE = 0.05
 ALTERNATIVES = 8
@@ -46,7 +47,7 @@ IMPROVED_OPERATIONS = 60_000
 
 
 @dataclass
-class _Candidate:
+class Candidate:
     """A shape with a lower bound (seconds a sample) of its step; costed only where the bound can still win.
 
     slices: cells of each slice, () for all in one.
@@ -63,10 +64,12 @@ class _Candidate:
 
     @cached_property
     def shape(self) -> ParallelShape:
+        """Its degrees, with the stages that the schedule gives a rank."""
         return ParallelShape(self.pp, self.dp, self.virtual, folded=is_folded(self.table.costs.schedule))
 
     @property
     def workers(self) -> int:
+        """How many the shape takes."""
         return self.pp * self.dp  # asked for every candidate: most are never costed, and never get a shape
 
 
@@ -92,8 +95,10 @@ def make_plan(inputs: PlanInputs, below: float = float("inf")) -> PlannedPlaceme
     if inputs.token_cells > 1:
         best, judged = _best_on_paper(model, candidates, best)
         words += judged
-    if inputs.placement.objective == "cost":
+    if is_for_cost := inputs.placement.objective == "cost":
         best, words = _fewest_workers(model, candidates, best)
+    best, why = without_bubbles(model, [best] if is_for_cost else candidates, best, lambda one: _price(model, one, paper_cost))
+    words += why
     return finish(model, best.alternative, best.bounds, best.table.costs, "; ".join([words, *limits.notes]), cache_reason,
                   _others(candidates, best))  # fmt: skip
 
@@ -104,12 +109,12 @@ def least_seconds(inputs: PlanInputs) -> float:
     return min((_least_seconds(model, limits, dp) for dp in dp_choices(inputs, limits)), default=float("inf"))
 
 
-def _explore(model: CostModel, limits: ShapeLimits, below: float) -> tuple[list[_Candidate], _Candidate | None]:
+def _explore(model: CostModel, limits: ShapeLimits, below: float) -> tuple[list[Candidate], Candidate | None]:
     """All candidates that may still win, and the cheapest; replica counts are left out once none of theirs can."""
     inputs = model.inputs
     for_cost = inputs.placement.objective == "cost"
     reference = _reference_seconds(inputs) if for_cost else 0.0
-    found: list[_Candidate] = []
+    found: list[Candidate] = []
     best, least = None, below
     for bound, dp in sorted((_least_seconds(model, limits, dp), dp) for dp in dp_choices(inputs, limits)):
         if bound > max(least, reference) * (1 + (COST_TOLERANCE if for_cost else 1e-9)):
@@ -152,7 +157,7 @@ def _least_pace(model: CostModel, depths: np.ndarray, micro_batches: int, virtua
     return (micro_batches - 1 / virtual) * np.maximum(model.compute[-1] / depths, smallest) / inputs.speeds[0]
 
 
-def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candidate]:
+def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[Candidate]:
     """Every shape with `dp` replicas that fits the workers and the memory."""
     inputs, found = model.inputs, []
     leaf_bounds = deal_by_speed(inputs.reduction_leaves, [1.0] * dp)
@@ -176,7 +181,7 @@ def _candidates(model: CostModel, limits: ShapeLimits, dp: int) -> list[_Candida
                 if bound < float("inf"):
                     per_sample = bound / inputs.samples_of_step(dp)
                     groupings = groupings_of(costs.model, pp, virtual, longest, count)
-                    found += [_Candidate(per_sample, pp, dp, virtual, table, slices) for slices in groupings]
+                    found += [Candidate(per_sample, pp, dp, virtual, table, slices) for slices in groupings]
     return found
 
 
@@ -187,16 +192,18 @@ def _table_groups(costs: StageCosts, depths: list[int]) -> list[list[int]]:
     return [[depth] for depth in depths]
 
 
-def _cost(model: CostModel, candidate: _Candidate) -> float:
+def _cost(model: CostModel, candidate: Candidate) -> float:
     """Cost a candidate in full, once; returns seconds a sample, infinite where its dealing exceeds the memory cap."""
     if candidate.alternative is None:
         candidate.bounds = candidate.table.bounds(candidate.pp * candidate.virtual)
-        return _price(model, candidate, step_cost)
+        # Split backwards keep more than the closed form knows, and memory must not be found too small later.
+        splits = schedule_named(candidate.table.costs.schedule).splits
+        return _price(model, candidate, paper_cost if splits else step_cost)
     cost = candidate.alternative.cost
     return cost.seconds_per_sample if cost.peak_bytes <= model.inputs.memory_cap else float("inf")
 
 
-def _price(model: CostModel, candidate: _Candidate, costing: Callable[..., StepCost]) -> float:
+def _price(model: CostModel, candidate: Candidate, costing: Callable[..., StepCost]) -> float:
     """Cost a candidate with its bounds and slices as they are. costing: `step_cost` or `paper_cost`."""
     inputs = model.inputs
     # As if members were dealt by falling speed: the last of each replica is its slowest.
@@ -211,7 +218,7 @@ def _price(model: CostModel, candidate: _Candidate, costing: Callable[..., StepC
     return _cost(model, candidate)
 
 
-def _cheapest(model: CostModel, candidates: list[_Candidate], below: float) -> _Candidate | None:
+def _cheapest(model: CostModel, candidates: list[Candidate], below: float) -> Candidate | None:
     """The candidate of least cost: by ascending lower bound, until no bound can win any more."""
     best, least = None, below
     for candidate in sorted(candidates, key=lambda c: (c.bound, c.workers, c.pp, c.virtual)):
@@ -225,7 +232,7 @@ def _cheapest(model: CostModel, candidates: list[_Candidate], below: float) -> _
     return best
 
 
-def _best_on_paper(model: CostModel, candidates: list[_Candidate], best: _Candidate) -> tuple[_Candidate, str]:
+def _best_on_paper(model: CostModel, candidates: list[Candidate], best: Candidate) -> tuple[Candidate, str]:
     """The best of those that the closed form, which can be off by a quarter where slices differ, takes for the JUDGED best.
 
     The best of each shape among them is improved on paper (`planner.climbing`).
@@ -242,7 +249,7 @@ def _best_on_paper(model: CostModel, candidates: list[_Candidate], best: _Candid
     return near[place], f", the best {len(near)} of which were run on paper"
 
 
-def _improve(model: CostModel, candidate: _Candidate) -> None:
+def _improve(model: CostModel, candidate: Candidate) -> None:
     """Move the candidate's bounds and regroup its cells while that pays on paper."""
     inputs = model.inputs
     operations = 2 * candidate.pp * candidate.virtual * candidate.table.costs.micro_batches * inputs.token_cells
@@ -269,7 +276,7 @@ def _improve(model: CostModel, candidate: _Candidate) -> None:
     price(found)
 
 
-def _fewest_workers(model: CostModel, candidates: list[_Candidate], best: _Candidate) -> tuple[_Candidate, str]:
+def _fewest_workers(model: CostModel, candidates: list[Candidate], best: Candidate) -> tuple[Candidate, str]:
     """Objective "cost": see the module's rule. Never fewer than placement.min_workers where there are as many."""
     inputs = model.inputs
     least = _cost(model, best)
@@ -310,7 +317,7 @@ def _reference_seconds(inputs: PlanInputs) -> float:
     return step_cost(model, table.bounds(pp), leaf_bounds, ParallelShape(pp, dp), "1f1b", [1.0] * dp).seconds_per_sample
 
 
-def _others(candidates: list[_Candidate], best: _Candidate) -> tuple[Alternative, ...]:
+def _others(candidates: list[Candidate], best: Candidate) -> tuple[Alternative, ...]:
     """The best of the other shapes that were costed."""
     costed = [c.alternative for c in candidates if c.alternative is not None and c is not best]
     return tuple(sorted(costed, key=lambda a: a.cost.seconds_per_sample)[:ALTERNATIVES])

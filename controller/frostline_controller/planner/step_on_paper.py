@@ -17,6 +17,7 @@ from frostline_contract.schedules import Schedule, schedule_named
 from frostline_contract.shape import ParallelShape
 from frostline_controller.planner.cost import CostModel, StepCost, contention_seconds, replica_micro_batches, step_cost
 from frostline_controller.planner.inputs import PlanInputs, replica_speeds
+from frostline_controller.planner.split_costs import first_learning, split_seconds
 
 MOST_OPERATIONS = 60_000
 """Of a step that is run on paper; a longer one is a long way from its fill, and the closed form serves."""
@@ -44,17 +45,20 @@ def step_on_paper(
     """
     bounds = np.asarray(stage_bounds)
     seconds = model.cells.of_stages(model, bounds[:-1], bounds[1:], slices, speed)
-    first_learning = _first_learning(model, bounds)
+    learning = first_learning(model.inputs, bounds)
+    split = split_seconds(model, bounds[:-1], bounds[1:], slices, seconds.backward, speed)
+    by_kind = {
+        Kind.FORWARD: seconds.forward, Kind.BACKWARD: seconds.backward,
+        Kind.INPUT_GRADIENT: split.input, Kind.WEIGHT_GRADIENT: split.weights,
+    }  # fmt: skip
 
     def lasts(_: int, operation: Operation) -> float:
-        stage, part = operation.stage, operation.slice
-        if stage < first_learning:
+        stage = operation.stage
+        if stage < learning:
             return float(seconds.forward[stage].sum())
-        if operation.kind is Kind.FORWARD:
-            return float(seconds.forward[stage, part])
-        return float(seconds.backward[stage, part]) / (1 if operation.kind is Kind.BACKWARD else 2)
+        return float(by_kind[operation.kind][stage, operation.slice])
 
-    return timed(_orders(shape, schedule, slices, micro_batches, first_learning), lasts)
+    return timed(_orders(shape, schedule, slices, micro_batches, learning), lasts)
 
 
 def held_on_paper(
@@ -66,30 +70,34 @@ def held_on_paper(
     micro_batches: int,
 ) -> np.ndarray:
     """Bytes of activations that each pipeline rank holds at most, by slices of their own sizes."""
-    bounds = np.asarray(stage_bounds)
-    shares = model.inputs.share_of_slices(slices or (model.inputs.token_cells,))
-    kept = np.diff(model.activation_bytes[bounds])
-    orders = _orders(shape, schedule, slices, micro_batches, _first_learning(model, bounds))
+    bounds, inputs = np.asarray(stage_bounds), model.inputs
+    shares = inputs.share_of_slices(slices or (inputs.token_cells,))
+    kept, split = np.diff(model.activation_bytes[bounds]), np.add.reduceat(_split_bytes(inputs), bounds[:-1])
+
+    def keeps(operation: Operation) -> float:
+        """Between a split backward's two parts."""
+        return float(split[operation.stage]) * shares[operation.slice]
+
+    orders = _orders(shape, schedule, slices, micro_batches, first_learning(inputs, bounds))
     return np.array(
-        [held_at_most(order, lambda operation: float(kept[operation.stage]) * shares[operation.slice]) for order in orders]
+        [held_at_most(order, lambda operation: float(kept[operation.stage]) * shares[operation.slice], keeps) for order in orders]
     )
 
 
+def _split_bytes(inputs: PlanInputs) -> np.ndarray:
+    return np.array([float(unit.split_bytes) for unit in inputs.units])
+
+
 def _orders(
-    shape: ParallelShape, schedule: str, slices: tuple[int, ...], micro_batches: int, first_learning: int
+    shape: ParallelShape, schedule: str, slices: tuple[int, ...], micro_batches: int, learning: int
 ) -> list[list[Operation]]:
-    degrees = (shape.pp_degree, shape.virtual_stages, micro_batches, max(1, len(slices)), first_learning)
+    degrees = (shape.pp_degree, shape.virtual_stages, micro_batches, max(1, len(slices)), learning)
     return _orders_of(schedule_named(schedule), *degrees)
 
 
 @lru_cache(maxsize=32)
 def _orders_of(schedule: Schedule, pp_degree: int, *degrees: int) -> list[list[Operation]]:
     return [schedule.operations(pp_rank, pp_degree, *degrees) for pp_rank in range(pp_degree)]
-
-
-def _first_learning(model: CostModel, bounds: np.ndarray) -> int:
-    """The first stage with a unit that learns."""
-    return int(np.searchsorted(bounds[1:], model.inputs.freeze_point, side="right"))
 
 
 def paper_cost(
@@ -101,16 +109,22 @@ def paper_cost(
     speeds: list[float],
     slices: tuple[int, ...],
 ) -> StepCost:
-    """`step_cost`; where sequences are computed in cells, the waiting and the held activations are those of the step on paper.
+    """`step_cost`; where sequences are computed in cells, or backwards are split, the waiting and the held activations are those
+    of the step on paper.
 
-    On paper work takes as long after a wait as it does in one go: workers with a quota (`planner.quota`) keep the closed form.
+    On paper work takes as long after a wait as it does in one go: workers with a quota (`planner.quota`) keep the closed form's
+    times.
     """
     closed = step_cost(model, stage_bounds, leaf_bounds, shape, schedule, speeds, slices)
     inputs, owners = model.inputs, shape.pp_rank_of_stage(np.arange(shape.num_stages))
     counts = replica_micro_batches(inputs, leaf_bounds)
     operations = 2 * shape.num_stages * max(counts) * max(1, len(slices))
-    if inputs.token_cells == 1 or shape.pp_degree == 1 or operations > MOST_OPERATIONS or inputs.quota is not None:
+    is_plain = inputs.token_cells == 1 and not schedule_named(schedule).splits
+    if is_plain or shape.pp_degree == 1 or operations > MOST_OPERATIONS:
         return closed
+    peak = _peak_on_paper(model, stage_bounds, leaf_bounds, shape, schedule, slices)
+    if inputs.quota is not None:
+        return replace(closed, peak_bytes=peak)
     slowest = max(range(shape.dp_degree), key=lambda r: (counts[r] / speeds[r], -r))
     ends = np.zeros(shape.pp_degree)
     for one in step_on_paper(model, stage_bounds, shape, schedule, slices, counts[slowest], speeds[slowest]):
@@ -122,11 +136,23 @@ def paper_cost(
     parts = closed.parts | {"bubble": max(0.0, closed.parts["bubble"] + float((ends + after).max()) - told)}
     busy = sum(parts[name] for name in BEFORE_THE_VOTE if name != "exchange")
     parts["contention"] = contention_seconds(model, sum(counts), shape.dp_degree, shape.world_size, busy)
+    return replace(closed, total_seconds=sum(parts.values()), parts=parts, peak_bytes=peak)
+
+
+def _peak_on_paper(
+    model: CostModel,
+    stage_bounds: tuple[int, ...],
+    leaf_bounds: tuple[int, ...],
+    shape: ParallelShape,
+    schedule: str,
+    slices: tuple[int, ...],
+) -> float:
+    """Bytes of the fullest worker."""
+    bounds, owners = np.asarray(stage_bounds), shape.pp_rank_of_stage(np.arange(shape.num_stages))
     most_leaves = max(high - low for low, high in pairwise(leaf_bounds))
     fixed = model.stage_bytes(bounds[:-1], bounds[1:], 0, most_leaves, shape.dp_degree, max(1, len(slices)))
-    held = held_on_paper(model, stage_bounds, shape, schedule, slices, max(counts))
-    peak = float((np.bincount(owners, fixed) + held).max()) + inputs.base_bytes
-    return replace(closed, total_seconds=sum(parts.values()), parts=parts, peak_bytes=peak)
+    held = held_on_paper(model, stage_bounds, shape, schedule, slices, max(replica_micro_batches(model.inputs, leaf_bounds)))
+    return float((np.bincount(owners, fixed) + held).max()) + model.inputs.base_bytes
 
 
 def placement_cost(placement: Placement, inputs: PlanInputs) -> StepCost:

@@ -50,6 +50,7 @@ def page(run: RunData) -> str:
     """The whole page as text. Its own Content-Security-Policy has the browser refuse any access to a network."""
     from frostline_controller.report.charts import build_charts
     from frostline_controller.report.ledger_chart import ledger_chart
+    from frostline_controller.report.step_pictures import step_charts
     from frostline_controller.report.timeline import timeline_chart
 
     charts = {chart.name: chart for chart in build_charts(run)}
@@ -69,6 +70,7 @@ def page(run: RunData) -> str:
         wide=wide,
         pairs=list(charts.values()),
         timeline=timeline_chart(run),
+        steps=step_charts(run),
         ledger=ledger_chart(run),
         occupancy=held,
         # Any "<" of an event's reason could end the script element early ("</script>") or keep it from ending ("<!--<script>").

@@ -10,8 +10,9 @@ from frostline_contract.mesh import with_degrees
 from frostline_contract.plan import Decision, Plan
 from frostline_contract.reading import read_as
 from frostline_contract.run_directory import RunDirectory, read_json
-from frostline_contract.statistics import IntervalStatistics, StepRecord
+from frostline_contract.statistics import IntervalStatistics, StepRecord, StepTrace
 from frostline_controller.ledger.sums import Ledger
+from frostline_controller.planner.profile_file import MeasuredProfile
 from frostline_controller.report.metrics import main_first, main_metric
 
 
@@ -53,7 +54,8 @@ class RunData:
 
     records: surviving steps by number, after the lineage cut. lost_records: steps that were computed and cut away. ledger: the
     result's, else as it was kept last; None where there is none yet, or an older version wrote the run.
-    lineage_starts: (lineage, step) of each cut. job, result: {} where the file is not there.
+    lineage_starts: (lineage, step) of each cut. job, result: {} where the file is not there. traces: of surviving steps, in their
+    order. profile: None where nothing was measured.
     """
 
     run_dir: Path
@@ -67,6 +69,8 @@ class RunData:
     events: tuple[Event, ...]
     result: dict[str, Any]
     ledger: Ledger | None = None
+    traces: tuple[StepTrace, ...] = ()
+    profile: MeasuredProfile | None = None
 
     @property
     def name(self) -> str:
@@ -124,6 +128,8 @@ def read_run(run_dir: str | Path) -> RunData:
         events=tuple(Event.parse(line) for line in read_jsonl(places.events)),
         result=places.read_result(),
         ledger=read_ledger(places),
+        traces=_surviving_traces(places.traces, records.cuts),
+        profile=read_as(MeasuredProfile, read_json(places.profile), places.profile.name) if places.profile.exists() else None,
     )
 
 
@@ -142,6 +148,11 @@ def _surviving_statistics(path: Path, cuts: Cuts) -> tuple[IntervalStatistics, .
     found = [read_as(IntervalStatistics, line, path.name) for line in read_jsonl(path)]
     kept = {one.number: one for one in found if cuts.survives(one.lineage, one.last_step)}
     return tuple(kept[number] for number in sorted(kept))
+
+
+def _surviving_traces(path: Path, cuts: Cuts) -> tuple[StepTrace, ...]:
+    found = [read_as(StepTrace, line, path.name) for line in read_jsonl(path)]
+    return tuple(sorted((one for one in found if cuts.survives(one.lineage, one.step)), key=lambda one: (one.step, one.pp_rank)))
 
 
 def _read_plans(path: Path) -> tuple[tuple[PlanSpan, ...], tuple[Decision, ...]]:

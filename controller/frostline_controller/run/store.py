@@ -14,6 +14,7 @@ from frostline_controller.run.durable import DurableState, DurableStore, FailedD
 from frostline_controller.run.events import EventLog
 from frostline_controller.run.plan_log import PlanLog
 from frostline_controller.run.records import RecordLog, StatisticsLog
+from frostline_controller.run.trace_log import TraceLog
 
 
 @dataclass
@@ -36,8 +37,8 @@ class RunStore:
     """The durable state and the logs of one run.
 
     Who writes: the durable state changes by `commit`, which only the reconciler's task calls, so of two changes none is lost.
-    RPC handlers append to `records`, `statistics` and `events` before they acknowledge what a worker sent; each log orders its
-    own writers. Anybody may set a field of `amendments`.
+    RPC handlers append to `records`, `statistics`, `events` and `traces` before they acknowledge what a worker sent; each log
+    orders its own writers. Anybody may set a field of `amendments`.
 
     Args:
         job: what the run was started with, for the digests of its fixed fields.
@@ -63,6 +64,7 @@ class RunStore:
         self.statistics = StatisticsLog(self.places.statistics, may_write)
         self.plans = PlanLog(self.places.plans, may_write)
         self.events = EventLog(self.places.events, may_write)
+        self.traces = TraceLog(self.places.traces, may_write)
 
     async def commit(self, **changes: Any) -> None:
         """Change the durable state: written and tested before it is true here.
@@ -99,5 +101,5 @@ class RunStore:
 
     def close(self) -> None:
         """Close the logs."""
-        for log in (self.records, self.statistics, self.plans, self.events):
+        for log in (self.records, self.statistics, self.plans, self.events, self.traces):
             log.close()

@@ -10,7 +10,7 @@ from frostline_contract.device import DeviceFacts
 from frostline_contract.job import dump_job
 from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
-from frostline_contract.statistics import IntervalStatistics, SizeProfiles, StepRecord
+from frostline_contract.statistics import IntervalStatistics, SizeProfiles, StepRecord, StepTrace
 from frostline_controller.members.admission import Admission
 from frostline_controller.members.membership import GONE, Worker
 from frostline_controller.members.start_wait import is_left_over
@@ -98,7 +98,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
     def _take_heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         """Facts only, and no record is made of what most heartbeats do not change: a thousand a second come here."""
-        facts, store = self._facts, self._store
+        facts = self._facts
         worker = facts.members.get(request.worker_id)
         if worker is None or worker.presence == GONE:
             return pb.HeartbeatResponse(known=False)
@@ -132,13 +132,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             worker.near_link = request.near_link
         if request.step_parts:
             worker.step_parts = request.step_parts
-        lineage = store.records.lineage
-        return pb.HeartbeatResponse(
-            known=True,
-            durable_step=store.records.durable_step(lineage, facts.state.starts_at(lineage)),
-            durable_lineage=lineage,
-            durable_interval=self._durable_interval(),
-        )
+        return pb.HeartbeatResponse(known=True, durable_interval=self._durable_interval(), **self._durable_records())
 
     async def ReportStatistics(self, request: pb.ReportStatisticsRequest, context: Any) -> pb.ReportStatisticsResponse:
         """Make intervals' statistics durable and acknowledge them. Raises InvalidRequest for norms of other units."""
@@ -157,7 +151,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.ReportStatisticsResponse(durable_interval=self._durable_interval())
 
     async def ReportRecords(self, request: pb.ReportRecordsRequest, context: Any) -> pb.ReportRecordsResponse:
-        """Make records and events of stable steps durable and acknowledge them; take the run's outcome where it is sent along."""
+        """Make records, events and traces durable and acknowledge them; take the run's outcome where it is sent along."""
         facts, store = self._facts, self._store
         self._known(request.worker_id)
         self._check_generation(request.generation, "records")
@@ -171,15 +165,13 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         except ResultsDiffer as error:
             log.error("results differ error=%s", error)
             self._controller.ending.fail(str(error))
+        await store.traces.take([to_record(one, StepTrace) for one in request.traces])
         for event in request.events:
             await self._controller.take_worker_event(event)
         if request.HasField("outcome"):
             await self._controller.ending.take_outcome(request.outcome)
         facts.wake.set()
-        lineage = store.records.lineage
-        return pb.ReportRecordsResponse(
-            durable_step=store.records.durable_step(lineage, facts.state.starts_at(lineage)), durable_lineage=lineage
-        )
+        return pb.ReportRecordsResponse(**self._durable_records())
 
     async def WatchPlan(self, request: pb.WatchPlanRequest, context: Any) -> AsyncIterator[Announcement]:
         """Everything announced to a worker, first what it must know now; a newer stream of the same worker ends this one."""
@@ -300,6 +292,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         plans = self._facts.live_plans
         if not any(plan.generation == generation and plan.placement.workers[0] == worker_id for plan in plans):
             raise Refused(f"worker {worker_id!r} told the end of generation {generation}, which its rank 0 tells while it runs")
+
+    def _durable_records(self) -> dict[str, int]:
+        """Up to where records are safe: fields of an answer."""
+        records = self._store.records
+        step = records.durable_step(records.lineage, self._facts.state.starts_at(records.lineage))
+        return {"durable_lineage": records.lineage, "durable_step": step}
 
     def _durable_interval(self) -> int:
         facts = self._facts

@@ -37,7 +37,7 @@ class PlacementSection(Section):
     )
     schedule: str = live(
         "auto",
-        doc="gpipe, 1f1b, interleaved_1f1b; without bubbles zb_h1, zb_h2 and, of two stages a rank in a V, zb_v, v_half, v_min; an entry point's of frostline.schedules; or auto (the first three).",
+        doc="gpipe, 1f1b, interleaved_1f1b; without bubbles zb_h1, zb_h2 and, of two stages a rank in a V, zb_v, v_half, v_min; an entry point's of frostline.schedules; or auto: the best of the built-in ones, of those without bubbles where workers have measured what split backwards cost.",
     )
     virtual_stages: int = live(1, ge=1, le=8, doc="Stages a rank with interleaved_1f1b.")
     slices: int | None = live(

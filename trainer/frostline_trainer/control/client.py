@@ -12,13 +12,14 @@ from collections.abc import Callable
 import grpc
 
 from frostline_contract.plan import GenerationId
-from frostline_contract.statistics import IntervalStatistics, StepRecord
+from frostline_contract.statistics import IntervalStatistics, StepRecord, StepTrace
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.channel import error_text
 from frostline_rpc.convert import to_message
 from frostline_trainer.control.connection import CALL_SECONDS, FINAL_ERRORS, ControllerConnection, Refused
 from frostline_trainer.control.heartbeats import Heartbeats
 from frostline_trainer.control.mailbox import Mailbox
+from frostline_trainer.control.unsent import Unsent
 from frostline_trainer.process.plug import Plug
 
 log = logging.getLogger(__name__)
@@ -45,11 +46,11 @@ class ControlClient:
         self.on_fence: Callable[[GenerationId], None] = lambda generation: None
         self.on_stack: Callable[[str], None] = lambda reason: None
         self.on_lost: Callable[[], None] = lambda: None
-        self._lock, self._wake = threading.Lock(), threading.Event()
+        self._wake = threading.Event()
         self._stopping = self._connection.stopping
         self._generation = GenerationId(incarnation=0, counter=0)
         self._outgoing: Callable[[], tuple[list[StepRecord], list[IntervalStatistics]]] = lambda: ([], [])
-        self._events: list[control_pb2.RunEvent] = []
+        self._unsent = Unsent()
         self._recovery: control_pb2.ReportRecoveryRequest | None = None
         self._recovery_due = threading.Event()
         self.heartbeat_seconds = 0.5
@@ -207,10 +208,9 @@ class ControlClient:
         self._acknowledge(response.durable_lineage, response.durable_step, None)
         return last
 
-    def add_event(self, event: control_pb2.RunEvent) -> None:
-        """Goes with the next report."""
-        with self._lock:
-            self._events.append(event)
+    def add_event(self, event: control_pb2.RunEvent | StepTrace) -> None:
+        """Goes with the next report, as does a step's trace."""
+        self._unsent.add(event)
         self._wake.set()
 
     def wake(self) -> None:
@@ -287,11 +287,10 @@ class ControlClient:
             records, statistics = self._outgoing()
             if statistics:
                 self._send_statistics(statistics, CALL_SECONDS, self._generation)
-            if records or self._events:
+            if records or self._unsent:
                 request = self._records_request(records[:RECORDS_A_REPORT], self._generation)
                 response = self._connection.once("ReportRecords", request, timeout=20.0)
-                with self._lock:
-                    del self._events[: len(request.events)]
+                self._unsent.drop(request)
                 self._acknowledge(response.durable_lineage, response.durable_step, None)
 
     # ---- plumbing
@@ -308,11 +307,10 @@ class ControlClient:
             self._acknowledge(some[-1].lineage, None, some[-1].number)
 
     def _records_request(self, records: list[StepRecord], generation: GenerationId) -> control_pb2.ReportRecordsRequest:
-        with self._lock:
-            events = list(self._events)
-        return control_pb2.ReportRecordsRequest(
-            worker_id=self._registration.worker_id,
-            generation=to_message(generation, plan_pb2.GenerationId),
-            records=[to_message(record, plan_pb2.StepRecord) for record in records],
-            events=events,
+        return self._unsent.fill(
+            control_pb2.ReportRecordsRequest(
+                worker_id=self._registration.worker_id,
+                generation=to_message(generation, plan_pb2.GenerationId),
+                records=[to_message(record, plan_pb2.StepRecord) for record in records],
+            )
         )

@@ -188,6 +188,7 @@ class Worker:
         plan = entered.plan
         self.clock.new_generation()
         self.client.entered(plan.generation)
+        entered.generation.tracing.tell = self.client.add_event
         self.client.entered_in_background(plan.generation, seconds, self.state.step)
         units, shape = plan.placement.units_of(self.identity.worker_id), in_words(plan.placement.shape.degrees)
         log.info("entered %s at step %d: %s, units %s", plan.generation, self.state.step, shape, units)

@@ -30,6 +30,7 @@ from frostline_trainer.step.optimizer import UnitOptimizer
 from frostline_trainer.step.reduction import Reduction
 from frostline_trainer.step.stage import Stage, StageSettings
 from frostline_trainer.step.tied import stop_frozen_tie
+from frostline_trainer.step.tracing import Tracing
 from frostline_trainer.step.unit_state import HOST, place_unit
 from frostline_trainer.step.weighing import Weighing
 
@@ -83,6 +84,8 @@ class Generation:
         self.weighing = Weighing(context)
         self.buffers: dict[int, GradientBuffers] = {}
         self.prefix: Prefix | None = None
+        is_traced = self.dp_rank == 0 and self.shape.pp_degree > 1 and self.in_group.speaks
+        self.tracing = Tracing(lambda: context.device_clock, str(plan.generation), self.pp_rank, is_traced)
         self.freeze_to(freeze_point, codec_chain, round_trip)
         self.rewind(origin)
 
@@ -97,6 +100,7 @@ class Generation:
         settings = StageSettings(**{**vars(self._settings), "codec_chain": codec_chain, "round_trip": round_trip})
         self._builder = Builder(context, self.placement, self.transport, freeze_point, settings)
         self._program = self._builder.programs(len(self.own_micro_batches()), self._leaf_sizes())[self.pp_rank]
+        self.tracing.freeze_to(freeze_point, len(self._program.compute))
         self.evaluation = self._builder.evaluation()[self.pp_rank].compute
         self.stages: dict[int, Stage] = {}
         self.buffers = {}
@@ -155,8 +159,9 @@ class Generation:
         builder = self._builder
         with self.weighing.part():
             result = self.pipeline.run(
-                self._program.compute, micro_batches, step, builder.loss(batch), builder.upstream_learns, audited
-            )
+                self._program.compute, micro_batches, step, builder.loss(batch), builder.upstream_learns, audited,
+                self.tracing.begin(),
+            )  # fmt: skip
         if audits:
             self._fence()
             self.phase(Phase.AUDIT)

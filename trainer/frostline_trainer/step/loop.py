@@ -233,6 +233,7 @@ class TrainingLoop:
         record_step(self.generation, self.state, step, result, time.perf_counter() - started, self._clock.take_parts())
         self.prepared = None
         phase(Phase.COMMITTED)
+        self.generation.tracing.committed(self.state.lineage, step)
         self._prefetch(step)
         phase(Phase.BETWEEN)
 
@@ -284,6 +285,7 @@ class TrainingLoop:
         if step is not None:
             generation.phase(Phase.VOTE)
         result = hold_vote(generation.world, ballot, generation.context.pieces, generation.num_microbatches)
+        generation.tracing.voted()
         if step is not None:
             generation.phase(Phase.TALLY)
             self._seen.append(SeenVote(lineage=state.lineage, step=step, generation=self.plan.generation, slots=result.slots))

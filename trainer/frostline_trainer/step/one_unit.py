@@ -1,11 +1,13 @@
 """One unit on one micro-batch, forward and backward as a stage runs it: for what is probed, measured and checked before a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import nn
 
 from frostline_trainer.step.chunks import Inputs, Score
 from frostline_trainer.step.grid import Grid
+from frostline_trainer.step.split_backward import SplitBackward
 from frostline_trainer.step.stage import Stage
 from frostline_trainer.step.strand import Strand
 
@@ -22,6 +24,7 @@ class OneUnit:
         self._grid, self._cells = grid, range(len(grid) - 1)
         self._strand = Strand(stage, grid, inputs, (0, 0), score, entry_learns=True) if grid and entry is not None else None
         self._root: torch.Tensor | None = None
+        self._split: SplitBackward | None = None
 
     def forward(self) -> torch.Tensor:
         """The output, or the loss of what has a score."""
@@ -65,3 +68,20 @@ class OneUnit:
             addend()
             after()
         self._entry.grad = self._strand.entry_gradient(self._cells)
+
+    def backward_input(self, gradient: torch.Tensor | None, weights: Sequence[nn.Parameter]) -> None:
+        """The entry's gradient alone; `backward_weights` does the rest. weights: those that learn."""
+        assert self._root is not None and self._entry is not None
+        if self._strand is None:
+            self._split = SplitBackward(self._root, gradient, self._entry, weights, self._stage.settings.checkpointing)
+            return
+        if gradient is not None:
+            self._strand.take_gradient(self._cells, gradient)
+        self._strand.backward_input(self._cells, weights)
+
+    def backward_weights(self, weights: Sequence[nn.Parameter]) -> None:
+        """The gradients of weights, after `backward_input`."""
+        if self._split is not None:
+            self._split.close()
+        for addend in self._strand.addends(self._cells, weights) if self._strand is not None else ():
+            addend()

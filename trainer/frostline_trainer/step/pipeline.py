@@ -18,6 +18,7 @@ from frostline_trainer.step.gradients import GradientBuffers
 from frostline_trainer.step.programs import Carried, Instruction, Message
 from frostline_trainer.step.split_backward import SplitBackward
 from frostline_trainer.step.stage import Stage
+from frostline_trainer.step.tracing import NO_TRACE, Trace
 from frostline_trainer.transport.transport import Transfer, Transport
 
 EnterBoundary = Callable[[torch.Tensor, list[int], int], torch.Tensor]
@@ -99,21 +100,23 @@ class Pipeline:
         self._enter_boundary, self._plug = enter_boundary, plug
         self._stages, self._buffers = stages, buffers
         self._last_stage, self._transport, self._hidden_like = last_stage, transport, hidden_like
+        self._trace: Trace = NO_TRACE
         self._sent: list[Transfer] = []
         self._receiving: dict[Message, tuple[torch.Tensor, Transfer]] = {}
         self._outgoing: dict[Message, torch.Tensor] = {}
 
     def run(self, program: Sequence[Instruction], micro_batches: Sequence[MicroBatch], step: int, loss: Loss,
-            upstream_learns: UpstreamLearns, audited: int | None = None) -> PipelineResult:  # fmt: skip
+            upstream_learns: UpstreamLearns, audited: int | None = None, trace: Trace = NO_TRACE) -> PipelineResult:  # fmt: skip
         """Run the computations and messages of a step's program.
 
         micro_batches: the replica's, in the program's count. upstream_learns(stage): whether any unit before `stage` is
-        trainable. audited: number of the micro-batch of which evidence is kept.
+        trainable. audited: number of the micro-batch of which evidence is kept. trace: told when a computation begins and ends.
         """
-        state = StepState(step, micro_batches, loss, upstream_learns, audited)
+        state, self._trace = StepState(step, micro_batches, loss, upstream_learns, audited), trace
         for instruction in program:
             if not self._start_transfer(instruction, upstream_learns):
                 self._compute(instruction, state)
+        self._trace = NO_TRACE
         self._finish_sending()
         self._plug.end_of_schedule()
         return state.result
@@ -136,10 +139,12 @@ class Pipeline:
 
     def _compute(self, instruction: Instruction, state: StepState) -> None:
         """Run a forward, a backward, or one of a backward's two parts; what it sends waits for its SEND."""
+        self._trace.begins()
         if instruction.kind is Kind.FORWARD:
             self._run_forward(instruction, state)
         else:
             self._run_backward(instruction, state)
+        self._trace.ends(instruction)
 
     def _run_backward(self, instruction: Instruction, state: StepState) -> None:
         """A micro-batch's backward through a stage, or one of its two parts."""
@@ -219,6 +224,7 @@ class Pipeline:
             return self._outgoing.pop(message).clone(memory_format=torch.contiguous_format)
         tensor, transfer = self._receiving[message]
         transfer.wait()
+        self._trace.begins()
         del self._receiving[message]
         return tensor
 

@@ -220,18 +220,20 @@ class ReportStatisticsResponse(_message.Message):
     def __init__(self, durable_interval: _Optional[int] = ...) -> None: ...
 
 class ReportRecordsRequest(_message.Message):
-    __slots__ = ("worker_id", "generation", "records", "outcome", "events")
+    __slots__ = ("worker_id", "generation", "records", "outcome", "events", "traces")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    TRACES_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     generation: _plan_pb2.GenerationId
     records: _containers.RepeatedCompositeFieldContainer[_plan_pb2.StepRecord]
     outcome: RunOutcome
     events: _containers.RepeatedCompositeFieldContainer[RunEvent]
-    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., records: _Optional[_Iterable[_Union[_plan_pb2.StepRecord, _Mapping]]] = ..., outcome: _Optional[_Union[RunOutcome, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RunEvent, _Mapping]]] = ...) -> None: ...
+    traces: _containers.RepeatedCompositeFieldContainer[_plan_pb2.StepTrace]
+    def __init__(self, worker_id: _Optional[str] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., records: _Optional[_Iterable[_Union[_plan_pb2.StepRecord, _Mapping]]] = ..., outcome: _Optional[_Union[RunOutcome, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RunEvent, _Mapping]]] = ..., traces: _Optional[_Iterable[_Union[_plan_pb2.StepTrace, _Mapping]]] = ...) -> None: ...
 
 class ReportRecordsResponse(_message.Message):
     __slots__ = ("durable_step", "durable_lineage")

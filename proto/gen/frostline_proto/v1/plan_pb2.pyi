@@ -172,7 +172,7 @@ class Plan(_message.Message):
     def __init__(self, generation: _Optional[_Union[GenerationId, _Mapping]] = ..., base: _Optional[_Union[GenerationId, _Mapping]] = ..., lineage: _Optional[int] = ..., start: _Optional[str] = ..., start_step: _Optional[int] = ..., checkpoint_path: _Optional[str] = ..., freeze_point: _Optional[int] = ..., decision_number: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., switch_from: _Optional[int] = ..., switch_until: _Optional[int] = ..., source_indices: _Optional[_Iterable[int]] = ..., sources: _Optional[_Iterable[str]] = ..., leavers: _Optional[_Iterable[str]] = ..., state_source: _Optional[str] = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., reason: _Optional[str] = ..., buddy_indices: _Optional[_Iterable[int]] = ..., buddies: _Optional[_Iterable[str]] = ..., holders: _Optional[_Iterable[_Union[PieceHolders, _Mapping]]] = ..., vote: _Optional[_Union[SeenVote, _Mapping]] = ..., state_generation: _Optional[_Union[GenerationId, _Mapping]] = ..., state_lineage: _Optional[int] = ..., uncovered: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., job_revision: _Optional[str] = ..., prefix_tile: _Optional[str] = ..., backend: _Optional[str] = ..., state_ranges: _Optional[int] = ...) -> None: ...
 
 class UnitProfile(_message.Message):
-    __slots__ = ("forward_seconds", "backward_seconds", "parameter_bytes", "optimizer_bytes", "activation_bytes", "output_bytes", "working_bytes", "still_bytes", "cell_forward_seconds", "cell_backward_seconds")
+    __slots__ = ("forward_seconds", "backward_seconds", "parameter_bytes", "optimizer_bytes", "activation_bytes", "output_bytes", "working_bytes", "still_bytes", "cell_forward_seconds", "cell_backward_seconds", "input_gradient_cost", "weight_gradient_cost", "split_bytes")
     FORWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     BACKWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +183,9 @@ class UnitProfile(_message.Message):
     STILL_BYTES_FIELD_NUMBER: _ClassVar[int]
     CELL_FORWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
     CELL_BACKWARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_GRADIENT_COST_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_GRADIENT_COST_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     forward_seconds: float
     backward_seconds: float
     parameter_bytes: int
@@ -193,7 +196,10 @@ class UnitProfile(_message.Message):
     still_bytes: int
     cell_forward_seconds: _containers.RepeatedScalarFieldContainer[float]
     cell_backward_seconds: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., parameter_bytes: _Optional[int] = ..., optimizer_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., working_bytes: _Optional[int] = ..., still_bytes: _Optional[int] = ..., cell_forward_seconds: _Optional[_Iterable[float]] = ..., cell_backward_seconds: _Optional[_Iterable[float]] = ...) -> None: ...
+    input_gradient_cost: float
+    weight_gradient_cost: float
+    split_bytes: int
+    def __init__(self, forward_seconds: _Optional[float] = ..., backward_seconds: _Optional[float] = ..., parameter_bytes: _Optional[int] = ..., optimizer_bytes: _Optional[int] = ..., activation_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., working_bytes: _Optional[int] = ..., still_bytes: _Optional[int] = ..., cell_forward_seconds: _Optional[_Iterable[float]] = ..., cell_backward_seconds: _Optional[_Iterable[float]] = ..., input_gradient_cost: _Optional[float] = ..., weight_gradient_cost: _Optional[float] = ..., split_bytes: _Optional[int] = ...) -> None: ...
 
 class WorkerProfile(_message.Message):
     __slots__ = ("micro_batch_size", "units", "device", "memory_bytes", "optimizer_seconds_per_byte", "quota_period_seconds")
@@ -378,3 +384,35 @@ class StepRecord(_message.Message):
     numerics_hash: str
     evaluation: _containers.ScalarMap[str, float]
     def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., unit_gradient_norms: _Optional[_Iterable[float]] = ..., freeze_point: _Optional[int] = ..., refused: bool = ..., degrees: _Optional[_Mapping[str, int]] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ..., generation: _Optional[str] = ..., step_seconds: _Optional[float] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hits: _Optional[int] = ..., cache_misses: _Optional[int] = ..., time_seconds: _Optional[float] = ..., numerics_hash: _Optional[str] = ..., evaluation: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class OperationTime(_message.Message):
+    __slots__ = ("kind", "stage", "micro_batch", "slice", "start", "end")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCH_FIELD_NUMBER: _ClassVar[int]
+    SLICE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    stage: int
+    micro_batch: int
+    slice: int
+    start: float
+    end: float
+    def __init__(self, kind: _Optional[str] = ..., stage: _Optional[int] = ..., micro_batch: _Optional[int] = ..., slice: _Optional[int] = ..., start: _Optional[float] = ..., end: _Optional[float] = ...) -> None: ...
+
+class StepTrace(_message.Message):
+    __slots__ = ("lineage", "step", "generation", "freeze_point", "pp_rank", "operations")
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FREEZE_POINT_FIELD_NUMBER: _ClassVar[int]
+    PP_RANK_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    lineage: int
+    step: int
+    generation: str
+    freeze_point: int
+    pp_rank: int
+    operations: _containers.RepeatedCompositeFieldContainer[OperationTime]
+    def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ..., generation: _Optional[str] = ..., freeze_point: _Optional[int] = ..., pp_rank: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationTime, _Mapping]]] = ...) -> None: ...

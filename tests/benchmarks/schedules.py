@@ -1,0 +1,40 @@
+"""Schedules without bubbles against 1F1B on workers of fixed speed, before and after half the blocks froze."""
+
+from frostline_contract.schedules import BUILT_IN
+from tests.benchmarks.fixed_speed import SHARE, WORKERS, fixed_speed_job
+from tests.benchmarks.in_turns import Way, in_turns, median_error
+from tests.benchmarks.measuring import Effort, Report, Row
+from tests.benchmarks.predicted import FROZEN
+from tests.benchmarks.subjects import NUM_UNITS, SUBJECTS
+
+STEPS, ROUNDS = {"digits": 24, "bert": 14}, 2
+"""In each schedule, and how often."""
+GOAL_PERCENT = 10.0
+
+
+def schedules(effort: Effort) -> Report:
+    """Both subjects, with nothing frozen and with the embedding and half the blocks."""
+    rows = [row for subject in SUBJECTS for frozen in (0, FROZEN) for row in _walked(effort, subject, frozen)]
+    return Report(
+        "Schedules without bubbles",
+        f"A pipeline of {WORKERS} workers, each with {SHARE:g} of a processor by a control group's quota, with nothing frozen, "
+        "and with the embedding and half the blocks frozen from step 1. One run each reshapes through 1F1B and every zero-bubble "
+        f"schedule that its units allow, {ROUNDS} rounds. Beside each measured step stands the planner's, from what the run's "
+        "own workers measured, split backwards included, and beside the planned memory what the fullest worker's tensors took. "
+        "The language model over token slices is in the benchmark of slices.",
+        rows,
+    )
+
+
+def ways(frozen: int) -> list[Way]:
+    """1F1B, and the zero-bubble schedules; those in a V where there are units for two stages a rank."""
+    splitting = [(name, 2 if one.folded else 1) for name, one in BUILT_IN.items() if one.splits]
+    fitting = [(name, stages) for name, stages in splitting if WORKERS * stages <= NUM_UNITS - frozen]
+    return [Way("1f1b", 1, 1), *(Way(name, stages, 1) for name, stages in fitting)]
+
+
+def _walked(effort: Effort, subject: str, frozen: int) -> list[Row]:
+    steps, rounds = (8, 1) if effort.quick else (STEPS[subject], ROUNDS)
+    about = f"{subject}, {'half frozen' if frozen else 'unfrozen'}: "
+    rows = in_turns(fixed_speed_job(subject, steps, (WORKERS, 1), frozen), ways(frozen), rounds, steps, about)
+    return [*rows, median_error(rows, f"{about}all schedules", GOAL_PERCENT)]
