@@ -75,16 +75,18 @@ class _Draw:
         acts = self._acts_beside(workers, cache, variant, faults) if stale else []
         pods = {"pods_per_node": rng.choices((1, 2), (70, 30))[0], "acts": tuple(acts), "variant": variant}
         shape = rng.choice([one for one in SHAPES[workers] if variant not in SHARED or one[1] != 1])
-        if shape == (None, None) and len(faults) < 5 and rng.random() < 0.5:  # a pinned shape has no other that needs less memory
+        # Neither a pinned shape nor what is left of a model that froze early has another plan that needs less memory.
+        if shape == (None, None) and len(faults) < 5 and rng.random() < 0.5 and variant != "early":
             faults.append(planned("oom", rng.randint(2, 30), rng.randrange(workers), rng.choice(STEP_PHASES)))
         return self._case("whole", workers, shape, faults, cache=cache, **pods)
 
     def _replicas(self) -> Case:
-        """The batch grows with the replicas: what changes their number changes the results, and is left out."""
+        """The batch grows with the replicas: what changes their number changes the results, and is left out; two workers at
+        least, since a run whose objective is cost has handed the others back, and goes on with whom it may."""
         rng = self._rng
         steps = [4 + 18 * place + rng.randrange(9) for place in range(rng.choice((1, 1, 2)))]
         faults = [self._fault(rng.choice(KEEPS_REPLICAS), step, rng.choice((0, 1, 0, 1, 2))) for step in steps]
-        return self._case("whole", 4, (1, 2), faults, variant="replicas", reshapes=(), acts=())
+        return self._case("whole", 4, (1, 2), faults, variant="replicas", reshapes=(), acts=(), min_workers=2)
 
     def lost(self) -> Case:
         """Faults that take some unit's every copy: everything must go back together."""

@@ -144,12 +144,16 @@ def _recovery(timeline: Timeline, life: Life, left: dict[str, Held], hits: list[
 
 
 def _befell(hit: Hit, since: Sequence[Life], limit: float) -> bool:
-    """Whether a fault is part of the failure that the first of `since` answers, and not of one that a later one answers."""
+    """Whether a fault is part of the failure that the first of `since` answers, and not of one that a later one answers.
+
+    Who was cut off may be a member of the answer: too few were left without it, and the answer waited until it could be heard.
+    """
     if hit.time_seconds > limit:
         return False
     if hit.fault.kind in ERRORS:
         return hit.generation not in {life.name for life in since}
-    return not set(hit.workers) & set(since[0].plan.participants)
+    back_again = hit.fault.kind == "cut" and hit.time_seconds + hit.fault.seconds <= limit
+    return back_again or not set(hit.workers) & set(since[0].plan.participants)
 
 
 def _until(lives: tuple[Life, ...]) -> float:
@@ -180,7 +184,7 @@ def _explained(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> l
 
 def _resumed(timeline: Timeline, base: Life, life: Life) -> bool:
     """It answers no failure: the run was drained or could not save its last weights, and was resumed by another controller; or
-    it paused after a leave, and has gone on by itself."""
+    it paused after a leave or a resize, and has gone on by itself."""
     if _paused(timeline, life):
         return True
     ended = any(hit.fault.kind in ENDING_WELL for hit in timeline.hits)
@@ -188,8 +192,8 @@ def _resumed(timeline: Timeline, base: Life, life: Life) -> bool:
 
 
 def _paused(timeline: Timeline, life: Life) -> bool:
-    left = any(hit.fault.kind == "leave" for hit in timeline.hits)
-    return left and life.reported is None and life.plan.start == CHECKPOINT and life.first_step - 1 in timeline.pauses
+    fewer = any(hit.fault.kind in ("leave", "resize") for hit in timeline.hits)
+    return fewer and life.reported is None and life.plan.start == CHECKPOINT and life.first_step - 1 in timeline.pauses
 
 
 def _gone_on_after_it(timeline: Timeline, before: Sequence[Life], life: Life) -> list[str]:
@@ -233,7 +237,8 @@ def _gone_on(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> lis
     if life.plan.lineage in timeline.rollbacks:
         # What the guard took back is done again: the step is at least the one that it went back to.
         lowest = min(lowest, timeline.rollbacks[life.plan.lineage])
-    if not max(lowest, base.first_step - 1) <= step <= highest:
+    begun_with = base.first_step - 1  # who is to commit that step late, and dies as it enters, was one behind
+    if not max(lowest, begun_with) <= step <= max(highest, begun_with):
         complaints.append(f"{life.name} goes on from step {step}, the faults allow {lowest} to {highest}")
     return complaints
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from frostline_contract.plan import GenerationId, SeenVote
+from tests.chaos.acts import Act
 from tests.chaos.lateness import Lateness, lateness
 from tests.chaos.oracle import EITHER, LOST, WHOLE, Verdict
-from tests.chaos.timeline import Complete
+from tests.chaos.timeline import Complete, Hit
 from tests.unit.chaos_timelines import BACK, BARE, FIRST, VOTED_AT, hit, life, verdict
 
 
@@ -16,6 +17,15 @@ def test_a_killed_worker_with_a_buddy_costs_nothing() -> None:
     assert found.complaints == ()
     assert [recovery.expected for recovery in found.recoveries] == [WHOLE]
     assert found.backs == []
+
+
+def test_who_dies_as_it_enters_one_step_behind_takes_no_step_back() -> None:
+    """c raises as it commits step 14, which it is to do late, and is killed before it enters: the others have committed 14."""
+    hits = (hit("raise", "c", 14, "commit"), hit("kill_worker", "c", 13, "reshape", generation="1.2", at=VOTED_AT + 10))
+    entered, after = life(2, "survivors", 15, "abcd", recorded=()), life(3, "survivors", 15, "abd")
+    assert verdict(FIRST, entered, after, hits=hits).complaints == ()
+    before = verdict(FIRST, entered, life(3, "survivors", 14, "abd"), hits=hits)
+    assert any("goes on from step 13, the faults allow" in complaint for complaint in before.complaints)
 
 
 def test_going_back_where_nothing_is_lost_is_refused() -> None:
@@ -33,7 +43,9 @@ def test_owner_and_buddy_together_go_back_to_the_newest_checkpoint() -> None:
 
 def test_a_pause_after_a_leave_goes_on_at_its_step_and_a_pause_without_one_is_refused() -> None:
     left, on = hit("leave", "c", 2), life(2, "checkpoint", 3, "wxyz", lineage=1)
-    assert verdict(FIRST, on, hits=(left,), pauses=frozenset((2,))) == Verdict((), ())
+    fewer = Hit(Act("resize", 2, value=2), (), 2, "", "", (), VOTED_AT - 10)
+    for asked in (left, fewer):
+        assert verdict(FIRST, on, hits=(asked,), pauses=frozenset((2,))) == Verdict((), ())
     late = verdict(FIRST, life(2, "checkpoint", 2, "wxyz", lineage=1), hits=(left,), pauses=frozenset((1,)))
     assert any("goes on at step 2, the run was drained at step 2" in complaint for complaint in late.complaints)
     assert verdict(FIRST, on, hits=(), pauses=frozenset((2,))).complaints
@@ -90,6 +102,15 @@ def test_a_long_cut_loses_what_only_the_cut_one_has_and_a_short_one_is_no_failur
     assert verdict(BARE, life(2, "checkpoint", 11, "abd", lineage=1), hits=(long,), **BACK).complaints == ()
     short = verdict(BARE, life(2, "survivors", 14, "abcd"), hits=(hit("cut", "c", 14, seconds=1.0),))
     assert any("that no fault explains" in complaint for complaint in short.complaints)
+
+
+def test_an_answer_may_wait_for_whom_a_cut_kept_from_being_heard() -> None:
+    """Who was given up is heard again before the answer, and is a member of it."""
+    answer = life(2, "survivors", 14, "abcd")
+    healed = verdict(BARE, answer, hits=(hit("cut", "c", 14, seconds=30.0, at=VOTED_AT - 40),))
+    assert healed.complaints == ()
+    still_cut = verdict(BARE, answer, hits=(hit("cut", "c", 14, seconds=30.0, at=VOTED_AT - 10),))
+    assert "no fault explains" in still_cut.complaints[0]
 
 
 def test_a_failure_that_no_fault_explains_is_refused() -> None:

@@ -208,6 +208,7 @@ ROUND = (
     Act(lambda r, now: r.parts.starting.announce(), GOING_ON,
         "a plan that is durable and that nobody was told of, since an act failed, is told before another is made"),
     Act(lambda r, now: r.parts.removals.advance(), PLANNABLE, "pods that an earlier round could not delete"),
+    Act(lambda r, now: r.parts.silent_pods.advance(now), PLANNABLE, "after the departures, which give up who is silent"),
     Act(Reconciler.watch_generation, IN_A_GENERATION, "a failure that is found now is answered in this round, below"),
     Act(lambda r, now: r.parts.reshaping.advance(), RUNNING, "a prepared plan goes on, or goes, before the next one is wanted"),
     Act(lambda r, now: r.parts.adapting.advance(), RUNNING, "at most one plan is prepared, so after the one that there was"),
