@@ -23,6 +23,7 @@ from frostline_trainer.step.evaluation import evaluate
 from frostline_trainer.step.generation import Generation
 from frostline_trainer.step.run_state import RunState
 from frostline_trainer.step.unit_state import export_piece, unit_digest
+from frostline_trainer.step.usage import resident_bytes
 from frostline_trainer.step.vote import Ballot, hold_vote
 from frostline_trainer.transport.collectives import open_store
 from tests.exact_cases import Case, build_case
@@ -42,7 +43,8 @@ class Run:
     prepared: step -> {unit: SHA-256 of its gradient when the vote has passed}, where replicas own whole units. tags: piece ->
     the state that it is at in the end. covered: the vote's bits by step. digest: of the whole world. guard: digest of the guard
     split's rows.
-    moved_bytes: received in reshapes. moment_bytes: of the optimizer's state that is held at the end.
+    moved_bytes: received in reshapes. moment_bytes: of the optimizer's state that is held at the end. sent, received,
+    resident: as the product counts them, before anything is described.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -53,6 +55,9 @@ class Run:
     guard: str = ""
     moved_bytes: int = 0
     moment_bytes: int = 0
+    sent: dict[str, int] = field(default_factory=dict)
+    received: dict[str, int] = field(default_factory=dict)
+    resident: dict[str, int] = field(default_factory=dict)
     checkpoint: str = ""
     copies: dict[str, dict[int, str]] = field(default_factory=dict)
     prepared: dict[int, dict[int, str]] = field(default_factory=dict)
@@ -125,7 +130,7 @@ def run_member(case: Case, worker_id: str, segments: list[tuple[dict[str, Any], 
 def enter(context: RunContext, case: Case, plan: Plan, worker_id: str, step: int, run: Run, checkpoint_root: str,
           continued: Groups | None = None) -> Generation | None:  # fmt: skip
     """Bring groups, state and stages in place as a worker does at a switch. None for a leaver."""
-    groups = form_groups(plan, worker_id, plan.backend, GROUP_SECONDS)
+    groups = form_groups(plan, worker_id, plan.backend, GROUP_SECONDS, traffic=context.traffic)
     groups.connect(continued)
     if plan.start == "continue":
         assert plan.base is not None
@@ -203,6 +208,7 @@ def take_checkpoint(saving: Saving, generation: Generation, plan: Plan, case: Ca
 def describe(generation: Generation, run: Run, score: bool) -> None:
     """Put digests of everything that this member holds into `run`."""
     context = generation.context
+    (run.sent, run.received), run.resident = context.traffic.so_far(), dict(resident_bytes(generation))
     names = {id(tensor): name for name, tensor in context.cut.model.named_parameters(remove_duplicate=False)}
     generation.complete_weights()
     for unit, state in own_states(generation).items():

@@ -4,9 +4,10 @@ from datetime import timedelta
 
 from frostline_contract.plan import Plan
 from frostline_trainer.generations.groups import DEFAULT_TIMEOUT, Formation, Groups
+from frostline_trainer.transport.traffic import Traffic
 
 
 def form_groups(plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
-                host: str = "127.0.0.1", machine: str = "") -> Groups:  # fmt: skip
+                host: str = "127.0.0.1", machine: str = "", traffic: Traffic | None = None) -> Groups:  # fmt: skip
     """Meet the plan's other participants. Raises RuntimeError as `Formation.form`."""
-    return Formation(plan, worker_id, backend, timeout, host, machine).form()
+    return Formation(plan, worker_id, backend, timeout, host, machine, traffic).form()

@@ -91,7 +91,7 @@ class PlannedFaults:
             "phase": phase,
             "generation": str(self._facts.current.generation) if self._facts.current else "",
             "lineage": self._facts.state.lineage,
-            "units": [],
+            "pieces": [],
             "time_seconds": time.time(),
         }
         claimed = create_durably(self._folder / str(index), json.dumps(said))

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from frostline_contract.record import Degrees, Frozen, Shaped
+from frostline_contract.usage import WorkerUsage
 
 TRACED_OPERATIONS_MAX = 4096
 """Computations of a traced step on one pipeline rank; of a longer step there is no trace."""
@@ -167,8 +168,9 @@ class StepTrace(Frozen):
 class StepRecord(Shaped):
     """One committed (or refused) step: a line of metrics.jsonl, unique by (lineage, step).
 
-    step_seconds and its parts, samples_per_second, the shape and the cache counts depend on placement and clock;
-    the other fields have the same bits on any placement. numerics_hash chains all numerics up to this step.
+    step_seconds and its parts, samples_per_second, the shape, the cache counts and the usage depend on placement and clock;
+    the other fields have the same bits on any placement. numerics_hash chains all numerics up to this step. usage: of each
+    member, by global rank, with the last step of an interval; empty with others.
     """
 
     lineage: int
@@ -189,3 +191,4 @@ class StepRecord(Shaped):
     time_seconds: float = 0.0
     numerics_hash: str = ""
     evaluation: dict[str, float] = {}
+    usage: tuple[WorkerUsage, ...] = ()

@@ -1,6 +1,7 @@
 """A case: one job with faults and acts, drawn from one seed (`drawing`) or written down (`fixed`)."""
 
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from frostline_contract.job.cluster import Fault
@@ -23,7 +24,10 @@ LATE_CUT_SECONDS = 8.0
 
 @dataclass(frozen=True)
 class Case:
-    """seed: replays it (None: a fixed case). aim: what it was drawn for; what came of it is the oracle's to say."""
+    """seed: replays it (None: a fixed case). aim: what it was drawn for; what came of it is the oracle's to say.
+
+    shard: whether replicas share state out. reshapes_shard: the same of each reshape, in their order; empty: as `shard`.
+    """
 
     name: str
     seed: int | None
@@ -49,6 +53,8 @@ class Case:
     audit_every: int = 0
     worker_cpus: float | None = None
     clocks: dict[str, float] = field(default_factory=lambda: dict(PATIENT_CLOCKS))
+    shard: str = "none"
+    reshapes_shard: tuple[str, ...] = ()
 
     def job(self) -> dict[str, Any]:
         """The job file."""
@@ -70,6 +76,7 @@ class Case:
                 "buddies": self.buddies,
                 "reshape_every_freeze": self.reshape_every_freeze,
                 "worker_cpus": self.worker_cpus,
+                "shard": self.shard,
             },
             "elastic": {"cache": self.cache},
             "cache": {"use": "always" if self.cache else "never", "memory_bytes": 64 << 20, "shadow_audit_fraction": self.audit},
@@ -84,7 +91,10 @@ class Case:
                 "fruitless_recoveries_max": 12,
                 **self.clocks,
             },
-            "reshapes": [{"step": step, "pp_degree": pp, "dp_degree": dp, **self._of_reshapes} for step, pp, dp in self.reshapes],
+            "reshapes": [
+                {"step": step, "pp_degree": pp, "dp_degree": dp, "shard": shard, **self._of_reshapes}
+                for (step, pp, dp), shard in zip(self.reshapes, self.reshapes_shard or repeat(self.shard), strict=False)
+            ],
             "faults": [fault.model_dump(exclude_defaults=True) for fault in self.faults],
         }
 

@@ -18,7 +18,7 @@ from tests.chaos.cases import (
     Case,
     planned,
 )
-from tests.chaos.jobs import FREEZES_AT, LOADED, STEPS
+from tests.chaos.jobs import FREEZES_AT, LOADED, SHARED, STEPS, TILED
 
 SHAPES: dict[int, tuple[tuple[int | None, int | None], ...]] = {
     4: ((4, 1), (2, 2), (1, 4), (3, 1), (None, None)),
@@ -68,7 +68,8 @@ class _Draw:
     def whole(self) -> Case:
         """Faults that the survivors should make good, one at a time or in each other's wake."""
         rng = self._rng
-        variant = rng.choices(("vit", "tied", "hurt", "replicas", LOADED, "early", "adapted"), (36, 16, 16, 8, 8, 8, 8))[0]
+        variants = ("vit", "tied", "hurt", "replicas", LOADED, "early", "adapted", *SHARED, TILED)
+        variant = rng.choices(variants, (24, 10, 14, 8, 8, 8, 8, 12, 8, 8))[0]
         if variant == "replicas":
             return self._replicas()
         workers = rng.choice((4, 4, 5, 6))
@@ -79,7 +80,7 @@ class _Draw:
         stale = variant == LOADED or rng.random() < 0.4
         acts = self._acts_beside(workers, cache, variant, faults) if stale else []
         pods = {"pods_per_node": rng.choices((1, 2), (70, 30))[0], "acts": tuple(acts), "variant": variant}
-        shape = rng.choice(SHAPES[workers])
+        shape = rng.choice([one for one in SHAPES[workers] if variant not in SHARED or one[1] != 1])
         # Neither a pinned shape nor what is left of a model that froze early has another plan that needs less memory.
         if shape == (None, None) and len(faults) < 5 and rng.random() < 0.5 and variant != "early":
             faults.append(planned("oom", rng.randint(2, 30), rng.randrange(workers), rng.choice(STEP_PHASES)))
@@ -190,8 +191,12 @@ class _Draw:
             reshapes.append((step, pp, rng.randint(1, workers // pp)))
         schedule = rng.choices(list(SCHEDULES), list(SCHEDULES.values()))[0]
         in_pairs = aim in ("whole", "outside") and workers % 2 == 0 and not silent and rng.random() < 0.2
+        variant = more.get("variant") or rng.choices(("vit", "tied", *SHARED, TILED), (50, 17, 16, 8, 9))[0]
+        shards = [rng.choice(("step", "step", "none")) if variant in SHARED else "none" for _ in range(len(reshapes) + 1)]
         chosen = {
-            "variant": rng.choices(("vit", "tied"), (75, 25))[0],
+            "variant": variant,
+            "shard": shards[0],
+            "reshapes_shard": tuple(shards[1:]),
             "reshapes": tuple(reshapes),
             "checkpoint_every": rng.choice((0, 5, 8, 10)),
             "reshape_every_freeze": rng.random() < 0.4,

@@ -9,7 +9,7 @@ from tests.chaos.timeline import Hit, Life
 
 @dataclass(frozen=True)
 class Held:
-    """Units that a worker has in a whole state: surely, and perhaps (where a move or a first vote was under way)."""
+    """Pieces that a worker has in a whole state: surely, and perhaps (where a move or a first vote was under way)."""
 
     sure: frozenset[int] = frozenset()
     perhaps: frozenset[int] = frozenset()
@@ -21,12 +21,12 @@ def held_after(life: Life, following: Life, before: dict[str, Held], hits: tuple
     Until a generation's first vote has been seen everybody keeps what it came with; from then on what the plan needs.
     """
     plan = life.plan
-    needs = {worker: frozenset(plan.pieces.units_of(plan.needs(worker))) for worker in plan.placement.workers}
+    needs = {worker: frozenset(plan.needs(worker)) for worker in plan.placement.workers}
     if plan.start in (FRESH, CHECKPOINT):
         before = {}
     moved_on = following.plan.start == SURVIVORS and following.plan.start_step > max(plan.start_step, life.first_step - 1)
     if life.recorded or moved_on or following.plan.start == CONTINUE:
-        return {worker: Held(units, units) for worker, units in needs.items()}
+        return {worker: Held(pieces, pieces) for worker, pieces in needs.items()}
     in_vote = any(hit.generation == life.name and hit.phase not in BEFORE_THE_VOTE - {"vote"} for hit in hits)
     held = {}
     for worker in {*before, *needs}:
@@ -39,8 +39,8 @@ def left_after(life: Life, held: dict[str, Held], hits: list[Hit]) -> dict[str, 
     """What of it the faults have left, for this answer and for the next one: nobody has it again before a generation runs."""
     dead = {w for hit in hits if hit.fault.kind not in ERRORS for w in hit.workers if w not in life.plan.participants}
     left = {}
-    for worker, units in held.items():
-        torn = {unit for hit in hits if worker in hit.workers for unit in hit.torn}
+    for worker, pieces in held.items():
+        torn = {piece for hit in hits if worker in hit.workers for piece in hit.torn}
         if worker not in dead:
-            left[worker] = Held(units.sure - torn, units.perhaps - torn)
+            left[worker] = Held(pieces.sure - torn, pieces.perhaps - torn)
     return left

@@ -34,6 +34,8 @@ _REST: dict[str, Any] = {
 class Variant:
     """A job by its numerics. values: sections of the job file. num_units: embedding, blocks and head.
 
+    state_ranges: pieces of each unit; where there are several, replicas may share them out.
+
     reference: (pp, dp) of the run that nothing befell: one worker, unless the batch grows with the replicas.
     """
 
@@ -41,6 +43,12 @@ class Variant:
     values: dict[str, Any]
     num_units: int
     reference: tuple[int, int] = (1, 1)
+    state_ranges: int = 1
+
+    @property
+    def num_pieces(self) -> int:
+        """Pieces of the run's state."""
+        return self.num_units * self.state_ranges
 
     def quiet(self) -> dict[str, Any]:
         """The job of the run that nothing befell: no cache, and no more workers than its numerics need."""
@@ -157,4 +165,27 @@ _ADAPTED = Variant(
 )
 """Two blocks between others have no adapters: they learn nothing and hand gradients on."""
 
-VARIANTS = {variant.name: variant for variant in (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY, _ADAPTED)}
+RANGES = 6
+"""As many as there are ever replicas."""
+
+
+def _in_ranges(variant: Variant) -> Variant:
+    """The same in several ranges: other norms, so other numerics."""
+    values = variant.values
+    training = {**values["training"], "state_ranges": RANGES}
+    name = f"{variant.name}-ranges"
+    return Variant(name, {**values, "name": f"chaos-{name}", "training": training}, variant.num_units, state_ranges=RANGES)
+
+
+_TILED = Variant(
+    "tiled",
+    {**_VIT.values, "name": "chaos-tiled", "training": {**_VIT.values["training"], "tensor_tiles": {"inner": 2}}},
+    num_units=8,
+)
+
+_SHARED = (_in_ranges(_VIT), _in_ranges(_TIED))
+SHARED = tuple(variant.name for variant in _SHARED)
+"""Variants whose replicas may share their state out."""
+TILED = _TILED.name
+
+VARIANTS = {variant.name: variant for variant in (_VIT, _TIED, _HURT, _REPLICAS, _LOADED, _EARLY, _ADAPTED, *_SHARED, _TILED)}

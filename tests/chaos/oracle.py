@@ -1,7 +1,7 @@
 """What faults may cost, from who kept what when they hit. Pure: reads a timeline, knows nothing of how the run decides.
 
 Each generation that answers a failure is judged apart. Of the generation before it the plan says who owned and who kept
-each unit; the faults say who is dead, silent or torn since. What is left of each unit decides: where every unit is left,
+each piece; the faults say who is dead, silent or torn since. What is left of each piece decides: where every piece is left,
 nothing may be lost; where one is not, everything goes back to the newest complete checkpoint.
 """
 
@@ -20,7 +20,7 @@ WHOLE, LOST, EITHER = "whole", "lost", "either"
 
 @dataclass(frozen=True)
 class Recovery:
-    """One answer to a failure. expected: whole, lost or either. missing: units of which nobody (surely) had a state.
+    """One answer to a failure. expected: whole, lost or either. missing: pieces of which nobody (surely) had a state.
 
     back_to: the step that it went back to; None where it went on. late: somebody had to commit its step late.
     """
@@ -81,7 +81,7 @@ def judge(timeline: Timeline) -> Verdict:
             complaints += _gone_back(timeline, base, life, mine, limit)
         if (recovery.expected, recovery.back_to is None) in ((WHOLE, False), (LOST, True)):
             went = "went on" if recovery.back_to is None else f"went back to step {recovery.back_to}"
-            complaints.append(f"{life.name} {went}, but {recovery.expected}: units {list(recovery.missing)} are left nowhere")
+            complaints.append(f"{life.name} {went}, but {recovery.expected}: pieces {list(recovery.missing)} are left nowhere")
     complaints += _all_flips_found(timeline, flips_answered)
     return Verdict(tuple(recoveries), tuple(complaints))
 
@@ -128,9 +128,9 @@ def silences(hit: Hit, dead_after_seconds: float) -> bool:
 
 
 def _recovery(timeline: Timeline, life: Life, left: dict[str, Held], hits: list[Hit]) -> Recovery:
-    sure = {unit for units in left.values() for unit in units.sure}
-    perhaps = {unit for units in left.values() for unit in units.perhaps}
-    every = set(range(timeline.num_units))
+    sure = {piece for pieces in left.values() for piece in pieces.sure}
+    perhaps = {piece for pieces in left.values() for piece in pieces.perhaps}
+    every = set(range(timeline.num_pieces))
     expected = LOST if every - perhaps else WHOLE if not every - sure else EITHER
     back = life.plan.start != SURVIVORS
     return Recovery(

@@ -88,7 +88,7 @@ class Laboratory:
         problems = []
         timeline, verdict, late = None, Verdict((), ()), frozenset[int]()
         try:
-            timeline = read_timeline(ended.folder, case, variant.num_units)
+            timeline = read_timeline(ended.folder, case, variant.num_pieces)
             verdict = judge(timeline)
             late, complaints = self._late(case, ended, timeline)
             problems += [*verdict.complaints, *complaints]

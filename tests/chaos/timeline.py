@@ -24,7 +24,7 @@ class Hit:
     """A fault that was carried out. workers: those it befell (empty for a service).
 
     step: the one being computed, or where none is, the last committed one; for faults of pods and services the step that the
-    controller had heard of. generation: "" where none ran. torn: units half written by it. time_seconds: Unix time.
+    controller had heard of. generation: "" where none ran. torn: pieces half written by it. time_seconds: Unix time.
     """
 
     fault: Fault | Act
@@ -74,7 +74,7 @@ class Timeline:
     pauses: steps at which the run paused, since too few workers stayed.
     """
 
-    num_units: int
+    num_pieces: int
     lives: tuple[Life, ...]
     hits: tuple[Hit, ...]
     checkpoints: tuple[Complete, ...] = ()
@@ -87,13 +87,13 @@ class Timeline:
     pauses: frozenset[int] = frozenset()
 
 
-def read_timeline(folder: Path, case: Case, num_units: int) -> Timeline:
+def read_timeline(folder: Path, case: Case, num_pieces: int) -> Timeline:
     """Everything that the oracle looks at, from a run directory."""
     metrics = json_lines(folder / "metrics.jsonl")
     lives = [_life(line, metrics) for line in json_lines(folder / "plans.jsonl") if line["kind"] == "plan"]
     events = json_lines(folder / "events.jsonl")
     return Timeline(
-        num_units=num_units,
+        num_pieces=num_pieces,
         lives=tuple(lives),
         hits=_hits(folder, case),
         checkpoints=_complete(folder / "checkpoints"),
@@ -137,7 +137,7 @@ def _hits(folder: Path, case: Case) -> tuple[Hit, ...]:
                 step=said["step"],
                 phase=said["phase"],
                 generation=said["generation"],
-                torn=tuple(said["units"]) if fault.kind == "tear" else (),
+                torn=tuple(said["pieces"]) if fault.kind == "tear" else (),
                 time_seconds=said["time_seconds"],
             )
         )

@@ -52,7 +52,8 @@ def _draft(configuration: Configuration, order: Order, lineage: int, placement: 
 def _shape(configuration: Configuration, usable: list[int]) -> Shape:
     """As many as the first shape has, else as many as there are; all of them stages, or all of them replicas."""
     count = min(len(configuration.first.workers), len(usable))
-    return Shape(tuple(usable[:count]), pp_degree=count if configuration.prefers == "stages" else 1)
+    pp_degree = count if configuration.prefers == "stages" else 1
+    return Shape(tuple(usable[:count]), pp_degree, configuration.first.shard)
 
 
 def _placement(configuration: Configuration, shape: Shape) -> Placement:
@@ -63,6 +64,7 @@ def _placement(configuration: Configuration, shape: Shape) -> Placement:
         stage_bounds=even_bounds(configuration.num_units, 0, shape.pp_degree),
         leaf_bounds=(dealt[0][0], *(last for _, last in dealt)),
         workers=tuple(worker_name(index) for index in shape.workers),
+        shard=shape.shard,
     )
 
 

@@ -7,10 +7,14 @@ from tests.model.world import Left
 
 @dataclass(frozen=True)
 class Shape:
-    """pp_degree stages and dp_degree replicas of the named workers, in global rank order; units cut evenly over the stages."""
+    """pp_degree stages and dp_degree replicas of the named workers, in global rank order; units cut evenly over the stages.
+
+    shard: whether replicas share the state of their stages out, also in the shapes that follow a failure.
+    """
 
     workers: tuple[int, ...]
     pp_degree: int = 1
+    shard: str = "none"
 
     @property
     def dp_degree(self) -> int:
@@ -47,6 +51,7 @@ class Configuration:
 
 PAIR = Shape((0, 1), pp_degree=2)
 REPLICAS = Shape((0, 1))
+SHARES = Shape((0, 1), shard="step")
 
 CONFIGURATIONS = {
     one.name: one
@@ -107,6 +112,20 @@ CONFIGURATIONS = {
             "pieces-reshape", "a planned switch of replicas, two pieces of one unit: one joins, one leaves; a crash",
             3, 1, REPLICAS, 2, Left(crashes=1, switches=1), switch=Shape((0, 2)), window=(1, 1), prefers="replicas",
             state_ranges=2,
+        ),
+        Configuration(
+            "shares", "two replicas, each the owner of one of two pieces and the other's buddy, and a spare; two crashes and an "
+            "update that fails half way",
+            3, 1, SHARES, 2, Left(crashes=2, tears=1), prefers="replicas", state_ranges=2,
+        ),
+        Configuration(
+            "shares-reshape", "a planned switch from whole replicas to owners of a piece each, one of whom joins; a crash",
+            3, 1, REPLICAS, 2, Left(crashes=1, switches=1), switch=Shape((0, 2), shard="step"), window=(1, 1), prefers="replicas",
+            state_ranges=2,
+        ),
+        Configuration(
+            "quick-shares", "two owners of a piece each, and a spare; a crash before or after the vote, an update half done",
+            3, 1, SHARES, 2, Left(crashes=1, tears=1), prefers="replicas", quick=True, state_ranges=2,
         ),
         Configuration(
             "quick-pieces", "two stages of two pieces each, and a spare; a crash, and an update that fails half way",

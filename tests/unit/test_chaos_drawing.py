@@ -32,6 +32,8 @@ def test_cases_follow_from_their_seeds_and_draw_all_that_can_befall_a_run() -> N
     assert writes == {(at, file) for at, files in FILES.items() for file in files}
     assert max(len(case.faults) for case in cases) == 5
     assert {case.variant for case in cases} == set(VARIANTS)
+    drawn = {(case.shard, to) for case in cases if (case.shape[1] or 0) > 1 for to in case.reshapes_shard}
+    assert drawn == {("none", "none"), ("none", "step"), ("step", "none"), ("step", "step")}
     assert {case.schedule for case in cases} == {"auto", *BUILT_IN}
     assert {"cost"} <= {case.objective for case in cases}
     assert max(case.workers_per_pod for case in cases) == 2

@@ -68,7 +68,7 @@ def test_the_last_of_a_lost_node_may_be_answered_before_it_ends() -> None:
 def test_going_on_with_a_unit_that_nobody_has_is_refused() -> None:
     hits = (hit("kill_worker", "c", 14), hit("kill_worker", "d", 14))
     found = verdict(FIRST, life(2, "survivors", 14, "ab"), hits=hits)
-    assert any("went on, but lost: units [2]" in complaint for complaint in found.complaints)
+    assert any("went on, but lost: pieces [2]" in complaint for complaint in found.complaints)
 
 
 def test_two_that_are_not_each_others_buddies_cost_nothing() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from frostline_contract import device, plan, statistics
+from frostline_contract import device, plan, statistics, usage
 from frostline_proto.v1 import control_pb2, plan_pb2
 from frostline_rpc.auth import ALLOWED
 from frostline_rpc.channel import IDEMPOTENT, SERVICES
@@ -39,6 +39,7 @@ PAIRS: list[tuple[type[BaseModel], type[Message]]] = [
     (statistics.StepRecord, plan_pb2.StepRecord),
     (statistics.OperationTime, plan_pb2.OperationTime),
     (statistics.StepTrace, plan_pb2.StepTrace),
+    (usage.WorkerUsage, plan_pb2.WorkerUsage),
 ]
 KINDS = {
     int: {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64},

@@ -9,6 +9,7 @@ from frostline_contract.run_status import RunStatus
 from frostline_controller.cli.control import ControlClient
 from frostline_controller.cli.errors import NoRun
 from frostline_controller.ledger import words
+from frostline_controller.ledger.carried import Carried, most_resident, usage_lines
 from frostline_controller.ledger.sums import Ledger
 from frostline_controller.report.data import RunData, read_run
 from frostline_controller.report.metrics import main_first, main_metric
@@ -57,6 +58,7 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
         "message": response.message,
         "memory_over_cap": response.memory_over_cap,
         "ledger": Ledger.of_message(response.ledger).as_json(),
+        "carried_bytes": dict(response.carried_bytes),
         "controller": {"incarnation": response.incarnation, "resident_bytes": response.resident_bytes},
         "workers": [
             {
@@ -78,6 +80,7 @@ def from_response(response: StatusResponse) -> dict[str, Any]:
                 "slowness": worker.slowness or None,
                 "device": {"name": worker.device.name, "uuid": worker.device.uuid, "host": worker.device.host},
                 "memory": _memory_of(worker),
+                "usage": _usage_of(worker),
             }
             for worker in response.workers
         ],
@@ -88,6 +91,12 @@ def _memory_of(worker: WorkerStatus) -> dict[str, int] | None:
     """What the worker measured, by name; None where it has not told."""
     names = [field.name for field in MemoryUse.DESCRIPTOR.fields]
     return {name: getattr(worker.memory, name) for name in names} if worker.HasField("memory") else None
+
+
+def _usage_of(worker: WorkerStatus) -> dict[str, dict[str, int]] | None:
+    """What it sent and received in the last interval, and holds; None where it has told of none."""
+    told = {name: dict(getattr(worker.usage, name)) for name in ("sent", "received", "resident")}
+    return told if worker.HasField("usage") else None
 
 
 def from_files(folder: Path, why: str) -> dict[str, Any]:
@@ -116,6 +125,11 @@ def from_files(folder: Path, why: str) -> dict[str, Any]:
     status["seconds_left"] = 0.0 if ended == RunStatus.COMPLETED else None
     status["metrics"] = run.final or status["metrics"]
     status["ledger"] = run.ledger.as_json() if run.ledger is not None else status["ledger"]
+    carried = Carried((*run.lost_records, *run.records))
+    status["carried_bytes"] = dict(carried.sent)
+    for worker in status["workers"]:
+        told = carried.newest.get(worker["worker_id"])
+        worker["usage"] = told.model_dump(exclude={"worker_id"}) if told is not None else None
     status["workers"] = [{**worker, "state": "gone", "heartbeat_age_seconds": None} for worker in status["workers"]]
     return status
 
@@ -148,6 +162,8 @@ def status_text(status: dict[str, Any]) -> str:
         lines.append(f"memory: {over}")
     if told := status.get("ledger"):
         lines += words.lines(Ledger.of_json(told))
+    resident = most_resident(worker["usage"]["resident"] for worker in status["workers"] if worker.get("usage"))
+    lines += usage_lines(status.get("carried_bytes") or {}, resident)
     for gone in status.get("quarantined") or []:
         lines.append(f"not used any more: GPU {gone['uuid']} of node {gone['node']}, which failed {gone['failures']} times")
     if status["workers"]:
@@ -198,7 +214,7 @@ def _empty(run: RunData) -> dict[str, Any]:
             "pp_rank": pp_rank, "dp_rank": shape.dp_rank(global_rank), "stages": shape.stages_of(pp_rank),
             "units": placement.units_of(worker_id), "keeps": [], "heartbeat_age_seconds": None, "step": 0, "phase": "",
             "resident_bytes": 0, "step_parts": {}, "slowness": None, "device": {"name": "", "uuid": "", "host": ""},
-            "memory": None,
+            "memory": None, "usage": None,
         })  # fmt: skip
     return {
         "name": run.name, "state": "", "step": 0, "total_steps": training.get("steps") or 0, "epoch": 0.0, "lineage": 0,
@@ -207,7 +223,8 @@ def _empty(run: RunData) -> dict[str, Any]:
         "planned_memory_bytes": placement.predicted_peak_bytes if placement else 0,
         "generation": "", "freeze_point": 0, "num_units": run.num_units, "shape": _shape(placement), "loss": None, "metrics": {},
         "samples_per_second": 0.0, "cache_hit_fraction": 0.0, "seconds_left": None, "message": "",
-        "memory_over_cap": "", "ledger": None, "controller": {"incarnation": 0, "resident_bytes": 0}, "workers": workers,
+        "memory_over_cap": "", "ledger": None, "carried_bytes": {},
+        "controller": {"incarnation": 0, "resident_bytes": 0}, "workers": workers,
     }  # fmt: skip
 
 

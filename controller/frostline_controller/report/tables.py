@@ -8,7 +8,9 @@ from typing import Any
 import yaml
 
 from frostline_contract.mesh import in_words
+from frostline_contract.usage import Held
 from frostline_controller.ledger import words
+from frostline_controller.ledger.carried import WORDS, Carried, size
 from frostline_controller.ledger.saved import FORMULAS
 from frostline_controller.report.data import RunData
 
@@ -100,6 +102,24 @@ def memory(run: RunData) -> Table | None:
         rows.append([row["generation"], f"{planned:,}", f"{peak:,}", share, row["worker"], row["device"], taken, what])
     head = ("generation", "planned bytes", "measured bytes", "share", "fullest worker", "device", "NCCL communicators", "note")
     return Table(head, rows) if rows else None
+
+
+def traffic(run: RunData) -> Table | None:
+    """What all workers sent over the run, and each member of the last interval in it. None where nobody has told."""
+    carried = Carried((*run.lost_records, *run.records))
+    if not carried.newest:
+        return None
+    ways = [way for way in WORDS if carried.sent.get(way)]
+    rows: list[list[Any]] = [["all, over the run", *(size(carried.sent[way]) for way in ways)]]
+    rows += [[name, *(size(one.sent.get(way, 0)) for way in ways)] for name, one in carried.newest.items()]
+    return Table(("sent by", *(WORDS[way] for way in ways)), rows)
+
+
+def resident(run: RunData) -> Table | None:
+    """What each member of the last interval holds. None where nobody has told."""
+    carried = Carried((*run.lost_records, *run.records))
+    rows = [[name, *(size(one.resident.get(kind, 0)) for kind in Held)] for name, one in carried.newest.items()]
+    return Table(("held by", *(kind.value for kind in Held)), rows) if rows else None
 
 
 def ledger_used(run: RunData) -> Table | None:

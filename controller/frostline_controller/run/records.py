@@ -10,6 +10,7 @@ from pathlib import Path
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.lineage import Cuts, LineageStart
 from frostline_contract.statistics import IntervalStatistics, StepRecord
+from frostline_controller.ledger.carried import Carried
 from frostline_controller.ledger.steps import Steps
 from frostline_controller.run.journal import Journal, uncancelled
 
@@ -24,7 +25,7 @@ class ResultsDiffer(Exception):
 class RecordLog:
     """metrics.jsonl: one line a step, unique by (lineage, step), with a line of its own where a lineage starts.
 
-    steps: what the records add up to, for the ledger.
+    steps: what the records add up to, for the ledger. carried: what workers sent and hold.
     """
 
     def __init__(self, path: Path, may_write: Callable[[], None] = lambda: None) -> None:
@@ -37,7 +38,7 @@ class RecordLog:
         self._firsts: dict[str, int] = {}
         self.lineage = 0
         self.latest: StepRecord | None = None
-        self.steps = Steps()
+        self.steps, self.carried = Steps(), Carried()
         for line in self._journal.lines():
             if "starts_at_step" in line:
                 self._start(line["lineage"], line["starts_at_step"])
@@ -109,6 +110,7 @@ class RecordLog:
 
     def _note(self, record: StepRecord) -> None:
         self.steps.add(record)
+        self.carried.add(record)
         self._firsts[record.generation] = min(record.step, self._firsts.get(record.generation, record.step))
         beyond = self._beyond.setdefault(record.lineage, set())
         beyond.add(record.step)

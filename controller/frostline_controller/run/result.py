@@ -76,6 +76,7 @@ def result_record(
         "status": state,
         "steps": outcome.steps,
         "memory": facts.memory.rows(),
+        "traffic": store.records.carried.as_json(),
         "ledger": ledger_of(facts, store).as_json(),
         "wall_seconds": round(time.time() - facts.state.started_at, 3) if facts.state.started_at else 0.0,
         "digest": outcome.digest,

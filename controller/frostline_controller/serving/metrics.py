@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from frostline_controller.ledger.carried import Carried
 from frostline_controller.ledger.sums import Ledger
 from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.store import RunStore
@@ -19,8 +20,9 @@ WORKER_STATES = ("member", "spare", "joining", "leaving", "gone")
 class RunMetrics:
     """A collector over one moment of the run."""
 
-    def __init__(self, status: pb.StatusResponse, workers: Counter[str], step_seconds: float, events: Counter[str]) -> None:
-        self._status, self._workers = status, workers
+    def __init__(self, status: pb.StatusResponse, workers: Counter[str], step_seconds: float, events: Counter[str],
+                 carried: Carried) -> None:  # fmt: skip
+        self._status, self._workers, self._carried = status, workers, carried
         self._step_seconds, self._events = step_seconds, Counter(events)
 
     def collect(self) -> Iterator[Metric]:
@@ -45,6 +47,7 @@ class RunMetrics:
             workers.add_metric([state], self._workers[state])
         yield workers
         yield from self._ledger()
+        yield from self._bytes()
         for name, text, kind in (
             ("recoveries", "Failures that the run has recovered from.", "failure"),
             ("reshapes", "Reshapes.", "reshape"),
@@ -65,6 +68,20 @@ class RunMetrics:
         if (cost := ledger.cost(ledger.total)) is not None:
             yield GaugeMetricFamily("frostline_cost", "What the run's worker-hours cost, in the job's currency.", cost)
 
+    def _bytes(self) -> Iterator[Metric]:
+        """What workers sent and received over the run, and what the fullest of those of the last interval holds."""
+        traffic = CounterMetricFamily(
+            "frostline_traffic_bytes", "Bytes that workers sent and received, by what for.", labels=["way", "direction"]
+        )
+        for direction, sums in (("sent", self._carried.sent), ("received", self._carried.received)):
+            for way, count in sorted(sums.items()):
+                traffic.add_metric([way, direction], count)
+        yield traffic
+        resident = GaugeMetricFamily("frostline_resident_bytes", "Most bytes of a kind that a worker holds.", labels=["kind"])
+        for kind, count in self._carried.most_resident().items():
+            resident.add_metric([kind], count)
+        yield resident
+
 
 def standby_text() -> bytes:
     """Of a controller that waits for the Lease."""
@@ -78,7 +95,11 @@ def metrics_text(facts: RunFacts, store: RunStore) -> bytes:
     registry = CollectorRegistry()
     registry.register(
         RunMetrics(
-            status_of(facts, store, with_workers=False), workers_by_state(facts), facts.step_seconds(), store.events.counts
+            status_of(facts, store, with_workers=False),
+            workers_by_state(facts),
+            facts.step_seconds(),
+            store.events.counts,
+            store.records.carried,
         )
     )
     return generate_latest(registry)

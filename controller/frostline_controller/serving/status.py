@@ -9,6 +9,7 @@ import psutil
 from frostline_contract.mesh import in_words
 from frostline_contract.plan import Plan
 from frostline_contract.run_status import RunStatus
+from frostline_controller.ledger.carried import Carried
 from frostline_controller.ledger.keeping import ledger_of
 from frostline_controller.members.membership import GONE, LEAVING, Worker
 from frostline_controller.run.facts import RunFacts
@@ -33,7 +34,7 @@ def status_of(facts: RunFacts, store: RunStore, with_workers: bool = True) -> pb
         total_steps=facts.total_steps,
         freeze_point=facts.freeze_point(),
         num_units=identity.num_units if identity else 0,
-        workers=[_worker_status(facts, worker, now) for worker in _shown(facts)] if with_workers else [],
+        workers=[_worker_status(facts, store.records.carried, worker, now) for worker in _shown(facts)] if with_workers else [],
         loss=latest.loss if latest else 0.0,
         metrics=_metrics(store),
         samples_per_second=latest.samples_per_second if latest else 0.0,
@@ -45,6 +46,7 @@ def status_of(facts: RunFacts, store: RunStore, with_workers: bool = True) -> pb
         incarnation=facts.state.incarnation,
         resident_bytes=psutil.Process().memory_info().rss,
         memory_over_cap=over_cap(facts),
+        carried_bytes=store.records.carried.sent,
     )
     response.quarantined.extend(
         pb.QuarantinedDevice(node=one.node, uuid=one.uuid, failures=one.failures) for one in facts.quarantined
@@ -89,9 +91,9 @@ def _shown(facts: RunFacts) -> list[Worker]:
     return [worker for worker in facts.members if worker.presence != GONE] + gone[-WORKERS_SHOWN_GONE:]
 
 
-def _worker_status(facts: RunFacts, worker: Worker, now: float) -> pb.WorkerStatus:
+def _worker_status(facts: RunFacts, carried: Carried, worker: Worker, now: float) -> pb.WorkerStatus:
     placement = facts.current.placement if facts.current else None
-    member = _is_member(facts, worker)
+    member, usage = _is_member(facts, worker), carried.newest.get(worker.worker_id)
     status = pb.WorkerStatus(
         worker_id=worker.worker_id,
         pod_name=worker.pod_name,
@@ -108,6 +110,7 @@ def _worker_status(facts: RunFacts, worker: Worker, now: float) -> pb.WorkerStat
         slowness=worker.slowness,
         device=to_message(worker.device, plan_pb2.DeviceFacts) if worker.device is not None else None,
         memory=worker.memory,
+        usage=to_message(usage, plan_pb2.WorkerUsage) if usage is not None else None,
     )
     if member and placement is not None:
         global_rank = placement.global_ranks[worker.worker_id]

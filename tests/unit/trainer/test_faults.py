@@ -72,7 +72,7 @@ def test_an_error_comes_at_its_step_and_phase(tmp_path: Path, fault: dict[str, A
     said = json.loads((tmp_path / "cluster" / "faults" / "0").read_text())
     at = said.pop("time_seconds")
     assert said == {"index": 0, "kind": fault["kind"], "worker_ids": ["uid/nonce"], "pods": ["trainer-1"], "step": 5,
-                    "phase": phase, "generation": "1.3", "lineage": 2, "units": [4]}  # fmt: skip
+                    "phase": phase, "generation": "1.3", "lineage": 2, "pieces": [4]}  # fmt: skip
     assert 0 <= time.time() - at < 60
     assert [file.name for file in (tmp_path / "cluster" / "faults").iterdir()] == ["0"]
 

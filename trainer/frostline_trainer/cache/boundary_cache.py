@@ -237,6 +237,10 @@ class BoundaryCache:
         """What happened since the last call."""
         return self._meter.since_last("take")
 
+    def bytes_moved(self) -> tuple[int, int]:
+        """(written, read) over this cache's life."""
+        return self._meter.bytes_moved()
+
     def profile(self) -> CacheProfile:
         """Measured seconds per sample, for the use decision."""
         return self._meter.profile()

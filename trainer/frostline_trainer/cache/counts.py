@@ -65,6 +65,11 @@ class Meter:
             self._marks[reader] = self._totals
             return self._totals.minus(before)
 
+    def bytes_moved(self) -> tuple[int, int]:
+        """(written, read) so far."""
+        with self._lock:
+            return self._totals.bytes_written, self._totals.bytes_read
+
     def give_back(self, reader: str, counts: CacheCounts) -> None:
         """`reader` could not deliver `counts`: they belong to its next answer."""
         with self._lock:

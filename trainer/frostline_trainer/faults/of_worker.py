@@ -50,7 +50,7 @@ SLOW_STEPS = 20
 class Progress:
     """Where the training thread is. committed: last committed step. generation: that runs or is being entered; "" for none.
 
-    torn: units of its plan that are in no whole state here.
+    torn: pieces of its plan that are in no whole state here.
     """
 
     committed: int
@@ -139,7 +139,7 @@ class FaultPlan:
             "phase": phase,
             "generation": progress.generation,
             "lineage": progress.lineage,
-            "units": list(progress.torn),
+            "pieces": list(progress.torn),
             "time_seconds": time.time(),
         }
         claimed = create_durably(self._folder / str(index), json.dumps(said))
@@ -242,9 +242,8 @@ class PlannedFaults(Plug):
     def _progress(self) -> Progress:
         parts, plan = self._parts, self._parts.plans.running
         needed = plan.needs(parts.identity.worker_id) if plan is not None else []
-        torn = [piece for piece in needed if parts.context.holdings.state(piece) is None]
-        units = tuple(parts.context.pieces.units_of(torn))
-        return Progress(parts.state.step, parts.state.lineage, str(plan.generation) if plan is not None else "", units)
+        torn = tuple(piece for piece in needed if parts.context.holdings.state(piece) is None)
+        return Progress(parts.state.step, parts.state.lineage, str(plan.generation) if plan is not None else "", torn)
 
     def _flip(self, fault: Fault, step: int) -> None:
         """Change what the worker owns of its last unit; or, for `cached_value`, all that it stores in the cache in `step`; or

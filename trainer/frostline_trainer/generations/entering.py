@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frostline_contract.plan import CONTINUE, FRESH, SURVIVORS, Plan
+from frostline_contract.usage import Way
 from frostline_trainer.checkpoints.reading import read_manifest
 from frostline_trainer.checkpoints.restoring import restore_pieces
 from frostline_trainer.generations.groups import Groups
@@ -56,8 +57,9 @@ class Entrance:
         if plan.start in (CONTINUE, SURVIVORS):
             recovery.commit_late(plan)
             recovery.entering(plan)
-            self._share_state(plan, groups.moving)
-            move_pieces(self._context, plan, self._worker_id, groups.moving, self._state.tag)
+            with groups.moving.tally.carrying(Way.MOVES):
+                self._share_state(plan, groups.moving)
+                move_pieces(self._context, plan, self._worker_id, groups.moving, self._state.tag)
             self._enter_lineage(plan)
         else:
             recovery.entering(plan)
@@ -85,7 +87,8 @@ class Entrance:
     def _links(self, plan: Plan, groups: Groups) -> Links:
         context = self._context
         here = Endpoint(host_identity(), context.device, context.device_clock)
-        return measure_links(groups, plan.placement.shape.mesh, here)
+        with context.traffic.aside():
+            return measure_links(groups, plan.placement.shape.mesh, here)
 
     def extend_chain(self, freeze_point: int) -> None:
         """A boundary that values cross through the codec joins the chain (docs/protocols.md 1.6)."""

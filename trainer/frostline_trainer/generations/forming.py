@@ -192,7 +192,8 @@ class Preparation:
         started = time.perf_counter()
         timeout = timedelta(seconds=self._context.job.controller.reshape_deadline_seconds)
         machine = host_identity() if self._context.exact else ""  # sums in the library's order have one level
-        formation = Formation(plan, self._identity.worker_id, plan.backend, timeout, self._identity.host, machine)
+        identity, traffic = self._identity, self._context.traffic
+        formation = Formation(plan, identity.worker_id, plan.backend, timeout, identity.host, machine, traffic)
         with self._lock:
             if self._plans.state(plan.generation) is not PlanState.FORMING:
                 return

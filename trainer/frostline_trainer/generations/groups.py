@@ -20,10 +20,12 @@ from frostline_contract.communicators import PAIR_CTAS
 from frostline_contract.mesh import Mesh
 from frostline_contract.plan import CONTINUE, NCCL, Plan
 from frostline_contract.shape import ParallelShape
+from frostline_contract.usage import WAY_OF_AXIS, Way
 from frostline_trainer.memory import free_bytes
 from frostline_trainer.step.exchange import Levels, replicas_a_machine
 from frostline_trainer.transport import nccl
 from frostline_trainer.transport.collectives import DEFAULT_TIMEOUT, Group, connect_store, machines_of, open_store, store_answers
+from frostline_trainer.transport.traffic import Tally, Traffic
 from frostline_trainer.transport.transport import GlooTransport, Transport
 
 ATTEMPT = timedelta(seconds=2)
@@ -154,11 +156,13 @@ class Formation:
 
     backend: of the groups along axes; world and moving are always gloo. timeout: for all to arrive. host: the address at
     which others reach this worker. machine: what its machine calls itself, where sums may go over machines; "": they do not.
+    traffic: counts what the groups carry.
     """
 
     def __init__(self, plan: Plan, worker_id: str, backend: str = "gloo", timeout: timedelta = DEFAULT_TIMEOUT,
-                 host: str = "127.0.0.1", machine: str = "") -> None:  # fmt: skip
+                 host: str = "127.0.0.1", machine: str = "", traffic: Traffic | None = None) -> None:  # fmt: skip
         self.plan, self._backend, self._timeout, self._host, self._machine = plan, backend, timeout, host, machine
+        self._traffic = traffic or Traffic()
         self._index = plan.participants.index(worker_id)
         self._name = f"g{plan.generation}"
         self._interrupted = threading.Event()
@@ -248,14 +252,17 @@ class Formation:
         if each:
             machine, place = divmod(mesh.coordinate_on("dp", self._index), each)
             name = f"dp{line[0]}"
-            lines["dp_near"] = self._group(store, f"{name} machine {machine}", place, each, self._backend)
-            lines["dp_far"] = self._group(store, f"{name} place {place}", machine, len(line) // each, self._backend)
+            lines["dp_near"] = self._group(store, f"{name} machine {machine}", place, each, self._backend, Way.DP_GRADIENTS)
+            lines["dp_far"] = self._group(
+                store, f"{name} place {place}", machine, len(line) // each, self._backend, Way.DP_GRADIENTS
+            )
         return lines
 
     def _line(self, store: Any, mesh: Mesh, axis: str) -> Group:
         """The group of this member's line along an axis, named after the line's first rank."""
         line = mesh.line(self._index, axis)
-        return self._group(store, f"{axis}{line[0]}", mesh.coordinate_on(axis, self._index), len(line), self._backend)
+        way = WAY_OF_AXIS.get(axis, Way.TP)
+        return self._group(store, f"{axis}{line[0]}", mesh.coordinate_on(axis, self._index), len(line), self._backend, way)
 
     def _make_nccl(self, store: Any, moving: Group, world: Group) -> Groups:
         """The groups with NCCL's lines and transport; NCCL's keys are in a store of this generation's own.
@@ -271,7 +278,7 @@ class Formation:
             name = f"{self._name}/pp{first} {channel[0]} to {channel[1]}"
             return nccl.make_communicator(self._own_store, name, channel.index(pp_rank), 2, PAIR_CTAS)
 
-        transport = nccl.NcclTransport(pp_rank, shape.pp_degree, make)
+        transport = nccl.NcclTransport(pp_rank, shape.pp_degree, make, Tally(self._traffic, Way.PP))
         self._formed.append(transport)
         connections = [*transport.connections, *(one for line in lines.values() for one in line.connections)]
         groups = Groups(store, moving, world, lines, transport, self._interrupted, connections)
@@ -288,9 +295,9 @@ class Formation:
             return own
         return connect_store(self.plan.store_host, int(store.get(key)), CONNECTING)
 
-    def _group(self, store: Any, name: str, index: int, size: int, backend: str) -> Group:
+    def _group(self, store: Any, name: str, index: int, size: int, backend: str, way: Way = Way.OTHER) -> Group:
         self._check()
-        group = Group(store, f"{self._name}/{name}", index, size, backend, CONNECTING, self._host)
+        group = Group(store, f"{self._name}/{name}", index, size, backend, CONNECTING, self._host, Tally(self._traffic, way))
         group.allow(COLLECTIVES)
         self._formed.append(group)
         return group

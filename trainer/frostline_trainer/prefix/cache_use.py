@@ -14,6 +14,7 @@ from frostline_contract.job import Job
 from frostline_contract.plan import SAMPLE
 from frostline_contract.run_directory import RunDirectory
 from frostline_contract.statistics import CacheProfile
+from frostline_contract.usage import Way
 from frostline_trainer.cache.boundary_cache import BoundaryCache
 from frostline_trainer.cache.codec import make_codec
 from frostline_trainer.cache.revision import prefix_revision
@@ -101,6 +102,7 @@ class CacheUse:
                 own_tokens=self._own_tokens,
             )
             self.cache.before_fill = self._context.plug.rows_to_store
+            self._context.traffic.follow(Way.CACHE, self.cache.bytes_moved)
         previous = self._previous_boundary(state, boundary)
         chain = list(state.codec_chain)
         tile = 1 if generation.plan.prefix_tile == SAMPLE else self._context.micro_batch_size

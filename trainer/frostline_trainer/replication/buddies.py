@@ -24,6 +24,7 @@ from torch import nn
 
 from frostline_contract.plan import Plan
 from frostline_contract.shape import ParallelShape
+from frostline_contract.usage import Way
 from frostline_trainer.families.base import learnable
 from frostline_trainer.model import set_frozen
 from frostline_trainer.replication.parcels import Parcel, parcels_of
@@ -74,10 +75,17 @@ class Keeper:
         section, units, rest = context.job.training.optimizer, context.cut.units, (context.moments, context.pieces, self._kept)
         return [(group, UnitOptimizer(section, [(ward, units[ward]) for ward in group], *rest)) for group in groups]
 
+    @property
+    def buffer_bytes(self) -> int:
+        """Of what wards' gradients land in and are updated from, and of what is sent by way of host memory."""
+        landed = [tensor for item in self.incoming for tensor in {id(one): one for one in (item.landing, item.gradient)}.values()]
+        return sum(tensor.nbytes for tensor in (*landed, *self._staging.values()))
+
     def expect(self) -> None:
         """A step begins: its gradients may arrive from now on, while this member computes."""
         incoming = [item for item in self.incoming if item.landing.numel()]
-        self._expected = [self._world.expect(item.landing, item.parcel.owner, item.parcel.tag) for item in incoming]
+        with self._world.tally.carrying(Way.BUDDIES):
+            self._expected = [self._world.expect(item.landing, item.parcel.owner, item.parcel.tag) for item in incoming]
 
     def send(self, stage: int, summed_of: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
         """Start sending what buddies keep of a stage, whose reduced gradients are complete and must not change until `commit`.
@@ -101,7 +109,8 @@ class Keeper:
         self._staged = []
 
     def _send(self, parcel: Parcel, payload: torch.Tensor) -> None:
-        self._sent.append(self._world.send(payload, parcel.buddy, parcel.tag))
+        with self._world.tally.carrying(Way.BUDDIES):
+            self._sent.append(self._world.send(payload, parcel.buddy, parcel.tag))
 
     def _stage(self, parcel: Parcel, payload: torch.Tensor) -> torch.Tensor:
         """From the device into page-locked host memory, which is kept from step to step; whole when the device has come here."""

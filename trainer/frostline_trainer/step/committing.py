@@ -22,6 +22,7 @@ from frostline_trainer.step.evaluation import evaluate, sample_losses
 from frostline_trainer.step.generation import Generation, StepGradients
 from frostline_trainer.step.probing import Likeness, output_changes, read_likenesses
 from frostline_trainer.step.run_state import IntervalSums, RunState
+from frostline_trainer.step.usage import gather_usage
 from frostline_trainer.step.vote import VoteResult
 
 log = logging.getLogger(__name__)
@@ -118,6 +119,8 @@ def close_interval(generation: Generation, state: RunState, calendar: DecisionCa
         guard=guard,
         unit_output_changes=output_changes(state.likenesses, likenesses),
     )
+    if state.unconfirmed is not None:
+        state.unconfirmed = state.unconfirmed.model_copy(update={"usage": gather_usage(generation)})
     if guard is not None:
         loss, best = guard.metrics["loss"], state.best_guard_loss
         state.best_guard_loss = loss if best is None else min(best, loss)

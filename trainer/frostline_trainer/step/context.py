@@ -22,6 +22,7 @@ from frostline_trainer.step.grid import Grid, in_words
 from frostline_trainer.step.optimizer import Moments
 from frostline_trainer.step.precision import Precision, precision_of
 from frostline_trainer.step.side_copies import SideCopies
+from frostline_trainer.transport.traffic import Traffic
 
 
 @dataclass
@@ -37,7 +38,7 @@ class RunContext:
     sample_tile_cost: seconds of the prefix one sample at a time over whole micro-batches; 0 where that was not measured.
     moments: optimizer state of all units held here. holdings: which of their pieces are whole, and at which state. plug: what
     may change a step's computation from outside. device_clock: of the device's work; trail: what it has come to of it.
-    copies: of pieces, into host memory, beside the device's other work.
+    copies: of pieces, into host memory, beside the device's other work. traffic: what this worker has sent and received.
     """
 
     job: Job
@@ -59,6 +60,7 @@ class RunContext:
     moments: Moments = field(default_factory=dict)
     holdings: Holdings = field(default_factory=Holdings)
     plug: Plug = field(default_factory=Plug)
+    traffic: Traffic = field(default_factory=Traffic)
     device_clock: DeviceClock = field(init=False)
     trail: Trail = field(init=False)
     copies: SideCopies = field(init=False)

@@ -23,7 +23,7 @@ class GradientBuffers:
     parameters_by_unit: (unit index, its trainable parameters in order). num_microbatches, num_leaves: the whole step's.
     exact: sum in tree order; otherwise one buffer takes everything in the order of computation. members: of the group that
     shares the sum; a buffer has some room behind its content, so that it is that many chunks of equal size. in_cells: a
-    micro-batch adds several gradients, not one.
+    micro-batch adds several gradients, not one. held_bytes: of all its memory; what a step took the next one takes again.
     """
 
     def __init__(self, parameters_by_unit: Sequence[tuple[int, Sequence[nn.Parameter]]], num_microbatches: int, num_leaves: int,
@@ -48,6 +48,7 @@ class GradientBuffers:
         self._views: dict[int, list[torch.Tensor]] = {}
         self._free: list[torch.Tensor] = []
         self._rooms: dict[str, torch.Tensor] = {}
+        self.held_bytes = 0
         self._open: torch.Tensor | None = None
         self._open_node = (0, 1)
         self._tree = TreeSum(num_leaves, self._free.append)
@@ -146,6 +147,7 @@ class GradientBuffers:
         self._free.clear()
         self._rooms.clear()
         self._views.clear()
+        self.held_bytes = 0
 
     def views(self, buffer: torch.Tensor) -> list[torch.Tensor]:
         """The parameters' gradients inside `buffer`, in order."""
@@ -173,6 +175,7 @@ class GradientBuffers:
 
     def _allocate(self, length: int) -> torch.Tensor:
         like = self.parameters[0]
+        self.held_bytes += length * like.element_size()
         return torch.empty(length, dtype=like.dtype, device=like.device)
 
     def recycle(self, buffer: torch.Tensor) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from frostline_contract.plan import Plan
+from frostline_contract.usage import Way
 from frostline_trainer.step.alignment import ALIGNMENT_BYTES
 from frostline_trainer.step.context import RunContext
 from frostline_trainer.step.exchange import scatter_gradients
@@ -112,7 +113,8 @@ class Sharing:
         gathered = torch.empty(len(places) * room, dtype=torch.uint8, device=device)
         for one in places[self._dp_rank]:
             mine[one.start : one.end].copy_(one.of(weights))
-        self._replicas.all_gather(gathered, mine)
+        with self._replicas.tally.carrying(Way.DP_WEIGHTS):
+            self._replicas.all_gather(gathered, mine)
         for dp_rank, placed in enumerate(places):
             for one in placed if dp_rank != self._dp_rank else ():
                 if one.piece not in kept:

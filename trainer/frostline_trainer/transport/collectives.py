@@ -19,7 +19,9 @@ import torch
 import torch.distributed as dist
 
 from frostline_contract.communicators import GROUP_CTAS
+from frostline_contract.usage import Way
 from frostline_trainer.transport import gloo, nccl
+from frostline_trainer.transport.traffic import Tally, Traffic
 from frostline_trainer.transport.waiting import blocked
 
 DEFAULT_TIMEOUT = timedelta(seconds=120)
@@ -71,12 +73,13 @@ class Group:
     """One process group; a group of one member needs no sockets and every collective is the identity.
 
     index: own place in it; size: members. Point-to-point messages between two members are matched by tag.
-    keys: what this member has put into `store` to be found by the others.
+    keys: what this member has put into `store` to be found by the others. tally: counts what travels.
     """
 
     def __init__(self, store: dist.Store | None, name: str, index: int, size: int, backend: str = "gloo",
-                 timeout: timedelta = DEFAULT_TIMEOUT, host: str = "127.0.0.1") -> None:  # fmt: skip
+                 timeout: timedelta = DEFAULT_TIMEOUT, host: str = "127.0.0.1", tally: Tally | None = None) -> None:  # fmt: skip
         self.index, self.size, self.backend = index, size, backend
+        self.tally = tally or Tally(Traffic(), Way.OTHER)
         self._group: Any = None
         self._address: gloo.Address = ("", 0)
         self._peers: set[gloo.Address] = set()
@@ -101,6 +104,7 @@ class Group:
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> "Message":
         """Start sending; the tensor is kept until `Message.wait`."""
         payload = self._outgoing(tensor)
+        self.tally.message(sent=payload.nbytes)
         return Message(self, self._group.send([payload], to, tag), payload)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> None:
@@ -110,6 +114,7 @@ class Group:
     def expect(self, tensor: torch.Tensor, source: int, tag: int) -> "Message":
         """`tensor` fills from `source` from now on; it is whole after `Message.wait`."""
         landing = self._landing(tensor)
+        self.tally.message(received=landing.nbytes)
         return Message(self, self._group.recv([landing], source, tag), landing, tensor)
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> None:
@@ -117,6 +122,7 @@ class Group:
         if self.size == 1:
             return
         landing = self._outgoing(tensor)
+        self.tally.summed(landing.nbytes, self.size)
         self.finish([self._group.allreduce([landing])])
         if landing is not tensor:
             tensor.copy_(landing)
@@ -124,6 +130,8 @@ class Group:
     def all_to_all(self, output: torch.Tensor, source: torch.Tensor, output_counts: list[int], source_counts: list[int]) -> None:
         """Member j receives the j-th run of `source_counts[j]` elements of every member's flat `source`."""
         staged_out, staged_in = self._landing(output), self._outgoing(source)
+        sent, received = sum(source_counts) - source_counts[self.index], sum(output_counts) - output_counts[self.index]
+        self.tally.message(sent * source.element_size(), received * output.element_size())
         self.finish([self._group.alltoall_base(staged_out, staged_in, output_counts, source_counts)])
         if staged_out is not output:
             output.copy_(staged_out)
@@ -131,6 +139,7 @@ class Group:
     def all_gather(self, output: torch.Tensor, own: torch.Tensor) -> None:
         """`output` becomes the members' equal-sized `own` tensors, one after the other."""
         staged_out, staged_in = self._landing(output), self._outgoing(own)
+        self.tally.message(*(2 * [own.nbytes * (self.size - 1)]))
         self.finish([self._group._allgather_base(staged_out, staged_in)])
         if staged_out is not output:
             output.copy_(staged_out)
@@ -141,6 +150,7 @@ class Group:
             return
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
+        self.tally.broadcast(tensor.nbytes, self.size, self.index == root)
         self.finish([self._group.broadcast([tensor], options)])
 
     def barrier(self) -> None:

@@ -19,6 +19,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from frostline_contract.usage import Way
+from frostline_trainer.transport.traffic import Tally, Traffic
 from frostline_trainer.transport.waiting import blocked
 
 ENVIRONMENT = {
@@ -193,12 +195,13 @@ class NcclTransport:
     Consecutive stages, and the first and the last one, always lie on neighbours.
     """
 
-    def __init__(self, index: int, size: int, make: Callable[[Channel], Communicator]) -> None:
+    def __init__(self, index: int, size: int, make: Callable[[Channel], Communicator], tally: Tally | None = None) -> None:
         """Make the communicators of this member's channels.
 
-        make: the communicator of a channel, with the sender as its member 0 and the receiver as its member 1.
+        make: the communicator of a channel, with the sender as its member 0 and the receiver as its member 1. tally: counts what
+        travels.
         """
-        self.index, self.size = index, size
+        self.index, self.size, self._tally = index, size, tally or Tally(Traffic(), Way.PP)
         self._communicators = {channel: make(channel) for channel in ring_channels(index, size)}
         self._interrupted = threading.Event()
         self._aborting: threading.Thread | None = None
@@ -216,10 +219,12 @@ class NcclTransport:
     def send(self, tensor: torch.Tensor, to: int) -> NcclTransfer:
         """Enqueue a send behind the sends to the same neighbour; the device does it, while the caller goes on."""
         payload = tensor.contiguous()
+        self._tally.message(sent=payload.nbytes)
         return NcclTransfer(self, self._channel(self.index, to).send([payload], 1, 0), payload)
 
     def receive(self, tensor: torch.Tensor, source: int) -> NcclTransfer:
         """Enqueue a receive into `tensor` behind the receives from the same neighbour."""
+        self._tally.message(received=tensor.nbytes)
         return NcclTransfer(self, self._channel(source, self.index).recv([tensor], 0, 0), tensor)
 
     def wait_all(self, transfers: Sequence[NcclTransfer]) -> None:

@@ -523,7 +523,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker_id", "pod_name", "process_id", "state", "pp_rank", "dp_rank", "stages", "heartbeat_age_seconds", "step", "phase", "global_rank", "units", "resident_bytes", "step_parts", "slowness", "keeps", "device", "memory")
+    __slots__ = ("worker_id", "pod_name", "process_id", "state", "pp_rank", "dp_rank", "stages", "heartbeat_age_seconds", "step", "phase", "global_rank", "units", "resident_bytes", "step_parts", "slowness", "keeps", "device", "memory", "usage")
     class StepPartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -549,6 +549,7 @@ class WorkerStatus(_message.Message):
     KEEPS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     pod_name: str
     process_id: int
@@ -567,7 +568,8 @@ class WorkerStatus(_message.Message):
     keeps: _containers.RepeatedScalarFieldContainer[int]
     device: _plan_pb2.DeviceFacts
     memory: MemoryUse
-    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., process_id: _Optional[int] = ..., state: _Optional[str] = ..., pp_rank: _Optional[int] = ..., dp_rank: _Optional[int] = ..., stages: _Optional[_Iterable[int]] = ..., heartbeat_age_seconds: _Optional[float] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., global_rank: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., slowness: _Optional[float] = ..., keeps: _Optional[_Iterable[int]] = ..., device: _Optional[_Union[_plan_pb2.DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[MemoryUse, _Mapping]] = ...) -> None: ...
+    usage: _plan_pb2.WorkerUsage
+    def __init__(self, worker_id: _Optional[str] = ..., pod_name: _Optional[str] = ..., process_id: _Optional[int] = ..., state: _Optional[str] = ..., pp_rank: _Optional[int] = ..., dp_rank: _Optional[int] = ..., stages: _Optional[_Iterable[int]] = ..., heartbeat_age_seconds: _Optional[float] = ..., step: _Optional[int] = ..., phase: _Optional[str] = ..., global_rank: _Optional[int] = ..., units: _Optional[_Iterable[int]] = ..., resident_bytes: _Optional[int] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., slowness: _Optional[float] = ..., keeps: _Optional[_Iterable[int]] = ..., device: _Optional[_Union[_plan_pb2.DeviceFacts, _Mapping]] = ..., memory: _Optional[_Union[MemoryUse, _Mapping]] = ..., usage: _Optional[_Union[_plan_pb2.WorkerUsage, _Mapping]] = ...) -> None: ...
 
 class QuarantinedDevice(_message.Message):
     __slots__ = ("node", "uuid", "failures")
@@ -580,7 +582,7 @@ class QuarantinedDevice(_message.Message):
     def __init__(self, node: _Optional[str] = ..., uuid: _Optional[str] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("name", "state", "step", "total_steps", "generation", "freeze_point", "num_units", "placement", "workers", "loss", "metrics", "samples_per_second", "cache_hit_fraction", "seconds_left", "message", "lineage", "epoch", "incarnation", "resident_bytes", "uncovered_units", "run_epoch", "prefix_tile", "prefix_tile_reason", "backend", "quarantined", "ledger", "memory_over_cap", "numerics_reason")
+    __slots__ = ("name", "state", "step", "total_steps", "generation", "freeze_point", "num_units", "placement", "workers", "loss", "metrics", "samples_per_second", "cache_hit_fraction", "seconds_left", "message", "lineage", "epoch", "incarnation", "resident_bytes", "uncovered_units", "run_epoch", "prefix_tile", "prefix_tile_reason", "backend", "quarantined", "ledger", "memory_over_cap", "carried_bytes", "numerics_reason")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -588,6 +590,13 @@ class StatusResponse(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class CarriedBytesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -615,6 +624,7 @@ class StatusResponse(_message.Message):
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     MEMORY_OVER_CAP_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_REASON_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
@@ -643,8 +653,9 @@ class StatusResponse(_message.Message):
     quarantined: _containers.RepeatedCompositeFieldContainer[QuarantinedDevice]
     ledger: Ledger
     memory_over_cap: str
+    carried_bytes: _containers.ScalarMap[str, int]
     numerics_reason: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., freeze_point: _Optional[int] = ..., num_units: _Optional[int] = ..., placement: _Optional[_Union[_plan_pb2.Placement, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hit_fraction: _Optional[float] = ..., seconds_left: _Optional[float] = ..., message: _Optional[str] = ..., lineage: _Optional[int] = ..., epoch: _Optional[float] = ..., incarnation: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., uncovered_units: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., prefix_tile: _Optional[str] = ..., prefix_tile_reason: _Optional[str] = ..., backend: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[QuarantinedDevice, _Mapping]]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ..., memory_over_cap: _Optional[str] = ..., numerics_reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., generation: _Optional[_Union[_plan_pb2.GenerationId, _Mapping]] = ..., freeze_point: _Optional[int] = ..., num_units: _Optional[int] = ..., placement: _Optional[_Union[_plan_pb2.Placement, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., loss: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hit_fraction: _Optional[float] = ..., seconds_left: _Optional[float] = ..., message: _Optional[str] = ..., lineage: _Optional[int] = ..., epoch: _Optional[float] = ..., incarnation: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., uncovered_units: _Optional[_Iterable[int]] = ..., run_epoch: _Optional[int] = ..., prefix_tile: _Optional[str] = ..., prefix_tile_reason: _Optional[str] = ..., backend: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[QuarantinedDevice, _Mapping]]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ..., memory_over_cap: _Optional[str] = ..., carried_bytes: _Optional[_Mapping[str, int]] = ..., numerics_reason: _Optional[str] = ...) -> None: ...
 
 class Ledger(_message.Message):
     __slots__ = ("used_seconds", "saved_seconds", "price_per_worker_hour")

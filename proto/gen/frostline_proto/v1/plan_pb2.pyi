@@ -321,7 +321,7 @@ class IntervalStatistics(_message.Message):
     def __init__(self, number: _Optional[int] = ..., lineage: _Optional[int] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., freeze_point: _Optional[int] = ..., unit_gradient_norms: _Optional[_Iterable[float]] = ..., unit_parameters: _Optional[_Iterable[int]] = ..., unit_forward_flops: _Optional[_Iterable[int]] = ..., learning_rate: _Optional[float] = ..., learning_rate_peak: _Optional[float] = ..., loss_mean: _Optional[float] = ..., accepted_steps: _Optional[int] = ..., guard: _Optional[_Union[GuardReading, _Mapping]] = ..., unit_output_changes: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class StepRecord(_message.Message):
-    __slots__ = ("lineage", "step", "loss", "learning_rate", "gradient_norm", "unit_gradient_norms", "freeze_point", "refused", "degrees", "pp_degree", "dp_degree", "generation", "step_seconds", "step_parts", "samples_per_second", "cache_hits", "cache_misses", "time_seconds", "numerics_hash", "evaluation")
+    __slots__ = ("lineage", "step", "loss", "learning_rate", "gradient_norm", "unit_gradient_norms", "freeze_point", "refused", "degrees", "pp_degree", "dp_degree", "generation", "step_seconds", "step_parts", "samples_per_second", "cache_hits", "cache_misses", "time_seconds", "numerics_hash", "evaluation", "usage")
     class DegreesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -363,6 +363,7 @@ class StepRecord(_message.Message):
     TIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_HASH_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     lineage: int
     step: int
     loss: float
@@ -383,7 +384,41 @@ class StepRecord(_message.Message):
     time_seconds: float
     numerics_hash: str
     evaluation: _containers.ScalarMap[str, float]
-    def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., unit_gradient_norms: _Optional[_Iterable[float]] = ..., freeze_point: _Optional[int] = ..., refused: bool = ..., degrees: _Optional[_Mapping[str, int]] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ..., generation: _Optional[str] = ..., step_seconds: _Optional[float] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hits: _Optional[int] = ..., cache_misses: _Optional[int] = ..., time_seconds: _Optional[float] = ..., numerics_hash: _Optional[str] = ..., evaluation: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    usage: _containers.RepeatedCompositeFieldContainer[WorkerUsage]
+    def __init__(self, lineage: _Optional[int] = ..., step: _Optional[int] = ..., loss: _Optional[float] = ..., learning_rate: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., unit_gradient_norms: _Optional[_Iterable[float]] = ..., freeze_point: _Optional[int] = ..., refused: bool = ..., degrees: _Optional[_Mapping[str, int]] = ..., pp_degree: _Optional[int] = ..., dp_degree: _Optional[int] = ..., generation: _Optional[str] = ..., step_seconds: _Optional[float] = ..., step_parts: _Optional[_Mapping[str, float]] = ..., samples_per_second: _Optional[float] = ..., cache_hits: _Optional[int] = ..., cache_misses: _Optional[int] = ..., time_seconds: _Optional[float] = ..., numerics_hash: _Optional[str] = ..., evaluation: _Optional[_Mapping[str, float]] = ..., usage: _Optional[_Iterable[_Union[WorkerUsage, _Mapping]]] = ...) -> None: ...
+
+class WorkerUsage(_message.Message):
+    __slots__ = ("worker_id", "sent", "received", "resident")
+    class SentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class ReceivedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class ResidentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    sent: _containers.ScalarMap[str, int]
+    received: _containers.ScalarMap[str, int]
+    resident: _containers.ScalarMap[str, int]
+    def __init__(self, worker_id: _Optional[str] = ..., sent: _Optional[_Mapping[str, int]] = ..., received: _Optional[_Mapping[str, int]] = ..., resident: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class OperationTime(_message.Message):
     __slots__ = ("kind", "stage", "micro_batch", "slice", "start", "end")

@@ -1,0 +1,120 @@
+"""Counted traffic and memory of replicas, whole and sharded, held to their formulas to the byte."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from frostline_contract.shape import ParallelShape
+from frostline_contract.usage import Held, Way
+from frostline_trainer.step.alignment import ALIGNMENT_BYTES
+from frostline_trainer.step.context import RunContext
+from frostline_trainer.step.gradients import UNIT_ALIGNMENT, GradientBuffers
+from frostline_trainer.step.parts import parts_of, weights_of
+from frostline_trainer.step.share import Shares, pieces_of_replica
+from tests.engine_member import Run
+from tests.exact_cases import MICRO_BATCH, Case, build_case
+from tests.hand_made_plans import Layout, Segment, run_series
+from tests.warm_workers import WarmWorkers
+
+STEPS, RANGES, FLOAT = 3, 4, 4
+CASE = Case("gpt2_untied", freezing=(), steps=STEPS, state_ranges=RANGES)
+MICRO_BATCHES = 9
+
+
+def padded(number: int, multiple: int) -> int:
+    return number + -number % multiple
+
+
+def flat_bytes(context: RunContext, replicas: int) -> int:
+    """Of a flat gradient: each parameter at 64 bytes, each unit at 128 elements, as many chunks as replicas."""
+    length = 0
+    for unit in context.cut.units:
+        length += padded(sum(padded(p.numel(), ALIGNMENT_BYTES // FLOAT) for p in unit.parameters()), UNIT_ALIGNMENT)
+    return FLOAT * padded(length, replicas * UNIT_ALIGNMENT)
+
+
+def room_bytes(context: RunContext, shape: ParallelShape) -> int:
+    """What each replica gives to the gathers of all units: as much as the one that owns most."""
+    table, total = context.pieces, 0
+    for index, unit in enumerate(context.cut.units):
+        owned = []
+        for replica in range(shape.dp_degree):
+            parts = [part for piece in pieces_of_replica(table, index, replica, shape) for part in parts_of(table, piece, unit)]
+            ends = 0
+            for part in parts:
+                ends = padded(ends, ALIGNMENT_BYTES) + FLOAT * (part.high - part.low)
+            owned.append(ends)
+        total += max(owned)
+    return total
+
+
+def share_lengths(context: RunContext, shape: ParallelShape) -> list[int]:
+    """Elements of each replica's packed share of the gradient."""
+    groups = [(index, list(unit.parameters())) for index, unit in enumerate(context.cut.units)]
+    buffers = GradientBuffers(groups, num_microbatches=1, num_leaves=1)
+    return [share.length for share in Shares(context, buffers, 0, shape).all]
+
+
+def total(runs: Sequence[Run], way: Way) -> int:
+    sent, received = (sum(figures.get(way, 0) for figures in one) for one in ([r.sent for r in runs], [r.received for r in runs]))
+    assert sent == received, f"{way}: {sent} bytes are sent and {received} received"
+    return sent
+
+
+def moments_of_replica(context: RunContext, shape: ParallelShape, replica: int) -> int:
+    """AdamW's two numbers an element, and a step count a piece and parameter."""
+    table, found = context.pieces, 0
+    for index, unit in enumerate(context.cut.units):
+        for piece in pieces_of_replica(table, index, replica, shape):
+            found += sum(2 * FLOAT * (part.high - part.low) + FLOAT for part in parts_of(table, piece, unit))
+    return found
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_replicas_carry_and_hold_what_the_formulas_say(replicas: int, warm_workers: WarmWorkers) -> None:
+    context, shape = build_case(CASE), ParallelShape(1, replicas)
+    numbers = sum(p.numel() for unit in context.cut.units for p in unit.parameters())
+    whole = run_series(warm_workers, CASE, [Segment(Layout(1, replicas), STEPS)], score=False)
+    for run in whole:
+        assert (
+            run.sent[Way.DP_GRADIENTS] == run.received[Way.DP_GRADIENTS] == all_reduced(flat_bytes(context, replicas), replicas)
+        )
+        assert Way.DP_WEIGHTS not in run.sent and Way.PP not in run.sent
+        assert run.resident[Held.WEIGHTS] == FLOAT * sum(t.numel() for u in context.cut.units for t in weights_of(u).values())
+    sharded = run_series(warm_workers, CASE, [Segment(Layout(1, replicas, shard="step"), STEPS)], score=False)
+    lengths = share_lengths(context, shape)
+    for replica, run in enumerate(sharded):
+        others = [length for other, length in enumerate(lengths) if other != replica]
+        assert run.sent[Way.DP_GRADIENTS] == STEPS * FLOAT * sum(others), "to each other one its share of this one's node"
+        assert run.received[Way.DP_GRADIENTS] == STEPS * FLOAT * (replicas - 1) * lengths[replica]
+        assert run.sent[Way.DP_WEIGHTS] == run.received[Way.DP_WEIGHTS] == STEPS * (replicas - 1) * room_bytes(context, shape)
+        assert run.resident[Held.MOMENTS] == moments_of_replica(context, shape, replica)
+    moments = [run.resident[Held.MOMENTS] for run in sharded]
+    assert {run.resident[Held.MOMENTS] for run in whole} == {sum(moments)}, "together they hold what each whole replica holds"
+    assert all(abs(replicas * one - sum(moments)) < 0.05 * sum(moments) for one in moments), "a range is cut at 64 elements"
+    assert sum(moments) >= 2 * FLOAT * numbers
+
+
+def all_reduced(size: int, replicas: int) -> int:
+    return STEPS * 2 * size * (replicas - 1) // replicas
+
+
+def test_stages_and_buddies_carry_what_the_formulas_say(warm_workers: WarmWorkers) -> None:
+    """Each micro-batch's boundary activation travels once, and its gradient back; each piece's gradient once to its buddy."""
+    context = build_case(CASE)
+    runs = run_series(warm_workers, CASE, [Segment(Layout(2, 1), STEPS, domains=(0, 1))], score=False)
+    tokens, width = context.hidden_shape
+    assert total(runs, Way.PP) == STEPS * 2 * MICRO_BATCHES * MICRO_BATCH * tokens * width * FLOAT
+    lengths = [padded_unit(unit) for unit in context.cut.units]
+    assert total(runs, Way.BUDDIES) >= STEPS * FLOAT * sum(p.numel() for unit in context.cut.units for p in unit.parameters())
+    assert total(runs, Way.BUDDIES) <= STEPS * FLOAT * sum(lengths)
+    assert [list(held(run)) for run in runs] == [[Held.WEIGHTS, Held.GRADIENTS, Held.MOMENTS, Held.BUDDIES]] * 2
+
+
+def padded_unit(unit: object) -> int:
+    parameters = unit.parameters()  # type: ignore[attr-defined]
+    return padded(sum(padded(p.numel(), ALIGNMENT_BYTES // FLOAT) for p in parameters), UNIT_ALIGNMENT)
+
+
+def held(run: Run) -> Mapping[str, int]:
+    return {kind: count for kind, count in run.resident.items() if count}

@@ -1,0 +1,64 @@
+"""What each member sent, received and holds, as the record of an interval's last step has it (`frostline_contract.usage`)."""
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from frostline_contract.usage import Held, Way, WorkerUsage
+from frostline_trainer.memory import on_gpu, peak_of
+from frostline_trainer.step.generation import Generation
+
+WAYS, KINDS = tuple(Way), tuple(Held)
+
+
+def resident_bytes(generation: Generation) -> dict[Held, int]:
+    """What this member holds of each kind between two steps; buffers that a step takes are kept for the next."""
+    context, plan, keeper = generation.context, generation.plan, generation.keeper
+    units, own = context.cut.units, frozenset(plan.pieces_of(generation.worker_id))
+    computed = plan.placement.units_of(generation.worker_id)
+    held = {
+        Held.WEIGHTS: _weights(units[unit] for unit in computed),
+        Held.GRADIENTS: sum(buffers.held_bytes for buffers in generation.buffers.values()),
+        Held.MOMENTS: _moments(context.moments, own),
+    }
+    wards = frozenset(plan.wards_of(generation.worker_id))
+    kept = _weights(units[unit] for unit in keeper.wards if unit not in computed)
+    held[Held.BUDDIES] = kept + _moments(context.moments, wards) + keeper.buffer_bytes
+    peak = peak_of(context.device)[0] if on_gpu(context.device) else generation.weighing.tensor_bytes
+    held[Held.ACTIVATIONS] = max(0, peak - held[Held.WEIGHTS] - held[Held.GRADIENTS] - held[Held.MOMENTS])
+    return held
+
+
+def gather_usage(generation: Generation) -> tuple[WorkerUsage, ...]:
+    """Collective: each member's word, by global rank; the next one says what came since."""
+    traffic, world = generation.context.traffic, generation.world
+    sent, received = traffic.since_told()
+    held = resident_bytes(generation)
+    table = torch.zeros(world.size, 2 * len(WAYS) + len(KINDS), dtype=torch.float64)
+    own = [*(sent.get(way, 0) for way in WAYS), *(received.get(way, 0) for way in WAYS), *(held[kind] for kind in KINDS)]
+    table[world.index] = torch.tensor(own, dtype=torch.float64)
+    world.all_reduce_sum(table)
+    traffic.told(sent, received)
+    return tuple(_read(worker, row) for worker, row in zip(generation.placement.workers, table.tolist(), strict=True))
+
+
+def _read(worker_id: str, row: list[float]) -> WorkerUsage:
+    """One member's row of the table; zeros are left out."""
+    figures = iter(row)
+    parts = [{name: int(value) for name, value in zip(names, figures, strict=False) if value} for names in (WAYS, WAYS, KINDS)]
+    return WorkerUsage(worker_id=worker_id, sent=parts[0], received=parts[1], resident=parts[2])
+
+
+def _weights(units: Iterable[torch.nn.Module]) -> int:
+    return sum(tensor.nbytes for unit in units for tensor in _tensors(unit))
+
+
+def _tensors(unit: torch.nn.Module) -> Iterator[torch.Tensor]:
+    yield from unit.parameters()
+    yield from unit.buffers()
+
+
+def _moments(moments: dict, pieces: frozenset[int]) -> int:
+    """Of optimizer state; a step count is a number."""
+    kept = [state for (piece, _), state in moments.items() if piece in pieces]
+    return sum(tensor.nbytes for state in kept for tensor in state.values() if isinstance(tensor, torch.Tensor))

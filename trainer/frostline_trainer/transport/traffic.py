@@ -1,0 +1,95 @@
+"""What a worker's groups and transports carry, in bytes: counted where a message or a collective begins.
+
+A collective counts as each member of a ring sends and receives it. The library may take another way; the sums are the same.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from frostline_contract.usage import Way
+
+Bytes = dict[str, int]
+"""By `Way`; those of which nothing travelled are left out."""
+
+
+class Traffic:
+    """One worker's sums over its life; groups of several generations add to them, from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sent, self._received = Counter[str](), Counter[str]()
+        self._told: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        self._counted: dict[Way, Callable[[], tuple[int, int]]] = {}
+        self._aside = False
+
+    def add(self, way: Way, sent: int, received: int) -> None:
+        """So many bytes leave this worker and come to it."""
+        with self._lock:
+            way = Way.OTHER if self._aside else way
+            self._sent[way] += sent
+            self._received[way] += received
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What any group carries inside is for no step: links are measured."""
+        self._aside = True
+        try:
+            yield
+        finally:
+            self._aside = False
+
+    def follow(self, way: Way, counted: Callable[[], tuple[int, int]]) -> None:
+        """Take a way's sums, (sent, received), from who counts them already."""
+        self._counted[way] = counted
+
+    def so_far(self) -> tuple[Bytes, Bytes]:
+        """(sent, received) over the worker's life."""
+        sent, received = self._sums()
+        return dict(sent), dict(received)
+
+    def since_told(self) -> tuple[Bytes, Bytes]:
+        """(sent, received) since `told`."""
+        return tuple(dict(now - before) for now, before in zip(self._sums(), self._told, strict=True))  # type: ignore[return-value]
+
+    def told(self, sent: Bytes, received: Bytes) -> None:
+        """What `since_told` gave is on record."""
+        for known, told in zip(self._told, (sent, received), strict=True):
+            known.update(told)
+
+    def _sums(self) -> tuple[Counter[str], Counter[str]]:
+        with self._lock:
+            sent, received = Counter(self._sent), Counter(self._received)
+        for way, counted in self._counted.items():
+            sent[way], received[way] = counted()
+        return +sent, +received
+
+
+class Tally:
+    """A group's or transport's part of the traffic. way: what its bytes are for, now."""
+
+    def __init__(self, traffic: Traffic, way: Way) -> None:
+        self._traffic, self.way = traffic, way
+
+    def message(self, sent: int = 0, received: int = 0) -> None:
+        """A message in one direction."""
+        self._traffic.add(self.way, sent, received)
+
+    def summed(self, size: int, members: int) -> None:
+        """An all-reduce of `size` bytes: each member's chunks go round a ring twice."""
+        carried = 2 * size * (members - 1) // members
+        self._traffic.add(self.way, carried, carried)
+
+    def broadcast(self, size: int, members: int, is_root: bool) -> None:
+        """`size` bytes from one member to all others."""
+        self._traffic.add(self.way, size * (members - 1) if is_root else 0, 0 if is_root else size)
+
+    @contextmanager
+    def carrying(self, way: Way) -> Iterator[None]:
+        """What travels inside is for something else. A group has one user at a time, the training thread."""
+        before, self.way = self.way, way
+        try:
+            yield
+        finally:
+            self.way = before
