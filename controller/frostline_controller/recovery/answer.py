@@ -1,4 +1,4 @@
-"""The answer to a failure: wait for more reports, go on, go back, or raise the run epoch. Pure; the model checker calls it too."""
+"""The answer to a failure: wait for more reports, go on, go back, or raise the run epoch. Pure: the model checker calls it."""
 
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
 from frostline_controller.recovery.may_start import awaited, unvouched

@@ -210,7 +210,7 @@ ROUND = (
         "a durable plan that could not be announced (an act failed) is announced before another is made"),
     Act(lambda r, now: r.parts.removals.advance(), PLANNABLE, "pods that an earlier round could not delete"),
     Act(Reconciler.watch_generation, IN_A_GENERATION, "a failure found here is answered further below, in the same round"),
-    Act(lambda r, now: r.parts.reshaping.advance(), RUNNING, "a prepared plan advances or is withdrawn before another is asked for"),
+    Act(lambda r, now: r.parts.reshaping.advance(), RUNNING, "a prepared plan advances, or goes, before another is asked for"),
     Act(lambda r, now: r.parts.adapting.advance(), RUNNING, "at most one plan is prepared at a time, so after the previous one"),
     Act(lambda r, now: r.parts.sizing.advance(), RUNNING, "pods are handed back only while no plan is wanted or prepared"),
     Act(lambda r, now: r.parts.settling.advance(), WAITING, "before a first plan: no worker registers while a field is `auto`"),
