@@ -120,8 +120,8 @@ class Starting:
         """Raise CheckpointsGone where the checkpoint root is empty and should not be: not mounted, removed, or lost.
 
         It should not be empty where the run has written a checkpoint, started from one, or begun a second epoch; nor where it has
-        taken decisions, but its directory has no record of a step. Nothing is planned then: the run must not start again at step 0
-        without a word.
+        taken decisions, but its directory has no record of a step. Then nothing is planned: the run must not silently start again
+        at step 0.
         """
         facts, store, current = self._facts, self._store, self._facts.current
         had = store.events.counts["checkpoint"] or (current is not None and (current.run_epoch > 1 or current.checkpoint_path))
