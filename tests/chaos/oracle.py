@@ -144,12 +144,16 @@ def _recovery(timeline: Timeline, life: Life, left: dict[str, Held], hits: list[
 
 
 def _befell(hit: Hit, since: Sequence[Life], limit: float) -> bool:
-    """Whether a fault is part of the failure that the first of `since` answers, and not of one that a later one answers."""
+    """Whether a fault is part of the failure that the first of `since` answers, and not of one that a later one answers.
+
+    Who was cut off may be a member of the answer: too few were left without it, and the answer waited until it could be heard.
+    """
     if hit.time_seconds > limit:
         return False
     if hit.fault.kind in ERRORS:
         return hit.generation not in {life.name for life in since}
-    return not set(hit.workers) & set(since[0].plan.participants)
+    back_again = hit.fault.kind == "cut" and hit.time_seconds + hit.fault.seconds <= limit
+    return back_again or not set(hit.workers) & set(since[0].plan.participants)
 
 
 def _until(lives: tuple[Life, ...]) -> float:
@@ -233,7 +237,8 @@ def _gone_on(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> lis
     if life.plan.lineage in timeline.rollbacks:
         # What the guard took back is done again: the step is at least the one that it went back to.
         lowest = min(lowest, timeline.rollbacks[life.plan.lineage])
-    if not max(lowest, base.first_step - 1) <= step <= highest:
+    begun_with = base.first_step - 1  # who is to commit that step late, and dies as it enters, was one behind
+    if not max(lowest, begun_with) <= step <= max(highest, begun_with):
         complaints.append(f"{life.name} goes on from step {step}, the faults allow {lowest} to {highest}")
     return complaints
 

@@ -58,3 +58,10 @@ def test_a_port_held_in_the_name_of_both_cases_is_left_over(run: Path, monkeypat
         problems = left(run, port)
     assert any(problem.startswith("process") for problem in problems)
     assert f"port {port} still listens" in problems
+
+
+def test_half_a_note_of_a_planned_fault_is_the_tests_own_and_half_a_file_of_the_run_is_not(run: Path) -> None:
+    (run / "cluster" / "faults").mkdir(parents=True)
+    for folder in (run, run / "cluster" / "faults"):
+        (folder / ".1.77072ab32ddd4ccea4d98edd5c7c8d90").write_text("{")
+    assert leftovers(run, run.parent / "t") == ["half-written .1.77072ab32ddd4ccea4d98edd5c7c8d90"]

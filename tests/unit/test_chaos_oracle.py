@@ -18,6 +18,15 @@ def test_a_killed_worker_with_a_buddy_costs_nothing() -> None:
     assert found.backs == []
 
 
+def test_who_dies_as_it_enters_one_step_behind_takes_no_step_back() -> None:
+    """c raises as it commits step 14, which it is to do late, and is killed before it enters: the others have committed 14."""
+    hits = (hit("raise", "c", 14, "commit"), hit("kill_worker", "c", 13, "reshape", generation="1.2", at=VOTED_AT + 10))
+    entered, after = life(2, "survivors", 15, "abcd", recorded=()), life(3, "survivors", 15, "abd")
+    assert verdict(FIRST, entered, after, hits=hits).complaints == ()
+    before = verdict(FIRST, entered, life(3, "survivors", 14, "abd"), hits=hits)
+    assert any("goes on from step 13, the faults allow" in complaint for complaint in before.complaints)
+
+
 def test_going_back_where_nothing_is_lost_is_refused() -> None:
     found = verdict(FIRST, life(2, "checkpoint", 11, "abd", lineage=1), hits=(hit("kill_worker", "c", 14),), **BACK)
     assert any("went back to step 10, but whole" in complaint for complaint in found.complaints)
@@ -90,6 +99,15 @@ def test_a_long_cut_loses_what_only_the_cut_one_has_and_a_short_one_is_no_failur
     assert verdict(BARE, life(2, "checkpoint", 11, "abd", lineage=1), hits=(long,), **BACK).complaints == ()
     short = verdict(BARE, life(2, "survivors", 14, "abcd"), hits=(hit("cut", "c", 14, seconds=1.0),))
     assert any("that no fault explains" in complaint for complaint in short.complaints)
+
+
+def test_an_answer_may_wait_for_whom_a_cut_kept_from_being_heard() -> None:
+    """Who was given up is heard again before the answer, and is a member of it."""
+    answer = life(2, "survivors", 14, "abcd")
+    healed = verdict(BARE, answer, hits=(hit("cut", "c", 14, seconds=30.0, at=VOTED_AT - 40),))
+    assert healed.complaints == ()
+    still_cut = verdict(BARE, answer, hits=(hit("cut", "c", 14, seconds=30.0, at=VOTED_AT - 10),))
+    assert "no fault explains" in still_cut.complaints[0]
 
 
 def test_a_failure_that_no_fault_explains_is_refused() -> None:

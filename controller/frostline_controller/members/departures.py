@@ -24,6 +24,7 @@ class Departures:
         self._facts, self._outbox = facts, outbox
         self._failures, self._adapting, self._drain = failures, adapting, drain
         self._heard: list[tuple[str, str, str]] = []
+        self._kept_for_prepared = False  # whether a worker that asked to go is kept, since the prepared plan names it
 
     def note(self, worker_id: str, why: str, kind: str) -> None:
         """Note a departure. kind: "leaving" (the worker asks to go), "ended" (its process has ended), "gone" (out of reach)."""
@@ -51,6 +52,9 @@ class Departures:
         while self._heard:
             await self._take_departure(*self._heard[0])
             del self._heard[0]
+        if self._kept_for_prepared and facts.state.prepared is None:
+            self._kept_for_prepared = False
+            self.release(self._members())
         facts.members.forget_old(self._members())
 
     async def _take_departure(self, worker_id: str, why: str, kind: str) -> None:
@@ -68,10 +72,21 @@ class Departures:
             return
         facts.members.give_notice(worker)
         log.info("worker wants to leave worker=%s pod=%s reason=%r", worker_id, worker.pod_name, why)
-        if not member or facts.ended or facts.state.between:
+        if facts.ended or facts.state.between:
             self.release(set() if facts.state.between else self._members())
+        elif not member:
+            self._keep_or_release(worker, why)
         elif self._failures.recovery is None:
             await self._let_go(worker, why)
+
+    def _keep_or_release(self, worker: Worker, why: str) -> None:
+        """A worker that is no member yet wants to leave. The prepared plan may be voted for already: whom it names stays until
+        that plan is forgotten, or until the next one has replaced it."""
+        prepared = self._facts.state.prepared
+        if prepared is not None and worker.worker_id in prepared.participants:
+            self._kept_for_prepared = True
+            self._adapting.ask(f"{worker.pod_name} leaves: {why}", "leave", patient=True)
+        self.release(self._members() | (set(prepared.participants) if prepared is not None else set()))
 
     async def _let_go(self, worker: Worker, why: str) -> None:
         """Let a member leave: plan without it, or, where too few workers would stay, pause the run at a checkpoint."""

@@ -12,6 +12,7 @@ from frostline_contract.phases import ControllerPhase
 from frostline_contract.plan import Plan
 from frostline_controller.decisions.surviving import in_force
 from frostline_controller.faults import PlannedFaults
+from frostline_controller.members.membership import LEAVING, Worker
 from frostline_controller.planner.adapter import Choice
 from frostline_controller.planner.choice import Choosing
 from frostline_controller.planner.plans import switching_plan
@@ -174,11 +175,13 @@ class Reshaping:
         return plan
 
     def _overtaken(self, plan: Plan, preparation: Preparation) -> str:
-        """Why a plan that nobody may vote for yet should be made anew: a newer decision, or a participant that went."""
+        """Why a plan that nobody may vote for yet should be made anew: a newer decision, a participant that went or wants to."""
         if loss := self._facts.loss_among(plan.participants, self._facts.members.lost_after_seconds):
             return loss
         if preparation.announced:
             return ""
+        if leaver := next((worker for worker in self._facts.members if self._leaves(worker, plan)), None):
+            return f"{leaver.pod_name} wants to leave"
         newest = in_force(self._facts.surviving(), self._facts.total_steps + 1)
         if newest is not None and newest.number != plan.decision_number:
             return f"overtaken by decision {newest.number}"
@@ -187,6 +190,9 @@ class Reshaping:
         if self._facts.behind(plan):
             return "overtaken by a changed job"
         return ""
+
+    def _leaves(self, worker: Worker, plan: Plan) -> bool:
+        return worker.presence == LEAVING and worker.worker_id in plan.placement.workers
 
 
 def _of(generation: plan_pb2.GenerationId) -> str:

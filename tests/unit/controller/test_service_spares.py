@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from frostline_contract.plan import Plan
+from frostline_contract.plan import GenerationId, Plan
+from frostline_controller.serving.servicer import ControlServicer
+from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import plan_pb2
+from frostline_rpc.convert import to_message
 from tests.unit.controller.test_service_sizing import ask, cost_job, first_plan, freeze_to, leading
 
 
@@ -79,5 +83,28 @@ def test_cost_hands_pods_back_but_for_the_spare_ones(tmp_path: Path) -> None:
             await stage.enter(small, stage.facts.step + 1)
             await stage.told("leave", f"{4 - len(used)} of 5 pods handed back: the plan uses {len(used)} workers")
             await stage.until(lambda: stage.replicas == len(used) + 1, "the plan's pods and one spare")
+
+    asyncio.run(story())
+
+
+def test_who_did_not_answer_a_failure_is_in_no_plan_until_it_does(tmp_path: Path) -> None:
+    """Its process lives and its device may not: it is still in a step of the generation that is over."""
+
+    async def story() -> None:
+        job = {"placement": {"workers": 3, "initial_pp_degree": 1}, "controller": {"join_settle_seconds": 0.1}}
+        async with leading(tmp_path, **job) as stage:
+            plan = await first_plan(stage, 0, 1)
+            await stage.join(2)
+            silent = stage.facts.members.get("uid-2/1")
+            assert silent is not None
+            silent.generation, silent.phase = GenerationId(incarnation=0, counter=9), "load"
+            await stage.until(lambda: not stage.controller.adapting.wish, "the planner's answer")
+            assert (stage.facts.state.prepared, stage.facts.current) == (None, plan)
+            report = pb.ReportRecoveryRequest(
+                worker_id="uid-2/1", generation=to_message(silent.generation, plan_pb2.GenerationId)
+            )
+            await ControlServicer(stage.controller).ReportRecovery(report, None)
+            prepared = await stage.until(lambda: stage.facts.state.prepared, "a plan with it")
+            assert stage.ordinals(prepared) == [0, 1, 2]
 
     asyncio.run(story())

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId, Plan
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_trainer.control.client import ControlClient
@@ -16,6 +17,7 @@ from frostline_trainer.replication.wrong_bits import CacheDiffers
 from frostline_trainer.step.run_state import RunState
 from tests.exact_cases import Case, build_case, job_of
 from tests.hand_made_plans import Layout
+from tests.simulated_device import SimulatedDevice
 
 CASE = Case("vit", freezing=(), steps=4)
 FAILED, NEXT = GenerationId(incarnation=1, counter=1), GenerationId(incarnation=1, counter=2)
@@ -87,8 +89,38 @@ def test_a_later_run_epoch_ends_the_older_generation_and_not_the_plan_that_began
     assert reasons == ["", "run epoch 1 has begun"]
 
 
+def test_until_its_device_has_answered_a_worker_is_in_the_step_that_failed(tmp_path: Path, recovery: Recovery) -> None:
+    """A plan that names it would wait for its device: the controller counts on nobody whose phase is of an older generation."""
+    identity = Identity(
+        run_dir=tmp_path, controller="127.0.0.1:9", token="any", pod_name="trainer-0", worker_id="w0", node="one",
+        host="127.0.0.1",
+    )  # fmt: skip
+    worker = Worker(identity, job_of(CASE))
+    worker.context, worker.recovery = build_case(CASE), recovery
+    worker.preparation, worker.caching, worker.saving = Preparing(), Idle(), Idle()
+    worker.clock.enter(Phase.LOAD)
+    phases: list[str] = []
+    worker.context.device_clock = SimulatedDevice(at_look=lambda mark: phases.append(worker.clock.now().phase))
+    worker._recover(RuntimeError("its peers are gone"))
+    assert phases and set(phases) == {Phase.LOAD}
+    assert worker.clock.now().phase == Phase.RECOVERY and reported(recovery).error
+
+
+class Idle:
+    """A worker's cache and checkpoints in a run that has used neither."""
+
+    def take_counts(self) -> None:
+        pass
+
+    def abandon(self, step: int) -> None:
+        pass
+
+
 class Preparing:
     """No groups were formed."""
 
     def interrupt(self, until: GenerationId) -> None:
+        pass
+
+    def drop(self, heard: GenerationId) -> None:
         pass

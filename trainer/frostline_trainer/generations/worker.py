@@ -221,14 +221,14 @@ class Worker:
         running = self.mailbox.plans.running
         log.warning("generation %s is over: %s", running.generation if running is not None else None, failure)
         end_if_sick(failure)
+        heard = self.mailbox.plans.promise(failure.until if isinstance(failure, (Fenced, NotFormed)) else None)
+        self.preparation.drop(heard)
+        end_if_silent(self.context)  # until its device has answered, this worker is still in a step: no plan may count on it
         try:
             self.clock.enter(Phase.RECOVERY)
         except RuntimeError as another:
             log.warning("and in the recovery: %s", another)
             end_if_sick(another)
-        heard = self.mailbox.plans.promise(failure.until if isinstance(failure, (Fenced, NotFormed)) else None)
-        self.preparation.drop(heard)
-        end_if_silent(self.context)
         if self.loop is not None:
             self.recovery.take_over(self.loop)
         self.entered = self.loop = None
