@@ -279,8 +279,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return worker
 
     def _check_generation(self, message: Any, what: str) -> None:
-        """Check a report's generation: the running one, the prepared one, or one that led to it. Results that a restore has
-        undone are dropped later, by the logs. Raises StaleGeneration."""
+        """Accept reports of the running generation, the prepared one, and those that led to it. Raises StaleGeneration."""
         facts = self._facts
         generation = _generation(message)
         current, prepared = facts.current, facts.state.prepared
