@@ -6,6 +6,7 @@ is known, for a machine that others use. REV=HEAD on an unchanged tree shows wha
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -24,6 +25,7 @@ PHASES_SHOWN = 6
 def main(words: list[str] | None = None) -> int:
     """Measure, print a row a case and clock, keep every turn below `runs`. Exit status 2 where a case could not be measured."""
     options = _arguments().parse_args(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of what ends both sides
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {"revision": options.revision, "taken": surroundings(), "cases": {}}
     slower, failed = [], []

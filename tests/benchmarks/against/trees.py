@@ -72,6 +72,8 @@ class Side:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
+        if kind is not None:
+            self._process.terminate()  # perhaps within a turn, which then ends what it has started
         self._process.stdin.close()
         try:
             self._process.wait(60)
