@@ -74,7 +74,8 @@ class _Draw:
         acts = self._acts_beside(workers, cache, variant, faults) if stale else []
         pods = {"pods_per_node": rng.choices((1, 2), (70, 30))[0], "acts": tuple(acts), "variant": variant}
         shape = rng.choice(SHAPES[workers])
-        if shape == (None, None) and len(faults) < 5 and rng.random() < 0.5:  # a pinned shape has no other that needs less memory
+        # Neither a pinned shape nor what is left of a model that froze early has another plan that needs less memory.
+        if shape == (None, None) and len(faults) < 5 and rng.random() < 0.5 and variant != "early":
             faults.append(planned("oom", rng.randint(2, 30), rng.randrange(workers), rng.choice(STEP_PHASES)))
         return self._case("whole", workers, shape, faults, cache=cache, **pods)
 

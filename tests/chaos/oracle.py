@@ -184,7 +184,7 @@ def _explained(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> l
 
 def _resumed(timeline: Timeline, base: Life, life: Life) -> bool:
     """It answers no failure: the run was drained or could not save its last weights, and was resumed by another controller; or
-    it paused after a leave, and has gone on by itself."""
+    it paused after a leave or a resize, and has gone on by itself."""
     if _paused(timeline, life):
         return True
     ended = any(hit.fault.kind in ENDING_WELL for hit in timeline.hits)
@@ -192,8 +192,8 @@ def _resumed(timeline: Timeline, base: Life, life: Life) -> bool:
 
 
 def _paused(timeline: Timeline, life: Life) -> bool:
-    left = any(hit.fault.kind == "leave" for hit in timeline.hits)
-    return left and life.reported is None and life.plan.start == CHECKPOINT and life.first_step - 1 in timeline.pauses
+    fewer = any(hit.fault.kind in ("leave", "resize") for hit in timeline.hits)
+    return fewer and life.reported is None and life.plan.start == CHECKPOINT and life.first_step - 1 in timeline.pauses
 
 
 def _gone_on_after_it(timeline: Timeline, before: Sequence[Life], life: Life) -> list[str]:

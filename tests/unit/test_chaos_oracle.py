@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from frostline_contract.plan import GenerationId, SeenVote
+from tests.chaos.acts import Act
 from tests.chaos.lateness import Lateness, lateness
 from tests.chaos.oracle import EITHER, LOST, WHOLE, Verdict
-from tests.chaos.timeline import Complete
+from tests.chaos.timeline import Complete, Hit
 from tests.unit.chaos_timelines import BACK, BARE, FIRST, VOTED_AT, hit, life, verdict
 
 
@@ -42,7 +43,9 @@ def test_owner_and_buddy_together_go_back_to_the_newest_checkpoint() -> None:
 
 def test_a_pause_after_a_leave_goes_on_at_its_step_and_a_pause_without_one_is_refused() -> None:
     left, on = hit("leave", "c", 2), life(2, "checkpoint", 3, "wxyz", lineage=1)
-    assert verdict(FIRST, on, hits=(left,), pauses=frozenset((2,))) == Verdict((), ())
+    fewer = Hit(Act("resize", 2, value=2), (), 2, "", "", (), VOTED_AT - 10)
+    for asked in (left, fewer):
+        assert verdict(FIRST, on, hits=(asked,), pauses=frozenset((2,))) == Verdict((), ())
     late = verdict(FIRST, life(2, "checkpoint", 2, "wxyz", lineage=1), hits=(left,), pauses=frozenset((1,)))
     assert any("goes on at step 2, the run was drained at step 2" in complaint for complaint in late.complaints)
     assert verdict(FIRST, on, hits=(), pauses=frozenset((2,))).complaints

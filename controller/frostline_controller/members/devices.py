@@ -28,6 +28,7 @@ class Devices:
         self._facts, self._store, self._outbox = facts, store, outbox
         self._told = {(one.node, one.uuid) for one in facts.quarantined}
         self._counted: set[str] = set()
+        self._short: set[tuple[str, int, int]] = set()
         self._shortages: list[tuple[str, dict[str, object]]] = []
 
     def note_end(self, request: pb.LeaveRequest) -> None:
@@ -44,11 +45,16 @@ class Devices:
         self._facts.wake.set()
 
     def note_shortage(self, request: pb.ReportRecoveryRequest) -> None:
-        """A member of the running plan had too little memory: no plan that is predicted to need as much is made again."""
+        """A member of the running plan had too little memory: no plan that is predicted to need as much is made again. It says so
+        again with each later report, until a plan has answered it; it is told once."""
         facts, store, plan = self._facts, self._store, self._facts.current
         ran = request.ran
         if plan is None or (ran.incarnation, ran.counter) != (plan.generation.incarnation, plan.generation.counter):
             return
+        said = (request.worker_id, ran.incarnation, ran.counter)
+        if said in self._short:
+            return
+        self._short.add(said)
         planned, shortage = plan.placement.predicted_peak_bytes, request.memory_shortage
         if planned:
             store.amendments.memory_limit_bytes = min(facts.memory_limit_bytes or planned, planned - 1)

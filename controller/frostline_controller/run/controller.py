@@ -4,6 +4,7 @@ import logging
 import time
 from pathlib import Path
 
+from frostline_contract.phases import Phase
 from frostline_contract.plan import Decision
 from frostline_controller.decisions.taker import Deciding
 from frostline_controller.faults import PlannedFaults
@@ -14,6 +15,7 @@ from frostline_controller.members.entry import EntryWatch
 from frostline_controller.members.hang_watch import HangWatch
 from frostline_controller.members.membership import Worker
 from frostline_controller.members.removal import Removals
+from frostline_controller.members.silent_pods import SilentPods
 from frostline_controller.members.start_failures import StartFailures
 from frostline_controller.members.start_wait import StartWait
 from frostline_controller.members.straggler_watch import StragglerWatch
@@ -71,6 +73,7 @@ class Controller:
         self.sizing = Sizing(facts, store, outbox, pods, choosing=self.choosing, adapting=self.adapting, reshaping=self.reshaping)
         self.commands = Commands(facts, store, outbox, self.sizing, self.adapting, self.ending)
         self.hang_watch = HangWatch(facts, outbox, self.failures, self.removals)
+        self.silent_pods = SilentPods(facts, self.removals)
         self.straggler_watch = StragglerWatch(facts, outbox, self.adapting)
         self.departures = Departures(facts, outbox, failures=self.failures, adapting=self.adapting, drain=self.drain)
         self.start_failures = StartFailures(facts, outbox, self.ending)
@@ -126,3 +129,8 @@ class Controller:
         if facts.current is not None and worker.worker_id not in facts.current.placement.global_ranks:
             self.adapting.note_joined(f"{worker.pod_name} joined")
         facts.wake.set()
+
+    def note_answering(self, worker: Worker) -> None:
+        """A worker that no plan counted on is heard of the generation that is over: its training thread has come out of it."""
+        worker.phase = Phase.RECOVERY
+        self.adapting.note_joined(f"{worker.pod_name} answers again")

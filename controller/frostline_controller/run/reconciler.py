@@ -209,6 +209,7 @@ ROUND = (
     Act(lambda r, now: r.parts.starting.announce(), GOING_ON,
         "a durable plan that could not be announced (an act failed) is announced before another is made"),
     Act(lambda r, now: r.parts.removals.advance(), PLANNABLE, "pods that an earlier round could not delete"),
+    Act(lambda r, now: r.parts.silent_pods.advance(now), PLANNABLE, "after the departures, which give up silent workers"),
     Act(Reconciler.watch_generation, IN_A_GENERATION, "a failure found here is answered further below, in the same round"),
     Act(lambda r, now: r.parts.reshaping.advance(), RUNNING, "a prepared plan advances, or goes, before another is asked for"),
     Act(lambda r, now: r.parts.adapting.advance(), RUNNING, "at most one plan is prepared at a time, so after the previous one"),

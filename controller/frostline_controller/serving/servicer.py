@@ -242,8 +242,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         if request.HasField("memory_shortage"):
             self._controller.devices.note_shortage(request)
         if worker in self._facts.left_behind():
-            worker.phase = Phase.RECOVERY  # its thread has come out of the generation that is over
-            self._controller.adapting.note_joined(f"{worker.pod_name} answers again")
+            self._controller.note_answering(worker)
         self._controller.failures.note_report(request.worker_id, request)
         self._facts.wake.set()
         return pb.ReportRecoveryResponse()

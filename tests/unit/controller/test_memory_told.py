@@ -19,8 +19,10 @@ from frostline_controller.run.memory_account import MemoryAccount
 from frostline_controller.run.memory_cap import over_cap
 from frostline_controller.serving.status import status_of
 from frostline_proto.v1 import control_pb2 as pb
+from frostline_proto.v1 import plan_pb2
+from frostline_rpc.convert import to_message
 from tests.unit.controller.planner_cases import inputs, unit
-from tests.unit.controller.test_service_sizing import Stage, leading
+from tests.unit.controller.test_service_sizing import Stage, first_plan, leading
 
 GIGABYTE = 10**9
 
@@ -146,5 +148,20 @@ def test_workers_too_few_for_the_memory_wait_for_the_others_and_all_of_them_too_
             await stage.join(0, 1)
             await stage.until(lambda: stage.facts.ended, "nothing more is to come")
             assert "no placement of 2 workers fits" in stage.facts.state.message
+
+    asyncio.run(story())
+
+
+def test_a_shortage_that_is_reported_again_is_told_once(tmp_path: Path) -> None:
+    """A worker repeats it in each report until a plan has answered."""
+
+    async def story() -> None:
+        async with leading(tmp_path, placement={"workers": 1}) as stage:
+            current = await first_plan(stage, 0)
+            for worker_id in ("uid-0/1", "uid-0/1", "uid-0/2"):
+                ran = to_message(current.generation, plan_pb2.GenerationId)
+                stage.controller.devices.note_shortage(pb.ReportRecoveryRequest(worker_id=worker_id, ran=ran))
+            await stage.controller.devices.advance()
+            assert stage.store.events.counts["out_of_memory"] == 2
 
     asyncio.run(story())

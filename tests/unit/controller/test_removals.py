@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from frostline_controller.cluster.local.backend import LocalBackend
+from frostline_controller.members.membership import GONE
 from tests.unit.controller.test_service_sizing import Stage
 
 HUNG, WHY = "uid-1/1", "it hangs in commit"
@@ -65,6 +66,36 @@ def test_nobody_is_removed_for_a_plan_that_could_not_be_made(tmp_path: Path) -> 
             raise ValueError("no placement")
         await stage.controller.removals.advance()
         assert (deletions(stage), stage.facts.members.why_excluded(HUNG)) == ([], "")
+        stage.run.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("ended", "gone"), [(False, ["uid-1"]), (True, [])], ids=["stands still", "ended"])
+def test_the_pod_of_a_worker_that_stays_silent_is_replaced(tmp_path: Path, ended: bool, gone: list[str]) -> None:
+    """For the cluster it runs, and nobody else would come in its place; where its process has ended its agent starts another."""
+
+    async def story() -> None:
+        with_pods(tmp_path)
+        stage = Stage(
+            tmp_path,
+            placement={"workers": 1, "spare_workers": 1},
+            controller={"dead_after_seconds": 3.0, "start_timeout_seconds": 15.0},
+        )
+        await stage.controller.start()
+        await stage.join(0, 1)
+        await stage.reconciler.round()
+        healthy, silent = stage.facts.members.get("uid-0/1"), stage.facts.members.get(HUNG)
+        assert healthy is not None and silent is not None
+        silent.last_heard -= 4.0
+        await stage.reconciler.round()
+        assert (silent.presence, deletions(stage)) == (GONE, []), "it may come back"
+        if ended:
+            stage.facts.members.end(HUNG, "")
+        silent.last_heard -= 15.0
+        healthy.last_heard = stage.facts.clock()
+        await stage.reconciler.round()
+        assert deletions(stage) == gone
         stage.run.close()
 
     asyncio.run(story())
