@@ -246,7 +246,8 @@ def _gone_on(timeline: Timeline, base: Life, life: Life, hits: list[Hit]) -> lis
 def _may_have_run_between(base: Life, life: Life, hits: list[Hit]) -> bool:
     """Whether a plan was prepared between the two, and members ended who could tell whether it voted: nobody knows, so what goes
     on is another lineage than what it would have been."""
-    skipped = life.plan.generation.counter - base.plan.generation.counter > 1
+    answered = life.plan.base or base.plan.generation
+    skipped = life.plan.generation.counter - answered.counter > 1
     return skipped and any(hit.fault.kind in ENDING for hit in hits)
 
 

@@ -183,6 +183,17 @@ def test_a_lineage_begins_where_a_prepared_plan_may_have_voted_unheard(counter: 
     assert any("begins lineage 1" in complaint for complaint in complaints) is not right
 
 
+def test_a_lineage_begins_where_a_plan_that_was_switched_to_may_have_voted_unheard() -> None:
+    """e alone runs the second generation, and dies in it before anybody is told that it has begun: the answer is to the first."""
+    switched = life(2, "continue", 15, "e", recorded=())
+    plan = life(3, "survivors", 15, "abcd", lineage=1).plan.model_copy(update={"base": FIRST.plan.generation})
+    answer = replace(life(3, "survivors", 15, "abcd", lineage=1), plan=plan)
+    killed = hit("kill_worker", "e", 15, "checkpoint", generation="1.2", at=VOTED_AT + 10)
+    assert not any("begins lineage" in complaint for complaint in verdict(FIRST, switched, answer, hits=(killed,)).complaints)
+    heard = life(3, "survivors", 15, "abcd", lineage=1)
+    assert any("begins lineage 1" in complaint for complaint in verdict(FIRST, switched, heard, hits=(killed,)).complaints)
+
+
 def test_going_on_keeps_the_lineage() -> None:
     found = verdict(FIRST, life(2, "survivors", 14, "abd", lineage=1), hits=(hit("kill_worker", "c", 14),))
     assert any("begins lineage 1" in complaint for complaint in found.complaints)
