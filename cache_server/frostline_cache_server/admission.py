@@ -1,7 +1,7 @@
-"""How much of a boundary may be stored: a pure function of the budget and of what others were promised.
+"""Admission: which share of a boundary's values may be stored. A pure function of the memory budget and of earlier promises.
 
-Redis evicts nothing (an LRU under per-epoch permutations hits far less than never evicting), so what does not fit is not
-stored, and who is stored is chosen by hash: the same samples for every worker and every epoch.
+Redis evicts nothing: with a new order of samples in each epoch, a cache that evicts has far fewer hits than one that does not. So
+values beyond the budget are not stored. A hash chooses the stored samples, the same ones for every worker and every epoch.
 """
 
 from dataclasses import dataclass
@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from frostline_contract.cache_identity import HEADER, chunk_sizes
 
 KEY_OVERHEAD_BYTES = 160
-"""Redis' own per value: hash-table entry, key string of 35 bytes, object, string headers."""
+"""Redis' own memory for a value: hash-table entry, key string of 35 bytes, object and string headers."""
 
 USABLE_SHARE = 0.92
-"""Of the memory limit: the rest is for output buffers, which count against maxmemory, and for the hash table's growth."""
+"""The share of the memory limit that values may take. The rest is for output buffers, which count against maxmemory, and for the
+growth of the hash table."""
 
 SERVER_BASE_BYTES = 1 << 20
-"""What an empty shard uses itself."""
+"""Memory of an empty shard."""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """The verdict on a boundary's values: how many of them may be stored, and why.
+    """The answer for a boundary.
 
-    fraction: share of (sample, variant) pairs that may be stored. promised_bytes: the memory that this stands for.
+    fraction: share of (sample, variant) pairs that may be stored. promised_bytes: memory of that share. reason: in words.
     """
 
     fraction: float
@@ -31,7 +32,7 @@ class Admission:
 
 
 def allocated_bytes(size: int) -> int:
-    """Bytes that an allocator with four size classes a doubling (jemalloc's) takes for `size`."""
+    """Bytes that jemalloc takes for `size`: it has four size classes between two powers of two."""
     if size <= 16:
         return 16
     step = max(16, 1 << ((size - 1).bit_length() - 3))
@@ -39,21 +40,25 @@ def allocated_bytes(size: int) -> int:
 
 
 def stored_bytes(value_bytes: int) -> int:
-    """Redis memory for one value, its chunks and keys. value_bytes: with headers, as trainers report it."""
+    """Redis memory of one value with its chunks and keys. value_bytes: the value with its headers, as trainers report it."""
     pieces = chunk_sizes(max(1, value_bytes - HEADER.size))
     return sum(allocated_bytes(piece + HEADER.size + 16) + KEY_OVERHEAD_BYTES for piece in pieces)
 
 
 def usable_bytes(limit_bytes: int, num_shards: int) -> int:
-    """The part of all shards' memory limit that values may take."""
+    """Bytes of all shards' memory limit that values may take."""
     return max(0, int((limit_bytes - num_shards * SERVER_BASE_BYTES) * USABLE_SHARE))
 
 
 def admit(usable: int, promised_elsewhere: int, samples: int, value_bytes: int, at_least: float = 0.0) -> Admission:
     """The share of an identity's values that fits.
 
-    usable: bytes that values may take. promised_elsewhere: bytes promised to other identities that are still in use.
-    at_least: what this identity was promised before; it may only grow, because its values are there.
+    Args:
+        usable: bytes that all values may take.
+        promised_elsewhere: bytes promised to other identities that are still in use.
+        samples: how many values there are.
+        value_bytes: of one value, with headers.
+        at_least: the share promised before. A promise only grows, because values have been stored under it.
     """
     need = samples * stored_bytes(value_bytes)
     if need <= 0:

@@ -1,4 +1,4 @@
-"""Which identities are in use, what each was promised, and which may be swept. Pure state: no clock, no Redis."""
+"""The identities of cached boundaries: which are in use, what each was promised, and which may be removed. No clock, no Redis."""
 
 from dataclasses import dataclass, field
 
@@ -6,18 +6,18 @@ from frostline_cache_server.admission import Admission, admit
 from frostline_contract.cache_identity import CacheIdentity
 
 FIRST_LEASE_SECONDS = 60.0
-"""An identity that was just announced is kept this long without a lease."""
+"""How long a newly announced identity is kept without a lease."""
 
 FORGET_SECONDS = 900.0
-"""A retired identity is remembered, and swept again, this long: late writes may still land under it."""
+"""How long an unused identity is remembered, and its values removed again: late writes may still arrive under it."""
 
 PRESSURE_SHARE = 0.75
-"""Above this share of the usable memory, values that nobody leases are removed; below, another run may still want them."""
+"""Above this share of the usable memory, values without a lease are removed. Below it they stay: another run may want them."""
 
 
 @dataclass
 class Known:
-    """One identity. Moments are seconds of one monotonic clock."""
+    """One identity and its leases, by holder. Times are seconds of one monotonic clock."""
 
     identity: CacheIdentity
     samples: int = 0
@@ -28,19 +28,19 @@ class Known:
     succeeded_by: bytes | None = None
 
     def in_use(self, now: float) -> bool:
-        """Whether a lease still holds, or it was promised to be kept until a later moment than `now`."""
+        """Whether the identity has a lease, or is kept without one, beyond `now`."""
         return now < max([self.kept_until, *self.leases.values()])
 
     def last_use(self) -> float:
-        """When its last lease or promise ends, or has ended."""
+        """When its last lease, or its time without one, ends or has ended."""
         return max([self.kept_until, *self.leases.values()])
 
 
 class Boundaries:
-    """All identities that this server has heard of since it started.
+    """All identities that calls have named since this server started.
 
-    shared: several runs use the cache, one after the other too. Another run may begin at a boundary that one has left, so its
-    values stay until the memory is wanted, and count as promised while they are leased.
+    shared: whether several runs use the cache, at once or one after the other. Then a boundary that one run has left keeps its
+    values until memory is short, since another run may begin there; while it is leased, its values count as promised.
     """
 
     def __init__(self, shared: bool = False) -> None:
@@ -48,11 +48,11 @@ class Boundaries:
         self._known: dict[bytes, Known] = {}
 
     def known(self, identity: CacheIdentity) -> Known | None:
-        """What is known of an identity; None before the first call that names it."""
+        """An identity's entry; None before the first call that names it."""
         return self._known.get(identity.namespace())
 
     def admit(self, identity: CacheIdentity, samples: int, value_bytes: int, usable: int, now: float) -> Admission:
-        """Promise an identity its share; asked again it may grow, never shrink."""
+        """Promise an identity a share of the memory. A later call may raise the share, never lower it."""
         entry = self._entry(identity, now)
         entry.samples, entry.value_bytes = samples, value_bytes
         elsewhere = self._promised_elsewhere(identity.namespace(), now)
@@ -60,13 +60,13 @@ class Boundaries:
         return entry.admission
 
     def advance(self, old: CacheIdentity, new: CacheIdentity, usable: int, now: float) -> tuple[bool, Admission]:
-        """The boundary moved. The old one's promise passes to the new one: samples are dropped there as they arrive here.
+        """Note that a run's boundary has moved. The old boundary's promise passes to the new one, whose values replace its own.
 
-        Returns whether the old one was known, and the new one's admission. Said twice it changes nothing.
+        Idempotent. Returns whether the old boundary was known, and the admission of the new one.
         """
         before = self.known(old)
         entry = self._entry(new, now)
-        # A run that rolls back returns to a boundary that had been left: it is in use again, and nothing succeeds it.
+        # A run that rolls back returns to a boundary that it had left: that boundary has no successor any more.
         entry.succeeded_by = None
         if before is None:
             return False, entry.admission
@@ -76,20 +76,20 @@ class Boundaries:
         return True, entry.admission
 
     def lease(self, identity: CacheIdentity, holder: str, seconds: float, now: float) -> None:
-        """`holder` uses the identity for `seconds` more; 0 gives it back."""
+        """Set a holder's lease to end in `seconds`; 0 ends it now."""
         entry = self._entry(identity, now)
         entry.leases[holder] = now + seconds
         entry.kept_until = 0.0
 
     def namespaces(self) -> set[bytes]:
-        """Namespaces of all known identities: keys of others may be swept."""
+        """Namespaces of all known identities. Keys of other namespaces may be removed when memory is short."""
         return set(self._known)
 
     def sweepable(self, now: float, used: int, usable: int) -> dict[bytes, str]:
-        """Namespaces to remove from Redis, each with the reason.
+        """Namespaces to remove from Redis, with the reasons, least recently used first.
 
-        What was left behind by a moved boundary goes as soon as nobody leases it, unless the cache is shared. What merely
-        nobody leases goes when the memory is wanted, least recently leased first in the answer.
+        A boundary that its run has left is removed as soon as it has no lease, unless the cache is shared. Any other boundary
+        without a lease is removed when memory is short.
         """
         idle = sorted((entry for entry in self._known.values() if not entry.in_use(now)), key=Known.last_use)
         pressed = (usable > 0 and used > PRESSURE_SHARE * usable) or self._short(now)
@@ -102,7 +102,7 @@ class Boundaries:
         return reasons
 
     def forget_old(self, now: float) -> None:
-        """Drop what nobody has leased for FORGET_SECONDS from the books; what is left of it in Redis is then unknown."""
+        """Forget identities that have been unused for FORGET_SECONDS. Any values of theirs in Redis are unknown from then on."""
         self._known = {key: entry for key, entry in self._known.items() if now < entry.last_use() + FORGET_SECONDS}
 
     def _short(self, now: float) -> bool:

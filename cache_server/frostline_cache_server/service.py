@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 
 class CacheControl(cache_pb2_grpc.CacheControlServicer):
-    """Shard map, admission, boundaries, leases and totals. State is small and is rebuilt by the workers' renewals.
+    """Shard map, admission, boundaries, leases and totals. The state is small; after a restart the workers' renewals rebuild it.
 
-    memory_bytes: limit of all shards together; None takes the shards' own maxmemory.
+    memory_bytes: limit of all shards together; None: the shards' own maxmemory.
     """
 
     def __init__(self, shards: ShardMap, boundaries: Boundaries, memory_bytes: int | None) -> None:
@@ -28,23 +28,23 @@ class CacheControl(cache_pb2_grpc.CacheControlServicer):
         self.totals: dict[str, float] = dict.fromkeys(CACHE_COUNTS, 0)
 
     def limit_bytes(self) -> int:
-        """The least known limit of all shards together, in bytes; 0: none is known."""
+        """The memory limit of all shards together, in bytes; 0: none is known."""
         limits = [limit for limit in (self._memory_bytes, self._shards.memory_limit) if limit]
         return min(limits, default=0)
 
     def usable_bytes(self) -> int:
-        """Bytes of that limit that values may take; the rest is Redis' own."""
+        """Bytes of `limit_bytes` that values may take; the rest is for Redis itself."""
         return usable_bytes(self.limit_bytes(), len(self._shards.shards))
 
     async def DescribeShards(self, request: cache_pb2.DescribeShardsRequest, context: Any) -> cache_pb2.DescribeShardsResponse:
-        """The shards in the order that hashing uses, with the map's version."""
+        """Return the shards in the order that hashing uses, and the map's version."""
         shards = [
             cache_pb2.Shard(host=shard.host, port=shard.port, up=shard.up, run_id=shard.run_id) for shard in self._shards.shards
         ]
         return cache_pb2.DescribeShardsResponse(shards=shards, map_version=self._shards.version)
 
     async def Admit(self, request: cache_pb2.AdmitRequest, context: Any) -> cache_pb2.AdmitResponse:
-        """The share of a boundary's values that may be stored, and why. Raises InvalidRequest."""
+        """Return the share of a boundary's values that may be stored, and why. Raises InvalidRequest."""
         identity = _identity(request.identity)
         if request.samples < 0 or request.value_bytes < 1:
             raise InvalidRequest(f"samples is {request.samples}, value_bytes {request.value_bytes}; must be >= 0 and >= 1")
@@ -57,7 +57,7 @@ class CacheControl(cache_pb2_grpc.CacheControlServicer):
         return cache_pb2.AdmitResponse(fraction=admission.fraction, reason=admission.reason)
 
     async def AdvanceBoundary(self, request: cache_pb2.AdvanceBoundaryRequest, context: Any) -> cache_pb2.AdvanceBoundaryResponse:
-        """Admit a boundary whose values replace another's as they arrive. Raises InvalidRequest where the two are the same."""
+        """Admit a new boundary whose values gradually replace an old one's. Raises InvalidRequest where both are the same."""
         old, new = _identity(request.old_identity), _identity(request.new_identity)
         if old == new:
             raise InvalidRequest(f"old_identity and new_identity are the same (boundary {old.boundary})")
@@ -69,7 +69,7 @@ class CacheControl(cache_pb2_grpc.CacheControlServicer):
         return cache_pb2.AdvanceBoundaryResponse(old_known=old_known, fraction=admission.fraction)
 
     async def Lease(self, request: cache_pb2.LeaseRequest, context: Any) -> cache_pb2.LeaseResponse:
-        """Keep a boundary's values for a holder, LEASE_SECONDS_MAX at most; the answer says how long. Raises InvalidRequest."""
+        """Lease a boundary to a holder, for at most LEASE_SECONDS_MAX; return for how long. Raises InvalidRequest."""
         if not 0 < len(request.holder) <= HOLDER_CHARACTERS_MAX:
             raise InvalidRequest(f"holder has {len(request.holder)} characters; must be 1 to {HOLDER_CHARACTERS_MAX}")
         if not request.seconds >= 0.0:
@@ -79,7 +79,7 @@ class CacheControl(cache_pb2_grpc.CacheControlServicer):
         return cache_pb2.LeaseResponse(seconds=seconds)
 
     async def ReportUse(self, request: cache_pb2.ReportUseRequest, context: Any) -> cache_pb2.ReportUseResponse:
-        """Add a worker's counts to the totals, and log audits that failed. Raises InvalidRequest."""
+        """Add a worker's counts to the totals, and log failed audits. Raises InvalidRequest."""
         amounts = {name: getattr(request, name) for name in CACHE_COUNTS}
         negative = [name for name, amount in amounts.items() if not amount >= 0]
         if negative:
@@ -92,7 +92,7 @@ class CacheControl(cache_pb2_grpc.CacheControlServicer):
         return cache_pb2.ReportUseResponse()
 
     async def Statistics(self, request: cache_pb2.CacheStatisticsRequest, context: Any) -> cache_pb2.CacheStatisticsResponse:
-        """The totals since this server started, and how full the shards are."""
+        """Return the totals since this server started, and the memory use of the shards."""
         return cache_pb2.CacheStatisticsResponse(
             **self.totals,
             memory_used_bytes=self._shards.memory_used,

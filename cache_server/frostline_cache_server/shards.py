@@ -1,6 +1,6 @@
-"""The only place that speaks to Redis here: which shards answer, how full they are, and removal of swept keys.
+"""The cache server's only connection to Redis: which shards answer, how full they are, and removal of keys.
 
-No method raises because of Redis: a shard that fails is down until it answers again.
+No method raises because of Redis: a shard whose call fails is down until it answers again.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class ShardState:
-    """One shard as last seen. Bytes; values counts stored keys."""
+    """One shard, as of its last answer. Memory is in bytes; `values` counts keys."""
 
     host: str
     port: int
@@ -38,14 +38,14 @@ class ShardState:
 
 
 class ShardMap:
-    """The shards in the order that hashing uses. `version` rises with every change that a client should hear of."""
+    """The shards in the order that hashing uses. `version` rises with every change that clients have to know."""
 
     def __init__(self, addresses: list[tuple[str, int]], password: str | None) -> None:
         self.shards = [ShardState(host, port, _client(host, port, password)) for host, port in addresses]
         self.version = 1
 
     async def refresh(self) -> None:
-        """Ask every shard how it is; at most about CALL_SECONDS."""
+        """Ask every shard for its state, in about CALL_SECONDS at most."""
         await asyncio.gather(*(self._refresh(shard) for shard in self.shards))
 
     async def close(self) -> None:
@@ -60,7 +60,7 @@ class ShardMap:
 
     @property
     def memory_limit(self) -> int:
-        """Sum of the maxmemory of all shards that ever answered; 0 where one of them has none."""
+        """Sum of maxmemory over all shards that have ever answered; 0 where one of them has no limit."""
         limits = [shard.memory_limit for shard in self.shards if shard.memory_limit is not None]
         return sum(limits) if all(limits) else 0
 
@@ -70,7 +70,7 @@ class ShardMap:
         return sum(shard.values for shard in self.shards if shard.up)
 
     async def namespaces(self, keys_per_second: float) -> AsyncIterator[tuple[ShardState, dict[bytes, list[bytes]]]]:
-        """Walk over all keys of all shards that are up, batch by batch and no faster than said, grouped by namespace."""
+        """Walk over all keys of all shards that are up, in batches grouped by namespace, at most `keys_per_second`."""
         for shard in self.shards:
             cursor = 0
             while shard.up:
@@ -89,7 +89,7 @@ class ShardMap:
                 await asyncio.sleep(SCAN_BATCH / keys_per_second)
 
     async def remove(self, shard: ShardState, keys: Collection[bytes]) -> int:
-        """Unlink keys; Redis frees them in its background. Returns how many there were."""
+        """Unlink keys, whose memory Redis frees in the background. Returns how many existed."""
         try:
             return int(await shard.client.unlink(*keys))
         except Exception as error:
@@ -110,11 +110,11 @@ class ShardMap:
         self._note(shard, True, "answers", run_id)
 
     def _failed(self, shard: ShardState, error: Exception) -> None:
-        """Any exception of a call counts: from a peer that is no Redis, redis-py raises whatever its parsing trips over."""
+        """Mark a shard as down. Any exception counts: where the peer is no Redis, redis-py's parser may raise any."""
         self._note(shard, False, f"{type(error).__name__}: {error}", shard.run_id)
 
     def _note(self, shard: ShardState, up: bool, reason: str, run_id: str) -> None:
-        """Transitions only, in the log and in the version."""
+        """Set a shard's state. Only changes are logged, and only changes raise the version."""
         if (shard.up, shard.run_id) == (up, run_id) and shard.reason != "not asked yet":
             return
         restarted = bool(shard.run_id) and shard.run_id != run_id
@@ -129,7 +129,7 @@ class ShardMap:
 
 
 def parse_addresses(text: str) -> list[tuple[str, int]]:
-    """`host:port,host:port`. Raises ValueError that names the entry."""
+    """Addresses from `host:port,host:port`. Raises ValueError that names a wrong entry."""
     addresses = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
         addresses.append(parse_shard_address(entry))
@@ -139,7 +139,7 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
 
 
 def _client(host: str, port: int, password: str | None) -> redis.asyncio.Redis:
-    """No retries of its own: the next refresh is the retry."""
+    """A client without retries: the next refresh is the retry."""
     return redis.asyncio.Redis(
         host=host,
         port=port,

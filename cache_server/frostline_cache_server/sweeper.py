@@ -1,4 +1,4 @@
-"""Removal of what nobody uses any more: slowly, in batches, and only where it is certain or the memory is wanted."""
+"""Removal of unused values: slowly, in batches, and only where they are certainly unused or memory is short."""
 
 import asyncio
 import logging
@@ -9,16 +9,16 @@ from frostline_cache_server.boundaries import PRESSURE_SHARE, Boundaries
 from frostline_cache_server.shards import ShardMap
 
 KEYS_PER_SECOND = 20_000.0
-"""Keys looked at in a second: about 4 % of one Redis core."""
+"""Keys that are read in a second; this takes about 4 % of a core of Redis."""
 
 log = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """Sweeps in passes over all keys.
+    """Removes keys in passes over all keys.
 
-    Namespaces that this server never heard of (another server's life, a late write after its identity was forgotten) are left
-    alone until their users had `grace_seconds` to lease them again, and go only when memory is wanted.
+    Some namespaces are unknown to this server: those from before its start, and late writes under identities that it has
+    forgotten. Their users have `grace_seconds` to lease them again; after that they are removed when memory is short.
     """
 
     def __init__(self, shards: ShardMap, boundaries: Boundaries, grace_seconds: float) -> None:
@@ -27,13 +27,13 @@ class Sweeper:
         self._grace_seconds = grace_seconds
 
     async def run(self, every_seconds: float, usable: Callable[[], int]) -> None:
-        """Passes for ever; the caller cancels."""
+        """Make a pass every `every_seconds`, until the caller cancels."""
         while True:
             await asyncio.sleep(every_seconds)
             await self.sweep(usable(), time.monotonic())
 
     async def sweep(self, usable: int, now: float) -> int:
-        """One pass. Returns how many keys were removed."""
+        """Make one pass. Returns how many keys were removed."""
         used = self._shards.memory_used
         doomed = self._boundaries.sweepable(now, used, usable)
         pressed = used > PRESSURE_SHARE * usable

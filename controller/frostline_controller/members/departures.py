@@ -1,4 +1,4 @@
-"""Workers that go: heard of from themselves, from whoever reaped their process, from the cluster, or by their silence."""
+"""Departures of workers: a worker asks to leave, its process ends, its pod disappears, or its heartbeats stop."""
 
 import logging
 
@@ -14,8 +14,11 @@ log = logging.getLogger(__name__)
 
 
 class Departures:
-    """Takes what is heard of workers that go, one after the other. That a *member* is gone is a failure of its generation, which
-    `Failures` notices; here everybody else is answered: spares, leavers, and members that ask to go."""
+    """Handles departures, one after the other.
+
+    The loss of a *member* is a failure of its generation, which `Failures` handles. This class handles all others: spare workers,
+    leavers, and members that ask to leave.
+    """
 
     def __init__(self, facts: RunFacts, outbox: Outbox, *, failures: Failures, adapting: Adapting, drain: Drain) -> None:
         self._facts, self._outbox = facts, outbox
@@ -24,22 +27,22 @@ class Departures:
         self._kept_for_prepared = False  # whether a worker that asked to go is kept, since the prepared plan names it
 
     def note(self, worker_id: str, why: str, kind: str) -> None:
-        """A worker wants to go (kind "leaving"), its process has ended ("ended"), or it is out of reach ("gone")."""
+        """Note a departure. kind: "leaving" (the worker asks to go), "ended" (its process has ended), "gone" (out of reach)."""
         if (worker_id, why, kind) not in self._heard:
             self._heard.append((worker_id, why, kind))
         self._facts.wake.set()
 
     def note_lost_pods(self, registered_before: float) -> None:
-        """The cluster was read: workers of pods that are no longer there are gone.
+        """Note the workers whose pods the cluster no longer has, after the cluster was read.
 
         Args:
-            registered_before: by the run's clock; the pod of one that registered later may be newer than what was read.
+            registered_before: by the run's clock. The pod of a worker that registered later may be newer than the reading.
         """
         for worker in self._facts.members.without_pod(self._facts.cluster.uids, registered_before=registered_before):
             self._heard.append((worker.worker_id, f"pod {worker.pod_name} is gone", "gone"))
 
     async def advance(self, now: float) -> None:
-        """Find who has been silent for too long, and answer everything that was heard."""
+        """Note the workers that have been silent for too long, and handle all noted departures."""
         facts = self._facts
         for worker in facts.overdue(now):
             self.note(worker.worker_id, f"no heartbeat for {facts.members.dead_after_seconds:g} s", "gone")
@@ -86,7 +89,7 @@ class Departures:
         self.release(self._members() | (set(prepared.participants) if prepared is not None else set()))
 
     async def _let_go(self, worker: Worker, why: str) -> None:
-        """A member wants to leave: the others go on without it, or, where they are too few, all pause at a checkpoint."""
+        """Let a member leave: plan without it, or, where too few workers would stay, pause the run at a checkpoint."""
         facts = self._facts
         if len(facts.members.available()) >= facts.job.placement.min_workers:
             self._adapting.ask(f"{worker.pod_name} leaves: {why}", "leave")
@@ -94,14 +97,14 @@ class Departures:
             await self._drain.pause(f"too few workers stay: {why}")
 
     async def settle(self) -> None:
-        """All have entered after a failure: leavers that gave their state may exit, members that want to leave are let go."""
+        """After all members have entered a new generation: leavers outside it may exit, and leavers inside it get their plan."""
         members = self._members()
         self.release(members)
         for worker in [one for one in self._facts.members if one.presence == LEAVING and one.worker_id in members]:
             await self._let_go(worker, "it had asked to before the failure")
 
     def release(self, members: set[str]) -> None:
-        """Workers that asked to go may exit where they are not among `members`."""
+        """Send every leaving worker that is not among `members` the notice that it may exit."""
         for worker in self._facts.members:
             if worker.presence == LEAVING and worker.worker_id not in members:
                 self._outbox.streams.send(worker.worker_id, pb.WatchPlanResponse(end=pb.EndNotice(reason="it may leave")))

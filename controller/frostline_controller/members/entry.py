@@ -1,4 +1,4 @@
-"""The entry into a generation that began without a vote: watched until all its members are inside, then told as one event."""
+"""The entry into a generation that began without a vote: watched until all its members are inside, then one event is written."""
 
 from dataclasses import dataclass
 
@@ -14,10 +14,10 @@ class Entry:
 
     Attributes:
         since: when the failure that the plan answers began, or the run's start, by the run's clock.
-        planned_at: when the plan was made; again when its members were found to be late.
-        reason: what is told when all have entered; empty where it was told already.
-        failed: the plan answers a failure.
-        lost_steps: steps that were committed and are computed again.
+        planned_at: when the plan was made, or when its members were last found to be late.
+        reason: the text of the event that is written when all have entered; empty where it has been written.
+        failed: whether the plan answers a failure.
+        lost_steps: how many committed steps have to be computed again.
     """
 
     since: float
@@ -31,7 +31,7 @@ class EntryWatch:
     """Follows the newest plan's entry.
 
     Attributes:
-        just_entered: all members have entered since whoever waits for that has looked, who sets it back.
+        just_entered: set when all members have entered; the reconciler sets it back when it has released the leavers.
     """
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
@@ -42,7 +42,7 @@ class EntryWatch:
             self._entry = Entry(facts.clock(), facts.clock(), "", failed=False)
 
     def restore(self) -> None:
-        """Take over from a predecessor: a plan whose entry it has not told of is told by us."""
+        """Take over from a predecessor: follow the newest plan's entry, unless the predecessor has written its event already."""
         facts, plan = self._facts, self._facts.current
         if plan is None or plan.start == "continue" or facts.ended or facts.state.between:
             return
@@ -54,14 +54,14 @@ class EntryWatch:
             self._entry = Entry(facts.clock(), facts.clock(), plan.reason, failed=plan.base is not None)
 
     def expect(self, entry: Entry | None) -> None:
-        """Follow this entry from now on; None: nobody is to enter anything."""
+        """Follow this entry from now on; None: no entry is expected."""
         self._entry = entry
 
     async def interrupt(self, plan: Plan, now: float) -> float | None:
-        """A failure has ended the entry into `plan`. An answer to a failure that was itself interrupted is told so.
+        """End the entry into `plan` because of a failure. If the plan itself answered a failure, its event says "interrupted".
 
         Returns:
-            Since when the first of the failures lasts; None where the entry was no answer to one.
+            When that earlier failure began; None where the plan answered none.
         """
         entry = self._entry
         if entry is None or not entry.failed or not entry.reason:
@@ -70,11 +70,11 @@ class EntryWatch:
         return entry.since
 
     async def advance(self, now: float) -> str:
-        """Look once.
+        """Check the entry once.
 
         Returns:
-            Why the entry has failed: members are late, or wait for the state of a worker that is out of reach. Empty where it has
-            not.
+            Why the entry has failed: members are late, or they wait for state from a worker that is out of reach. Empty where it
+            has not failed.
         """
         facts, plan, entry = self._facts, self._facts.current, self._entry
         if entry is None:
@@ -91,9 +91,10 @@ class EntryWatch:
         return self._lost_giver(plan, entry, now)
 
     def _lost_giver(self, plan: Plan, entry: Entry, now: float) -> str:
-        """Why members wait in vain: a worker that was to give them state, and is no member, is out of reach. Empty: they do not.
+        """Why members wait in vain for state: a leaver that has to send it is out of reach. Empty where they do not.
 
-        The end of a process shows in its sockets; a machine that is gone shows nowhere else. The answer keeps what was given.
+        A process that ends closes its sockets, which members notice. A lost machine closes none, so it is looked for here.
+        State that has already arrived is kept by the answer.
         """
         members = self._facts.members
         waits = bool(entry.reason) and plan.start != "continue" and self._facts.step <= plan.start_step

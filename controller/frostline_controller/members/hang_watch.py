@@ -1,7 +1,7 @@
-"""Watches the members of the running generation for hangs: who hangs is asked for its stacks and excluded.
+"""Watches the members of the running generation for hangs. A member that hangs is asked for its stacks and excluded.
 
-The exclusion never waits for the stacks nor for the kill: `Failures` answers it with a plan without the worker, which fences
-it, and has its pod deleted when that plan is out.
+The exclusion waits neither for the stacks nor for the kill: `Failures` makes a plan without the worker, which fences the worker,
+and deletes its pod afterwards.
 """
 
 import logging
@@ -21,11 +21,12 @@ from frostline_proto.v1 import control_pb2 as pb
 log = logging.getLogger(__name__)
 
 STACK_LEAD_SECONDS = 0.5
-"""A suspect is asked for its stacks so long before its deadline, and no more than a tenth of it."""
+"""How long before its deadline a suspect is asked for its stacks; at most a tenth of the shortest deadline."""
 STACK_WAIT_SECONDS = 1.5
-"""How long the event waits for them after the verdict; a frozen process has none to give."""
+"""How long the event waits for the stacks after the verdict. A frozen process sends none."""
 STOOD_STILL_SECONDS = 5.0
-"""A longer time between two looks means that this process stood still, and perhaps the whole machine: it counts for nobody."""
+"""A longer time between two checks means that this process stood still, perhaps with the whole machine. It counts as nobody's
+age."""
 GAPS_KEPT = 8
 BEATS_UNTIL_SILENT = 4
 LEAST_SILENCE_SECONDS = 1.0
@@ -41,7 +42,7 @@ class _Hang:
 
 
 class HangWatch:
-    """Judges in every round of the reconciler; keeps what suspects have said of themselves until the verdict is told."""
+    """Judges in every round of the reconciler, and keeps the stacks of suspects until the verdict's event is written."""
 
     def __init__(self, facts: RunFacts, outbox: Outbox, failures: Failures, removals: Removals) -> None:
         self._facts, self._outbox, self._failures, self._removals = facts, outbox, failures, removals
@@ -55,17 +56,17 @@ class HangWatch:
 
     @property
     def silent_after_seconds(self) -> float:
-        """Silence that several lost heartbeats make, and far less than what counts as gone."""
+        """Seconds without a heartbeat after which a member is silent: several heartbeats, and far less than for being gone."""
         return max(LEAST_SILENCE_SECONDS, BEATS_UNTIL_SILENT * self._facts.job.controller.heartbeat_seconds)
 
     def note_stack(self, event: pb.RunEvent) -> None:
-        """A suspect has said where its threads are."""
+        """Keep the stacks that a suspect has sent."""
         worker_id = event.detail.get("worker", "")
         log.warning("stacks of a worker that seems to hang worker=%s\n%s", worker_id, event.detail.get("stack", ""))
         self._stacks[worker_id] = event.detail.get("stack", "")
 
     async def advance(self, now: float) -> None:
-        """Judge once. Only where a generation runs or is being entered, and no failure is being answered."""
+        """Judge once, where a generation runs or is being entered and no failure is being answered."""
         facts = self._facts
         await self._tell(now)
         now = facts.clock()  # a round may have stood still on its way here
@@ -85,7 +86,8 @@ class HangWatch:
             self._judge(plan, self._members(plan, now), now)
 
     def _plan_that_is_entered(self, current: Plan) -> Plan:
-        """The prepared plan once members of the base are on their way into it: its joiners may be who they wait for."""
+        """The plan whose participants are judged: the prepared one as soon as members of its base are entering it, since they may
+        wait for its joiners; else the current one."""
         prepared = self._facts.state.prepared
         if prepared is None or prepared.base != current.generation:
             return current
@@ -94,7 +96,7 @@ class HangWatch:
         return prepared if switched else current
 
     async def _take_stuck_away(self) -> None:
-        """Who hung when its generation ended, and whose exclusion a dead controller did not carry out, hangs still."""
+        """Remove workers that still hang in a generation that is over, whose exclusion an earlier controller did not finish."""
         floor = self._facts.job.controller.hang_floor_seconds
         for worker in self._facts.left_behind():
             if worker.phase_seconds > floor:
@@ -104,15 +106,14 @@ class HangWatch:
                 await self._removals.take_away(worker.worker_id, reason)
 
     def _all_there(self, plan: Plan) -> bool:
-        """Where a member is gone the others wait for it and nobody hangs: that it is gone is a failure of its own."""
+        """Whether all members are there. Where one is gone (a failure of its own) the others wait for it, and none hangs."""
         members = self._facts.members
         if loss := self._facts.loss_among(plan.placement.workers, members.dead_after_seconds):
             self._failures.fail(loss)
         return all(members.is_alive(worker_id) for worker_id in plan.placement.workers)
 
     def _anybody_moves(self, plan: Plan, now: float) -> bool:
-        """Whether `judge` would find at once that nobody hangs: asked first, since it is so in nearly every round of a run, and
-        what all members last said need not be gathered for it."""
+        """Whether some member obviously still moves, so that `judge` need not be asked. True in nearly every round, and cheap."""
         ahead, silent_after = self._stack_lead_seconds, self.silent_after_seconds
         return any(
             worker.phase not in WAITING
@@ -147,7 +148,7 @@ class HangWatch:
             self._failures.fail(verdict.reason)
 
     def _ask(self, verdict: Verdict, plan: Plan) -> None:
-        """Have the suspect (or, where nobody is behind another, everybody) record its stacks; once a place."""
+        """Ask the suspect for its stacks (or all members, where none is behind another), once for each place of a suspect."""
         suspects = (verdict.worker_id,) if verdict.worker_id else plan.placement.workers
         for worker_id in suspects:
             key = (worker_id, verdict.phase, verdict.step)
@@ -157,7 +158,7 @@ class HangWatch:
                 self._outbox.streams.send(worker_id, pb.WatchPlanResponse(stack=pb.StackNotice(reason=verdict.reason)))
 
     async def _tell(self, now: float) -> None:
-        """One event a verdict: with the stacks as soon as they are there, without them where none come."""
+        """Write one event for each verdict, as soon as the stacks have come or are overdue."""
         waiting = []
         for hang in self._told:
             verdict = hang.verdict
@@ -171,11 +172,11 @@ class HangWatch:
         self._told = waiting
 
     def _members(self, plan: Plan, now: float) -> list[Progress]:
-        """The participants that this plan still needs, comparable by place.
+        """The progress of the participants that this plan still needs, comparable by place.
 
-        Who has not entered yet: where the plan goes on from its base, base members are somewhere in the base's last step, and
-        joiners, which have no step, stand as far as the furthest of them; else all start anew. A leaver has done its part when
-        it is a spare or inside another generation.
+        Participants that have not entered yet: where the plan continues its base, members of the base are in the base's last
+        step, and joiners count as far as the furthest of these. Otherwise all count as at the start. Leavers are left out as soon
+        as they are spare workers, or all others have entered.
         """
         facts = self._facts
         workers = [facts.members.get(worker_id) for worker_id in plan.participants]
@@ -199,7 +200,7 @@ class HangWatch:
 
         def age(seconds: float) -> float:
             since = told_at - seconds
-            if not entered:  # what it waited for before it was named in a plan does not count
+            if not entered:  # time before the plan was known does not count
                 since = max(since, self._since)
             gaps = sum(max(0.0, min(told_at, end) - max(since, start)) for start, end in self._gaps)
             return max(0.0, told_at - since - gaps)

@@ -1,22 +1,23 @@
-"""Who hangs, if anybody does: a verdict on what all members of a generation last said of themselves (docs/protocols.md 7). Pure.
+"""The verdict on hanging workers, from the last heartbeats of all members of a generation (docs/protocols.md 7). Pure.
 
-Two signals. Liveness: a heartbeat came. Progress: the training thread's (step, phase), since when, and whether it waits for
-other members. A step is synchronous, so whoever hangs is soon waited for by all others, and nobody is behind it:
+There are two signals. Liveness: a heartbeat has arrived. Progress: the training thread's step and phase, the phase's age, and
+whether the thread waits for other members.
 
-- the earliest member is to blame, and only the earliest: by generation, then step, then the phase's place in a step;
-- of several at the earliest place, one that computes is, not those that wait;
-- where all of them wait, the one that they cannot wait for: a member that has fallen silent at or before that place;
-- where everybody stands at one place, alike, nobody is blamed; after EQUAL_FACTOR deadlines all are fenced.
+Which member is blamed. A step is synchronous, so all members soon wait for the one that hangs, and it is the earliest of all.
+"Earliest" compares generation, then step, then the phase's place in a step. Of several members at the earliest place:
 
-Where a member's device is behind its thread, the device's place counts and not the thread's: work that was handed over is not
-done, and a thread that stands behind the fence of a step waits for its own device as well as for others. So the member whose own
-device is stuck is the earliest that computes, though every thread has gone on as far as all others.
+- one that computes is blamed, not those that wait;
+- where all of them wait, a member is blamed that has fallen silent at or before that place;
+- where all members of the generation are at this one place, nobody is blamed; after EQUAL_FACTOR deadlines all are fenced.
 
-A member is late when it says that its phase, or the part of a long phase that it was at last (a tile of an evaluation, a piece of
-a file), is older than the phase's deadline: max(floor, DEADLINE_FACTOR x the largest 99th
-percentile that any member measured in this generation). A phase that nobody has finished in it (the first step, load, compile,
-a first checkpoint) has FIRST_FACTOR x max(floor, predicted step). Ages are taken as they were told and never extrapolated: a
-heartbeat that is late says nothing about the training thread. And while anybody still moves, nobody hangs.
+Devices. Where a member's device is behind its thread, the device's place counts: work that was given to a device is not done
+yet. So a member whose device is stuck is the earliest that computes, even where all threads have come equally far.
+
+When a member is late. Its phase must be older than the deadline: max(floor, DEADLINE_FACTOR x the largest 99th percentile of
+this phase among the members of this generation). In a long phase the age is that of its last part (a tile of an evaluation, a
+piece of a file). A phase that no member has finished yet (the first step, load, compile, a first checkpoint) has the deadline
+FIRST_FACTOR x max(floor, predicted step). Ages are taken as reported and never extrapolated, since a late heartbeat says nothing
+about the training thread. While any member still moves, nobody hangs.
 """
 
 from collections.abc import Mapping
@@ -26,14 +27,14 @@ from frostline_contract.phases import WAITING, place_of
 
 DEADLINE_FACTOR = 5.0
 FIRST_FACTOR = 10.0
-"""For a phase without history: a first step allocates, compiles and warms caches, a minute for each of several stages; with
-the default floor these are ten minutes."""
+"""For a phase without history. A first step allocates, compiles and warms caches, which may take a minute for each of several
+stages; with the default floor this deadline is ten minutes."""
 EQUAL_FACTOR = 3.0
 
 
 @dataclass(frozen=True)
 class DevicePlace:
-    """The phase that a device has come to, seconds since it was last seen to come on, and whether others must act first."""
+    """Where a device is: its phase, the seconds since it last made progress, and whether it waits for other members."""
 
     phase: str
     seconds: float
@@ -42,12 +43,18 @@ class DevicePlace:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a participant of the running generation last said.
+    """The last heartbeat of a participant of the running generation.
 
-    entered: it runs the generation already. step: last committed; the same for all who have not entered a plan that starts anew.
-    phase_seconds: age of its phase when it said so. waiting: its training thread was blocked on other members. p99: of each phase
-    that it finished in this generation, seconds. heartbeat_age: seconds since it was heard. name: for people.
-    device: its device's place, where that is behind the thread; None where it is not.
+    Attributes:
+        entered: whether it runs the generation already.
+        step: its last committed step; one value for all who have not yet entered a plan that starts anew.
+        phase: its training thread's.
+        phase_seconds: the phase's age when the heartbeat was sent.
+        waiting: whether the training thread was blocked on other members.
+        p99: 99th percentile of each phase that it has finished in this generation, seconds.
+        heartbeat_age: seconds since the heartbeat arrived.
+        name: its name in messages.
+        device: its device's place, where the device is behind the thread; None where it is not.
     """
 
     worker_id: str
@@ -63,7 +70,7 @@ class Progress:
 
     @property
     def at(self) -> "Progress":
-        """With the phase, the age and the waiting that count: the device's, where that is behind."""
+        """This progress with the device's phase, age and waiting, where the device is behind the thread."""
         device = self.device
         if device is None:
             return self
@@ -71,7 +78,7 @@ class Progress:
 
     @property
     def place(self) -> tuple[bool, int, int]:
-        """How far it has come: comparable between the members of one generation, the smaller the earlier."""
+        """How far the member has come. Comparable between the members of one generation; smaller is earlier."""
         return self.entered, self.step, place_of(self.phase)
 
 
@@ -79,7 +86,7 @@ class Progress:
 class Verdict:
     """A hang, and the worker that is blamed for it.
 
-    worker_id: to be excluded; "" where everybody stands at the same place and all are fenced. reason: for people.
+    worker_id: the worker to exclude; "" where all members are at the same place and all are fenced. reason: in words.
     """
 
     worker_id: str
@@ -95,12 +102,15 @@ def judge(
 ) -> Verdict | None:
     """The verdict on the participants of one generation, or None while nobody hangs.
 
-    floor_seconds: least deadline of any phase. silent_after_seconds: a heartbeat older than this is missing; somebody who has
-    entered a phase within that time before its heartbeat still moves. predicted_step_seconds: the planner's, 0.0 for none.
+    Args:
+        members: the participants.
+        floor_seconds: the least deadline of any phase.
+        silent_after_seconds: a member is silent where its heartbeat is older than this, and moves where its phase is younger.
+        predicted_step_seconds: the planner's prediction; 0.0: there is none.
     """
     heard = [member for member in members if member.phase not in WAITING and member.heartbeat_age <= silent_after_seconds]
     if not heard or any(min(member.phase_seconds, member.at.phase_seconds) < silent_after_seconds for member in heard):
-        return None  # nobody speaks (which dead_after_seconds is for), or somebody moves, thread or device
+        return None  # all are silent (dead_after_seconds is for that), or a thread or device still moves
     members, heard = [member.at for member in members], [member.at for member in heard]
     deadlines = _Deadlines(members, floor_seconds, predicted_step_seconds)
     first = min(member.place for member in heard)
@@ -119,7 +129,7 @@ def judge(
 
 
 class _Deadlines:
-    """Seconds that each phase may take, from what all members measured."""
+    """The deadline of each phase, from the measurements of all members."""
 
     def __init__(self, members: list[Progress], floor_seconds: float, predicted_step_seconds: float) -> None:
         self._floor = floor_seconds
@@ -134,7 +144,7 @@ class _Deadlines:
         return self._first if known is None else max(self._floor, DEADLINE_FACTOR * known)
 
     def verdict(self, late: Progress, suspect: Progress) -> Verdict | None:
-        """Where `late` is over its deadline, `suspect` is to blame: itself, or a silent member that it waits for."""
+        """Blame `suspect` (`late` itself, or a silent member that `late` waits for) where `late` is over its deadline."""
         deadline = self.of(late.phase)
         if late.phase_seconds <= deadline:
             return None

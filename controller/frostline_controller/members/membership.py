@@ -1,6 +1,6 @@
-"""Who is there: every worker that registered, what it last said, and whether it still counts as alive.
+"""The membership: every worker that has registered, its last heartbeat, and whether it counts as alive.
 
-Facts only. Nothing here decides anything; times are of the controller's monotonic clock, in seconds.
+This file holds facts and decides nothing. Times are of the controller's monotonic clock, in seconds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -18,21 +18,31 @@ from frostline_proto.v1 import control_pb2, plan_pb2
 
 ALIVE, LEAVING, GONE = "alive", "leaving", "gone"
 ENDED_KEPT = 1024
-"""How many ended and excluded processes are remembered: a late word of theirs is refused, and a failure counts on their end."""
+"""How many ended and excluded processes are remembered: late messages are refused, and recoveries ask who has ended."""
 
 
 @dataclass
 class Worker:
-    """One worker process. worker_id: "<pod uid>/<process nonce>". presence: alive, leaving (it asked to go) or gone.
+    """One worker process, as it registered and as its newest heartbeat describes it.
 
-    watching: its WatchPlan stream is open. unwatched_since: since when it is not. step: last committed one it told of.
-    uncovered_pieces: of its last vote. on_notice: it has said that it is to leave.
-    phase_seconds: age of its phase at phase_told_at. waiting_seconds: of that, blocked on others. phase_p99: seconds by phase.
-    device_phase, device_seconds, device_waiting: where its device is, where that is behind its thread; "" where it is not.
-    link: between machines; near_link: within one.
-    link, cache: as the newest heartbeat says them: the message has the record's fields, and few of them are ever looked at.
-    busy_seconds: a step's own work. slowness: that over what its peers would take, 0.0 unknown. lasting_slowness: what is
-    believed of it after a while. device: None where it has not told. spending: what its time went to, as told at spending_at.
+    Attributes:
+        worker_id: "<pod uid>/<process nonce>".
+        presence: alive, leaving (it has asked to go) or gone.
+        step: the last committed step that it reported.
+        phase_seconds: age of its phase at the time `phase_told_at`.
+        waiting_seconds: the part of `phase_seconds` in which it was blocked on other workers.
+        device_phase, device_seconds, device_waiting: of its device, where that is behind the training thread; "" where not.
+        phase_p99: 99th percentile of each phase, seconds.
+        busy_seconds: seconds of a step without waiting for others.
+        slowness: `busy_seconds` over what its peers would take for the same work; 0.0: unknown.
+        lasting_slowness: the slowness that is believed after a minute (`stragglers.Belief`).
+        link, near_link: measured links between machines and within one. Like `cache` they stay messages: few are ever read.
+        uncovered_pieces: pieces that its last vote found uncovered.
+        watching: whether its WatchPlan stream is open.
+        unwatched_since: when that stream was last closed.
+        on_notice: whether it has said that it has to leave.
+        device: None where it has not told.
+        spending: the uses of its time, reported at `spending_at`.
     """
 
     worker_id: str
@@ -75,28 +85,28 @@ class Worker:
 
     @cached_property
     def order(self) -> tuple[int, str, float, str]:
-        """Workers that a plan may name come in this order."""
+        """The sort key of the workers that a plan may name: pod ordinal first."""
         return self.ordinal, self.pod_name, self.registered_at, self.worker_id
 
     @property
     def pod_uid(self) -> str:
-        """The uid of its pod, from its id: other workers of that pod end with it."""
+        """The uid of the worker's pod, from the worker's id. Other workers of that pod end with the pod."""
         return pod_uid_of(self.worker_id)
 
     @property
     def gpu(self) -> tuple[str, str]:
-        """(node, UUID) of its GPU; the UUID is "" where it has none."""
+        """(node, UUID) of the worker's GPU; the UUID is "" where it has none."""
         return self.failure_domain, self.device.uuid if self.device is not None else ""
 
     @property
     def ordinal(self) -> int:
-        """Its pod's number in the StatefulSet; 0 for a pod of another kind."""
+        """The pod's number in the StatefulSet; 0 for a pod of another kind."""
         tail = self.pod_name.rpartition("-")[2]
         return int(tail) if tail.isdigit() else 0
 
 
 class Membership:
-    """All workers by id, those that went included for a while so that status can show them."""
+    """All workers by id. Workers that are gone are kept for a while, so that the status can show them."""
 
     def __init__(self, dead_after_seconds: float, heartbeat_seconds: float) -> None:
         self.set_times(dead_after_seconds, heartbeat_seconds)
@@ -120,7 +130,7 @@ class Membership:
         return self._workers.get(worker_id)
 
     def name_of(self, worker_id: str) -> str:
-        """For people."""
+        """A worker's name in messages: its pod's, or its id where it has never registered."""
         worker = self._workers.get(worker_id)
         return f"worker {worker.pod_name if worker is not None else worker_id}"
 
@@ -136,9 +146,9 @@ class Membership:
         return known is None or known.presence == GONE
 
     def displaced_by(self, worker: Worker, workers_per_pod: int, named: Iterable[str] = ()) -> list[str]:
-        """Earlier processes of the same place: a pod's uid with another nonce, where a pod has one worker.
+        """Ids of earlier processes of the same pod, where a pod has one worker: the same pod uid with another nonce.
 
-        named: workers of plans, who may never have registered here.
+        named: ids that plans name; such workers may never have registered with this controller.
         """
         if workers_per_pod != 1:
             return []
@@ -160,12 +170,12 @@ class Membership:
         return True
 
     def give_notice(self, worker: Worker) -> None:
-        """It goes, by its own wish or as it is told: no plan is made for it any more, and its end is no crash."""
+        """Mark a worker as leaving: no new plan names it, and the end of its process is no crash."""
         if worker.presence != GONE:
             worker.presence, worker.on_notice = LEAVING, True
 
     def exclude(self, worker_id: str, why: str) -> None:
-        """Gone for good, with all of its pod: processes that run until it is deleted are not to join again meanwhile."""
+        """Exclude a worker and all others of its pod for good: until the pod is deleted, none of them may join again."""
         pod = pod_uid_of(worker_id)
         for one in {worker_id, *(worker.worker_id for worker in self if worker.pod_uid == pod)}:
             self.remove(one, why)
@@ -173,11 +183,11 @@ class Membership:
         _forget_oldest(self._excluded)
 
     def why_excluded(self, worker_id: str) -> str:
-        """Empty where it is not."""
+        """Why a worker is excluded; empty where it is not."""
         return self._excluded.get(worker_id, "")
 
     def end(self, worker_id: str, error: str) -> None:
-        """Its process is known to have ended, registered here or not. error: a traceback of its own fault."""
+        """Note that a process has ended, whether or not it had registered. error: the traceback of its own fault, if any."""
         self._ended[worker_id] = self._ended.get(worker_id) or error
         _forget_oldest(self._ended)
 
@@ -186,18 +196,18 @@ class Membership:
         return worker_id in self._ended
 
     def error_of(self, worker_id: str) -> str:
-        """The traceback with which it ended; empty where there was none."""
+        """The traceback with which a worker ended; empty where there was none."""
         return self._ended.get(worker_id, "")
 
     def was_taken(self, worker_id: str, pods: Set[str]) -> bool:
-        """Its end was no crash: its pod is gone (pods: the uids there are; empty: unknown), or it had notice."""
+        """Whether a worker's end was no crash: its pod is gone, or it had given notice. pods: existing uids; empty: unknown."""
         worker = self._workers.get(worker_id)
         return _pod_is_gone(worker_id, pods) or (worker is not None and worker.on_notice)
 
     def loss_of(self, worker_id: str, pods: Set[str], settled: bool) -> str:
-        """That a worker is gone, and why, in words; empty while it is here or may come back. Whoever needs it asks here.
+        """Why a worker is gone, in words; empty while it is here or may come back. The only place that decides this.
 
-        pods: the uids there are; empty: unknown. settled: a worker that has not come to this controller by now does not come.
+        pods: existing uids; empty: unknown. settled: whether workers that have not connected to this controller by now are lost.
         """
         worker = self._workers.get(worker_id)
         ended = worker_id in self._ended
@@ -218,14 +228,14 @@ class Membership:
         return sorted((worker for worker in self._workers.values() if worker.presence == ALIVE), key=attrgetter("order"))
 
     def reachable(self, worker_id: str, now: float) -> bool:
-        """False where its stream is broken and it has been silent for a few heartbeats: it will not answer."""
+        """Whether a worker will answer: false where its stream is closed and a few heartbeats are missing."""
         worker = self._workers.get(worker_id)
         if worker is None or worker.presence == GONE:
             return False
         return worker.watching or now - max(worker.last_heard, worker.unwatched_since) < self.lost_after_seconds
 
     def unreachable(self, now: float, awaited: Set[str]) -> list[Worker]:
-        """Workers whose connection has closed and that nobody waits for. awaited: ids of those that somebody does wait for."""
+        """Workers whose connection has closed, except those in `awaited`."""
         return [
             worker
             for worker in self._workers.values()
@@ -233,7 +243,7 @@ class Membership:
         ]
 
     def without_pod(self, pods: Set[str], registered_before: float) -> list[Worker]:
-        """Workers whose pod is no longer there. registered_before: a younger worker's pod may not be in `pods` yet."""
+        """Workers whose pod no longer exists. registered_before: the pods of workers that came later may not be in `pods` yet."""
         return [
             worker
             for worker in self._workers.values()
@@ -249,7 +259,7 @@ class Membership:
         ]
 
     def excuse(self, seconds: float) -> None:
-        """The controller itself did not run for so long: nobody's silence counts for that time."""
+        """Do not count the last `seconds` as silence of any worker: the controller itself did not run."""
         for worker in self._workers.values():
             worker.last_heard += seconds
             worker.unwatched_since += seconds

@@ -1,4 +1,4 @@
-"""Workers that are of no use any more: excluded, and their pods deleted, so that the cluster replaces them."""
+"""Removal of workers: they are excluded and their pods deleted, so that the cluster replaces them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from frostline_controller.run.store import RunStore
 
 
 class Removals:
-    """Workers whose pods are to be deleted, with the reason, until it is done: by this controller, or by the one after it."""
+    """The workers whose pods have to be deleted, with the reasons. The list is durable: a successor finishes it."""
 
     def __init__(self, facts: RunFacts, store: RunStore, pods: Pods) -> None:
         self._facts, self._pods, self._amendments = facts, pods, store.amendments
@@ -18,15 +18,15 @@ class Removals:
             facts.members.exclude(worker_id, reason)
 
     def add(self, reasons: Mapping[str, str]) -> None:
-        """Have these workers' pods deleted with the next `advance`, or in the round after."""
+        """Add workers; the next `advance` deletes their pods, or a later one if that fails."""
         self._amendments.removals = {**self._amendments.removals, **reasons}
 
     @contextmanager
     def added_with_plan(self, reasons: Mapping[str, str]) -> Iterator[None]:
-        """Have these workers removed once the plan without them, which is made in this context, is durable.
+        """Add workers together with the plan without them, which is made inside this context.
 
-        One write makes both durable: a controller that dies after it has a successor that takes none of them in again. Where no
-        plan comes of it nobody is removed.
+        One write makes the plan and the removals durable, so no successor of this controller takes these workers in again. Where
+        no plan is made, nobody is removed.
         """
         before = self._amendments.removals
         self.add(reasons)
@@ -42,7 +42,7 @@ class Removals:
         await self.advance()
 
     async def advance(self) -> None:
-        """Delete the pods of all that are due. The new generation fences; the kill follows (docs/protocols.md 7.3)."""
+        """Delete the pods of all workers in the list. The new generation has fenced them before (docs/protocols.md 7.3)."""
         for worker_id, reason in self._amendments.removals.items():
             self._facts.members.exclude(worker_id, reason)
             await self._pods.delete(pod_uid_of(worker_id))

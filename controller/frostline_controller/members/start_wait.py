@@ -1,4 +1,4 @@
-"""When a run that waits for workers starts: with all that it wants, or with enough once the time for the others is over."""
+"""When a waiting run starts: as soon as all wanted workers are there, or at least `min_workers` when the waiting time is over."""
 
 from frostline_controller.members.membership import Worker
 from frostline_controller.planner.choice import Choosing
@@ -11,18 +11,19 @@ class StartWait:
     def __init__(self, facts: RunFacts, choosing: Choosing) -> None:
         self._facts, self._choosing = facts, choosing
         self.since: float | None = None
-        """Since when others are waited for, by the run's clock; None while nobody is there."""
+        """When the wait for further workers began, by the run's clock; None while no worker is there."""
 
     @property
     def wanted(self) -> int:
-        """How many workers the run waits for while it may."""
+        """How many workers the run would start with."""
         return self._choosing.wanted_workers()
 
     def workers(self, now: float) -> list[Worker]:
         """The workers to start with; empty while more are waited for, and then the run's message says so.
 
-        Who is missing is waited for as long as a start may take. After a pause `min_workers` are enough once nobody else has
-        joined for the settling time of joins: the others are taken in when they come.
+        Before a first plan or after a resume, missing workers are waited for for `controller.start_timeout_seconds`.
+        After a pause, `min_workers` are enough as soon as nobody has joined for `controller.join_settle_seconds`; later workers
+        join the running generation.
         """
         facts, section = self._facts, self._facts.job.controller
         paused, wanted = facts.state.paused, self.wanted

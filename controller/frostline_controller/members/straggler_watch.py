@@ -1,4 +1,4 @@
-"""Watches the members of the running generation for stragglers: who computes slowly is noted, told, and planned around."""
+"""Watches the members of the running generation for stragglers: writes an event for each, and asks the planner again."""
 
 from frostline_contract.plan import Plan
 from frostline_controller.members.membership import Worker
@@ -9,11 +9,11 @@ from frostline_controller.run.facts import RunFacts
 from frostline_controller.run.outbox import Outbox
 
 SLOWNESS_SECONDS = 1.0
-"""Between two measurements."""
+"""Time between two measurements."""
 
 
 class StragglerWatch:
-    """Measures once a second how fast each member computes, and believes what lasts."""
+    """Measures once a second how fast each member computes, and acts where a slowness lasts."""
 
     def __init__(self, facts: RunFacts, outbox: Outbox, adapting: Adapting) -> None:
         self._facts, self._outbox, self._adapting = facts, outbox, adapting
@@ -21,7 +21,7 @@ class StragglerWatch:
         self._measured_at = -SLOWNESS_SECONDS
 
     async def advance(self, now: float) -> None:
-        """Measure where a second has passed. Only where a generation runs: in an ended run nobody's speed matters."""
+        """Measure, at most once a second, while a generation runs."""
         facts = self._facts
         if facts.current is None or facts.ended or now - self._measured_at < SLOWNESS_SECONDS:
             return
@@ -49,7 +49,7 @@ class StragglerWatch:
         return slowness({worker.worker_id: worker.busy_seconds for worker in inside}, work)
 
     async def _tell(self, worker: Worker, level: float) -> None:
-        """One event where what is believed of a worker has changed."""
+        """Write the event that a worker's believed slowness has changed, and ask the planner again."""
         facts, outbox = self._facts, self._outbox
         parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in sorted(worker.step_parts.items()))
         if level > 1:

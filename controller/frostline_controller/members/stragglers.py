@@ -1,7 +1,8 @@
-"""Who computes slowly: a member's own seconds of a step against what its peers take for as much work. Pure functions.
+"""Stragglers: members that compute more slowly than their peers would. Pure functions.
 
-A member's own work is its step without what it waited for others (the trainer measures it). What it should take follows from
-the measured unit times and the micro-batches that it was dealt, so members of different stages can be compared.
+A member's *own* seconds are its step without the time in which it waited for others; the trainer measures them. The seconds that
+a member should take follow from measured unit times and its number of micro-batches, so that members of different stages can be
+compared.
 """
 
 from bisect import bisect_left
@@ -13,17 +14,17 @@ from frostline_contract.statistics import UnitProfile
 from frostline_controller.planner.leaves import micro_batch_counts
 
 TOLERANCE = 1.3
-"""Readings within this factor of what is believed of a member change nothing."""
+"""A reading within this factor of a member's believed slowness changes nothing."""
 LASTING_SECONDS = 60.0
-"""How long every reading must be outside of it before something else is believed."""
+"""How long all readings must be outside that factor before another slowness is believed."""
 FORGET_SECONDS = 600.0
-"""A slow member that has been left out is not measured; after this time it may be tried again."""
+"""When a slow worker that no plan uses, and that is therefore not measured, counts as normal again."""
 LITTLE_WORK = 0.25
-"""A member with less than this share of the mean work is mostly overhead: it counts as having so much."""
+"""The least work that a member is counted with, as a share of the mean: with less, overhead dominates its seconds."""
 
 
 def work_of(placement: Placement, freeze_point: int, units: tuple[UnitProfile, ...], num_microbatches: int) -> dict[str, float]:
-    """Seconds that a step's own work should take each member, by worker id, on a worker of the profile's speed."""
+    """Own seconds that a step should take each member, by worker id, on a device of the profile's speed."""
     leaves = placement.leaf_bounds[-1]
     counts = micro_batch_counts(placement.leaf_bounds, num_microbatches, leaves)
     by_pp_rank = []
@@ -43,9 +44,9 @@ def work_of(placement: Placement, freeze_point: int, units: tuple[UnitProfile, .
 
 
 def slowness(busy: Mapping[str, float], work: Mapping[str, float]) -> dict[str, float]:
-    """By worker: its own seconds over what the median of its peers would take for its work; 1.0 is usual.
+    """By worker: its own seconds over what the median of its peers would take for its work; 1.0 is normal.
 
-    busy: measured seconds of a step's own work, > 0, of those that have measured. Empty where fewer than two have.
+    busy: measured own seconds of a step, by worker. The result is empty where fewer than two workers have measured any.
     """
     known = {worker: seconds for worker, seconds in busy.items() if seconds > 0 and worker in work}
     if len(known) < 2:
@@ -70,10 +71,10 @@ def _median_without(ordered: list[float], value: float) -> float:
 
 @dataclass(frozen=True)
 class Belief:
-    """What is believed of one member. level: how many times slower than its peers; 1.0: as fast.
+    """The believed slowness of one member.
 
-    read_at: time of the newest reading. away_since: since when all readings are outside of the tolerance, on one side;
-    nearest: the one of them that is nearest to the level.
+    level: how many times slower than its peers; 1.0: as fast. read_at: time of the newest reading. away_since: since when all
+    readings have been outside the tolerance, on one side; None where they are not. nearest: of these, the one nearest to `level`.
     """
 
     level: float = 1.0
@@ -83,9 +84,9 @@ class Belief:
 
 
 def follow(belief: Belief, reading: float, now: float) -> Belief:
-    """What to believe after one more reading (0.0: none). Noise around the level never changes it.
+    """The belief after one more reading (0.0: none). Noise around the level never changes the level.
 
-    Faster than its peers counts as as fast: that one is usual and the others are slow shows in theirs.
+    A member that is faster than its peers counts as normal; where its peers are slow, their own readings show it.
     """
     if reading <= 0:
         return Belief() if belief.level > 1 and now - belief.read_at > FORGET_SECONDS else belief

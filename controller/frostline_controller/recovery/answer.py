@@ -1,4 +1,4 @@
-"""The answer to a failure: wait for more reports, go on, go back, or raise the run's epoch. Pure; it decides in production."""
+"""The answer to a failure: wait for more reports, go on, go back, or raise the run epoch. Pure: the model checker calls it."""
 
 from frostline_controller.recovery.facts import Answer, Failure, GoBack, GoOn, NewEpoch, Wait
 from frostline_controller.recovery.may_start import awaited, unvouched
@@ -8,8 +8,11 @@ from frostline_controller.recovery.target import find_target, missing_pieces
 def answer(failure: Failure) -> Answer:
     """What to do about `failure` now (docs/protocols.md 4).
 
-    Wait: somebody that is reached may still report, and only when nobody does may a plan lose a step or send state away.
-    NewEpoch: a generation may run on where nobody sees it. GoOn: all pieces from the newest whole state. GoBack: no state is.
+    Returns:
+        Wait: some workers may still report. A plan made without their reports could lose a step that they hold.
+        NewEpoch: a generation may still be running, and the controller cannot reach any of its members.
+        GoOn: every piece can be brought to one state, the newest that the survivors hold completely.
+        GoBack: the survivors hold no state completely.
     """
     missing = awaited(failure)
     if missing:

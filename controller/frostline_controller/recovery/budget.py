@@ -1,16 +1,25 @@
-"""The retry budget: deaths that nobody caused are free, a crash that comes back at the same step is not. Pure."""
+"""The retry budget: how many failures of the run's own making may follow each other without progress. Pure.
+
+A lost node or pod is not charged: the run did not cause it. A crash that comes back at the same step is.
+"""
 
 from frostline_contract.record import Frozen
 
 ERROR_CHARACTERS = 4000
-"""Of the first error, its end: the budget is a part of the durable state, which has little room."""
+"""How much is kept of the first error, from its end: the budget is part of the durable state, which is small."""
 
 
 class RetryBudget(Frozen):
     """Counts failures of the run's own making (errors, processes that crash in a pod that stays) without progress between them.
 
-    Progress is a committed step beyond the furthest that any failure had seen: steps that are done again after going back to a
-    checkpoint are none. A guard's rollback starts anew. first_error: of the series.
+    Progress is a committed step beyond the furthest step of all earlier failures. Steps that are computed again after a restore
+    are no progress. The count starts again after a rollback by the guard.
+
+    Args:
+        furthest: the last step that had been committed before any failure so far.
+        rollbacks: how many rollbacks the run has had; another number starts the count again.
+        count: failures in a row.
+        first_error: the error of the first of them.
     """
 
     furthest: int = -1
@@ -19,7 +28,7 @@ class RetryBudget(Frozen):
     first_error: str = ""
 
     def charged(self, step: int, rollbacks: int, of_its_own: bool, error: str) -> "RetryBudget":
-        """After a failure with `step` committed before it. error: a traceback where there is one."""
+        """The budget after one more failure. step: the last committed one. error: a traceback, where there is one."""
         anew = step > self.furthest or rollbacks != self.rollbacks
         since = RetryBudget(furthest=step, rollbacks=rollbacks) if anew else self
         if not of_its_own:
@@ -28,7 +37,7 @@ class RetryBudget(Frozen):
         return since.model_copy(update={"count": since.count + 1, "first_error": first})
 
     def exhausted(self, limit: int) -> str:
-        """What to say where recoveries no longer help; empty otherwise. limit: how many failures are recovered from."""
+        """Why the run has to fail; empty while it may recover again. limit: the most failures in a row."""
         if self.count <= limit:
             return ""
         first = self.first_error.strip() or "none was reported; see the workers' logs"

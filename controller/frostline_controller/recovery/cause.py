@@ -1,4 +1,4 @@
-"""What has happened, of a failure that is being answered: for people, and whether the run itself made it."""
+"""The cause of a failure: in words for people, and whether the run itself caused it (which its retry budget pays for)."""
 
 from collections.abc import Collection
 
@@ -11,12 +11,12 @@ from frostline_controller.run.outbox import Outbox
 
 CAUSES_TOLD = 3
 MARKS_OF_A_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "interrupted")
-"""In the text of an error: it came from a collective, in which a peer was lost."""
+"""An error text with one of these comes from a collective operation that lost a peer."""
 MARKS_OF_ITS_OWN = ("out of memory", "OutOfMemoryError", "Duplicate GPU", "invalid usage")
 
 
 def cause_of(recovery: Recovery, members: Membership, failure: Failure) -> str:
-    """Who ended, hangs or does not answer; where nobody does, the error that no other explains."""
+    """The cause in words: which workers ended, hang or do not answer. Where there is none, the first worker's own error."""
     name = members.name_of
 
     def why(worker_id: str) -> str:
@@ -35,7 +35,7 @@ def cause_of(recovery: Recovery, members: Membership, failure: Failure) -> str:
 
 
 def first_error(recovery: Recovery) -> tuple[str, str] | None:
-    """Who failed first, and its traceback: the first one that is not only about a peer which had gone."""
+    """The worker that failed first, and its traceback. Errors that only say that a peer was lost count last."""
     own = ((worker_id, text) for worker_id, text in recovery.errors.items() if not of_a_peer(text))
     return next(own, next(iter(recovery.errors.items()), None))
 
@@ -43,17 +43,17 @@ def first_error(recovery: Recovery) -> tuple[str, str] | None:
 def of_its_own(recovery: Recovery, members: Membership, pods: Collection[str], failure: Failure) -> tuple[bool, str]:
     """Whether the run itself made this failure: an error, a hang, or a crash in a pod that stays.
 
-    Hangs count since what is done again at the same place may hang there for ever, or be too slow for its deadline. A peer's end
-    makes errors in everybody's collectives: with an end or a silence about, those say nothing.
+    Hangs count: the same step may hang again each time, or always be too slow for its deadline. Errors do not count where a
+    worker has ended or is silent: the loss of one peer causes errors in the collectives of all others.
 
     Args:
         recovery: the failure.
         members: the run's workers.
         pods: uids of the pods that the run has.
-        failure: the facts that it is answered by.
+        failure: the facts that the answer was made from.
 
     Returns:
-        Whether it did, and the traceback of whoever failed; empty where there is none.
+        Whether the run caused the failure, and the traceback of the worker that failed (empty where there is none).
     """
     crashed = any(not members.was_taken(worker_id, pods) for worker_id in failure.ended)
     unexplained = bool(recovery.errors) and not failure.ended and not failure.silent
@@ -65,12 +65,12 @@ def of_its_own(recovery: Recovery, members: Membership, pods: Collection[str], f
 
 
 def of_a_peer(text: str) -> bool:
-    """Whether an error came from a collective in which a peer was lost: NCCL also names mistakes and shortages of its own."""
+    """Whether an error came from a collective that lost a peer. NCCL's errors about memory or wrong use are no such errors."""
     return any(mark in text for mark in MARKS_OF_A_PEER) and not any(mark in text for mark in MARKS_OF_ITS_OWN)
 
 
 async def tell_wrong_bits(recovery: Recovery, facts: RunFacts, outbox: Outbox, plan: Plan) -> None:
-    """Write the event: whose bits are wrong, and where these workers are, for whoever looks after the machines.
+    """Write the event that says which workers computed wrong bits, and on which nodes and devices, so that these can be checked.
 
     Args:
         recovery: the failure, with what was found to differ.

@@ -1,8 +1,10 @@
 """Failures of the running generation: noticed or reported, answered as soon as the answer is known (docs/protocols.md 4).
 
-Everybody who may run the generation, or a prepared one, is fenced and reports what it holds; then one plan brings all units to
-one step, from survivors or a checkpoint. A failure while members enter that plan is that plan's. `recovery.answer` decides, the
-failure's `Recovery` gathers, `Starting` makes the plan; here the order of these acts is kept.
+All participants of the running generation and of a prepared plan are sent a fence and report the state that they hold. Then one
+plan brings all pieces to one state, from survivors or from a checkpoint. A failure while members enter that plan is a failure of
+that plan, and is answered in the same way.
+
+This file keeps the order: `Recovery` gathers the reports, `recovery.answer` decides, `Starting` makes the plan.
 """
 
 import logging
@@ -49,7 +51,7 @@ class Failures:
     # ---- how a failure becomes known
 
     def note_report(self, worker_id: str, request: pb.ReportRecoveryRequest) -> None:
-        """A survivor's promise and what it holds. One that a newer plan has answered is shown that plan; its distrust counts."""
+        """Take a survivor's report. Where a newer plan has answered it, send that plan again; wrong bits count in any case."""
         facts, outbox, plan, prepared = self._facts, self._outbox, self._facts.current, self._facts.state.prepared
         if plan is None or facts.state.between:
             return
@@ -73,25 +75,25 @@ class Failures:
 
     @property
     def _current_recovery(self) -> Recovery | None:
-        """The failure of the generation that is current now. While its answer is being told the one before it is over."""
+        """The failure of the current generation; None where `recovery` is an earlier one, whose answer is being announced."""
         recovery, current = self.recovery, self._facts.current
         return recovery if recovery is not None and current is not None and recovery.of == current.generation else None
 
     def fail(self, reason: str) -> None:
-        """The running generation cannot go on."""
+        """Begin the recovery of the running generation, unless one is under way."""
         if self._current_recovery is None and self._facts.current is not None and not self._facts.state.between:
             log.warning("failure generation=%s reason=%r", self._facts.current.generation, reason)
             self.recovery = Recovery(self._facts.clock(), reason, self._facts.current.generation)
             self._facts.wake.set()
 
     def exclude(self, worker_id: str, reason: str) -> None:
-        """A member hangs: the answer does without it, and its pod is taken away once the answer is out."""
+        """Exclude a member that hangs. The answer is made without it, and its pod is deleted after the answer."""
         self.fail(f"{self._name(worker_id)} is excluded: {reason}")
         if self.recovery is not None:
             self.recovery.exclude_hung(worker_id, reason)
 
     def watch_members(self) -> None:
-        """A member that is gone is a failure of the generation, whoever notices it; so is one that waits for an answer."""
+        """Note a failure where a member is gone, or says by its heartbeat that it waits for the answer to a failure."""
         facts, plan = self._facts, self._facts.current
         assert plan is not None
         if loss := facts.loss_among(plan.placement.workers, facts.members.dead_after_seconds):
@@ -104,25 +106,25 @@ class Failures:
                 return
 
     def fences(self) -> list[pb.WatchPlanResponse]:
-        """What a worker whose stream has just opened must hear of a failure that is being answered."""
+        """The fence for a worker whose stream has just opened while a failure is being answered."""
         if self._current_recovery is None:
             return []
         newest = max(plan.generation for plan in self._facts.live_plans)
         return [fence_message(newest, self._current_recovery.reason)]
 
     def forget(self) -> None:
-        """The generation that failed is over for another reason: no answer is due."""
+        """Drop the failure: its generation is over for another reason, so no answer is due."""
         self.recovery = None
 
     @property
     def crash_loop(self) -> str:
-        """What to say where recoveries no longer help; empty otherwise."""
+        """Why the run has to fail: its retry budget is used up. Empty otherwise."""
         return self._store.amendments.retries.exhausted(self._facts.job.controller.fruitless_recoveries_max)
 
     # ---- the answer
 
     async def advance(self, now: float) -> None:
-        """Answer the failure as soon as the answer is known and there are workers for it. Raises CheckpointsGone."""
+        """Answer the failure, as soon as the answer is known and enough workers are there. Raises CheckpointsGone."""
         facts, recovery = self._facts, self.recovery
         assert recovery is not None
         await self._starting.finish_epoch()
@@ -158,7 +160,7 @@ class Failures:
         await self._removals.advance()
 
     async def _wait(self, why: str, recovery: Recovery) -> None:
-        """No answer yet. It may need those who come in the place of the excluded: these go now, not when the answer is out."""
+        """Wait with the answer. It may need the replacements of excluded workers, so their pods are deleted now, not after it."""
         self._facts.message = why
         self._removals.add(recovery.may_be_replaced)
         await self._removals.advance()
@@ -176,7 +178,7 @@ class Failures:
         return await self._starting.from_checkpoint(workers, cause, found.reason, answers, epoch=isinstance(found, NewEpoch))
 
     async def _go_back_before(self, recovery: Recovery, workers: list[Worker], cause: str, answers: dict[str, object]) -> Plan:
-        """From the newest checkpoint of before the first wrong step, in a run epoch of its own: nothing later counts any more."""
+        """A plan from the newest checkpoint before the first wrong step. Its new run epoch makes all later checkpoints void."""
         first = recovery.distrusted_from
         if recovery.cache_wrong:
             self._store.amendments.cache_off = f"the cache is off, a cached value was wrong: {cause}"
@@ -184,7 +186,7 @@ class Failures:
         return await self._starting.from_checkpoint(workers, cause, why, answers, epoch=True, distrusted_from=first)
 
     def _charge_retry_budget(self, recovery: Recovery, failure: Failure, step: int) -> None:
-        """Each failure is charged to the retry budget once, when it is clear who has ended of it."""
+        """Charge the failure to the retry budget, once, when it is known which workers have ended."""
         if not recovery.charged:
             recovery.charged = True
             amendments, facts = self._store.amendments, self._facts
@@ -193,7 +195,7 @@ class Failures:
             amendments.retries = amendments.retries.charged(step, rollbacks, own, text)
 
     def _usable_workers(self, failure: Failure, now: float) -> list[Worker]:
-        """Whom a plan may name: survivors that have promised, spares, and joiners that wait for it."""
+        """The workers that a plan may name: survivors that have reported, spare workers, and joiners."""
         facts = self._facts
         plans = [plan for plan in (failure.current, failure.prepared) if plan is not None]
         named = {worker_id for plan in plans for worker_id in plan.participants}
@@ -207,13 +209,13 @@ class Failures:
                 or (worker.worker_id not in named and now - worker.last_heard < facts.members.lost_after_seconds)
             )
         ]
-        if len(usable) < facts.job.placement.min_workers:  # who wants to leave carries on until all can stop at a checkpoint
+        if len(usable) < facts.job.placement.min_workers:  # leavers go on until all can stop at a checkpoint
             away = failure.silent | failure.ended
             usable += [w for w in facts.members if w.presence == LEAVING and w.worker_id in failure.reports.keys() - away]
         return usable
 
     def _too_few(self, found: Answer, failure: Failure, workers: list[Worker], recovery: Recovery, now: float) -> str:
-        """Why the plan waits for more workers, or nothing. What survivors hold stays with them: they have promised to wait."""
+        """Why the plan waits for more workers; empty where it need not. Survivors keep their state while they wait."""
         job = self._facts.job
         least = job.placement.min_workers
         if len(workers) < least:

@@ -1,4 +1,7 @@
-"""What is known when a failure is answered, and what the answer can be. Plain immutable records."""
+"""The facts from which a failure is answered, and the four possible answers. Plain immutable records.
+
+Throughout this package n is the running generation and n + 1 the plan that is prepared to follow it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +12,11 @@ from frostline_contract.plan import GenerationId, Plan, SeenVote, StateTag
 
 @dataclass(frozen=True)
 class HeldPiece:
-    """A piece that a survivor reports. state: None where it is torn. prepared: it can commit the next step of `ran` late."""
+    """A piece that a survivor reports.
+
+    state: the piece's state; None where an update was interrupted half way. prepared: the survivor has the gradients of the next
+    step of `SurvivorReport.ran`, and can still commit that step.
+    """
 
     piece: int
     state: StateTag | None
@@ -18,10 +25,10 @@ class HeldPiece:
 
 @dataclass(frozen=True)
 class SurvivorReport:
-    """A promise: who reports enters no generation up to `heard`, and takes no vote result of `ran` any more.
+    """One worker's report, and its promise: the worker enters no generation up to `heard`, and ignores later votes of `ran`.
 
-    ran: the generation that it was a member of. seen: results of votes that it saw. switched, dead: prepared plans whose fate it
-    knows: the switching vote was seen, or no vote will switch.
+    ran: the generation of which the worker was a member. held: the pieces that it has. seen: the results of votes that it saw.
+    switched: prepared plans of which it saw the switching vote. dead: prepared plans to which no vote will switch (expired).
     """
 
     worker_id: str
@@ -37,9 +44,13 @@ class SurvivorReport:
 class Failure:
     """Everything that the answer may depend on.
 
-    current: generation n, durable. prepared: n + 1, durable, where there is one. reports: by worker. ended: processes known to
-    have ended. silent: workers that missed their deadline or cannot be reached, and whose processes may still run. votable:
-    whether members may have heard that all are ready for the prepared plan; before, none votes for it.
+    Args:
+        current: the plan of generation n, durable.
+        prepared: the plan of n + 1, durable; None where none is prepared.
+        reports: by worker.
+        ended: workers whose processes have certainly ended.
+        silent: workers that missed their deadline or cannot be reached; their processes may still run.
+        votable: whether members may have received the notice that all are ready for n + 1. Before it no member votes to switch.
     """
 
     current: Plan
@@ -57,17 +68,22 @@ class Failure:
 
 @dataclass(frozen=True)
 class Wait:
-    """Not yet: these may still report."""
+    """No plan yet: these workers may still report."""
 
     workers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class GoOn:
-    """All pieces from one step. state: the newest that is whole. holders: for each piece, the survivors that have it, or can
-    commit it late. vote: that step's, where anybody has to. state_source: a survivor whose run state is at `state`, or comes
-    there by committing late. extends_all: no reporter knows of a vote after it, and none can have passed that all reporters
-    have missed (else it begins a new lineage).
+    """Go on from survivors: every piece at one state.
+
+    Args:
+        state: the newest state of which the survivors together hold every piece.
+        holders: for each piece, the survivors that have it at `state`, or reach `state` by committing one step late.
+        vote: the vote of that late step; None where nobody has to commit one.
+        state_source: a survivor whose run state is at `state`, or reaches it by committing late.
+        extends_all: no reporter knows of a vote after `state`, and none can have passed unseen. Otherwise the plan begins a new
+            lineage.
     """
 
     state: StateTag
@@ -79,7 +95,7 @@ class GoOn:
 
 @dataclass(frozen=True)
 class GoBack:
-    """Everything from the newest complete checkpoint. missing: pieces that nobody has at one step. reason: for people."""
+    """Load the newest complete checkpoint. missing: pieces that no survivor has at the best state. reason: in words."""
 
     missing: tuple[int, ...]
     reason: str
@@ -87,7 +103,7 @@ class GoBack:
 
 @dataclass(frozen=True)
 class NewEpoch:
-    """A generation may still run somewhere, and nobody of it reports: only a raised run_epoch makes going on safe."""
+    """A generation may still run and none of its members reports. A higher run epoch makes its checkpoints and result void."""
 
     generations: tuple[GenerationId, ...]
     reason: str

@@ -1,7 +1,6 @@
-"""Whether a plan may start: who may still report, and which generation could still run on without anybody knowing
-(docs/protocols.md 4.2).
+"""Whether a plan may start: which workers may still report, and which generation could still run unseen (docs/protocols.md 4.2).
 
-A generation's votes are unanimous, so one member's promise, or its end, stops it. Pure.
+A generation's votes are unanimous, so one member that has promised to stop, or has ended, stops the whole generation. Pure.
 """
 
 from frostline_contract.plan import GenerationId, Plan
@@ -9,20 +8,21 @@ from frostline_controller.recovery.facts import Failure
 
 
 def awaited(failure: Failure) -> tuple[str, ...]:
-    """Participants of n and n + 1 that have not promised yet, have not ended, and have not missed their deadline."""
+    """Participants of n and n + 1 that must be waited for: no report yet, not ended, and their deadline has not passed."""
     named = {worker for plan in _plans(failure) for worker in plan.participants}
     return tuple(sorted(worker for worker in named if not _is_settled(failure, worker)))
 
 
 def unvouched(failure: Failure) -> tuple[GenerationId, ...]:
-    """Generations that may still run: no member of theirs has promised not to, or ended, and their fate is not known."""
+    """Generations that may still run: no member has promised to stop or has ended, and they are not known to be over."""
     return tuple(plan.generation for plan in _plans(failure) if not (_is_over(failure, plan) or _is_stopped(failure, plan)))
 
 
 def is_bounded(failure: Failure) -> bool:
-    """Whether reports say how far every generation can have voted: a member that has promised took part in each of its votes.
+    """Whether the reports bound how far every generation can have voted.
 
-    Where members only ended, one that nobody reaches may hold votes that no reporter knows of.
+    A member takes part in each vote of its generation, so one member's report tells all votes. Where all members that stopped
+    have ended without a report, a member that cannot be reached may have seen votes that no reporter knows of.
     """
 
     def reported(plan: Plan) -> bool:
@@ -46,7 +46,7 @@ def _is_settled(failure: Failure, worker: str) -> bool:
 
 
 def _is_stopped(failure: Failure, plan: Plan) -> bool:
-    """A leaver votes in no step of the generation that it leaves the world for: only members stop it."""
+    """Whether a member has promised to stop, or has ended. Leavers do not count: they never vote in this generation."""
     for worker in plan.placement.workers:
         report = failure.reports.get(worker)
         if worker in failure.ended or (report is not None and plan.generation <= report.heard):
@@ -55,7 +55,7 @@ def _is_stopped(failure: Failure, plan: Plan) -> bool:
 
 
 def _is_over(failure: Failure, plan: Plan) -> bool:
-    """n is over where its switching vote was seen; a prepared n + 1 is dead where it is known that no vote will switch to it."""
+    """Whether a plan's fate is known: for n, that its switching vote was seen; for n + 1, that no vote will ever switch to it."""
     if plan is failure.prepared:
         return not failure.votable or any(plan.generation in report.dead for report in failure.reports.values())
     following = failure.prepared

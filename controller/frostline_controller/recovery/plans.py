@@ -1,6 +1,6 @@
-"""Makes the plans that start a generation without a vote: from nothing, from a checkpoint, or from what survivors hold.
+"""Makes the plans that start a generation without a vote: from initial weights, from a checkpoint, or from survivors' state.
 
-Each is durable before anybody hears of it; plans.jsonl has it, with what it was computed from, before it is announced.
+A plan is made durable first, then written to plans.jsonl with the facts from which it was computed, then announced.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class History:
-    """Decisions and lineages under which a plan starts."""
+    """The decisions and lineages under which a plan starts."""
 
     decisions: tuple[Decision, ...]
     lineages: tuple[LineageStart, ...]
 
     def without_unstarted(self, reached: int, started: int) -> Self:
-        """Without lineages above `reached` that a plan was to begin and no record is of: nobody ran that plan."""
+        """Without the lineages of plans that never ran: restores above `reached` and above `started`, the newest recorded one."""
         lineages = tuple(s for s in self.lineages if s.kind != RESTORE or not max(reached, started) < s.lineage)
         return replace(self, lineages=lineages)
 
     def until(self, lineage: int) -> Self:
-        """As it was before any later lineage was decided."""
+        """The history before any lineage later than `lineage` was decided."""
         kept = tuple(start for start in self.lineages if start.lineage <= lineage)
         return replace(self, decisions=tuple(d for d in self.decisions if d.lineage <= lineage), lineages=kept)
 
@@ -61,9 +61,9 @@ class Starting:
         self._faults, self._choosing, self._root = faults, choosing, checkpoint_root
 
     async def finish_epoch(self) -> None:
-        """A predecessor made a plan that begins a run epoch durable: begin it, before anybody hears of the plan.
+        """Raise the run epoch where the current plan, perhaps a predecessor's, begins one that is not yet on disk.
 
-        Raises CheckpointsGone.
+        Done before the plan is announced. Raises CheckpointsGone.
         """
         current = self._facts.current
         if current is not None and (await asyncio.to_thread(current_epoch, self._root)).run_epoch < current.run_epoch:
@@ -76,9 +76,16 @@ class Starting:
     ) -> Plan:  # fmt: skip
         """One plan for all `workers` that fit, from the newest complete checkpoint or from the initial weights.
 
-        why_back: for a failure, why nothing newer is left. epoch: a world may run on unseen, so its run epoch ends here.
-        distrusted_from: checkpoints of this step and later ones do not count, nor does anything else of them.
-        Raises CheckpointsGone.
+        Args:
+            workers: the usable workers.
+            reason: why a generation starts, in words.
+            why_back: after a failure, why no newer state is left.
+            answers: the facts of the answer, for plans.jsonl.
+            epoch: begin a new run epoch, since a generation may still run unseen.
+            distrusted_from: ignore all results of this step and later ones, checkpoints included; 0: none.
+
+        Raises:
+            CheckpointsGone: the run's checkpoints are gone.
         """
         facts = self._facts
         assert facts.identity is not None
@@ -110,11 +117,11 @@ class Starting:
         return plan
 
     async def _check_not_gone(self) -> None:
-        """A root that is empty never had anything, or is not mounted, was removed, or was lost with its volume.
+        """Raise CheckpointsGone where the checkpoint root is empty and should not be: not mounted, removed, or lost.
 
-        What the second looks like: the run has written a checkpoint, gone on from one, or begun a second epoch; or its state has
-        decisions, and the run directory no record of a step. Then nothing is planned: to train from step 0 unsaid is what nobody
-        asked for. Raises CheckpointsGone.
+        It should not be empty where the run has written a checkpoint, started from one, or begun a second epoch; nor where it has
+        taken decisions, but its directory has no record of a step. Then nothing is planned: the run must not silently start again
+        at step 0.
         """
         facts, store, current = self._facts, self._store, self._facts.current
         had = store.events.counts["checkpoint"] or (current is not None and (current.run_epoch > 1 or current.checkpoint_path))
@@ -127,7 +134,10 @@ class Starting:
             )
 
     async def newer_checkpoint(self, failure: Failure, found: GoOn) -> int | None:
-        """The step of a checkpoint beyond what survivors hold, where there is one: all who had gone on since then are lost."""
+        """The step of a checkpoint that is newer than the survivors' state; None where there is none.
+
+        There is one where all workers that had gone further are lost.
+        """
         place = (lineage_at(failure, found.state), found.state.step)
         if found.state.step + 1 >= self._facts.step:
             return None
@@ -137,7 +147,7 @@ class Starting:
     async def from_survivors(
         self, failure: Failure, found: GoOn, workers: list[Worker], reason: str, answers: dict[str, object]
     ) -> Plan:
-        """One plan for all `workers` that fit, with every piece from `found.state`."""
+        """One plan for all `workers` that fit, with every piece at `found.state`."""
         facts, store, base = self._facts, self._store, failure.current
         lineage = lineage_at(failure, found.state)
         history = self._history().without_unstarted(lineage, store.records.lineage)
@@ -177,10 +187,10 @@ class Starting:
     async def _commit(
         self, plan: Plan, history: History, ends: list[dict[str, object]], answers: dict[str, object] | None
     ) -> None:
-        """Make the plan durable; `announce` tells of it. ends: lines of the generations that it ends."""
+        """Make the plan durable; `announce` sends it. ends: lines of plans.jsonl about the generations that it ends."""
         facts, store, outbox, placement = self._facts, self._store, self._outbox, plan.placement
         continued = (*facts.state.continued, *(old.generation for old in facts.live_plans))
-        # A drain for workers that had to go is over where none of its members is left: those who start anew have not heard of it.
+        # A pause's drain is over where none of its members is left: workers that start anew have not been asked to stop.
         drains = facts.state.state == RunStatus.DRAINING and (plan.start == SURVIVORS or not facts.state.paused)
         await store.commit(
             current=plan, prepared=None, counter=plan.generation.counter, decisions=history.decisions, lineages=history.lineages,
@@ -197,9 +207,9 @@ class Starting:
         outbox.untold = [*ends, {**line, "answers": answers} if answers else line]
 
     async def announce(self) -> None:
-        """Tell everybody of the newest plan: its run epoch begins, it is written to the history, then it is heard.
+        """Announce the newest plan, where that is still to be done: raise its run epoch, write it to plans.jsonl, then send it.
 
-        Called in each round until all that is done. Raises OSError.
+        Called in each round, so an act that failed is done again. Raises OSError.
         """
         store, outbox, plan = self._store, self._outbox, self._facts.current
         if not outbox.untold:
@@ -217,7 +227,7 @@ class Starting:
         )  # fmt: skip
 
     def _ends(self, failure: Failure, found: GoOn, ended_at: int) -> list[dict[str, object]]:
-        """The last step of n, and of a prepared n + 1 that some had switched to."""
+        """The lines of plans.jsonl that end n, and n + 1 where some members had switched to it."""
         base, following = failure.current, failure.prepared
         switched = _switched_at(failure, following.generation) if following is not None else None
         if following is None or switched is None:
@@ -230,7 +240,7 @@ class Starting:
 
 
 def _switched_at(failure: Failure, following: GenerationId) -> int | None:
-    """The step whose vote switched to `following`, where a report says so; None where none does."""
+    """The step whose vote switched to `following`, from the reports; None where no report knows of a switch."""
     known = [report for report in failure.reports.values() if report.ran == following or following in report.switched]
     base = failure.current.generation
     steps = [vote.step for report in known for vote in report.seen if vote.generation == base]
@@ -239,7 +249,7 @@ def _switched_at(failure: Failure, following: GenerationId) -> int | None:
 
 
 async def tell_gone(facts: RunFacts, outbox: Outbox, gone: CheckpointsGone) -> None:
-    """Checkpoints that the run needs are gone: told once by an event, and by the status until they are back."""
+    """Report that the run's checkpoints are gone: by one event, and by the status until they are back."""
     if facts.message != str(gone):
         facts.message = str(gone)
         await outbox.event("cannot_start", str(gone))

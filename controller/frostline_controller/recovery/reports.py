@@ -1,6 +1,6 @@
-"""One failure while it is being answered: whom was asked, who reported what, who has ended, who will not answer.
+"""One failure while it is being answered: which workers were asked, have reported, have ended, or will not answer.
 
-Gathers; `recovery.answer` decides.
+This file gathers these facts; `recovery.answer` decides.
 """
 
 import math
@@ -19,17 +19,18 @@ from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message, to_record
 
 UNWATCHED_SECONDS = 0.3
-"""A closed stream for this long is enough to go on without a worker where that costs nothing; a live one is back by then."""
+"""How long a worker's stream must be closed before an answer that loses nothing is made without it. A live worker opens it again
+sooner."""
 RETURN_SECONDS = 3.0
-"""How long a new controller waits for members to come back to it before an answer does without them, where it costs nothing."""
+"""How long a new controller waits for members to connect to it before an answer that loses nothing is made without them."""
 
 
 @dataclass
 class Recovery:
-    """One failure of a generation while it is being answered: what members have promised and reported.
+    """One failure of a generation, with the reports that have come so far.
 
-    A report is a promise: its worker enters no generation up to the one that it names. Who has promised or ended is waited for no
-    more; who stays silent is, until `controller.dead_after_seconds` after the fence.
+    A report is a promise: its worker enters no generation up to the one that it names. Workers that have reported or ended are
+    no longer waited for. A silent worker is waited for until `controller.dead_after_seconds` after its fence was sent.
 
     Args:
         since: when the first sign of the failure came, seconds by the run's clock.
@@ -38,12 +39,12 @@ class Recovery:
         reports: the newest of each worker.
         errors: tracebacks that reports brought along, by worker, the first of each.
         asked: when the fence was sent, seconds by the run's clock, by worker.
-        excluded: workers that were judged to hang, or whose bits are wrong, with the reason; whatever they still say.
-        hung: those of them that hang.
-        charged: whether the retry budget has paid for this failure.
-        distrusted_from: the first step whose result is not to be used; 0: all may be.
-        cache_wrong: the cache is why.
-        distrusted_detail: what was found to differ, for the event.
+        excluded: workers that hang or computed wrong bits, with the reason. They stay excluded even if they report later.
+        hung: those of the excluded workers that hang.
+        charged: whether this failure has been charged to the retry budget.
+        distrusted_from: the first step whose result is wrong and must not be used; 0: none is.
+        cache_wrong: whether a wrong value of the cache is the reason.
+        distrusted_detail: the differences that were found, for the event.
     """
 
     since: float
@@ -60,7 +61,7 @@ class Recovery:
     distrusted_detail: dict[str, str] = field(default_factory=dict)
 
     def take(self, request: pb.ReportRecoveryRequest, promise: bool = True) -> None:
-        """A report; a later one of the same worker replaces it. promise: it speaks of the generation that failed."""
+        """Take a report; it replaces an earlier one of its worker. promise: whether it is about the generation that failed."""
         if promise:
             self.reports[request.worker_id] = survivor_report(request)
         if request.error and not request.fenced:
@@ -72,12 +73,12 @@ class Recovery:
             self.distrusted_detail |= request.distrusted_detail
 
     def exclude_hung(self, worker_id: str, reason: str) -> None:
-        """The answer does without it."""
+        """Make the answer without a worker that hangs."""
         self.excluded[worker_id] = reason
         self.hung.add(worker_id)
 
     def fence(self, facts: RunFacts, outbox: Outbox, now: float) -> None:
-        """Tell all that may run n or n + 1, and hold its state, to stop and to say what they hold."""
+        """Send the fence to all participants of n and n + 1 that have not had it: they stop, and report what they hold."""
         plans = facts.live_plans
         newest = max(plan.generation for plan in plans)
         fenced = []
@@ -93,7 +94,7 @@ class Recovery:
             outbox.streams.send_to(fenced, fence_message(newest, self.reason))
 
     def failure(self, facts: RunFacts, now: float, votable: bool, doubted_too: bool = False) -> Failure:
-        """The facts as they are now. doubted_too: workers that may come back count as silent already."""
+        """The facts as they are now. doubted_too: count doubtful workers, which may still come back, as silent."""
         assert facts.current is not None
         plans = facts.live_plans
         named = {worker for plan in plans for worker in plan.participants} | set(self.reports)
@@ -109,9 +110,9 @@ class Recovery:
         )
 
     def answer(self, facts: RunFacts, now: float, votable: bool) -> tuple[Answer, Failure]:
-        """The answer now. Who is only doubted is not waited for where everything can go on without them, and nothing is lost.
+        """The answer as of now. Doubtful workers are not waited for where the run can go on without them and loses no step.
 
-        votable: whether members may have heard that all are ready for the prepared plan.
+        votable: whether members may have received the notice that all are ready for the prepared plan.
         """
         failure = self.failure(facts, now, votable)
         found = answer(failure)
@@ -129,9 +130,9 @@ class Recovery:
         return {worker_id for worker_id in self.reports if facts.members.reachable(worker_id, now)}
 
     def _is_silent(self, facts: RunFacts, worker_id: str, now: float, doubted_too: bool) -> bool:
-        """It will not answer: judged to hang, given up, or past its deadline. Its process may run all the same.
+        """Whether no report of a worker is expected: it hangs, is given up, or has missed its deadline. It may still run.
 
-        doubted_too: a broken stream or a few missed heartbeats are enough, which a live worker of a busy machine has as well.
+        doubted_too: a broken stream or a few missed heartbeats are enough. A live worker on a busy machine may have those too.
         """
         if self.goes_with_excluded(worker_id):
             return True
@@ -150,19 +151,19 @@ class Recovery:
         return doubted_too and (unheard or (not worker.watching and now - worker.unwatched_since > UNWATCHED_SECONDS))
 
     def goes_with_excluded(self, worker_id: str) -> bool:
-        """Whether a worker is excluded, or in the pod of one that is: the pod is deleted when the answer is out."""
+        """Whether a worker is excluded, or shares the pod of one that is. That pod is deleted after the answer."""
         pod = pod_uid_of(worker_id)
         return any(pod_uid_of(other) == pod for other in self.excluded)
 
     @property
     def may_be_replaced(self) -> dict[str, str]:
-        """Excluded workers whose end is that of any worker that dies meanwhile: who hangs is waited for no more, and whose bits
-        are wrong has reported."""
+        """Excluded workers whose pods may be deleted before the answer, since nothing more is expected of them: those that hang,
+        and those with wrong bits once they have reported."""
         return {one: why for one, why in self.excluded.items() if one in self.hung or one in self.reports}
 
 
 def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
-    """The report as the answer reads it."""
+    """The report as a record, from the message."""
     return SurvivorReport(
         worker_id=request.worker_id,
         heard=generation_of(request.generation),
@@ -177,13 +178,13 @@ def survivor_report(request: pb.ReportRecoveryRequest) -> SurvivorReport:
 
 
 def distrusts_anew(request: pb.ReportRecoveryRequest, lineages: Iterable[LineageStart]) -> bool:
-    """Whether the report calls results wrong that no lineage begun since its worker's own distrusts."""
+    """Whether the report calls results wrong that no lineage since the worker's own has declared wrong already."""
     lineage = max((one.state.lineage for one in request.pieces if one.intact), default=0)
     return bool(request.distrusted_from) and Cuts(tuple(lineages)).distrusting().survives(lineage, request.distrusted_from)
 
 
 def without_distrusted(report: SurvivorReport, lineages: Iterable[LineageStart]) -> SurvivorReport:
-    """The report as if its holder had nothing of what a later lineage distrusts."""
+    """The report without the states that a later lineage has declared wrong."""
     distrusting = Cuts(tuple(lineages)).distrusting()
 
     def trusted(state: StateTag | None, steps_ahead: int) -> bool:
@@ -199,7 +200,7 @@ def without_distrusted(report: SurvivorReport, lineages: Iterable[LineageStart])
 
 
 def facts_line(failure: Failure, found: Answer) -> dict[str, object]:
-    """What an answer was computed from, for plans.jsonl."""
+    """The facts from which an answer was computed, as a line of plans.jsonl has them."""
     return {
         "reported": sorted(failure.reports),
         "ended": sorted(failure.ended),
@@ -209,7 +210,7 @@ def facts_line(failure: Failure, found: Answer) -> dict[str, object]:
 
 
 def fence_message(generation: GenerationId, reason: str) -> pb.WatchPlanResponse:
-    """The notice that all generations up to this one are over; who receives it reports what it holds."""
+    """The notice that all generations up to this one are over. A worker that receives it reports the state that it holds."""
     notice = pb.FenceNotice(generation=to_message(generation, plan_pb2.GenerationId), reason=reason)
     return pb.WatchPlanResponse(fence=notice)
 

@@ -1,6 +1,7 @@
-"""The state that all pieces can come back at: the newest that is whole among the survivors (docs/protocols.md 4.4). Pure.
+"""The state from which a recovery goes on: the newest of which survivors hold every piece (docs/protocols.md 4.4). Pure.
 
-States are compared by their tags, never by step numbers alone: two generations may have voted on the same step.
+A state is *whole* where each piece has a survivor that holds it. States are compared by their tags, never by step numbers alone:
+two generations may have voted on the same step.
 """
 
 from collections import Counter
@@ -16,7 +17,7 @@ Votes = dict[StateTag, SeenVote]
 
 @dataclass(frozen=True)
 class Source:
-    """A survivor whose state counts, with the pieces that are intact there."""
+    """A survivor whose state may be used, with its intact pieces."""
 
     report: SurvivorReport
     pieces: dict[int, HeldPiece]
@@ -27,19 +28,19 @@ class Source:
         return self.report.worker_id
 
     def has(self, piece: int, state: StateTag, votes: Votes) -> bool:
-        """It holds `state` of the piece, or comes to it by committing late."""
+        """Whether the survivor has the piece at `state`, or reaches `state` by committing a step late."""
         one = self.pieces.get(piece)
         return one is not None and (one.state == state or (state in votes and self._is_before(one, state)))
 
     def reaches(self, state: StateTag) -> bool:
-        """One of its pieces would come to `state` by committing late."""
+        """Whether one of the survivor's pieces would reach `state` by committing a step late."""
         return any(self._is_before(one, state) for one in self.pieces.values())
 
     def _is_before(self, one: HeldPiece, state: StateTag) -> bool:
-        """The piece is one step before `state`, with the reduced gradients of the very vote that leads there.
+        """Whether the piece is one step before `state`, and the survivor has the reduced gradients that this vote is about.
 
-        Lineages may differ: the first step of a new lineage starts from a state of an older one. Since it is a member of the
-        generation that voted, no such vote passed without it, so the gradients are those of that lineage's step.
+        Lineages may differ: the first step of a new lineage starts from a state of an older one. The survivor was a member of the
+        generation that voted, so no vote passed without it, and its gradients are those of that lineage's step.
         """
         before = one.state
         if not one.prepared or before is None or self.report.ran != state.generation:
@@ -49,10 +50,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Target:
-    """The state that all are brought to.
-
-    holders: for each piece the survivors that have `state`, or come to it by committing late with `vote`.
-    """
+    """The state to which all members are brought; fields as in `recovery.facts.GoOn`."""
 
     state: StateTag
     holders: tuple[tuple[str, ...], ...]
@@ -62,7 +60,7 @@ class Target:
 
 
 def find_target(failure: Failure) -> Target | None:
-    """The newest whole state, or None where no state is whole."""
+    """The newest whole state; None where no state is whole."""
     votes, sources = known_votes(failure), list(_sources(failure))
     for state in _candidates(sources, votes):
         holders = _holders(failure.pieces.count, sources, state, votes)
@@ -79,7 +77,7 @@ def find_target(failure: Failure) -> Target | None:
 
 
 def missing_pieces(failure: Failure) -> tuple[int, ...]:
-    """The pieces that nobody has at the state that comes nearest to being whole: the fewest missing, then the newest."""
+    """The pieces that are missing at the state that is nearest to whole: the one with the fewest missing, then the newest."""
     votes, sources = known_votes(failure), list(_sources(failure))
     lacking = [
         tuple(piece for piece, workers in enumerate(_holders(failure.pieces.count, sources, state, votes)) if not workers)
@@ -89,7 +87,7 @@ def missing_pieces(failure: Failure) -> tuple[int, ...]:
 
 
 def known_votes(failure: Failure) -> Votes:
-    """By the state that the vote's commit leads to. Whoever saw it, and whether it lives still, does not matter."""
+    """All votes that a reporter saw, by the state that committing them leads to. Reports of ended workers count too."""
     seen = [vote for _, report in sorted(failure.reports.items()) for vote in report.seen]
     if failure.current.vote is not None:
         seen.append(failure.current.vote)
@@ -97,11 +95,11 @@ def known_votes(failure: Failure) -> Votes:
 
 
 def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldPiece, ...]:
-    """What of a report may be used. Who is gone gives nothing; who ran neither n nor n + 1 only what n names it as a holder of,
-    and what it was given on the way into n.
+    """The pieces of a report that may be used (docs/protocols.md 5.8).
 
-    So a worker that comes back from an older generation brings no state that a plan since then has given up
-    (docs/protocols.md 5.8).
+    A worker that is gone gives nothing. A worker that ran n or n + 1 gives all that it holds. Any other worker gives only the
+    pieces of which plan n names it as a holder, and those that it received on its way into n: a plan since its own generation may
+    have given up its other states.
     """
     if _is_gone(failure, report):
         return ()
@@ -111,7 +109,7 @@ def counted(failure: Failure, report: SurvivorReport) -> tuple[HeldPiece, ...]:
     given = current.start_tag if report.worker_id in current.places else None
     named = current.held_by(report.worker_id)
     return tuple(
-        # What it was given is that state and no more: its older gradients are of a step that others may have voted on since.
+        # Of a received piece only the state counts: gradients from before are of a step on which others may have voted since.
         one if one.piece in named else replace(one, prepared=False)
         for one in report.held
         if one.piece in named or (given is not None and one.state == given)
@@ -123,7 +121,7 @@ def _is_gone(failure: Failure, report: SurvivorReport) -> bool:
 
 
 def _ran_lately(failure: Failure, report: SurvivorReport) -> bool:
-    """It was a member of n or of n + 1; or of what n continues, and has not seen the switching vote that others have."""
+    """Whether the worker was a member of n, of n + 1, or of the generation that n continues (it may have missed the switch)."""
     current, prepared = failure.current, failure.prepared
     recent = {current.generation}
     if prepared is not None:
@@ -139,12 +137,12 @@ def tag_of(vote: SeenVote) -> StateTag:
 
 
 def lineage_at(failure: Failure, state: StateTag) -> int:
-    """The lineage that `state` stands in: its own, or that of the plan which began a new one there."""
+    """The lineage of `state`: its own, or that of plan n where n began a new lineage at this state."""
     return failure.current.lineage if state == failure.current.start_tag else state.lineage
 
 
 def _sources(failure: Failure) -> Iterator[Source]:
-    """Reports whose state counts, by worker."""
+    """The survivors whose state may be used, in the order of their ids."""
     known = range(failure.pieces.count)
     for _, report in sorted(failure.reports.items()):
         pieces = {one.piece: one for one in counted(failure, report) if one.state is not None and one.piece in known}
@@ -153,7 +151,7 @@ def _sources(failure: Failure) -> Iterator[Source]:
 
 
 def _candidates(sources: list[Source], votes: Votes) -> list[StateTag]:
-    """Every state that somebody holds or can commit to, newest first: by lineage and step, then by generation."""
+    """Every state that a survivor holds or can reach by a late commit, newest first: by lineage, step, then generation."""
     held = {one.state for source in sources for one in source.pieces.values() if one.state is not None}
     late = {state for state in votes if any(source.reaches(state) for source in sources)}
     return sorted(held | late, key=_recency, reverse=True)
@@ -169,7 +167,7 @@ def _holders(num_pieces: int, sources: list[Source], state: StateTag, votes: Vot
 
 
 def _state_source(sources: list[Source], holders: tuple[tuple[str, ...], ...], state: StateTag) -> str:
-    """A holder: its counters stand at `state`, or come there with its pieces. Preferred: all that it has is there already."""
+    """The survivor that gives the run state (counters, sums): one whose pieces are all at `state` already, where there is one."""
 
     def preference(source: Source) -> tuple[bool, int, str]:
         settled = all(one.state == state for one in source.pieces.values())
@@ -180,9 +178,9 @@ def _state_source(sources: list[Source], holders: tuple[tuple[str, ...], ...], s
 
 
 def _is_beyond(failure: Failure, known: StateTag, state: StateTag) -> bool:
-    """A vote that `state` does not extend: a later one, or another one on the same step.
+    """Whether `known` is a result that `state` does not contain: a later step, or another vote on the same step.
 
-    What an older lineage went on to was cut when the newer one began.
+    Later steps of an older lineage do not count: the newer lineage has cut them off.
     """
     lineage = lineage_at(failure, state)
     if known.lineage != lineage:
@@ -191,7 +189,7 @@ def _is_beyond(failure: Failure, known: StateTag, state: StateTag) -> bool:
 
 
 def _known_outcomes(failure: Failure, sources: list[Source]) -> Iterator[StateTag]:
-    """Every vote that reporters know of: whose outcome they hold, and that they saw, be their pieces torn or they gone since."""
+    """Every vote result that reporters know: from states that they hold, and votes that they saw even if they have ended."""
     for source in sources:
         yield from (one.state for one in source.pieces.values() if one.state is not None)
     named = {source.worker_id for source in sources}

@@ -1,4 +1,4 @@
-"""The request to stop at a checkpoint: asked of all members, again of each new generation, until they have saved."""
+"""The drain: all members are asked to save a checkpoint and stop; the members of each new generation are asked again."""
 
 import logging
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class Drain:
-    """Asks members to save and stop: because a person wants it, or for a pause, since too few workers would stay."""
+    """Asks members to save and stop: at a person's request, or for a pause, where too few workers would stay."""
 
     def __init__(self, facts: RunFacts, store: RunStore, outbox: Outbox) -> None:
         self._facts, self._store, self._outbox = facts, store, outbox
@@ -21,17 +21,17 @@ class Drain:
 
     @property
     def reason(self) -> str:
-        """Why members are asked to stop; empty where they are not."""
+        """Why the members have been asked to stop; empty where they have not."""
         state = self._facts.state
         return (state.message or "drain") if state.state == RunStatus.DRAINING else ""
 
     async def ask(self, reason: str) -> bool:
         """Ask all members for a checkpoint at a step boundary.
 
-        Members that a new leader has not heard of yet are asked when they come back; none is waited for longer than for the dead.
+        Members that have not yet connected to a new leader are asked when they do, and waited for as long as lost workers are.
 
         Returns:
-            Whether somebody is there to be asked; without members the run just stops where it is.
+            Whether there is any member to ask; without one the run stops where it is.
         """
         facts = self._facts
         await self._store.commit(state=RunStatus.DRAINING, message=reason, paused=False)
@@ -43,9 +43,10 @@ class Drain:
         return True
 
     async def pause(self, reason: str) -> None:
-        """Members have to go and too few stay: all save a checkpoint at a step boundary, and the run goes on from it by itself.
+        """Pause the run, since members have to go and too few would stay. All save a checkpoint at a step boundary; the run
+        goes on from it by itself when enough workers are there.
 
-        Does nothing where members are asked to stop already: a drain that a person asked for ends the run as it would without.
+        Does nothing where members have been asked to stop already: a drain that a person asked for keeps its own end.
         """
         facts = self._facts
         if facts.ended or facts.state.state == RunStatus.DRAINING:
@@ -56,12 +57,12 @@ class Drain:
 
     @property
     def is_deserted(self) -> bool:
-        """Whether members were asked of whom some were not there, and by now nobody can save."""
+        """Whether some members were missing when the drain was asked for, and by now no member is left that could save."""
         return bool(self.reason) and self._missed and self._nobody_is_left()
 
     def ask_newcomers(self) -> None:
-        """Ask the members of a generation that was made after a failure: they have not heard of it. A worker that has heard it
-        stops with whatever generation it runs, so nobody outside hears it."""
+        """Ask the members of a generation that was formed after the request. Only members are asked: a worker that has
+        received the request stops with whichever generation it runs."""
         current = self._facts.current
         if self.reason and current is not None and current.generation != self._asked:
             self._tell()
@@ -74,7 +75,7 @@ class Drain:
             self._outbox.streams.send_to(plan.placement.workers, pb.WatchPlanResponse(drain=notice))
 
     def _nobody_is_left(self) -> bool:
-        """No member is there that could save, and none is to be expected."""
+        """Whether no member is there that could save, and none is expected to connect."""
         facts = self._facts
         if facts.current is None:
             return True

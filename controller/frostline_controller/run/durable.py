@@ -1,7 +1,8 @@
-"""The durable state: what a new controller needs to go on, kept in one annotation and changed by compare-and-swap only.
+"""The durable state: all that a new controller needs to go on. It is one annotation, changed by compare-and-swap only.
 
-It holds generation n, a prepared n + 1, all decisions, the lineages and what the run is (docs/protocols.md 5.3). The patch tests
-FENCE, "<incarnation>.<counter>", so that of two controllers only the one that raised the incarnation last can write.
+It holds generation n, a prepared n + 1, all decisions, the lineages and the run's identity (docs/protocols.md 5.3). Each patch
+tests the annotation FENCE, "<incarnation>.<counter>". So of two controllers only the one that raised the incarnation last can
+write.
 """
 
 import base64
@@ -26,21 +27,21 @@ from frostline_controller.decisions.kept import pack_decisions, unpack_decisions
 from frostline_controller.recovery.budget import RetryBudget
 
 STATE_BYTES_MAX = 200 * 1024
-"""The API server takes 256 KiB of annotations in all (docs/design.md 12.5); the rest is left to others."""
+"""Limit of the state. The API server takes 256 KiB of annotations in all (docs/design.md 12.5); the rest is for other ones."""
 END_BYTES = 16 * 1024
-"""More for the state of a run that has ended: it can always be written that it has, and why."""
+"""Extra room for the state of a run that has ended, so that its end and the reason can always be written."""
 
 
 OLDER_START = ("start_pp_degree", "start_dp_degree")
-"""Fields of a state that an older version has written."""
+"""Fields that older versions wrote instead of `start_degrees`."""
 
 
 class RunIdentity(Frozen):
-    """What the first worker said about the run; every other worker must say the same (docs/protocols.md 1.9, 1.10).
+    """The run's identity: the first worker registers it, and every other worker must match it (docs/protocols.md 1.9, 1.10).
 
-    place_dependence: what makes a sample's bits depend on its place in a tile, in words; empty: nothing. prefix_tile: how many
-    samples the frozen prefix computes together, chosen from that with prefix_tile_reason. sample_tile_cost: what one sample at a
-    time costs over whole micro-batches.
+    place_dependence: why a sample's bits depend on its place in a tile, in words; empty: they do not. prefix_tile: how many
+    samples the frozen prefix computes together, chosen with `prefix_tile_reason`. sample_tile_cost: the cost of computing samples
+    one by one, as a multiple of whole micro-batches.
     """
 
     probe_digest: str
@@ -76,9 +77,10 @@ class RunIdentity(Frozen):
 
 
 class PinnedShape(Shaped):
-    """A shape by command; it holds until the freeze point is no longer `freeze_point`. from_step: first step that may switch.
+    """A shape that a command asked for. It holds while the freeze point is `freeze_point`.
 
-    slices, shard: of each micro-batch, of the state; None: as the job says.
+    slices: token slices of each micro-batch. shard: how replicas share the state. For both, None means the job's value.
+    from_step: the first step that may switch to the shape.
     """
 
     degrees: Degrees

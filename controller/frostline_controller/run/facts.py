@@ -1,4 +1,5 @@
-"""What is known of a run now: its job, its cluster, its workers, and what follows from them and from the durable state."""
+"""What the controller knows of its run now: the job, the cluster, the workers, and values that follow from these and from the
+durable state."""
 
 import asyncio
 import time
@@ -19,28 +20,28 @@ from frostline_controller.run.memory_account import MemoryAccount
 from frostline_controller.run.store import RunStore
 
 DEVICE_FAILURES_MAX = 2
-"""A GPU that failed so often in a run is not used in it any more: one error is often the only one."""
+"""After this many failures in a run a GPU is not used in it again. A single error is often the only one, so one is forgiven."""
 
 
 class RunFacts:
-    """The values that the parts of the controller judge by.
+    """The values from which all parts of the controller decide.
 
-    Who writes: RPC handlers write what workers say (`members`, `entered`, the identity); the reconciler's task writes everything
-    else. What a successor must know as well is in the durable state, which is only read through here.
+    RPC handlers write what workers report (`members`, `entered`, the identity); the reconciler's task writes everything else.
+    Values that a successor needs too are in the durable state, which this class only reads.
 
     Attributes:
-        cluster: as it was read last.
+        cluster: the cluster's state when it was last read.
         members: workers that have registered, with what their heartbeats say.
-        entered: members that have entered the current generation: step of the switch, and seconds that it took.
+        entered: by id, members that have entered the current generation: (step of the switch, seconds that entering took).
         reshape_seconds: how long the last reshape stopped training.
         started: when this controller began to lead, by `clock`.
-        message: what the run waits for, for the status; empty: nothing.
-        trouble: what somebody has to see to while the run goes on, for the status; empty: nothing.
-        memory: what each generation's fullest worker holds, beside its plan's figure.
-        books: what the time of each worker went to; its handlers keep what workers tell, the reconciler's task takes it in.
-        accept_numerics: workers of another probe digest are taken in (resume --accept-numerics).
-        wake: set where the reconciler has something to do.
-        hurry: set where its next round is not to wait for company, since a decision is due.
+        message: for the status: what the run waits for; empty where it does not wait.
+        trouble: for the status: a problem that somebody has to mend while the run goes on; empty where there is none.
+        memory: the memory of each generation's fullest worker, beside the plan's prediction.
+        books: the ledger of each worker's time. RPC handlers keep the reports of workers, the reconciler's task adds them up.
+        accept_numerics: whether workers with another probe digest are accepted (resume --accept-numerics).
+        wake: set when the reconciler has something to do.
+        hurry: set when a decision is due, so that the next round begins at once instead of waiting for more messages.
     """
 
     def __init__(
@@ -54,11 +55,11 @@ class RunFacts:
     ) -> None:
         """
         Args:
-            job: what the run follows.
-            store: the run's, for what is durable.
-            cluster: as `store`'s state was taken over from it.
-            clock: seconds.
-            parallel_slots: workers that can compute at once, where all share this machine; None: all of them.
+            job: the job that the run follows.
+            store: the run's durable state.
+            cluster: the cluster's state from which the state in `store` was taken over.
+            clock: a monotonic clock, in seconds.
+            parallel_slots: how many workers can compute at once, where all share this machine; None: all of them.
             cache_address: host:port of a cache server that leaves no address in the run directory; empty: there is none.
         """
         self._store, self._cache_address = store, cache_address
@@ -90,12 +91,12 @@ class RunFacts:
 
     @property
     def live_plans(self) -> list[Plan]:
-        """The current plan and the prepared one, of those that there are."""
+        """The current plan and the prepared one; neither, one or both may exist."""
         return [plan for plan in (self.state.current, self.state.prepared) if plan is not None]
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over and only its end is still told: completed, failed, cancelled or suspended."""
+        """Whether the run is over (completed, failed, cancelled or suspended), although its end may not be announced yet."""
         return self.state.state in ENDED
 
     def surviving(self) -> list[Decision]:
@@ -113,7 +114,7 @@ class RunFacts:
         return self.freeze_point_under(in_force(self.surviving(), self.step + 1))
 
     def freeze_point_under(self, decision: Decision | None) -> int:
-        """The freeze point that a decision says, or with None the one of step 1."""
+        """The freeze point of a decision; for None that of step 1."""
         return decision.freeze_point if decision is not None else self.initial_freeze_point
 
     def never_learnt(self) -> int:
@@ -123,7 +124,7 @@ class RunFacts:
 
     @property
     def initial_freeze_point(self) -> int:
-        """The freeze point of step 1; what the model's units say of it is known with the first worker."""
+        """The freeze point of step 1. A share of the blocks becomes a number when the first worker has told the unit count."""
         identity = self.identity
         return initial_freeze_point(self.job, identity.num_units) if identity is not None else self.job.initial_freeze_point
 
@@ -131,11 +132,11 @@ class RunFacts:
 
     @property
     def identity(self) -> RunIdentity | None:
-        """What the first worker said the run is; None before."""
+        """The run's identity (data, units, probe digest) as the first worker gave it; None before."""
         return self._store.amendments.identity
 
     def adopt_identity(self, identity: RunIdentity) -> None:
-        """Take a worker's word on what the run is. Durable with the next commit."""
+        """Set the run's identity from a worker's registration. It is durable with the next commit."""
         self._store.amendments.identity = identity
         self._follow_identity()
 
@@ -149,16 +150,16 @@ class RunFacts:
             self.calendar = DecisionCalendar(self.job.interval_steps(per_epoch), lag, self.total_steps)
 
     def follow(self, job: Job) -> None:
-        """Go on with a job that differs in live fields. Members follow with the next generation."""
+        """Replace the job by one that differs in live fields. Members follow it from the next generation on."""
         self.job, self.job_revision = job, job_revision(job)
         self.members.set_times(job.controller.dead_after_seconds, job.controller.heartbeat_seconds)
 
     def behind(self, plan: Plan) -> bool:
-        """Whether the plan's members follow an older job than this controller."""
+        """Whether the plan's members still follow an older revision of the job than this controller."""
         return plan.job_revision not in ("", self.job_revision)
 
     def cache_address(self) -> str:
-        """host:port of the cache server: where one has been started for this run, else what we were told; empty: none."""
+        """host:port of the cache server: of one started for this run, else the one given at the start; empty: there is none."""
         file = self._store.places.cache_address
         return file.read_text(encoding="utf-8").strip() if file.exists() else self._cache_address
 
@@ -169,12 +170,12 @@ class RunFacts:
 
     @property
     def cache_off(self) -> str:
-        """Why the cache is used no more; empty where it may be."""
+        """Why the cache is switched off; empty while it may be used."""
         return self._store.amendments.cache_off
 
     @property
     def memory_limit_bytes(self) -> int:
-        """A plan that was predicted to need more ran out of memory; 0: none has."""
+        """The most bytes that a worker of a plan may be predicted to need, since a larger plan ran out of memory; 0: no limit."""
         return self._store.amendments.memory_limit_bytes
 
     @property
@@ -186,11 +187,11 @@ class RunFacts:
 
     @property
     def step(self) -> int:
-        """The last step that members of the running generation say is committed."""
+        """The last committed step, as members of the running generation report it."""
         return self.step_of(self.current) if self.current is not None else 0
 
     def step_of(self, plan: Plan) -> int:
-        """The last step that members of `plan` say is committed, or that is durable."""
+        """The last committed step of `plan`, from its members' reports and the durable records."""
         told = [
             worker.step
             for worker_id in plan.placement.workers
@@ -212,15 +213,15 @@ class RunFacts:
         """Why one of these workers is gone; "" where none is.
 
         Args:
-            worker_ids: whom to look at.
-            return_seconds: how long after this controller's start a worker that was not heard of yet counts as there.
+            worker_ids: the workers to look at.
+            return_seconds: how long after this controller's start a worker that has not yet connected to it counts as there.
         """
         settled = self.clock() - self.started > return_seconds
         return next((loss for one in worker_ids if (loss := self.members.loss_of(one, self.cluster.uids, settled))), "")
 
     def overdue(self, now: float) -> list[Worker]:
-        """Workers that have been silent for too long. A member whose world still commits steps computes: it is only out of reach
-        (votes are unanimous)."""
+        """Workers whose heartbeats have been missing for too long. Members are exempt while their generation commits steps: votes
+        are unanimous, so such a member computes and only its connection is broken."""
         if self.step != self._progress[0]:
             self._progress = (self.step, now)
         moving = now - self._progress[1] < self.members.dead_after_seconds
@@ -228,14 +229,13 @@ class RunFacts:
         return [worker for worker in self.members.overdue(now) if not (moving and worker.worker_id in members)]
 
     def available(self) -> list[Worker]:
-        """Workers that a plan may name: one that is still inside a generation that is over is none of them."""
+        """Workers that a plan may name: not those still inside a generation that is over, nor those on a GPU in quarantine."""
         behind = {worker.worker_id for worker in self.left_behind()}
         sick = {(one.node, one.uuid) for one in self.quarantined}
         return [one for one in self.members.available() if one.worker_id not in behind and one.gpu not in sick]
 
     def awaited(self) -> list[str]:
-        """Members of the running plan that have not come back to this controller since it started, and still may: having heard
-        nothing of a worker does not mean that it has left."""
+        """Members of the running plan that have not connected to this controller since it started, and still may."""
         members = self.current.placement.workers if self.current is not None else ()
         return [one for one in members if self.members.get(one) is None and not self.members.has_ended(one)]
 

@@ -1,4 +1,4 @@
-"""The first plan of a run, and the first after a resume or a pause: made when the workers for it are there."""
+"""The first plan of a run, and the first one after a resume or a pause. It is made when its workers are there."""
 
 from frostline_controller.members.entry import Entry, EntryWatch
 from frostline_controller.members.start_wait import StartWait
@@ -14,9 +14,11 @@ class FirstPlan:
         self._facts, self._wait, self._starting, self._entry = facts, wait, starting, entry
 
     async def advance(self, now: float) -> None:
-        """Make the plan where the workers are there; else the run's message says who is waited for.
+        """Make the plan if its workers are there; otherwise the run's message says for how many it waits.
 
-        Raises CheckpointsGone; NothingFits where not even all the workers that the run wants have memory enough.
+        Raises:
+            CheckpointsGone: the run's checkpoints are gone.
+            NothingFits: even all workers that the run wants have too little memory.
         """
         facts, paused = self._facts, self._facts.state.paused
         self._entry.expect(None)  # of the generation before

@@ -1,4 +1,4 @@
-"""What is to be sent of a run, and to whom: plans and notices to workers, events to people and to the cluster."""
+"""Messages that leave the controller: plans and notices to workers, events to the run directory and to the cluster."""
 
 import asyncio
 import logging
@@ -27,12 +27,12 @@ WARNINGS = frozenset(("failure", "hang", "checkpoint_failed", "decision_void", "
 class Outbox:
     """Streams to workers, and events.
 
-    Who writes: the reconciler's task sends what it has made durable; RPC handlers open and close streams, and hand in workers'
-    events.
+    The reconciler's task sends plans and decisions after it has made them durable. RPC handlers open and close streams, and pass
+    on the events of workers.
 
     Attributes:
-        streams: one for each worker that listens.
-        untold: lines of plans.jsonl about the current plan while it is durable and nobody may hear of it yet.
+        streams: one for each connected worker.
+        untold: lines of plans.jsonl about a current plan that is durable but not yet announced.
     """
 
     def __init__(self, facts: RunFacts, store: RunStore, backend: ClusterBackend) -> None:
@@ -43,7 +43,7 @@ class Outbox:
         self._plan_messages: dict[GenerationId, tuple[Plan, tuple[Decision, ...], bytes]] = {}
 
     def plan_message(self, plan: Plan) -> bytes:
-        """The plan as all workers get it, serialized: again only where the plan, or a decision that it carries, is another."""
+        """The message of a plan for all workers, serialized. It is kept until the plan or its decisions change."""
         decisions = self._store.state.decisions
         known = self._plan_messages.get(plan.generation)
         if known is not None and known[0] is plan and known[1] is decisions:
@@ -58,38 +58,39 @@ class Outbox:
         return message
 
     async def event(self, kind: str, reason: str, seconds: float = 0.0, **fields: Any) -> None:
-        """Write an event of the run, and tell the cluster. Never fails: what cannot be written now is written later.
+        """Write an event of the run, and pass it to the cluster. Never fails: a line that cannot be written now is written later.
 
         Args:
             kind: one of `events.KINDS`.
-            reason: what happened and why, for people.
+            reason: what happened and why, in words.
             seconds: how long it took.
-            fields: more fields of the line in events.jsonl, and others than the run's for those that every line has.
+            fields: further fields of the line in events.jsonl; they also replace the fields that every line has.
         """
         line = self._line(kind, reason, seconds, **fields)
         await self._store.events.keep(line)
         await self._tell_cluster(line)
 
     def note(self, event: pb.RunEvent) -> None:
-        """Something happened in a call, which cannot write it: the reconciler does."""
+        """Keep an event of an RPC call, which must not write by itself, for the reconciler."""
         self._noted.append(event)
         self._facts.wake.set()
 
     async def send_noted(self) -> None:
-        """Write the events that calls have noted. Raises OSError: the rest is written by the next call."""
+        """Write the events that RPC calls have noted. Raises OSError; the remaining ones are kept for the next round."""
         while self._noted:
             await self.worker_event(self._noted[0])
             del self._noted[0]
 
     async def worker_event(self, event: pb.RunEvent) -> bool:
-        """Write an event that a worker sends until it is acknowledged, once. One of a kind that this controller does not know, of
-        a newer worker, is logged.
+        """Write a worker's event, once, though the worker repeats it until it is acknowledged.
+
+        An event of an unknown kind, from a newer worker, is only logged.
 
         Returns:
-            Whether it is new.
+            Whether the event is new.
 
         Raises:
-            OSError: it cannot be written, and must not be acknowledged.
+            OSError: the event cannot be written, so it must not be acknowledged.
         """
         if event.kind not in KINDS:
             log.warning("event of an unknown kind=%r step=%s reason=%r", event.kind, event.step, event.reason)
@@ -102,7 +103,7 @@ class Outbox:
         return True
 
     def _line(self, kind: str, reason: str, seconds: float, **fields: Any) -> dict[str, Any]:
-        """Stamped with generation, freeze point and shape."""
+        """A line of events.jsonl, with the run's step, generation, freeze point and shape."""
         facts, state, plan = self._facts, self._store.state, self._facts.current
         values = {
             "step": facts.step,
@@ -117,7 +118,7 @@ class Outbox:
         return event_line(kind, state.started_at, seconds if math.isfinite(seconds) else 0.0, **values)
 
     async def _tell_cluster(self, line: dict[str, Any]) -> None:
-        """An Event is no state: one that the cluster does not take is logged."""
+        """Emit a Kubernetes Event. One that the cluster refuses is only logged: the run's events are in its directory."""
         kind, reason = line["kind"], line["reason"]
         log.info("event kind=%s step=%s generation=%s reason=%r", kind, line["step"], line["generation"], reason)
         severity = "Warning" if kind in WARNINGS else "Normal"

@@ -1,4 +1,4 @@
-"""The run's pods: read from the cluster, asked for by number, deleted one by one."""
+"""The run's pods: read from the cluster, scaled to a number, deleted one by one."""
 
 import asyncio
 
@@ -8,31 +8,32 @@ from frostline_controller.run.store import RunStore
 
 
 class Pods:
-    """Calls of the cluster's backend that change which pods there are. Only the reconciler's task writes through it."""
+    """The calls of the cluster's backend that concern pods. Only the reconciler's task writes through this class."""
 
     def __init__(self, facts: RunFacts, store: RunStore, backend: ClusterBackend) -> None:
         self._facts, self._store, self._backend = facts, store, backend
 
     def changed(self) -> bool:
-        """Cheap: whether the cluster may be another than when it was read last."""
+        """Whether the cluster may have changed since it was last read. Cheap."""
         return self._backend.changed()
 
     async def reread(self) -> None:
-        """Read the cluster again; after a write, so that what was there before is no new request."""
+        """Read the cluster again. Done after each write, so that the state before it is not taken for a new request."""
         self._facts.cluster = await asyncio.to_thread(self._backend.read)
 
     async def scale(self, pods: int) -> None:
-        """Write spec.replicas. A successor finishes it, and takes no half-done write for a person's request."""
+        """Write spec.replicas. The intent is durable first: a successor finishes the write, and does not take it for a person's
+        request."""
         await self._store.commit(replicas=pods, scaling_from=self._facts.cluster.spec_replicas)
         await asyncio.to_thread(self._backend.scale, pods)
         await self._store.commit(scaling_from=-1)
         await self.reread()
 
     async def annotate(self, changes: dict[str, str | None], tests: dict[str, str | None]) -> None:
-        """Write annotations of the run's object that are no part of the durable state. Raises Conflict where a test fails."""
+        """Write annotations that are not part of the durable state. Raises Conflict where one of `tests` does not hold."""
         await asyncio.to_thread(self._backend.patch_annotations, changes, tests)
 
     async def delete(self, uid: str) -> None:
-        """Delete the pod with this uid at once, where it is still there."""
+        """Delete the pod with this uid at once, if it still exists."""
         for pod in [pod for pod in self._facts.cluster.pods if pod.uid == uid]:
             await asyncio.to_thread(self._backend.delete_pod, pod.name, 0.0)

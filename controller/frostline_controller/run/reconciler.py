@@ -1,6 +1,6 @@
-"""The reconciler: one task that acts, in rounds, on what has arrived by RPC and from the cluster.
+"""The reconciler: the controller's only acting task. It works in rounds, on messages from workers and news from the cluster.
 
-`ROUND`, at the end, is the round: what is done, in which phases of the run, and why at that place.
+`ROUND`, at the end of this file, is the table of a round: each act, the run phases in which it is done, and why it has its place.
 """
 
 import asyncio
@@ -36,17 +36,18 @@ CLUSTER_READ_SECONDS = 0.5
 COALESCE_SECONDS, COALESCE_SECONDS_MAX = 0.005, 0.05
 """Least time between two rounds, so that a thousand messages a second do not become as many rounds."""
 FLUSH_SECONDS = 0.1
-"""A decision is on its way to all before the planner, in a thread, takes its share of the processor; waited for no longer."""
+"""Longest time for which the planner waits until a new decision has been sent to all workers: planning takes processor time
+from sending."""
 ROUNDS_SHARE = 0.25
-"""Of the event loop's time at most so much goes to rounds that messages ask for: the rest answers workers."""
+"""Largest share of the event loop's time that rounds may take; the rest is for answering workers."""
 ABSENT_SECONDS = 2.0
-"""A longer time between two rounds means that this process stood still (a frozen node): it could hear nobody."""
+"""A longer time between two rounds means that this process stood still (a frozen node) and could receive no heartbeat."""
 TICK_SECONDS = 0.25
 """Longest time between two rounds: deadlines are judged at least this often."""
 
 
 class Reconciler:
-    """Drives the parts of a leading controller, each in its turn; nothing else makes the run's state other than it is.
+    """Drives the parts of a leading controller, each in its turn. Nothing else changes the run's state.
 
     Attributes:
         parts: what the rounds drive.
@@ -78,7 +79,7 @@ class Reconciler:
             await _set_within(self._facts.wake, TICK_SECONDS)
 
     def _fail_by(self, error: ValueError) -> None:
-        """Most say what is wrong with the job. What cannot be read, of a file or a message, is no mistake of the user's."""
+        """End the run as failed. A ValueError is the user's mistake, except where a file or a message could not be read."""
         unreadable = isinstance(error, (ValidationError, json.JSONDecodeError, UnicodeError))
         if unreadable:
             log.error("a round failed on something that cannot be read", exc_info=error)
@@ -93,7 +94,7 @@ class Reconciler:
 
     @property
     def phase(self) -> RunPhase:
-        """What is going on with the run at this moment; an act may change it for the acts after it."""
+        """The run's phase at this moment. An act may change the phase for the acts after it."""
         facts = self._facts
         if facts.ended:
             return RunPhase.ENDED
@@ -108,7 +109,7 @@ class Reconciler:
         return RunPhase.DRAINING if self.parts.drain.reason else RunPhase.RUNNING
 
     async def round(self) -> None:
-        """Do what is to be done in the run's phase, each act of the table in its turn."""
+        """Carry out the table's acts in order; each one only if the run is then in one of the act's phases."""
         now, self._held = self._facts.clock(), False
         had_ended = self.phase == RunPhase.ENDED
         for act in ROUND:
@@ -124,7 +125,7 @@ class Reconciler:
                 await tell_gone(self._facts, self.parts.run.outbox, gone)
 
     async def observe(self, now: float) -> None:
-        """Read the cluster where it may have changed; workers of a pod that is no longer there are gone."""
+        """Read the cluster if it may have changed. Workers whose pod has disappeared count as gone."""
         facts = self._facts
         if now - self._round_at > ABSENT_SECONDS:
             facts.members.excuse(now - self._round_at)
@@ -137,40 +138,40 @@ class Reconciler:
         self.parts.departures.note_lost_pods(registered_before=now - 2 * CLUSTER_READ_SECONDS)
 
     async def give_up_crash_loop(self, now: float) -> None:
-        """Recoveries no longer help: the run fails."""
+        """Fail the run where its retry budget is used up."""
         if why := self.parts.failures.crash_loop:
             self.parts.ending.fail(why, crash_loop=True)
 
     async def ask_for_decided(self, now: float) -> None:
-        """A decision has been taken, or was taken back: the planner is asked again, once it is on its way to all."""
+        """Ask the planner again after a decision was taken or taken back, once that decision has been sent to all workers."""
         if (newest := self._facts.state.decisions[-1:]) != self._decided:
             self._decided = newest
             await self.parts.run.outbox.streams.flushed(FLUSH_SECONDS)
             self.parts.adapting.ask(f"decision {newest[0].number}" if newest else "a decision was taken back")
 
     async def watch_generation(self, now: float) -> None:
-        """Members that are gone, or late to enter, are a failure of the generation."""
+        """Note a failure of the generation where a member is gone, or has not entered in time."""
         if late := await self.parts.entry.advance(now):
             self.parts.failures.fail(late)
         self.parts.failures.watch_members()
 
     async def start_generation(self, now: float) -> None:
-        """The generation before is over, with whatever had befallen it: start one where the workers are there."""
+        """Start a generation if its workers are there. A failure of the previous generation no longer needs an answer."""
         self.parts.failures.forget()
         await self.parts.first_plan.advance(now)
 
     async def learn_switch(self, now: float) -> None:
-        """Training may have switched to the prepared plan; then those whom it leaves out may exit."""
+        """Find out whether training has switched to the prepared plan. If so, workers outside that plan may exit."""
         if (plan := await self.parts.reshaping.learn(now)) is not None:
             self.parts.departures.release(set(plan.placement.workers))
 
     async def forget_prepared(self, now: float) -> None:
-        """A plan that is entered without a vote takes the prepared one's place."""
+        """Drop the prepared plan where a plan that needs no vote has replaced it, and ask the planner again."""
         if self.parts.reshaping.forget():
             self.parts.adapting.ask("after the recovery")
 
     async def settle_leavers(self, now: float) -> None:
-        """All members have entered: those that want to leave are let go."""
+        """Release the workers that want to leave, as soon as all members have entered."""
         if self.parts.entry.just_entered:
             await self.parts.departures.settle()
             self.parts.entry.just_entered = False
@@ -178,7 +179,7 @@ class Reconciler:
 
 @dataclass(frozen=True)
 class Act:
-    """One thing that a round does. why: why at its place in the order."""
+    """One act of a round. why: the reason for its place in the order."""
 
     carry_out: Callable[[Reconciler, float], Awaitable[None]]
     phases: frozenset[RunPhase]
@@ -186,49 +187,49 @@ class Act:
 
 
 ROUND = (
-    Act(Reconciler.observe, EVERY, "all that follows judges by the pods that there are"),
-    Act(lambda r, now: r.parts.departures.advance(now), EVERY, "nobody plans with a worker that is known to be gone"),
-    Act(lambda r, now: r.parts.run.outbox.send_noted(), EVERY, "what calls have noted happened before what this round does"),
+    Act(Reconciler.observe, EVERY, "every later act relies on the current list of pods"),
+    Act(lambda r, now: r.parts.departures.advance(now), EVERY, "no later act may plan with a worker that is known to be gone"),
+    Act(lambda r, now: r.parts.run.outbox.send_noted(), EVERY, "events noted by RPC calls are older than those of this round"),
     Act(lambda r, now: r.parts.start_failures.advance(), EVERY, "may end the run, so before its outcome is settled"),
     Act(lambda r, now: r.parts.devices.advance(), EVERY, "a GPU in quarantine is in no plan of this round"),
     Act(Reconciler.give_up_crash_loop, EVERY, "may end the run, so before its outcome is settled"),
-    Act(lambda r, now: r.parts.deciding.write_history(), EVERY, "a run ends, or waits, when its history has each decision"),
-    Act(Reconciler.learn_switch, UNBROKEN, "a run that ends, or pauses, does so in the generation that its members run"),
+    Act(lambda r, now: r.parts.deciding.write_history(), EVERY, "the history must be complete before a run ends or pauses"),
+    Act(Reconciler.learn_switch, UNBROKEN, "a run must end, or pause, in the generation that its members run"),
     Act(lambda r, now: r.parts.ending.settle(now), GOING_ON, "an outcome that is known counts before anything is planned"),
-    Act(lambda r, now: r.parts.ending.leave(now), ENDED, "after the round that ended the run, or in it"),
+    Act(lambda r, now: r.parts.ending.leave(now), ENDED, "in the round that ended the run, or in a later one"),
     Act(lambda r, now: r.parts.commands.advance(), EVERY,
-        "a person's word counts before the planner's; a run that has ended is resumed by one"),
-    Act(lambda r, now: r.parts.following.advance(), GOING_ON, "decisions and plans of this round are made by the changed job"),
+        "a person's command goes before the planner's wish; a command may also resume a run that has ended"),
+    Act(lambda r, now: r.parts.following.advance(), GOING_ON, "decisions and plans of this round follow the changed job"),
     Act(lambda r, now: r.parts.deciding.advance(), GOING_ON, "plans name the newest decision, so it is taken first"),
-    Act(Reconciler.ask_for_decided, GOING_ON, "right after the decisions, whose wish the planner answers below"),
+    Act(Reconciler.ask_for_decided, GOING_ON, "right after the decisions, which the planner answers below"),
     Act(lambda r, now: r.parts.hang_watch.advance(now), NOT_BETWEEN,
-        "whoever hangs is excluded by the answer that this round may make"),
+        "a worker that hangs is excluded by the answer that this round may make"),
     Act(lambda r, now: r.parts.straggler_watch.advance(now), UNBROKEN,
-        "after the hangs: among members of whom one is gone nobody is slow"),
+        "after the hangs: while a member is missing, no member is judged to be slow"),
     Act(lambda r, now: r.parts.starting.announce(), GOING_ON,
-        "a plan that is durable and that nobody was told of, since an act failed, is told before another is made"),
+        "a durable plan that could not be announced (an act failed) is announced before another is made"),
     Act(lambda r, now: r.parts.removals.advance(), PLANNABLE, "pods that an earlier round could not delete"),
-    Act(lambda r, now: r.parts.silent_pods.advance(now), PLANNABLE, "after the departures, which give up who is silent"),
-    Act(Reconciler.watch_generation, IN_A_GENERATION, "a failure that is found now is answered in this round, below"),
-    Act(lambda r, now: r.parts.reshaping.advance(), RUNNING, "a prepared plan goes on, or goes, before the next one is wanted"),
-    Act(lambda r, now: r.parts.adapting.advance(), RUNNING, "at most one plan is prepared, so after the one that there was"),
-    Act(lambda r, now: r.parts.sizing.advance(), RUNNING, "pods are handed back once no plan is wanted or prepared any more"),
-    Act(lambda r, now: r.parts.settling.advance(), WAITING, "workers register with a whole job only, so before a first plan"),
+    Act(lambda r, now: r.parts.silent_pods.advance(now), PLANNABLE, "after the departures, which give up silent workers"),
+    Act(Reconciler.watch_generation, IN_A_GENERATION, "a failure found here is answered further below, in the same round"),
+    Act(lambda r, now: r.parts.reshaping.advance(), RUNNING, "a prepared plan advances, or goes, before another is asked for"),
+    Act(lambda r, now: r.parts.adapting.advance(), RUNNING, "at most one plan is prepared at a time, so after the previous one"),
+    Act(lambda r, now: r.parts.sizing.advance(), RUNNING, "pods are handed back only while no plan is wanted or prepared"),
+    Act(lambda r, now: r.parts.settling.advance(), WAITING, "before a first plan: no worker registers while a field is `auto`"),
     Act(Reconciler.start_generation, WAITING, "last of the plans: its announcement goes out before the planner is asked again"),
-    Act(lambda r, now: r.parts.failures.advance(now), RECOVERING, "as the one above; it was found or reported before"),
-    Act(Reconciler.forget_prepared, GOING_ON, "an answer, a first plan or a pause has overtaken the prepared plan"),
-    Act(Reconciler.settle_leavers, GOING_ON, "an answer to a failure that came meanwhile has counted them as members"),
-    Act(lambda r, now: r.parts.faults.advance(), GOING_ON, "planned faults befall what the round has made"),
-    Act(lambda r, now: r.parts.cache_news.advance(), GOING_ON, "tells of the round's plan"),
-    Act(lambda r, now: r.parts.memory_cap.advance(), GOING_ON, "members of the round's plan may hold more than they may"),
-    Act(lambda r, now: r.parts.bookkeeping.advance(now), GOING_ON, "who has come or gone in this round has its account"),
-    Act(lambda r, now: r.parts.publishing.advance(now), GOING_ON, "people read what the round has led to"),
+    Act(lambda r, now: r.parts.failures.advance(now), RECOVERING, "last of the plans too; failures were found above"),
+    Act(Reconciler.forget_prepared, GOING_ON, "an answer, a first plan or a pause may have replaced the prepared plan"),
+    Act(Reconciler.settle_leavers, GOING_ON, "after an answer to a failure, which still counts them as members"),
+    Act(lambda r, now: r.parts.faults.advance(), GOING_ON, "planned faults hit the state that this round has made"),
+    Act(lambda r, now: r.parts.cache_news.advance(), GOING_ON, "reports how the round's plan uses the cache"),
+    Act(lambda r, now: r.parts.memory_cap.advance(), GOING_ON, "members of the round's plan may exceed their memory limit"),
+    Act(lambda r, now: r.parts.bookkeeping.advance(now), GOING_ON, "the ledger follows the workers that came or left"),
+    Act(lambda r, now: r.parts.publishing.advance(now), GOING_ON, "last: the status shows the results of the whole round"),
 )  # fmt: skip
-"""A round: each act in its turn, where the run's phase is one of the act's when its turn comes."""
+"""A round, in order. An act is skipped where the run, at the act's turn, is in none of the act's phases."""
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, or so long."""
+    """Wait until the event is set, at most `seconds`."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,4 +1,4 @@
-"""What is on disk of a run, and how it gets there: the durable state in the cluster, the logs in the run directory."""
+"""The run's durable store: the durable state, kept in the cluster, and the logs in the run directory."""
 
 import asyncio
 import contextlib
@@ -19,10 +19,10 @@ from frostline_controller.run.trace_log import TraceLog
 
 @dataclass
 class Amendments:
-    """Fields of the durable state that hold as soon as they are known, and are written with the next commit, whatever it is for.
+    """Fields of the durable state that take effect at once, and become durable with the next commit of any kind.
 
-    Losing one with a controller that dies first is harmless: what it came from happens again, or costs one try more. What a plan
-    rests on is set before the plan's own commit.
+    It is harmless to lose one with a controller that dies before that commit: the event behind it happens again, or one more
+    attempt is made. A field on which a plan depends is set before the plan's own commit.
     """
 
     identity: RunIdentity | None
@@ -36,16 +36,16 @@ class Amendments:
 class RunStore:
     """The durable state and the logs of one run.
 
-    Who writes: the durable state changes by `commit`, which only the reconciler's task calls, so of two changes none is lost.
-    RPC handlers append to `records`, `statistics`, `events` and `traces` before they acknowledge what a worker sent; each log
-    orders its own writers. Anybody may set a field of `amendments`.
+    Only the reconciler's task calls `commit`, so no change of the durable state overwrites another. RPC handlers append to
+    `records`, `statistics`, `events` and `traces` before they acknowledge a worker's message; each log orders its writers. Any
+    part may set a field of `amendments`.
 
     Args:
-        job: what the run was started with, for the digests of its fixed fields.
+        job: the run's job, for the digests of its fixed fields.
         folder: the run directory.
         durable: reads and writes the state of this controller's incarnation.
-        state: what `durable` found when it took over.
-        may_write: raises where this controller leads no more; called before each write to the run's files.
+        state: the state that `durable` found when this controller took over.
+        may_write: called before each write to the run's files; raises where this controller no longer leads.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class RunStore:
         self.traces = TraceLog(self.places.traces, may_write)
 
     async def commit(self, **changes: Any) -> None:
-        """Change the durable state: written and tested before it is true here.
+        """Change the durable state. The change is written before it takes effect in this process.
 
         Args:
             changes: fields of `DurableState` and their new values; amendments go with them.
@@ -82,11 +82,11 @@ class RunStore:
 
     @contextlib.contextmanager
     def removing(self, annotation: str, text: str) -> Iterator[None]:
-        """The next commit in this context removes an annotation where it still says `text`: what it asked for is durable then.
+        """Let the next commit in this context also remove an annotation: the request in it becomes durable by that commit.
 
         Args:
             annotation: its name.
-            text: what it said when it was read; empty: nothing is removed.
+            text: its value when it was read. An annotation with another value stays; empty: none is removed.
         """
         self._removing = {annotation: text} if text else {}
         try:
@@ -95,7 +95,7 @@ class RunStore:
             self._removing = {}
 
     async def remove_annotation(self) -> None:
-        """Remove the annotation where no commit has done it: what was asked for needs no state."""
+        """Remove the annotation of `removing` where no commit has done so, since the request needed no change of the state."""
         if self._removing:
             await self.commit()
 

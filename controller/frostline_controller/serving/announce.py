@@ -1,4 +1,4 @@
-"""What a worker needs to hear when it connects, and what all hear when something changes."""
+"""The messages for a worker that connects, and the message of a decision."""
 
 from frostline_contract.plan import Decision
 from frostline_controller.members.membership import Worker
@@ -11,7 +11,8 @@ from frostline_proto.v1 import plan_pb2
 from frostline_rpc.convert import to_message
 
 RECENT_DECISIONS = 4
-"""Decisions sent one by one to a worker that connects: it may run the plan already and read no more of it."""
+"""How many of the newest decisions are sent to a worker that connects. They are in the plan too, but a worker that runs the plan
+already does not read it again."""
 
 
 def welcome(
@@ -20,8 +21,16 @@ def welcome(
 ) -> list[Announcement]:  # fmt: skip
     """Everything that is in force, for a worker whose stream has just opened.
 
-    fences: of a failure that is being answered. A worker of a generation that is over and that no plan continues is fenced too:
-    it may come from a world that was given up.
+    A worker that is in no plan and still runs an older generation is fenced: its generation may have been given up.
+
+    Args:
+        facts: of the run.
+        outbox: of the run.
+        worker: the one that connects.
+        ready_announced: whether all were told that the prepared plan is ready.
+        draining: why members are asked to stop; empty: they are not.
+        end: why the worker is to exit; empty: it is not.
+        fences: those of a failure that is being answered.
     """
     if end:
         return [pb.WatchPlanResponse(end=pb.EndNotice(reason=end))]

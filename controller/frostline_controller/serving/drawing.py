@@ -1,4 +1,4 @@
-"""The run's report, drawn on request: one drawing at a time, kept for a while, in a process of its own that is bounded."""
+"""The run's report, drawn on request in a process with limits. At most one is drawn at a time, and it is kept for a while."""
 
 import resource
 import subprocess
@@ -11,13 +11,13 @@ from frostline_contract.run_directory import RunDirectory
 
 DRAW_SECONDS = 120.0
 FRESH_SECONDS = 15.0
-"""A report that was drawn so lately is given out again: whoever may ask must not keep this machine drawing."""
+"""How long a drawn report is served again, so that frequent requests do not keep this machine busy."""
 DRAW_BYTES_MAX = 384 * 1024 * 1024
-"""Memory of the drawing process: it shares the controller's limit, and must fail before it is reached."""
+"""Memory limit of the drawing process. It shares the controller's limit, so it must fail before that one is reached."""
 
 
 class NotDrawn(Exception):
-    """There is no report to give out. busy: ask again later; else it cannot be drawn."""
+    """No report can be served. busy: one is being drawn, so ask again later; otherwise it cannot be drawn."""
 
     def __init__(self, text: str, busy: bool) -> None:
         super().__init__(text)
@@ -25,7 +25,7 @@ class NotDrawn(Exception):
 
 
 class Reports:
-    """Reports of one run. Callable from any thread; whoever comes while one is drawn gets the last one, or NotDrawn."""
+    """Reports of one run. Callable from any thread. A call during a drawing returns the previous report, or raises NotDrawn."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -50,7 +50,7 @@ class Reports:
             self._drawing.release()
 
     def _draw(self) -> None:
-        """In a process of its own: drawing takes memory that a controller should not keep."""
+        """Draw in a separate process: drawing takes memory that a controller should not keep."""
         command = [sys.executable, "-P", "-m", "frostline_controller.cli", "report", str(self._folder)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
             try:

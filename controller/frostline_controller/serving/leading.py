@@ -1,4 +1,4 @@
-"""A controller that leads: it answers its port and reconciles, until it is told to stop or another one has taken over."""
+"""The life of a leading controller: it serves its port and reconciles until it is stopped or another controller takes over."""
 
 import asyncio
 import logging
@@ -19,9 +19,21 @@ log = logging.getLogger(__name__)
 
 async def lead(controller: Controller, callers: Callers, host: str, port: int, stop: asyncio.Event,
                on_serving: Callable[[int], Awaitable[None]]) -> bool:  # fmt: skip
-    """Lead a run whose controller has started. on_serving(port): calls are answered from now on.
+    """Lead a run whose controller has started.
 
-    Returns True where it was told to stop, False where another controller has taken over. Raises OSError where the port is taken.
+    Args:
+        controller: the run's parts, started.
+        callers: who may call.
+        host: address to listen on.
+        port: port to listen on; 0: any free one.
+        stop: set to end the service.
+        on_serving: called with the port as soon as calls are answered.
+
+    Returns:
+        True where `stop` was set, False where another controller has taken over.
+
+    Raises:
+        OSError: the port is taken.
     """
     facts, outbox = controller.run.facts, controller.run.outbox
     calls_max = max(CONCURRENT_CALLS_MAX, 4 * facts.job.placement.workers)
@@ -49,7 +61,7 @@ async def lead(controller: Controller, callers: Callers, host: str, port: int, s
 
 
 def stamp_logs(facts: RunFacts) -> None:
-    """Every line says in which generation and at which step it was written."""
+    """Add the current generation and step to every line of the log."""
 
     def stamp(line: logging.LogRecord) -> bool:
         line.generation = str(facts.current.generation) if facts.current else "none"

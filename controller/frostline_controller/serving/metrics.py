@@ -1,4 +1,4 @@
-"""Where the run stands, as Prometheus reads it. charts/frostline/README.md lists the names."""
+"""The run's status as Prometheus metrics. charts/frostline/README.md lists their names."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ WORKER_STATES = ("member", "spare", "joining", "leaving", "gone")
 
 
 class RunMetrics:
-    """A collector over one moment of the run."""
+    """A collector of the run's metrics at one moment."""
 
     def __init__(self, status: pb.StatusResponse, workers: Counter[str], step_seconds: float, events: Counter[str],
                  carried: Carried) -> None:  # fmt: skip
@@ -26,7 +26,7 @@ class RunMetrics:
         self._step_seconds, self._events = step_seconds, Counter(events)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment, as prometheus_client asks for them at each scrape."""
+        """The metrics; prometheus_client calls this at each scrape."""
         status = self._status
         gauges = (
             ("step", "Last committed step.", status.step),
@@ -57,7 +57,7 @@ class RunMetrics:
             yield CounterMetricFamily(f"frostline_{name}", text, self._events[kind])
 
     def _ledger(self) -> Iterator[Metric]:
-        """Gauges, since seconds of steps that are taken back move from one use to another."""
+        """The ledger's seconds by use. They are gauges: seconds of steps that are taken back move from one use to another."""
         ledger = Ledger.of_message(self._status.ledger)
         used = GaugeMetricFamily("frostline_worker_seconds", "Worker-seconds of the run by use.", labels=["use"])
         saved = GaugeMetricFamily("frostline_saved_worker_seconds_estimated", "Worker-seconds saved, estimated.", labels=["by"])
@@ -84,14 +84,14 @@ class RunMetrics:
 
 
 def standby_text() -> bytes:
-    """Of a controller that waits for the Lease."""
+    """The metrics of a controller that waits for the Lease."""
     registry = CollectorRegistry()
     Gauge("frostline_leading", LEADING_TEXT, registry=registry).set(0)
     return generate_latest(registry)
 
 
 def metrics_text(facts: RunFacts, store: RunStore) -> bytes:
-    """In Prometheus' text format. Call it in the event loop: it reads what the reconciler changes."""
+    """The metrics in Prometheus' text format. Call this in the event loop, since it reads what the reconciler changes."""
     registry = CollectorRegistry()
     registry.register(
         RunMetrics(

@@ -1,4 +1,4 @@
-"""The progress annotation, for people: every ten seconds, and soon after what they look for first has changed."""
+"""The progress annotation, for people. Written every ten seconds, and soon after a change of state, generation or message."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 10.0
 CHANGED_SECONDS = 1.0
-"""Least time between two writes. State, generation and message change about as often as plans are written."""
+"""Least time between two writes. State, generation and message change about as often as plans are made."""
 
 
 class Publishing:
@@ -25,7 +25,7 @@ class Publishing:
         self._written: tuple[object, ...] = ()
 
     async def advance(self, now: float) -> None:
-        """Write the annotation where it is due; a round is never held up by an API server that refuses it."""
+        """Write the annotation where it is due. A refusal of the API server does not disturb the round."""
         facts = self._facts
         first = (facts.state.state, facts.current.generation if facts.current else None, facts.message)
         if now - self._written_at < (EVERY_SECONDS if first == self._written else CHANGED_SECONDS):

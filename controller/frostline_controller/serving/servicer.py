@@ -1,4 +1,4 @@
-"""The Control service: turns messages into facts. It decides nothing; the reconciler is woken and acts."""
+"""The Control service: turns workers' messages into facts and wakes the reconciler. It decides nothing."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -28,11 +28,11 @@ from frostline_rpc.errors import InvalidRequest, Refused, StaleGeneration
 log = logging.getLogger(__name__)
 
 HEARTBEATS_SECONDS = 60.0
-"""How long a stream of heartbeats lasts: its caller's token is looked at when it opens, and may run out."""
+"""How long a stream of heartbeats lasts. A token is checked when a stream opens, and may expire later."""
 
 
 class ControlServicer(control_pb2_grpc.ControlServicer):
-    """The methods of docs/grpc.md. They raise the errors of `frostline_rpc.errors`; what is acknowledged is durable."""
+    """The methods of docs/grpc.md. They raise the errors of `frostline_rpc.errors`; they acknowledge only what is durable."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -40,14 +40,14 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._admission = Admission(controller)
 
     async def DescribeJob(self, request: pb.DescribeJobRequest, context: Any) -> pb.DescribeJobResponse:
-        """The job as it stands and the profiles that the run has measured; sizes that a worker has measured are taken."""
+        """Return the run's current job and its measured profiles, and take the sizes that the calling worker has measured."""
         if request.HasField("measured"):
             self._controller.settling.take(to_record(request.measured, SizeProfiles))
         profiles = [to_message(profile, plan_pb2.WorkerProfile) for profile in self._controller.handed_out.profiles()]
         return pb.DescribeJobResponse(job=dump_job(self._facts.job), profiles=profiles)
 
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
-        """Admit a worker process, and end an older one in its place. Raises InvalidRequest, and what Admission.check raises."""
+        """Admit a worker process; an older process of its place ends. Raises InvalidRequest and errors of Admission.check."""
         facts = self._facts
         if not request.worker_id or "/" not in request.worker_id:
             raise InvalidRequest(f"worker_id is {request.worker_id!r}; it must be '<pod uid>/<process nonce>'")
@@ -81,13 +81,13 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         )
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
-        """A worker's liveness and progress, once."""
+        """Take one heartbeat."""
         return self._take_heartbeat(request)
 
     async def Heartbeats(
         self, requests: AsyncIterator[pb.HeartbeatsRequest], context: Any
     ) -> AsyncIterator[pb.HeartbeatsResponse]:
-        """A worker's liveness and progress as a stream; it is ended after HEARTBEATS_SECONDS, so that tokens are checked anew."""
+        """Take a stream of heartbeats. It is ended after HEARTBEATS_SECONDS, so that the caller's token is checked again."""
         ends_at = self._facts.clock() + HEARTBEATS_SECONDS
         async for request in requests:
             answer = self._take_heartbeat(request.heartbeat)
@@ -97,7 +97,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 return
 
     def _take_heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
-        """Facts only, and no record is made of what most heartbeats do not change: a thousand a second come here."""
+        """Store a heartbeat's facts. A thousand arrive in a second, so values that seldom change are not converted."""
         facts = self._facts
         worker = facts.members.get(request.worker_id)
         if worker is None or worker.presence == GONE:
@@ -135,7 +135,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.HeartbeatResponse(known=True, durable_interval=self._durable_interval(), **self._durable_records())
 
     async def ReportStatistics(self, request: pb.ReportStatisticsRequest, context: Any) -> pb.ReportStatisticsResponse:
-        """Make intervals' statistics durable and acknowledge them. Raises InvalidRequest for norms of other units."""
+        """Make the statistics of intervals durable and acknowledge them. Raises InvalidRequest for a wrong number of norms."""
         self._known(request.worker_id)
         self._check_generation(request.generation, "statistics")
         statistics = [to_record(one, IntervalStatistics) for one in request.statistics]
@@ -151,7 +151,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.ReportStatisticsResponse(durable_interval=self._durable_interval())
 
     async def ReportRecords(self, request: pb.ReportRecordsRequest, context: Any) -> pb.ReportRecordsResponse:
-        """Make records, events and traces durable and acknowledge them; take the run's outcome where it is sent along."""
+        """Make records, events and traces durable and acknowledge them; take the run's outcome where one is sent."""
         facts, store = self._facts, self._store
         self._known(request.worker_id)
         self._check_generation(request.generation, "records")
@@ -174,7 +174,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.ReportRecordsResponse(**self._durable_records())
 
     async def WatchPlan(self, request: pb.WatchPlanRequest, context: Any) -> AsyncIterator[Announcement]:
-        """Everything announced to a worker, first what it must know now; a newer stream of the same worker ends this one."""
+        """Stream announcements to a worker, beginning with all that is in force. A newer stream of the worker ends this one."""
         facts, outbox, controller = self._facts, self._outbox, self._controller
         worker = self._known(request.worker_id)
         queue = outbox.streams.open(request.worker_id)
@@ -202,7 +202,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
                 facts.wake.set()
 
     async def Ready(self, request: pb.ReadyRequest, context: Any) -> pb.ReadyResponse:
-        """Note that a worker has formed a plan's groups, could not, or has entered.
+        """Note that a worker has formed the groups of a plan, could not form them, or has entered it.
 
         Raises StaleGeneration for any but the running and the prepared plan.
         """
@@ -240,7 +240,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.ReportRecoveryResponse()
 
     async def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.LeaveResponse:
-        """Note that a worker wants to leave, or has ended; a mistake that somebody has to mend may end the run."""
+        """Note that a worker wants to leave or has ended. A mistake that a person has to mend may end the run."""
         controller = self._controller
         if request.error:
             log.error("worker failed worker=%s error=%r", request.worker_id, request.error)
@@ -256,11 +256,11 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return pb.LeaveResponse()
 
     async def Command(self, request: pb.CommandRequest, context: Any) -> pb.CommandResponse:
-        """Take an operator's command; the answer says what follows. Raises InvalidRequest or Refused."""
+        """Take an operator's command and answer what will happen. Raises InvalidRequest or Refused."""
         return pb.CommandResponse(answer=await self._controller.commands.accept(request))
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusResponse:
-        """Where the run stands, for `frostline status` and the terminal."""
+        """Return the run's status, for `frostline status` and the terminal."""
         return status_of(self._facts, self._store)
 
     def _known(self, worker_id: str) -> Worker:
@@ -270,8 +270,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return worker
 
     def _check_generation(self, message: Any, what: str) -> None:
-        """Reports are taken from the running generation, the prepared one, and those that led to it: what a restore undid of
-        them is dropped where it is written. Raises StaleGeneration."""
+        """Accept reports of the running generation, the prepared one, and those that led to it. Raises StaleGeneration."""
         facts = self._facts
         generation = _generation(message)
         current, prepared = facts.current, facts.state.prepared
@@ -283,12 +282,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             )
 
     def _same_generation(self, message: Any) -> GenerationId:
-        """The running plan's own object where it is that one: a thousand workers' are then compared by identity."""
+        """A generation's identifier: the running plan's own object where they are equal, so that comparisons are by identity."""
         current = self._facts.current
         return current.generation if current is not None and _is(message, current.generation) else _generation(message)
 
     def _check_outcome(self, worker_id: str, generation: GenerationId) -> None:
-        """The end of a run is told by rank 0 of the generation that runs, or that all are entering. Raises Refused."""
+        """Check that an outcome comes from rank 0 of the generation that runs or is being entered. Raises Refused."""
         plans = self._facts.live_plans
         if not any(plan.generation == generation and plan.placement.workers[0] == worker_id for plan in plans):
             raise Refused(f"worker {worker_id!r} told the end of generation {generation}, which its rank 0 tells while it runs")
@@ -305,7 +304,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
 
 def _is(message: Any, generation: GenerationId | None) -> bool:
-    """Whether the message names this generation; asked of every heartbeat."""
+    """Whether a message names this generation. Called for every heartbeat."""
     return generation is not None and message.counter == generation.counter and message.incarnation == generation.incarnation
 
 
@@ -314,5 +313,5 @@ def _generation(message: Any) -> GenerationId:
 
 
 def add_control(server: grpc.aio.Server, controller: Controller) -> None:
-    """Serve the Control service of this controller."""
+    """Add this controller's Control service to a server."""
     control_pb2_grpc.add_ControlServicer_to_server(ControlServicer(controller), server)

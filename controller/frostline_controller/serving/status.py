@@ -1,4 +1,4 @@
-"""Where the run stands, for people: the Status RPC and the progress annotation."""
+"""The run's status for people: the answer of the Status RPC, and the progress annotation."""
 
 import json
 from collections import Counter
@@ -23,7 +23,7 @@ WORKERS_SHOWN_GONE = 16
 
 
 def status_of(facts: RunFacts, store: RunStore, with_workers: bool = True) -> pb.StatusResponse:
-    """Every field of StatusResponse; the workers only where they are asked for."""
+    """The answer of the Status RPC; its list of workers only where `with_workers`."""
     plan, latest, identity = facts.current, store.records.latest, facts.identity
     now = facts.clock()
     seen = (latest.cache_hits + latest.cache_misses) if latest else 0
@@ -81,7 +81,7 @@ def progress_text(facts: RunFacts, store: RunStore) -> str:
 
 
 def _message(facts: RunFacts, store: RunStore) -> str:
-    """What the run waits for or ended with, then what somebody has to see to."""
+    """Why the run waits or how it ended, then problems that somebody has to mend."""
     unsaved = "" if facts.ended else store.events.unsaved
     return "; ".join(text for text in (facts.message or facts.state.message, unsaved, facts.trouble, facts.cache_off) if text)
 
@@ -125,7 +125,7 @@ def _worker_status(facts: RunFacts, carried: Carried, worker: Worker, now: float
 
 
 def workers_by_state(facts: RunFacts) -> Counter[str]:
-    """How many workers there are in each state, of those that `status_of` shows."""
+    """The number of workers in each state, among those that `status_of` shows."""
     return Counter(_state(facts, worker, _is_member(facts, worker)) for worker in _shown(facts))
 
 
@@ -134,7 +134,7 @@ def _is_member(facts: RunFacts, worker: Worker) -> bool:
 
 
 def _uncovered(facts: RunFacts, plan: Plan) -> list[int]:
-    """Units with an uncovered piece, of the newest vote that anybody told of; before the generation's first vote, of the plan."""
+    """Units with an uncovered piece, as of the newest vote that a heartbeat reported; before the first vote, as of the plan."""
     told = [
         worker
         for worker_id in plan.placement.workers
@@ -158,7 +158,7 @@ def _state(facts: RunFacts, worker: Worker, member: bool) -> str:
 
 
 def _metrics(store: RunStore) -> dict[str, float]:
-    """The newest guard reading."""
+    """The metrics of the newest guard reading; the newest evaluation's where there is none."""
     for one in reversed(store.statistics.all):
         if one.guard is not None:
             return dict(one.guard.metrics)

@@ -1,7 +1,7 @@
-"""The WatchPlan streams: one outbox a worker, filled by the reconciler, emptied by the worker's stream.
+"""The WatchPlan streams: one queue of messages for each worker, filled by the reconciler and emptied by the worker's stream.
 
-What goes to all of a thousand workers at once would make one long turn of the event loop, in which nobody is heard: so each turn
-wakes a few streams, in the order in which they were written to.
+A message to a thousand workers at once would take one long turn of the event loop, in which no call is answered. So each turn
+wakes only a few streams, in the order in which messages came to them.
 """
 
 import asyncio
@@ -16,47 +16,47 @@ FLUSH_LOOK_SECONDS = 0.005
 WOKEN_A_TURN = 32
 
 Announcement = pb.WatchPlanResponse | bytes
-"""A message, or its serialized form: what goes to a thousand workers is serialized once."""
+"""A message, or its serialized form: a message for a thousand workers is serialized once."""
 
 
 class Outbox:
-    """What one stream is still to send, in order. One reader."""
+    """The messages that one stream has still to send, in order. It has one reader."""
 
     def __init__(self) -> None:
         self._messages: deque[bytes | None] = deque()
         self._reader: asyncio.Future[None] | None = None
 
     def put(self, message: bytes | None) -> bool:
-        """True where it was empty: the reader may wait, and is to be woken."""
+        """Append a message. Returns whether the queue was empty: then the reader may be waiting, and must be woken."""
         self._messages.append(message)
         return len(self._messages) == 1
 
     def wake(self) -> None:
-        """Let the reader look: a message is there. Called a few streams a turn, after `put`."""
+        """Wake the reader after `put`. Called for a few streams in each turn of the event loop."""
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
     async def get(self) -> bytes | None:
-        """The next message, waited for; None where the stream is to end."""
+        """Wait for the next message and return it; None: the stream has to end."""
         while not self._messages:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         return self._messages.popleft()
 
     def empty(self) -> bool:
-        """Whether everything has been sent."""
+        """Whether no message is left."""
         return not self._messages
 
 
 class Streams:
-    """At most one stream a worker; a newer one closes the older."""
+    """All streams, at most one for each worker; a newer one closes the older."""
 
     def __init__(self) -> None:
         self._outboxes: dict[str, Outbox] = {}
         self._to_wake: deque[Outbox] = deque()
 
     def open(self, worker_id: str) -> Outbox:
-        """A new stream for a worker; an older one of its ends."""
+        """Open a stream for a worker. An older stream of this worker ends."""
         older = self._outboxes.get(worker_id)
         if older is not None:
             self._put(older, CLOSED)
@@ -64,19 +64,19 @@ class Streams:
         return outbox
 
     def close(self, worker_id: str, outbox: Outbox) -> bool:
-        """Forget a stream that ended. True where it was the worker's newest."""
+        """Remove a stream that has ended. Returns whether it was the worker's newest."""
         if self._outboxes.get(worker_id) is not outbox:
             return False
         del self._outboxes[worker_id]
         return True
 
     def close_all(self) -> None:
-        """End all streams, behind what they have still to send."""
+        """End all streams, after the messages that they have still to send."""
         for outbox in self._outboxes.values():
             self._put(outbox, CLOSED)
 
     def send(self, worker_id: str, message: Announcement) -> None:
-        """To one worker; one that is not listening gets the whole state when it connects."""
+        """Send a message to one worker. A worker without a stream receives the whole state when it connects (`welcome`)."""
         self.send_to((worker_id,), message)
 
     def send_all(self, message: Announcement) -> None:
@@ -84,7 +84,7 @@ class Streams:
         self.send_to(list(self._outboxes), message)
 
     def send_to(self, worker_ids: Iterable[str], message: Announcement) -> None:
-        """The same to several workers."""
+        """Send one message to several workers."""
         serialized = message if isinstance(message, bytes) else message.SerializeToString()
         for worker_id in worker_ids:
             outbox = self._outboxes.get(worker_id)
@@ -92,7 +92,7 @@ class Streams:
                 self._put(outbox, serialized)
 
     async def flushed(self, seconds: float) -> None:
-        """Until what was sent has gone on its way to all, but no longer than `seconds`: one may take nothing any more."""
+        """Wait until all queues are empty, at most `seconds`: a worker may have stopped reading."""
         deadline = time.monotonic() + seconds
         while any(not outbox.empty() for outbox in self._outboxes.values()) and time.monotonic() < deadline:
             await asyncio.sleep(FLUSH_LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""What a leading controller serves over HTTP: metrics, the run's status, result and report. Reading only; nothing here steers.
+"""A leading controller's HTTP pages: metrics, the run's status, result and report. All are read-only.
 
 /metrics  Prometheus' text    /status  JSON    /result  result.json    /report  report.html, drawn anew where it is old
 
@@ -19,7 +19,7 @@ from frostline_controller.serving.status import progress_text
 
 CONNECTIONS_MAX = 16
 REQUEST_SECONDS = 10.0
-"""From a connection until its request must be there; and for the answer to be taken, beside the time that a drawing may need."""
+"""Time limit for a request to arrive, and for its answer to be read (in addition to the time of a drawing)."""
 METRICS_TYPE = "text/plain; version=0.0.4"
 PATHS = ("/metrics", "/status", "/result", "/report")
 
@@ -77,7 +77,7 @@ class Pages:
 
 
 class HungUp(asyncio.Protocol):
-    """The end of a connection that is one too many."""
+    """The protocol of connections above the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Close the connection at once, unread."""
@@ -85,7 +85,7 @@ class HungUp(asyncio.Protocol):
 
 
 class WebServer:
-    """Answers in the event loop in which it is started, until `close`: the pages read what the reconciler changes.
+    """An HTTP server in the event loop in which it is started: its pages read what the reconciler changes in that loop.
 
     At most CONNECTIONS_MAX connections, each given REQUEST_SECONDS for its request; who comes beyond that is hung up on.
     """
@@ -102,11 +102,11 @@ class WebServer:
         return int(self._listening.sockets[0].getsockname()[1])
 
     def lead(self, facts: RunFacts, store: RunStore) -> None:
-        """From now on the pages are the run's."""
+        """Serve the run's pages from now on."""
         self._pages = Pages(facts, store)
 
     async def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         if self._listening is not None and self._server is not None:
             self._listening.close()
             await self._server.shutdown(0.1)

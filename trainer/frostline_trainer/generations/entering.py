@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Entered:
-    """A generation that this worker is a member of. index: its global rank."""
+    """A generation of which this worker is a member. index: the worker's global rank."""
 
     plan: Plan
     index: int
@@ -37,21 +37,21 @@ class Entered:
 
     @property
     def is_sender(self) -> bool:
-        """One member sends what all know alike."""
+        """Whether this member sends the records and statistics, which all members know alike."""
         return self.index == 0
 
 
 class Entrance:
-    """Brings this worker's state and stages in place for one plan after the other."""
+    """Prepares this worker's state and stages for one plan after the other."""
 
     def __init__(self, worker_id: str, context: RunContext, state: RunState, checkpoint_root: Path) -> None:
         self._worker_id, self._context, self._state, self._root = worker_id, context, state, checkpoint_root
         self._is_initial = True
 
     def enter(self, plan: Plan, groups: Groups, recovery: Recovery, clock: PhaseClock, caching: CacheUse) -> Entered | None:
-        """Bring everything in place. None for a leaver, which has given its state away then.
+        """Bring this worker's state to the plan's start, and build its generation. None for a leaver, which sends its state.
 
-        Raises RuntimeError where a participant is lost on the way; whatever this worker has is tagged rightly at any moment.
+        Raises RuntimeError where a participant is lost meanwhile; each piece has its correct state tag at any moment.
         """
         self._drop_unnamed(plan)
         if plan.start in (CONTINUE, SURVIVORS):
@@ -91,19 +91,19 @@ class Entrance:
             return measure_links(groups, plan.placement.shape.mesh, here)
 
     def extend_chain(self, freeze_point: int) -> None:
-        """A boundary that values cross through the codec joins the chain (docs/protocols.md 1.6)."""
+        """Append a freeze point to the chain of boundaries at which values pass through the codec (docs/protocols.md 1.6)."""
         state = self._state
         state.codec_chain = [point for point in state.codec_chain if point < freeze_point]
         if freeze_point > 0:
             state.codec_chain.append(freeze_point)
 
     def _drop_unnamed(self, plan: Plan) -> None:
-        """What the plan does not name this worker as a holder of is not to be asked for here again (docs/protocols.md 4.4)."""
+        """Drop the pieces of which the plan does not name this worker as a holder (docs/protocols.md 4.4)."""
         holdings = self._context.holdings
         holdings.drop([piece for piece in holdings.all() if piece not in plan.held_by(self._worker_id)])
 
     def _share_state(self, plan: Plan, moving: Group) -> None:
-        """Everybody takes the run state of one participant, whose own is at the plan's start."""
+        """Take the run state of the plan's `state_source`, a participant that is at the plan's start; it sends its own."""
         state, root = self._state, plan.places[plan.state_source]
         if moving.index == root:
             assert plan.start_tag in (None, state.tag), f"the plan starts from {plan.start_tag}, its state source has {state.tag}"
@@ -112,12 +112,12 @@ class Entrance:
             state.take(RunState.model_validate_json(broadcast_bytes(moving, b"", root)), keep_unacknowledged=False)
 
     def _enter_lineage(self, plan: Plan) -> None:
-        """A start that does not extend every vote that was seen begins a lineage of its own; no state is renamed."""
+        """Enter the plan's lineage, where the plan begins a new one. State tags stay as they are."""
         if plan.lineage > self._state.lineage:
             self._state.enter_lineage(plan.lineage)
 
     def _restart(self, plan: Plan) -> None:
-        """Fresh weights, or what this worker needs from the plan's checkpoint."""
+        """Initialize the weights, or load the pieces that this worker needs from the plan's checkpoint."""
         context, state = self._context, self._state
         context.holdings.drop(range(context.pieces.count))
         context.moments.clear()
@@ -127,13 +127,13 @@ class Entrance:
         context.holdings.settle(plan.needs(self._worker_id), state.tag)
 
     def _initialize(self, plan: Plan) -> RunState:
-        """The model is drawn from the seed; again, where its weights may have moved on."""
+        """Give the model its initial weights, unless it still has them."""
         if not self._is_initial:
             self._reset_weights()
         return RunState(lineage=plan.lineage, freeze_point=plan.freeze_point)
 
     def _reset_weights(self) -> None:
-        """All weights are what the run began with, those that never learn too. Raises ValueError where they cannot be."""
+        """Give all weights their initial values, also those that never learn. Raises ValueError where these have changed."""
         drawn = build_cut_model(self._context.job, self._context.data.sizes)
         for unit, fresh in zip(self._context.cut.units, drawn.units, strict=True):
             reset_unit(unit, fresh)
@@ -145,7 +145,8 @@ class Entrance:
             )
 
     def _load(self, plan: Plan) -> RunState:
-        """What learns lies in the checkpoint. What never does, below adapters, is read anew: it may be what went wrong."""
+        """Load the plan's checkpoint. Weights below adapters are in no checkpoint; they are initialized again, since they may be
+        what was wrong."""
         folder, context = self._root / plan.checkpoint_path, self._context
         if context.cut.adapted is not None and not self._is_initial:
             self._reset_weights()

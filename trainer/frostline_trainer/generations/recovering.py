@@ -1,5 +1,4 @@
-"""What a worker does when its generation has failed: it reports what it could bring back, and commits late
-(docs/protocols.md 4.1)."""
+"""A worker's part of a recovery: it reports the state that it holds, and may commit one step late (docs/protocols.md 4.1)."""
 
 import logging
 import traceback
@@ -23,10 +22,13 @@ ERROR_CHARACTERS = 4000
 
 
 class Recovery:
-    """The memory of this worker's votes. It is the training thread's alone.
+    """What a recovery report needs: the votes that this worker has seen, and the loop whose step it may still commit.
 
-    ran: the generation that this worker was a member of last; prepared gradients are of its votes. plan: its plan. seen: the
-    newest steps' votes that have returned; the loop puts them here.
+    Only the training thread uses it.
+
+    Attributes:
+        ran: the generation of which this worker was last a member. Prepared gradients belong to its votes.
+        seen: the votes of the newest steps; the training loop adds them.
     """
 
     def __init__(self, worker_id: str, context: RunContext, state: RunState, mailbox: Mailbox, client: ControlClient) -> None:
@@ -39,14 +41,17 @@ class Recovery:
         self._switched: deque[GenerationId] = deque(maxlen=2)
         self._unanswered: control_pb2.ReportRecoveryRequest | None = None
 
-    # ---- while all is well
+    # ---- before a failure
 
     def switched(self, plan: Plan) -> None:
-        """A vote has switched to `plan`."""
+        """Note that a vote has switched to `plan`."""
         self._switched.append(plan.generation)
 
     def entering(self, plan: Plan) -> None:
-        """From here on what this worker has is of `plan`'s generation: nothing prepared is kept (`commit_late` came before)."""
+        """Note that this worker's state belongs to `plan`'s generation from now on, and drop prepared gradients.
+
+        `commit_late` was called before.
+        """
         self.drop_prepared()
         self.ran, self._plan, self._unanswered = plan.generation, plan, None
 
@@ -58,20 +63,20 @@ class Recovery:
     # ---- when it has failed
 
     def take_over(self, loop: TrainingLoop) -> None:
-        """Keep what the failed loop could still commit, and nothing that refers to its groups."""
+        """Keep the step that the failed loop could still commit, and nothing that refers to the loop's groups."""
         self.drop_prepared()
         loop.generation.abandon(keep_prepared=loop.prepared is not None)
         if loop.prepared is not None:
             self._failed = loop
 
     def drop_prepared(self) -> None:
-        """The prepared gradients of the failed generation are of no use any more."""
+        """Drop the prepared gradients of the failed generation."""
         if self._failed is not None:
             self._failed.generation.abandon(keep_prepared=False)
         self._failed = None
 
     def report(self, failure: RuntimeError, heard: GenerationId) -> None:
-        """Say what is held. heard: nothing up to it will be entered any more, by promise. It is sent in the background."""
+        """Send the report, in the background. heard: this worker promises to enter no generation up to it."""
         request = control_pb2.ReportRecoveryRequest(
             worker_id=self._worker_id,
             incarnation=self._client.response.incarnation if self._client.response is not None else 0,
@@ -85,7 +90,7 @@ class Recovery:
         if isinstance(failure, torch.OutOfMemoryError):
             request.memory_shortage.CopyFrom(memory_shortage(self._context))
         if isinstance(failure, WrongBits):
-            # The cache may have been wrong since it was first asked; the step under way is not to be used in any case.
+            # The cache may have been wrong since its first use; the step under way must not be used in any case.
             request.distrusted_from = failure.first_step or self._state.cache_step or self._state.step + 1
             request.cache_distrusted = isinstance(failure, CacheDiffers)
             request.distrusted_workers.extend(failure.workers)
@@ -97,7 +102,7 @@ class Recovery:
         log.info("reported at step %d: heard %s, ran %s, %d pieces", self._state.step, heard, self.ran, len(request.pieces))
 
     def _add_unanswered(self, request: control_pb2.ReportRecoveryRequest) -> None:
-        """What an earlier report has said that no plan has answered: a later one replaces it, perhaps before it was sent."""
+        """Add the findings of an earlier report that no plan has answered: this one replaces it, perhaps before it was sent."""
         earlier, self._unanswered = self._unanswered, request
         if earlier is None:
             return
@@ -113,7 +118,7 @@ class Recovery:
             request.distrusted_detail.update({**earlier.distrusted_detail, **request.distrusted_detail})
 
     def commit_late(self, plan: Plan) -> None:
-        """Come to the plan's start by its vote, where this worker has prepared that very step and has not committed it."""
+        """Commit the step of the plan's vote, if this worker has prepared exactly this step and has not committed it."""
         vote, loop, state = plan.vote, self._failed, self._state
         if vote is None or loop is None or loop.prepared is None:
             return
@@ -125,7 +130,7 @@ class Recovery:
             log.info("committed step %d of %s late", vote.step, vote.generation)
 
     def _pieces(self) -> list[control_pb2.PieceReport]:
-        """All that is whole here, with its tag; and what should be and is torn."""
+        """The pieces in the report: intact ones with their state tags, and torn ones that this worker should hold."""
         held, needed = self._context.holdings.all(), set(self._plan.needs(self._worker_id)) if self._plan is not None else set()
         prepared = self._failed is not None
         reports = []
@@ -148,12 +153,12 @@ class Recovery:
 
 
 def text_of(failure: BaseException) -> str:
-    """What went wrong, with its traceback."""
+    """A failure's text with its traceback, from the end."""
     return "".join(traceback.format_exception(failure))[-ERROR_CHARACTERS:]
 
 
 def release_frames(failure: BaseException | None) -> None:
-    """An exception's frames hold works and tensors of a dead generation: let go of them, so that its sockets close."""
+    """Clear an exception's frames. They refer to works and tensors of a dead generation, whose sockets would stay open."""
     while failure is not None:
         traceback.clear_frames(failure.__traceback__)
         before = failure.__cause__ or failure.__context__

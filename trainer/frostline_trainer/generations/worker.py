@@ -1,4 +1,4 @@
-"""A worker's life: it joins the run, enters the generations that name it, recovers from failures, and ends when it is told to.
+"""A worker's main loop: join the run, enter each generation that names the worker, recover from failures, end when told to.
 
 setup -> register -> (prepare a plan -> enter it -> train until it ends)* -> result
                           ^------ report what is left <- failure or fence -'
@@ -45,9 +45,9 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    """One worker's life. Everything between two plans is in `self`; everything of one generation in an `Entered`.
+    """One worker. State that outlives a generation is in `self`, state of one generation in an `Entered`.
 
-    profiles: what the run has measured, by kind of device.
+    profiles: the profiles that the run has measured, one for each kind of device.
     """
 
     def __init__(self, identity: Identity, job: Job, profiles: Sequence[WorkerProfile] = ()) -> None:
@@ -89,7 +89,7 @@ class Worker:
             self.preparation.stop()
 
     def build(self) -> RunContext:
-        """Data, model and numerics of the job."""
+        """Build the job's data, model and numerics."""
         return build_context(self.job)
 
     def _connect(self, registration: control_pb2.RegisterRequest) -> ControlClient:
@@ -111,7 +111,7 @@ class Worker:
         return client
 
     def _build_parts(self, client: ControlClient, response: control_pb2.RegisterResponse) -> None:
-        """What outlives all generations."""
+        """Build the parts that outlive all generations."""
         identity, context, box = self.identity, self.context, self.mailbox
         self.caching = CacheUse(context, response.cache_address, identity.token, identity.worker_id, identity.run_dir)
         self.saving = Saving(
@@ -152,14 +152,14 @@ class Worker:
         self._take_job(self.preparation.job_of(plan))
         if was_member:
             self.preparation.announce_switch(plan, self.state.step)
-        if self.entered is not None:  # it has switched: every step of the generation before is committed
+        if self.entered is not None:  # after a switch: every step of the previous generation is committed
             self.entered.generation.give_back()
         groups.connect(self.entered.generation.groups if self.entered is not None else None)
         entered = self.entrance.enter(plan, groups, self.recovery, self.clock, self.caching)
         self.entered, self.loop = entered, None
         plans.entered(plan.generation, as_member=entered is not None)
         if entered is None:
-            # A leaver has given its state away. It keeps it, and its groups, until it enters another plan or is told to end.
+            # A leaver has sent its state. It keeps state and groups until it enters another plan or is told to end.
             self.clock.enter(Phase.SPARE)
             return LoopEnd(Ended.SWITCHED)
         self._report_entered(entered, time.perf_counter() - started)
@@ -174,11 +174,11 @@ class Worker:
         return due
 
     def _act(self, entered: Entered, due: Due) -> None:
-        """Do what is due between two steps."""
+        """Carry out what is due between two steps."""
         self.between_steps.do(entered, due)
 
     def _take_job(self, job: Job) -> None:
-        """All members of a generation follow one job; its live fields may differ from the last one's (docs/protocols.md 9)."""
+        """Follow the job of the new generation; its live fields may differ from the previous one's (docs/protocols.md 9)."""
         if job is not self.context.job:
             self.context.job = self.job = job
             self.saving.follow(job)
@@ -196,11 +196,11 @@ class Worker:
     # ---- failure
 
     def _interrupt(self, generation: GenerationId) -> None:
-        """Whatever the training thread waits for in generations up to this one, it waits no longer."""
+        """End every wait of the training thread in generations up to this one."""
         self.preparation.interrupt(generation)
 
     def _replace_store(self, dead_port: int, port: int) -> bool:
-        """This worker's store has died: the controller learns of another one, and nobody waits at the old one any longer."""
+        """Replace this worker's dead store: tell the controller the new port, and end all waits at the old one."""
         assert self.client is not None
         told = self.client.tell_store(port)
         if told:
@@ -208,9 +208,9 @@ class Worker:
         return told
 
     def _later_epoch(self, run_epoch: int) -> None:
-        """The checkpoint writer has found that an older world is fenced off: it publishes nothing more (docs/protocols.md 5.5).
+        """Stop, as after a fence, since the checkpoint writer has found a later run epoch on disk (docs/protocols.md 5.5).
 
-        Only a member of such a world stops. A worker that is in the new epoch already, or waits for a plan, has left it.
+        Only a member of a generation of an older epoch stops. A worker that is in the new epoch, or waits for a plan, goes on.
         """
         plan = self.mailbox.plans.running
         if plan is not None and plan.run_epoch < run_epoch:
@@ -218,7 +218,7 @@ class Worker:
             self._interrupt(plan.generation)
 
     def _recover(self, failure: RuntimeError) -> None:
-        """Drop all groups, keep what could be committed late, and report. A report is a promise (docs/protocols.md 4.1)."""
+        """Drop all groups, keep the gradients of a prepared step, and report. A report is a promise (docs/protocols.md 4.1)."""
         running = self.mailbox.plans.running
         log.warning("generation %s is over: %s", running.generation if running is not None else None, failure)
         end_if_sick(failure)
@@ -233,7 +233,7 @@ class Worker:
         if self.loop is not None:
             self.recovery.take_over(self.loop)
         self.entered = self.loop = None
-        self.caching.take_counts()  # of a step that no record is of
+        self.caching.take_counts()  # of a step that has no record
         self.saving.abandon(self.recovery.seen_step)
         self.recovery.report(failure, heard)
         release_frames(failure)
@@ -241,12 +241,12 @@ class Worker:
     # ---- the end
 
     def _end_unfinished(self) -> int:
-        """Told to end, or no longer wanted."""
+        """End before the run's end: the controller has said so, or has refused this worker."""
         if self.mailbox.lost:
             log.error("refused: %s", self.mailbox.lost)
             return REFUSED
         log.info("ended: %s", self.mailbox.end)
-        # What is stable of its checkpoints is published; the rest is left to those who go on.
+        # Checkpoints whose step is committed for certain are published; all others are left to the remaining members.
         self.saving.abandon(self.recovery.seen_step)
         self.saving.finish()
         return DONE
@@ -254,7 +254,7 @@ class Worker:
     def leave(self, reason: str) -> None:
         """SIGTERM: ask the controller for a plan without this worker; the run goes on (docs/protocols.md 10.2)."""
         if self.client is None or self.client.response is None:
-            # Nobody counts on it yet.
+            # Not registered yet, so no plan names it.
             os._exit(DONE)
         self.client.leave_in_background(reason)
 

@@ -48,6 +48,7 @@ class Reduction:
         self._shape, self._worker = plan.placement.shape, plan.placement.workers[index]
         self._pp_rank, self._num_leaves = self._shape.pp_rank(index), context.job.training.reduction_leaves
         self._cut: dict[int, list[Part]] = {}
+        self._learning: dict[int, list[tuple[str, nn.Parameter]]] = {}
         self.sharing = self._make_sharing(index)
 
     def _make_sharing(self, index: int) -> Sharing | None:
@@ -148,7 +149,11 @@ class Reduction:
         """(parameter name, gradient of what the piece has of it), of those that learn."""
         table = self._context.pieces
         unit = table.unit_of(piece)
-        known = {name: p.grad for name, p in learning(self._context, self._freeze_point, unit) if p.grad is not None}
+        if unit not in self._learning:  # walking a unit's modules takes longer than the norms of its gradients
+            self._learning[unit] = learning(self._context, self._freeze_point, unit)
+        known = {name: p.grad for name, p in self._learning[unit] if p.grad is not None}
+        if table.per_unit == 1 and self._context.job.training.tensor_tiles.inner == 1:
+            return known.items()
         if table.per_unit == 1:  # tile by tile where tiles cut a parameter
             module = self._context.cut.units[unit]
             return [(name, part) for name, gradient in known.items() for part in tiles_of(module, name, gradient)]
