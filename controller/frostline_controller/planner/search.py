@@ -34,7 +34,7 @@ from frostline_controller.planner.shapes import (
     pp_choices,
     schedules_for,
     shape_limits,
-)
+)  # fmt: skip
 from frostline_controller.planner.step_on_paper import paper_cost
 from frostline_controller.planner.without_bubbles import without_bubbles
 
