@@ -38,11 +38,8 @@ from frostline_controller.planner.shapes import (
 from frostline_controller.planner.step_on_paper import paper_cost
 from frostline_controller.planner.without_bubbles import without_bubbles
 
-COST_TOLERANCE = 0.05
-ALTERNATIVES = 8
-JUDGED = 12
-JUDGED_WITHIN = 1.5
-IMPROVED_OPERATIONS = 60_000
+COST_TOLERANCE, ALTERNATIVES = 0.05, 8
+JUDGED, JUDGED_WITHIN, IMPROVED_OPERATIONS = 12, 1.5, 60_000
 """Plans that are run on paper, how far their closed form may exceed the least, and operations on paper that improve one."""
 
 
