@@ -12,7 +12,7 @@ from tests.integration.test_exactness import differences
 from tests.warm_workers import WarmWorkers
 
 CASES = (
-    (Case("vit", inner_tiles=2), Layout(1, 1)),
+    (Case("vit", inner_tiles=4), Layout(1, 1)),
     (Case("bert_classification", "bfloat16", inner_tiles=4, freezing=THAWING, steps=4), Layout(2, 1)),
     (Case("gpt2_tied", "float64", inner_tiles=4, steps=4), Layout(1, 3)),
     (Case("llama", "mixed_bfloat16", inner_tiles=2, freezing=NEVER, activation_checkpointing=True, steps=4), Layout(2, 1)),

@@ -166,9 +166,9 @@ class InTiles:
         def of_weight(weight: Tensor) -> tuple[Tensor, ...]:
             if cut_rows:
                 pieces = weight.view(packed, count, -1, weight.shape[1]).unbind(1)
-                return tuple(one.reshape(-1, weight.shape[1]) for one in pieces)
+                return tuple(_apart(one.reshape(-1, weight.shape[1])) for one in pieces)
             pieces = weight.view(weight.shape[0], packed, count, -1).unbind(2)
-            return tuple(one.reshape(weight.shape[0], -1) for one in pieces)
+            return tuple(_apart(one.reshape(weight.shape[0], -1)) for one in pieces)
 
         self.parts[id(layer.weight)] = of_weight
         if is_column and layer.bias is not None:
@@ -188,6 +188,11 @@ def _forked(x: Tensor, count: int) -> list[Tensor]:
 def _times(x: Tensor, weight: Tensor, layer: nn.Module) -> Tensor:
     """A product without a bias."""
     return x @ weight if isinstance(layer, Conv1D) else functional.linear(x, weight)
+
+
+def _apart(tile: Tensor) -> Tensor:
+    """A tile in memory of its own: autograd takes another product, of other bits, for the gradient of a strided one."""
+    return tile.clone(memory_format=torch.contiguous_format)
 
 
 def _typed(tensor: Tensor) -> Tensor:
