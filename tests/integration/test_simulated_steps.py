@@ -3,6 +3,7 @@ bits (docs/protocols.md 1.17)."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -151,8 +152,8 @@ def test_replicas_that_share_machines_sum_over_two_levels(
     """The oracle's bits, though no sum goes over all replicas at once."""
     formed: list[Groups] = []
 
-    def on_machines(plan: Plan, worker_id: str, *arguments: object) -> Groups:
-        groups = form_groups(plan, worker_id, *arguments, machine=machines[plan.participants.index(worker_id)])  # type: ignore[arg-type]
+    def on_machines(plan: Plan, worker_id: str, *arguments: Any, **named: Any) -> Groups:
+        groups = form_groups(plan, worker_id, *arguments, machine=machines[plan.participants.index(worker_id)], **named)
         formed.append(groups)
         return groups
 

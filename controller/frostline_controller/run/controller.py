@@ -4,7 +4,6 @@ import logging
 import time
 from pathlib import Path
 
-from frostline_contract.phases import Phase
 from frostline_contract.plan import Decision
 from frostline_controller.decisions.taker import Deciding
 from frostline_controller.faults import PlannedFaults
@@ -131,6 +130,5 @@ class Controller:
         facts.wake.set()
 
     def note_answering(self, worker: Worker) -> None:
-        """A worker that no plan counted on is heard of the generation that is over: its training thread has come out of it."""
-        worker.phase = Phase.RECOVERY
+        """A worker that no plan counted on has come out of the generation that is over: it may be named again."""
         self.adapting.note_joined(f"{worker.pod_name} answers again")

@@ -110,6 +110,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             worker.step = request.step
             if facts.current is not None and request.worker_id == facts.current.placement.workers[0]:
                 facts.wake.set()
+        if request.phase == Phase.RECOVERY and worker in facts.left_behind():
+            self._controller.note_answering(worker)
         worker.phase, worker.phase_seconds, worker.waiting_seconds = request.phase, request.phase_seconds, request.waiting_seconds
         worker.device_phase, worker.device_seconds = request.device_phase, request.device_seconds
         worker.device_waiting = request.device_waiting
@@ -233,8 +235,6 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             )
         if request.HasField("memory_shortage"):
             self._controller.devices.note_shortage(request)
-        if worker in self._facts.left_behind():
-            self._controller.note_answering(worker)
         self._controller.failures.note_report(request.worker_id, request)
         self._facts.wake.set()
         return pb.ReportRecoveryResponse()

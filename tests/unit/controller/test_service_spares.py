@@ -8,8 +8,6 @@ import pytest
 from frostline_contract.plan import GenerationId, Plan
 from frostline_controller.serving.servicer import ControlServicer
 from frostline_proto.v1 import control_pb2 as pb
-from frostline_proto.v1 import plan_pb2
-from frostline_rpc.convert import to_message
 from tests.unit.controller.test_service_sizing import ask, cost_job, first_plan, freeze_to, leading
 
 
@@ -100,10 +98,8 @@ def test_who_did_not_answer_a_failure_is_in_no_plan_until_it_does(tmp_path: Path
             silent.generation, silent.phase = GenerationId(incarnation=0, counter=9), "load"
             await stage.until(lambda: not stage.controller.adapting.wish, "the planner's answer")
             assert (stage.facts.state.prepared, stage.facts.current) == (None, plan)
-            report = pb.ReportRecoveryRequest(
-                worker_id="uid-2/1", generation=to_message(silent.generation, plan_pb2.GenerationId)
-            )
-            await ControlServicer(stage.controller).ReportRecovery(report, None)
+            control = ControlServicer(stage.controller)
+            control._take_heartbeat(pb.HeartbeatRequest(worker_id=silent.worker_id, phase="recovery"))
             prepared = await stage.until(lambda: stage.facts.state.prepared, "a plan with it")
             assert stage.ordinals(prepared) == [0, 1, 2]
 
