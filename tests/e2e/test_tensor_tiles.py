@@ -30,6 +30,8 @@ GROUPS: dict[str, Any] = {
         {"step": 3, "pp_degree": 1, "dp_degree": 1, "tp_degree": 4},
         {"step": 7, "pp_degree": 2, "dp_degree": 1, "tp_degree": 2},
     ],
+    # While a shape that is asked for has all four: later the planner may do with two of them.
+    "faults": [{"kind": "kill_worker", "step": 9, "worker": 1, "phase": "schedule"}],
 }
 
 
