@@ -31,13 +31,15 @@ class SilentPods:
 
     def _silent(self, heard_before: float) -> list[Worker]:
         members, there = self._facts.members, self._facts.cluster.uids
-        in_use = {worker.pod_uid for worker in members if worker.presence != GONE or worker.last_heard >= heard_before}
-        return [
+        given_up = [
             worker
             for worker in members
             if worker.presence == GONE
             and worker.pod_uid in there
-            and worker.pod_uid not in in_use
             and not members.has_ended(worker.worker_id)
             and not members.why_excluded(worker.worker_id)
         ]
+        if not given_up:  # in nearly every round of a run
+            return []
+        in_use = {worker.pod_uid for worker in members if worker.presence != GONE or worker.last_heard >= heard_before}
+        return [worker for worker in given_up if worker.pod_uid not in in_use]
