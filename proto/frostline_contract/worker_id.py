@@ -1,4 +1,9 @@
-"""The id of a worker: "<pod uid>/<nonce of the process>". A pod that is replaced has another uid, a process another nonce."""
+"""The id of a worker: "<pod uid>/<nonce of the process>". A pod that is replaced has another uid, a process another nonce.
+
+The agent's nonces begin with the worker's place in its pod, "<local rank>-": so it is known whom a new process has replaced.
+"""
+
+import secrets
 
 
 def make_worker_id(pod_uid: str, nonce: str) -> str:
@@ -9,6 +14,17 @@ def make_worker_id(pod_uid: str, nonce: str) -> str:
     return f"{pod_uid}/{nonce}"
 
 
+def make_nonce(local_rank: int) -> str:
+    """A new process's nonce. local_rank: its place among the workers of its pod."""
+    return f"{local_rank}-{secrets.token_hex(4)}"
+
+
 def pod_uid_of(worker_id: str) -> str:
     """The uid of the worker's pod; empty where the id names none."""
     return worker_id.rpartition("/")[0]
+
+
+def local_rank_of(worker_id: str) -> str:
+    """The worker's place in its pod, as digits; empty where the id does not say it."""
+    local_rank, dash, _ = worker_id.rpartition("/")[2].partition("-")
+    return local_rank if dash and local_rank.isdigit() else ""

@@ -5,7 +5,6 @@
 
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import yaml
 from frostline_contract.device import DeviceFacts
 from frostline_contract.job import dump_job, job_digest, load_job, parse_job
 from frostline_contract.plan import Plan, SeenVote, StateTag
+from frostline_contract.worker_id import make_nonce
 from frostline_proto.v1 import control_pb2 as pb
 from frostline_proto.v1 import control_pb2_grpc, plan_pb2
 from frostline_rpc.auth import OPERATOR, WORKER, Tokens
@@ -78,8 +78,7 @@ def start_controller(run_dir: Path, *extra: str, env: dict[str, str] | None = No
 
 def stop(process: subprocess.Popen[bytes]) -> int:
     """SIGTERM, and SIGKILL where that does not help. Returns the exit code."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
+    process.terminate()
     try:
         return process.wait(10)
     except subprocess.TimeoutExpired:
@@ -119,9 +118,9 @@ class ScriptedWorker:
     """One worker process's side of the protocol. `messages` holds what its WatchPlan stream brought, in order."""
 
     def __init__(self, run_dir: Path, ordinal: int, uid: str | None = None, token: str | None = None, probe: str = "probe",
-                 node: str | None = None) -> None:  # fmt: skip
+                 node: str | None = None, local_rank: int = 0) -> None:  # fmt: skip
         self.run_dir, self.ordinal, self.probe = run_dir, ordinal, probe
-        self.worker_id = f"{uid or f'uid-{ordinal}'}/{os.urandom(3).hex()}"
+        self.worker_id = f"{uid or f'uid-{ordinal}'}/{make_nonce(local_rank)}"
         self.token = token or Tokens.read(run_dir / "tokens.json").by_role[WORKER]
         self.job_digest, self.weights, self.boundary_bytes = job_digest(load_job(run_dir / "job.yaml")), "weights", 100
         self.messages: queue.Queue[pb.WatchPlanResponse] = queue.Queue()

@@ -123,7 +123,7 @@ def test_who_hangs_makes_place_where_the_answer_needs_a_replacement(world: Calla
 def test_whoever_shares_the_pod_of_an_excluded_member_is_in_no_plan_either(world: Callable[..., World]) -> None:
     """The pod is deleted when the answer is out: a plan that names its other worker would fail at once."""
     run = world(placement={"workers": 4, "workers_per_pod": 2}, controller=CONTROLLER)
-    run.workers = [Telling(run.folder, place // 2).join() for place in range(4)]
+    run.workers = [Telling(run.folder, place // 2, local_rank=place % 2).join() for place in range(4)]
     for worker in run.workers:
         plan = worker.next_plan("fresh")
         worker.enter(plan, 0)

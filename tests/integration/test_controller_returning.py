@@ -33,6 +33,29 @@ def test_a_new_process_in_its_pod_says_that_a_member_has_ended(world: Callable[.
     assert line["answers"]["ended"] == [dead.worker_id]
 
 
+def test_a_pod_that_lost_all_its_workers_at_once_loses_no_step(world: Callable[..., World]) -> None:
+    """SIGKILL of the process that forks them takes whoever would have told of their ends."""
+    placement = {"workers": 4, "workers_per_pod": 2, "initial_pp_degree": 4}
+    run = world(placement=placement, controller={**QUICK, "dead_after_seconds": 60.0})
+    places = [(pod, local_rank) for pod in range(2) for local_rank in range(2)]
+    run.workers = [ScriptedWorker(run.folder, pod, local_rank=local_rank).join() for pod, local_rank in places]
+    for worker in run.workers:
+        plan = worker.next_plan("fresh")
+        worker.enter(plan, 0)
+    run.at(20)
+    first, second, *dead = run.workers
+    for worker in dead:
+        worker.silence()
+    for place, worker in enumerate(dead):
+        run.workers.append(ScriptedWorker(run.folder, worker.ordinal, local_rank=place).join())
+    for worker in (first, second):
+        worker.next("fence")
+        worker.recover(plan, 20, UNITS, fenced=True)
+    assert first.next_plan("survivors").start_tag == at(plan, 20)
+    line = wait_for(lambda: (found := plan_lines(run))[1:] and found[-1], "the plan's line")
+    assert line["answers"]["ended"] == sorted(worker.worker_id for worker in dead)
+
+
 def test_late_word_of_a_superseded_plan_is_answered_with_the_newest(world: Callable[..., World]) -> None:
     run = world(placement={"workers": 2}, controller={**QUICK, "dead_after_seconds": 1.0})
     plan = started(run, 2)

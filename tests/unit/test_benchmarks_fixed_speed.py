@@ -19,7 +19,7 @@ from tests.benchmarks.subjects import NUM_UNITS, SUBJECTS
 def test_jobs_are_jobs(subject: str) -> None:
     job = parse_job({**fixed_speed_job(subject, 40, (2, 2), frozen=4, cached=True), "reshapes": through(SHAPES, 10)})
     assert (job.placement.workers, job.placement.worker_cpus, job.training.steps) == (WORKERS, SHARE, 40)
-    assert (job.initial_freeze_point, job.cache.use) == (4, "always")
+    assert (job.initial_units, job.cache.use) == (4, "always")
     assert [(one.step, one.pp_degree, one.dp_degree) for one in job.reshapes] == [(10, 2, 2), (20, 1, 4), (30, 3, 1)]
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from frostline_contract.initial_freeze import initial_freeze_point, lowest_freeze_point
 from frostline_contract.job import Job, JobError, job_digest, parse_job
 from frostline_contract.job.adapters import AdaptersSection, blocks_with_adapters
 
@@ -69,13 +68,13 @@ def test_a_head_of_its_own_is_no_adapter() -> None:
 
 def test_what_lies_before_the_first_adapter_is_frozen_from_step_1_whatever_the_freeze_section_says() -> None:
     adapted = {"adapters": {"blocks": "last third"}}
-    assert lowest_freeze_point(job_with(), BLOCKS + 2) == 0
-    assert initial_freeze_point(job_with(freeze={"initial_units": 2}), BLOCKS + 2) == 2
+    assert job_with().lowest_freeze_point(BLOCKS + 2) == 0
+    assert job_with(freeze={"initial_units": 2}).initial_freeze_point(BLOCKS + 2) == 2
     for freeze, expected in (({}, 6), ({"initial_units": 2}, 6), ({"initial_units": 8}, 8)):
         job = job_with(model=adapted, freeze=freeze)
-        assert (lowest_freeze_point(job, BLOCKS + 2), initial_freeze_point(job, BLOCKS + 2)) == (6, expected)
+        assert (job.lowest_freeze_point(BLOCKS + 2), job.initial_freeze_point(BLOCKS + 2)) == (6, expected)
     off = job_with(model=adapted, freeze={"initial_units": 8}, elastic={"freeze": False})
-    assert initial_freeze_point(off, BLOCKS + 2) == 6
+    assert off.initial_freeze_point(BLOCKS + 2) == 6
 
 
 def test_a_job_without_adapters_is_the_job_that_it_was() -> None:

@@ -18,8 +18,7 @@ from frostline_contract.cache_identity import (
     pack_header,
     shard_of,
 )
-from frostline_contract.cache_sharing import unsigned_refusal
-from frostline_contract.cache_tag import SECRET_VARIABLE, Checksums, Signatures, Tags, read_secret, tags_of
+from frostline_contract.cache_tag import SECRET_VARIABLE, Checksums, Signatures, Tags, read_secret, tags_of, unsigned_refusal
 from frostline_contract.job.cluster import CacheSection
 from frostline_contract.run_directory import RunDirectory
 

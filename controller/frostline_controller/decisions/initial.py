@@ -1,7 +1,6 @@
 """What is frozen before any decision: `freeze.initial_units` and what lies before the first adapter, and whether a model has so
 many units that may freeze."""
 
-from frostline_contract.initial_freeze import initial_freeze_point, lowest_freeze_point
 from frostline_contract.job import Job
 
 
@@ -17,7 +16,7 @@ def check_initial_units(units: int, num_units: int) -> None:
 
 def initial_freeze_reason(job: Job, num_units: int, tied: bool) -> str:
     """Why units are frozen from step 1, in words; empty where none are. tied: the head uses unit 0's matrix."""
-    units, lowest = initial_freeze_point(job, num_units), lowest_freeze_point(job, num_units)
+    units, lowest = job.initial_freeze_point(num_units), job.lowest_freeze_point(num_units)
     if units == 0:
         return ""
     named = "unit 0 is" if units == 1 else f"units 0 to {units - 1} are"

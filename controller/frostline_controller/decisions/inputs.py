@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from frostline_contract.initial_freeze import lowest_freeze_point
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
 from frostline_contract.job.freezing import ElasticSection, FreezeSection
@@ -89,7 +88,7 @@ class FreezeInputs:
             calendar=calendar,
             tied=tied,
             untie_on_freeze=job.model.untie_on_freeze,
-            lowest=lowest_freeze_point(job, num_units),
+            lowest=job.lowest_freeze_point(num_units),
         )
 
     @property

@@ -12,7 +12,7 @@ from frostline_contract.device import DeviceFacts
 from frostline_contract.phases import Phase
 from frostline_contract.plan import GenerationId
 from frostline_contract.statistics import CacheProfile, LinkProfile
-from frostline_contract.worker_id import pod_uid_of
+from frostline_contract.worker_id import local_rank_of, pod_uid_of
 from frostline_controller.planner.kept_profile import KeptProfile
 from frostline_proto.v1 import control_pb2, plan_pb2
 
@@ -146,19 +146,19 @@ class Membership:
         return known is None or known.presence == GONE
 
     def displaced_by(self, worker: Worker, workers_per_pod: int, named: Iterable[str] = ()) -> list[str]:
-        """Ids of earlier processes of the same pod, where a pod has one worker: the same pod uid with another nonce.
+        """Ids of earlier processes in the worker's place: the same pod uid and local rank with another nonce.
 
-        named: ids that plans name; such workers may never have registered with this controller.
+        named: ids that plans name; such workers may never have registered with this controller. Where a pod has one worker, its
+        place is the pod; where it has several, an id that does not say its local rank has no place.
         """
-        if workers_per_pod != 1:
+        pod, local_rank = f"{worker.pod_uid}/", local_rank_of(worker.worker_id)
+        if workers_per_pod > 1 and not local_rank:
             return []
-        place = f"{worker.pod_uid}/"
-        known = {other for other in named if other.startswith(place)}
-        known |= {other for other in self._workers if other.startswith(place) and self.is_alive(other)}
+        known = {other for other in named if other.startswith(pod)}
+        known |= {other for other in self._workers if other.startswith(pod) and self.is_alive(other)}
+        known -= {worker.worker_id}
         return sorted(
-            other
-            for other in known
-            if pod_uid_of(other) == worker.pod_uid and other != worker.worker_id and not self.has_ended(other)
+            other for other in known if (workers_per_pod == 1 or local_rank_of(other) == local_rank) and not self.has_ended(other)
         )
 
     def remove(self, worker_id: str, why: str) -> bool:

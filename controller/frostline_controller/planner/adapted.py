@@ -1,6 +1,5 @@
 """Adapters in unit costs that come from arithmetic: what learns of a block is narrow, and its own weights take no gradient."""
 
-from frostline_contract.initial_freeze import lowest_freeze_point
 from frostline_contract.job import Job
 from frostline_contract.job.adapters import blocks_with_adapters
 from frostline_contract.statistics import UnitProfile
@@ -20,7 +19,7 @@ def with_adapters(job: Job, hidden: int, units: tuple[UnitProfile, ...]) -> tupl
     adapters = job.model.adapters
     if adapters is None:
         return units
-    lowest = lowest_freeze_point(job, len(units))
+    lowest = job.lowest_freeze_point(len(units))
     widths = (2 * len(adapters.targets) or LINEAR_WIDTHS) * hidden
     blocks = set(blocks_with_adapters(adapters, len(units) - 2))
     found = list(units)

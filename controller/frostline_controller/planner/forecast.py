@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 from frostline_contract.communicators import most_communicator_bytes
-from frostline_contract.initial_freeze import initial_freeze_point, lowest_freeze_point
 from frostline_contract.job import Job
 from frostline_contract.job.automatic import Settled, at_size, sizes_to_try, with_settled
 from frostline_contract.mesh import in_words
@@ -193,8 +192,8 @@ def settled_by_arithmetic(
 
 def _frozen(job: Job, size: ModelSize, freeze_point: int) -> int:
     """The freeze point that is asked about; with 0 that of step 1. Raises ValueError where the model cannot begin so."""
-    check_initial_units(job.initial_freeze_point, size.num_units)
-    lowest, initial = lowest_freeze_point(job, size.num_units), initial_freeze_point(job, size.num_units)
+    check_initial_units(job.initial_units, size.num_units)
+    lowest, initial = job.lowest_freeze_point(size.num_units), job.initial_freeze_point(size.num_units)
     return max(freeze_point, lowest) if freeze_point else initial
 
 
@@ -219,7 +218,7 @@ def plan_inputs(
     units = measured.units if measured else unit_profiles(job, size, hardware, job.training.micro_batch_size)
     if not 0 <= freeze_point < len(units):
         raise ValueError(f"--freeze-point is {freeze_point}; it must be 0 to {len(units) - 1}, since the head always learns")
-    memory, initial = job.placement.worker_memory_bytes or 0, initial_freeze_point(job, len(units))
+    memory, initial = job.placement.worker_memory_bytes or 0, job.initial_freeze_point(len(units))
     update = measured.optimizer_seconds_per_byte if measured else 0.0
     # Locally the workers share this machine's cores, and a plan that forgot it would promise a speed-up that cannot be.
     local = hardware.name == "cpu"

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from frostline_contract.communicators import most_communicator_bytes
-from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.job import Job
 from frostline_contract.job.automatic import Settled, at_size
 from frostline_contract.job.section import AUTO
@@ -96,7 +95,7 @@ def measured_inputs(job: Job, measured: SizeProfiles, slots: int | None) -> Plan
         MemberInfo(f"worker-{i}", f"node-{i // section.workers_per_pod}", first.memory_bytes, speed=speed)
         for i in range(section.workers)
     )
-    frozen = min(initial_freeze_point(job, len(first.units)), len(first.units) - 1)
+    frozen = min(job.initial_freeze_point(len(first.units)), len(first.units) - 1)
     on_gpus = first.device != "cpu" and section.backend != "gloo"
     return PlanInputs(
         units=first.units,

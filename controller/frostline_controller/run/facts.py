@@ -5,7 +5,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
-from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job, job_revision
 from frostline_contract.phases import OUTSIDE
@@ -126,7 +125,7 @@ class RunFacts:
     def initial_freeze_point(self) -> int:
         """The freeze point of step 1. A share of the blocks becomes a number when the first worker has told the unit count."""
         identity = self.identity
-        return initial_freeze_point(self.job, identity.num_units) if identity is not None else self.job.initial_freeze_point
+        return self.job.initial_freeze_point(identity.num_units) if identity is not None else self.job.initial_units
 
     # ---- what the run is
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
 from frostline_contract.learning_rate import learning_rate
@@ -83,7 +82,7 @@ def by_policy(
     statistics: list[IntervalStatistics] = []
     decisions: list[Decision] = []
     changes: list[Change] = []
-    initial, number = initial_freeze_point(job, num_units), 1
+    initial, number = job.initial_freeze_point(num_units), 1
     while job.elastic.freeze and calendar.effective_step(number) <= calendar.total_steps and (not kept or number <= len(kept)):
         in_force = _in_force(decisions, calendar.last_step_of(number), initial)
         read = kept[number - 1] if kept else _stand_in(job, num_units, calendar, number, in_force)

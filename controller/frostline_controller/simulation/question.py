@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.job import Job
 from frostline_contract.precision import BYTES, VALUE_TYPES, resolve_precision
 from frostline_controller.cli.errors import UserMistake
@@ -70,7 +69,7 @@ class Answer:
     def sharing(self) -> SharingAdvice:
         """What tensor parallelism and sharded state would give the run, with what is frozen at its start."""
         job, world = self.simulation.job, self.simulation.world
-        frozen, workers = initial_freeze_point(job, world.num_units), len(world.workers)
+        frozen, workers = job.initial_freeze_point(world.num_units), len(world.workers)
         inputs = plan_inputs(job, world.situation(job, frozen, None, {}, job.training.steps or 0, workers))
         types = VALUE_TYPES[resolve_precision(job.training.precision, world.cluster.device.kind == "gpu")]
         return advise_sharing(job, inputs, BYTES[types.weights])

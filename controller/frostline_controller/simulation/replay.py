@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.job import Job
 from frostline_contract.plan import Placement
 from frostline_controller.decisions.initial import check_initial_units
@@ -145,7 +144,7 @@ class _Books:
     def __init__(self, job: Job, world: World, length: Length) -> None:
         self.job, self.world, self.length = job, world, length
         self.step, self.samples, self.clock = 0, 0, 0.0
-        self.freeze_point = self.never_learnt = initial_freeze_point(job, world.num_units)
+        self.freeze_point = self.never_learnt = job.initial_freeze_point(world.num_units)
         self.placement: Placement | None = None
         self.start: dict[str, int] = {}
         self.held = len(world.workers)
@@ -241,7 +240,7 @@ def replay(job: Job, world: World, history: History, length: Length) -> Replay:
             f"freeze point {history.deepest()} ({history.source}) is beyond the model's {world.num_units} units; at most "
             f"{world.num_units - 1}, since the head always learns"
         )
-    check_initial_units(job.initial_freeze_point, world.num_units)
+    check_initial_units(job.initial_units, world.num_units)
     books = _Books(job, world, length)
     changes = list(history.changes)
     first = _take_due(changes, books.step, books.samples, world.train_samples, books.freeze_point)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pydantic import model_validator
 
+from frostline_contract.job.adapters import blocks_with_adapters
 from frostline_contract.job.cluster import (
     FAULTS_OF_A_SERVICE,
     CacheSection,
@@ -136,9 +137,24 @@ class Job(Section):
         return self.freeze.interval_steps or max(steps_per_epoch, self.decisions.lag_steps + 1)
 
     @property
-    def initial_freeze_point(self) -> int:
-        """What the freeze section says of step 1; with adapters it may be more (`frostline_contract.initial_freeze`)."""
+    def initial_units(self) -> int:
+        """Units that the freeze section freezes from step 1; with adapters it may be more (`initial_freeze_point`)."""
         return self.freeze.initial_units if self.elastic.freeze else 0
+
+    def lowest_freeze_point(self, num_units: int) -> int:
+        """The freeze point below which no decision goes: with adapters the first unit that has any; nothing before it can learn.
+
+        num_units: embedding, blocks and head.
+        """
+        adapters = self.model.adapters
+        return 1 + blocks_with_adapters(adapters, num_units - 2)[0] if adapters is not None else 0
+
+    def initial_freeze_point(self, num_units: int) -> int:
+        """The freeze point from step 1 on, until a decision names another one: the index of the first unit that learns.
+
+        num_units: embedding, blocks and head.
+        """
+        return max(self.initial_units, self.lowest_freeze_point(num_units))
 
     def checkpoint_root(self, run_dir: Path) -> Path:
         """The folder of the run's checkpoints: the same wherever the commands are typed."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frostline_contract.cache_identity import CacheIdentity
-from frostline_contract.cache_sharing import unsigned_refusal
-from frostline_contract.initial_freeze import initial_freeze_point
+from frostline_contract.cache_tag import unsigned_refusal
 from frostline_contract.job import Job
 from frostline_contract.plan import SAMPLE
 from frostline_contract.run_directory import RunDirectory
@@ -189,7 +188,7 @@ class CacheUse:
     def _previous_boundary(self, state: RunState, boundary: int) -> int | None:
         """The boundary before this one, whose values can be advanced."""
         points = [
-            initial_freeze_point(self._context.job, self._context.num_units),
+            self._context.job.initial_freeze_point(self._context.num_units),
             *(decision.freeze_point for decision in state.decisions),
         ]
         earlier = [point for point in points if 0 < point < boundary]

@@ -17,7 +17,6 @@ else is a crash. The agent ends when no worker is left: 0, 2 or 3 as its workers
 
 import json
 import os
-import secrets
 import selectors
 import signal
 import socket
@@ -31,6 +30,7 @@ from pathlib import Path
 from frostline_contract.backoff import HEALTHY_SECONDS, Backoff
 from frostline_contract.exit_codes import CRASH_LOOP, DONE, FINAL, REFUSED, USER_MISTAKE
 from frostline_contract.scratch_folder import ScratchFolder
+from frostline_contract.worker_id import make_nonce
 from frostline_trainer.process.gpus import VISIBLE, NoDevice, assign_gpus
 from frostline_trainer.process.identity import ordinal_of
 from frostline_trainer.process.pod_health import serve_pod_health
@@ -151,7 +151,7 @@ class Agent:
             connection.close()
             slot.next_start = now + CONNECT_SECONDS
             return
-        nonce = secrets.token_hex(4)
+        nonce = make_nonce(slot.local_rank)
         env = {**self._env, **self._devices[slot.local_rank], "FROSTLINE_WORKER_NONCE": nonce}
         if self._folder is not None:
             slot.joined = self._folder.path / f"joined-{nonce}"

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 
-from frostline_contract.initial_freeze import initial_freeze_point
 from frostline_contract.intervals import DecisionCalendar
 from frostline_contract.job import Job
 from frostline_contract.learning_rate import learning_rate
@@ -137,7 +136,7 @@ def guard_is_due(job: Job, num_units: int, decisions: Sequence[Decision], interv
     every, rails = job.evaluation.every_intervals, job.freeze.rails
     if every <= 1 or interval % every == 0:
         return bool(every)
-    points = [(0, initial_freeze_point(job, num_units)), *((one.number, one.freeze_point) for one in decisions)]
+    points = [(0, job.initial_freeze_point(num_units)), *((one.number, one.freeze_point) for one in decisions)]
     freezes = [number for (_, before), (number, after) in pairwise(points) if after > before]
     watched = range(freezes[-1] + 1, freezes[-1] + rails.guard_intervals + 1) if freezes else ()
     return "guard" not in rails.off and interval in watched

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from frostline_contract.cache_sharing import unsigned_refusal
+from frostline_contract.cache_tag import unsigned_refusal
 from frostline_contract.durable_files import remove_drafts
 from frostline_contract.job import Job
 from frostline_contract.job.automatic import with_settled
