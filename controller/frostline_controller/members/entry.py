@@ -13,6 +13,7 @@ class Entry:
     """A plan whose members have not all entered yet.
 
     Attributes:
+        plan: the plan.
         since: when the failure that the plan answers began, or the run's start, by the run's clock.
         planned_at: when the plan was made, or when its members were last found to be late.
         reason: the text of the event that is written when all have entered; empty where it has been written.
@@ -20,6 +21,7 @@ class Entry:
         lost_steps: how many committed steps have to be computed again.
     """
 
+    plan: Plan
     since: float
     planned_at: float
     reason: str
@@ -39,7 +41,7 @@ class EntryWatch:
         self.just_entered = False
         self._entry: Entry | None = None
         if facts.current is not None:
-            self._entry = Entry(facts.clock(), facts.clock(), "", failed=False)
+            self._entry = Entry(facts.current, facts.clock(), facts.clock(), "", failed=False)
 
     def restore(self) -> None:
         """Take over from a predecessor: follow the newest plan's entry, unless the predecessor has written its event already."""
@@ -51,22 +53,25 @@ class EntryWatch:
             for line in self._store.events.all()
         )
         if not told:
-            self._entry = Entry(facts.clock(), facts.clock(), plan.reason, failed=plan.base is not None)
+            self._entry = Entry(plan, facts.clock(), facts.clock(), plan.reason, failed=plan.base is not None)
 
     def expect(self, entry: Entry | None) -> None:
         """Follow this entry from now on; None: no entry is expected."""
         self._entry = entry
 
-    async def interrupt(self, plan: Plan, now: float) -> float | None:
-        """End the entry into `plan` because of a failure. If the plan itself answered a failure, its event says "interrupted".
+    async def interrupt(self, over: Plan, now: float) -> float | None:
+        """End the entry because of a failure of the plan `over`. Where that plan answered a failure, its event says "interrupted".
 
         Returns:
-            When that earlier failure began; None where the plan answered none.
+            When that earlier failure began; None where `over` answered none.
         """
         entry = self._entry
         if entry is None or not entry.failed or not entry.reason:
             return None
-        await self._tell(plan, entry, now, f"{entry.reason} (interrupted)")
+        if entry.plan.generation != over.generation:  # its members have voted for what came after it: they had entered
+            await self._tell(entry, now, entry.reason)
+            return None
+        await self._tell(entry, now, f"{entry.reason} (interrupted)")
         return entry.since
 
     async def advance(self, now: float) -> str:
@@ -76,14 +81,16 @@ class EntryWatch:
             Why the entry has failed: members are late, or they wait for state from a worker that is out of reach. Empty where it
             has not failed.
         """
-        facts, plan, entry = self._facts, self._facts.current, self._entry
+        facts, entry = self._facts, self._entry
         if entry is None:
             return ""
-        assert plan is not None
+        assert facts.current is not None
+        plan = entry.plan
         inside = [worker_id for worker_id in plan.placement.workers if self._is_inside(worker_id, plan)]
-        if len(inside) == len(plan.placement.workers):
+        # Where the plan is no longer the current one, a vote of all its members has switched to the next.
+        if len(inside) == len(plan.placement.workers) or plan.generation != facts.current.generation:
             self._entry, self.just_entered = None, True
-            await self._tell(plan, entry, now, entry.reason)
+            await self._tell(entry, now, entry.reason)
         elif plan.start != "continue" and now - entry.planned_at > facts.job.controller.reshape_deadline_seconds:
             entry.planned_at = now
             late = [worker_id for worker_id in plan.placement.workers if worker_id not in inside]
@@ -110,7 +117,8 @@ class EntryWatch:
         worker = self._facts.members.get(worker_id)
         return worker is not None and worker.generation == plan.generation and worker.step > 0
 
-    async def _tell(self, plan: Plan, entry: Entry, now: float, reason: str) -> None:
+    async def _tell(self, entry: Entry, now: float, reason: str) -> None:
+        plan = entry.plan
         if plan.start == "continue" or not reason:
             return
         step = max(plan.start_step, 0)

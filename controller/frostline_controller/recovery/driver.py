@@ -151,7 +151,7 @@ class Failures:
         interrupted = await self._entry.interrupt(failure.current, now)
         since = recovery.since if interrupted is None else interrupted
         lost_steps = max(0, known - max(plan.start_step, 0))
-        self._entry.expect(Entry(since, now, plan.reason, failed=True, lost_steps=lost_steps))
+        self._entry.expect(Entry(plan, since, now, plan.reason, failed=True, lost_steps=lost_steps))
         if self.recovery is recovery:
             self.recovery = None
         await self._starting.announce()

@@ -33,7 +33,7 @@ class FirstPlan:
             facts.message = f"waiting for workers: {len(workers)} of {self._wait.wanted} are there, and {refusal}"
             return
         since = self._wait.since if paused else None
-        self._entry.expect(Entry(since if since is not None else facts.started, now, plan.reason, failed=False))
+        self._entry.expect(Entry(plan, since if since is not None else facts.started, now, plan.reason, failed=False))
         self._wait.since = None
         await self._starting.announce()
         facts.wake.set()  # the planner is asked for what has changed meanwhile in the next round
