@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from frostline_contract.plan import CONTINUE, SURVIVORS
 from tests.model.invariants import check_cause
-from tests.model.training import can_stop, keep_only, remember
+from tests.model.training import can_stop, keep_only, remember, switches_of
 from tests.model.universe import Move, Universe
 from tests.model.world import (
     ENTERING,
@@ -16,6 +16,7 @@ from tests.model.world import (
     SPARE,
     STOPPED,
     VOTING,
+    Order,
     Report,
     Vote,
     Worker,
@@ -33,7 +34,8 @@ def entering_moves(universe: Universe, world: World, index: int, worker: Worker)
     who = worker_name(index)
     if worker.mode in IN_GROUPS and can_stop(universe, world, index, worker):
         title = universe.title(worker.plan)
-        yield f"{who}: a collective of {title} fails, it drops its groups", universe.put(world, index, stop(worker)), False
+        stopped = stop(worker)._replace(dead=_fates(universe, world, worker))
+        yield f"{who}: a collective of {title} fails, it drops its groups", universe.put(world, index, stopped), False
     if world.side[index] == 0:
         yield from _report(universe, world, index, worker)
         for plan in universe.durable(world):
@@ -58,6 +60,15 @@ def stop(worker: Worker) -> Worker:
     return worker._replace(mode=STOPPED, plan=NONE, ready=NONE, fresh=False, settled=False)
 
 
+def _fates(universe: Universe, world: World, worker: Worker) -> tuple[Order, ...]:
+    """The plans to which no vote will switch, as it knows: also those that no ballot of it names, since it votes no more."""
+    if worker.mode not in (RUNNING, VOTING):
+        return worker.dead
+    followers = [(plan, universe.view(plan).order) for plan in switches_of(universe, world, worker.plan)]
+    unnamed = [order for plan, order in followers if order <= worker.heard and plan != worker.ready and order not in worker.dead]
+    return (*worker.dead, *unnamed)
+
+
 # ---- reporting
 
 
@@ -79,7 +90,8 @@ def _report(universe: Universe, world: World, index: int, worker: Worker) -> Ite
     report = leader.reports[index]
     if leader.recovering and index in asked and worker.mode != SPARE and (report is None or report.heard < newest):
         heard = max(worker.heard, newest)
-        fenced = (stop(worker) if worker.mode != STOPPED else worker)._replace(heard=heard)
+        fenced = stop(worker)._replace(dead=_fates(universe, world, worker)) if worker.mode != STOPPED else worker
+        fenced = fenced._replace(heard=heard)
         after = _delivered(universe, world, index, fenced)
         if "promise" in universe.off:
             after = universe.put(after, index, worker if worker.mode == JOINING else fenced._replace(heard=worker.heard))

@@ -60,7 +60,7 @@ class EntryWatch:
         self._entry = entry
 
     async def interrupt(self, over: Plan, now: float) -> float | None:
-        """End the entry because of a failure of the plan `over`. Where that plan answered a failure, its event says "interrupted".
+        """End the entry because the plan `over` has failed. Where that plan answered a failure, its event says "interrupted".
 
         Returns:
             When that earlier failure began; None where `over` answered none.

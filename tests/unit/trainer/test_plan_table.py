@@ -100,6 +100,35 @@ def test_a_promise_forgets_plans_and_refuses_them_by_any_path() -> None:
     assert [one.generation.counter for one in table.start_forming()] == [3]
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_promise_rules_out_a_plan_that_no_ballot_of_this_member_has_named(named: bool) -> None:
+    """Its vote would need this member too. A ballot that names it may have been the last that was missing."""
+    table = PlanTable("a")
+    table.receive(plan(1, 1))
+    form(table)
+    formed(table)
+    table.entering(FIRST)
+    table.entered(FIRST, as_member=True)
+    following = continuing(2, base=FIRST)
+    table.receive(following)
+    table.start_forming()
+    table.formed(following.generation)
+    table.all_ready(2)
+    assert table.votable(4 if named else 2, 0) == (2 if named else 0)
+    table.promise()
+    assert table.expired == (set() if named else {following.generation})
+    assert not table.switched(following.generation)
+
+
+def test_a_promise_says_nothing_of_the_plan_that_a_joiner_waits_to_enter() -> None:
+    """It votes in no generation yet: the members may switch without a word from it."""
+    table = PlanTable("a")
+    table.receive(plan(1, 1, placement=plan(1, 1).placement.model_copy(update={"workers": ("b", "c")})))
+    table.receive(continuing(2, base=FIRST))
+    table.promise()
+    assert table.expired == set()
+
+
 def test_a_promise_covers_the_fence_that_asked_for_it() -> None:
     table = in_state(PlanState.CURRENT)
     table.put_fence(GenerationId(incarnation=2, counter=4), "a member is gone")

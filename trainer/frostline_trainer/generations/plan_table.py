@@ -79,12 +79,14 @@ class Row:
         state: What has become of it.
         reason: Of WITHDRAWN and FAILED, in words.
         unanswered: Whether the controller is still to be told that this worker is not prepared, or told either again.
+        named: Whether a ballot of this worker has named the plan: the vote may have switched to it unseen.
     """
 
     plan: Plan
     state: PlanState = PlanState.HEARD
     reason: str = ""
     unanswered: bool = False
+    named: bool = False
 
 
 @dataclass
@@ -172,14 +174,20 @@ class PlanTable:
     def promise(self, until: GenerationId | None = None) -> GenerationId:
         """End every plan up to `until`, and refuse each of them from now on. Returns the newest generation so promised away.
 
+        A plan that follows the running one, and that no ballot of this worker has named, expires: a vote needs every member, and
+        this one takes part in no later vote (docs/protocols.md 3.3).
+
         Args:
             until: The newest generation that had been received when the report fell due (`DueReport.until`). A plan that came
                 after that may be the answer, and stays. None: the report falls due now.
         """
         with self.changed:
             self.promised, self.fence_reason = max(self.promised, until or self.newest), ""
-            for row in self.rows.values():
-                if row.plan.generation <= self.promised:
+            over = [row for row in self.rows.values() if row.plan.generation <= self.promised]
+            member_of = [row.plan.generation for row in over if row.state is PlanState.CURRENT]
+            for row in over:
+                unvoted = row.plan.start == CONTINUE and row.plan.base in member_of and not row.named
+                if not (unvoted and self._move(row.plan.generation.counter, PlanState.EXPIRED)):
                     self._move(row.plan.generation.counter, PlanState.OVER)
             return self.promised
 
@@ -256,13 +264,14 @@ class PlanTable:
     # ---- votes
 
     def votable(self, step: int, decision_number: int) -> int:
-        """The counter of the plan that this worker votes ready for in the vote of `step`; 0: none (docs/protocols.md 3.2)."""
+        """The counter of the plan that this worker's ballot names in the vote of `step`; 0: none (docs/protocols.md 3.2)."""
         with self.changed:
             for counter in sorted(self.rows, reverse=True):
                 row = self.rows[counter]
                 in_window = row.plan.switch_from <= step <= row.plan.switch_until
                 continues = row.plan.start == CONTINUE and row.plan.decision_number == decision_number
                 if row.state is PlanState.READY and continues and in_window:
+                    row.named = True
                     return counter
             return 0
 
