@@ -108,7 +108,7 @@ class Saving:
         return sum(one.size for one in self._unwritten) + share > max(UNWRITTEN_BYTES, 2 * share)
 
     def leave_out(self, step: int, members: list[int]) -> None:
-        """Note that all members skip the checkpoint of `step`, since these are behind. Reported once until the next checkpoint."""
+        """Note that all members skip the checkpoint of `step`, since these are behind. Reported once until one is taken."""
         if self._leaving_out:
             return
         self._leaving_out = True

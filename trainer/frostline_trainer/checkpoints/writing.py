@@ -267,7 +267,7 @@ class CheckpointWriter:
         return ""
 
     def _is_fenced(self, snapshot: Snapshot) -> bool:
-        """Whether a later run epoch has begun. A manifest written after this check is ignored: it is in the old epoch's folder."""
+        """Whether a later run epoch has begun. A manifest written after this check is ignored, being in the old folder."""
         now = read_epochs(snapshot.root)[-1].run_epoch
         if now < snapshot.run_epoch:
             raise OSError(f"the run epoch is {now}, and this plan's is {snapshot.run_epoch}: its object has been removed")
