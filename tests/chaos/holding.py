@@ -18,7 +18,8 @@ class Held:
 def held_after(life: Life, following: Life, before: dict[str, Held], hits: tuple[Hit, ...]) -> dict[str, Held]:
     """What each worker holds when `life` is over and `following` answers or follows it.
 
-    Until a generation's first vote has been seen everybody keeps what it came with; from then on what the plan needs.
+    Until a generation's first vote has been seen everybody who takes part keeps what it came with; from then on what the plan
+    needs. Who takes no part may keep it: nobody asks.
     """
     plan = life.plan
     needs = {worker: frozenset(plan.needs(worker)) for worker in plan.placement.workers}
@@ -31,7 +32,8 @@ def held_after(life: Life, following: Life, before: dict[str, Held], hits: tuple
     held = {}
     for worker in {*before, *needs}:
         old, new = before.get(worker, Held()), needs.get(worker, frozenset())
-        held[worker] = Held(old.sure & new if in_vote else old.sure, old.perhaps | new)
+        kept = old.sure if worker in plan.participants or plan.start != SURVIVORS else frozenset[int]()
+        held[worker] = Held(kept & new if in_vote else kept, old.perhaps | new)
     return held
 
 

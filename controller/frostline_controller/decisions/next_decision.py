@@ -96,7 +96,7 @@ def with_recorded_start(job: Job, run_dir: Path) -> Job:
     recorded = load_job(places.job)
     job = job.model_copy(update={
         "cache": job.cache.model_copy(update={"prefix_tile": tile}),
-        "freeze": job.freeze.model_copy(update={"initial_units": recorded.initial_freeze_point}),
+        "freeze": job.freeze.model_copy(update={"initial_units": recorded.initial_units}),
     })  # fmt: skip
     return with_numbers(job, {name: getattr(recorded.training, name) for name in job.training.automatic})
 

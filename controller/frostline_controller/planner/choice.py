@@ -51,14 +51,20 @@ class Choosing:
         found = ((worker_id, facts.members.get(worker_id)) for worker_id in workers)
         return {worker_id: worker.failure_domain for worker_id, worker in found if worker is not None}
 
-    def draft(self, choice: Choice, *, lineage: int, freeze_point: int, decision_number: int, reason: str) -> PlanDraft:
-        """The draft of a plan for a placement that was chosen, under a number that was never used."""
+    def draft(
+        self, choice: Choice, *, lineage: int, freeze_point: int, decision_number: int, reason: str, others: Iterable[str] = ()
+    ) -> PlanDraft:
+        """The draft of a plan for a placement that was chosen, under a number that was never used.
+
+        others: workers outside the placement that may take part as leavers.
+        """
         facts, placement = self._facts, choice.placement
         first = facts.members.get(placement.workers[0])
         assert first is not None, placement.workers[0]
         return PlanDraft(
             generation=next_generation(facts.state), lineage=lineage, placement=placement, first_worker=first,
-            freeze_point=freeze_point, decision_number=decision_number, domains=self.domains(placement.workers), reason=reason,
+            freeze_point=freeze_point, decision_number=decision_number, reason=reason,
+            domains=self.domains((*placement.workers, *others)),
             state_ranges=facts.job.training.state_ranges,
         )  # fmt: skip
 

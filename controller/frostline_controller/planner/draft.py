@@ -20,7 +20,7 @@ class PlanDraft:
         first_worker: the worker of global rank 0, whose store the groups are formed over.
         freeze_point: in force at the first step.
         decision_number: of the decision that says so; 0: none was taken.
-        domains: failure domain by worker id; empty: no buddies.
+        domains: failure domain by worker id, of workers outside the placement too; empty: no buddies.
         reason: for people.
         state_ranges: pieces of each unit's state, as the run's job says.
     """

@@ -167,7 +167,8 @@ def entry_plan(draft: PlanDraft, *, base: GenerationId | None, checkpoint: tuple
 def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
     """A plan from what is left of `base` after a failure: every piece from one state (docs/protocols.md 4.4).
 
-    Holders that the placement leaves out take part as leavers where nobody else has a piece.
+    Holders that the placement leaves out take part as leavers where nobody else has a piece, or nobody in another failure domain:
+    a lost node's workers do not end in one moment, and those that reported may end before the plan's first vote.
 
     Args:
         draft: in force is what is at the step after the state's.
@@ -176,7 +177,7 @@ def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
     """
     placement, domains = draft.placement, draft.domains
     assert draft.pieces == base.pieces, f"the draft has {draft.pieces}, the plan that failed {base.pieces}"
-    leavers = _needed_leavers(placement, found.holders)
+    leavers = _needed_leavers(placement, found.holders, domains)
     participants = placement.workers + leavers
     places = {worker: place for place, worker in enumerate(participants)}
     holding = [sorted(places[worker] for worker in set(workers) if worker in places) for workers in found.holders]
@@ -201,20 +202,31 @@ def survivors_plan(draft: PlanDraft, *, base: Plan, found: GoOn) -> Plan:
     )
 
 
-def _needed_leavers(placement: Placement, holders: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Few holders, taken greedily, so that each piece has a participant that has it; none that the others make needless."""
-    orphaned = [set(workers) for workers in holders if placement.global_ranks.keys().isdisjoint(workers)]
-    lacking, leavers = orphaned, list[str]()
+def _needed_leavers(placement: Placement, holders: Sequence[Sequence[str]], domains: Mapping[str, str]) -> tuple[str, ...]:
+    """Holders outside the placement, few, so that each piece has a participant that has it; in two domains where holders are."""
+    givers = _few_of_each([set(workers) for workers in holders if placement.global_ranks.keys().isdisjoint(workers)])
+    there = placement.global_ranks.keys() | set(givers)
+    elsewhere = list[set[str]]()
+    for workers in holders:
+        at = {domains.get(worker) for worker in workers if worker in there}
+        if len(at) == 1:
+            elsewhere.append({worker for worker in workers if domains.get(worker) not in at})
+    return givers + _few_of_each([workers for workers in elsewhere if workers])
+
+
+def _few_of_each(choices: Sequence[set[str]]) -> tuple[str, ...]:
+    """Workers, taken greedily, so that each of `choices` has one of them; none that the others make needless."""
+    lacking, taken = list(choices), list[str]()
     while lacking:
         count = Counter(worker for workers in lacking for worker in workers)
         most = min(count, key=lambda worker: (-count[worker], worker))
-        leavers.append(most)
+        taken.append(most)
         lacking = [workers for workers in lacking if most not in workers]
-    for earlier in list(leavers):  # what was taken first may be covered by what was taken for other pieces later
-        others = set(leavers) - {earlier}
-        if not any(others.isdisjoint(workers) for workers in orphaned):
-            leavers.remove(earlier)
-    return tuple(leavers)
+    for earlier in list(taken):  # who was taken first may stand in sets that others, taken later, stand in too
+        others = set(taken) - {earlier}
+        if not any(others.isdisjoint(workers) for workers in choices):
+            taken.remove(earlier)
+    return tuple(taken)
 
 
 def _giver(piece: int, unit: int, holders: Sequence[str], placement: Placement) -> str:

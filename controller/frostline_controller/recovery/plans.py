@@ -164,7 +164,9 @@ class Starting:
         choice = await self._choosing.choose(ordered, freeze_point, None, found.state.step)
         branch = f", where lineage {lineage} begins" if lineage != lineage_at(failure, found.state) else ""
         why = f"{reason}: all units at step {found.state.step} from survivors{branch}; {choice.reason}"
-        draft = self._choosing.draft(choice, lineage=lineage, freeze_point=freeze_point, decision_number=number, reason=why)
+        draft = self._choosing.draft(
+            choice, lineage=lineage, freeze_point=freeze_point, decision_number=number, reason=why, others=holding
+        )
         plan = self._choosing.stamped(await asyncio.to_thread(survivors_plan, draft, base=base, found=found))
         await self._commit(plan, history, self._ends(failure, found, facts.step_of(base)), answers)
         return plan

@@ -67,20 +67,19 @@ def test_copies_are_spread_and_who_has_one_keeps_it() -> None:
     assert buddies_of(made, domains, held) == ("D", "A", "B", "C")
 
 
-def survivors(holders: tuple[str, ...], workers: str, pp_degree: int = 1) -> Plan:
+def survivors(holders: tuple[str, ...], workers: str, pp_degree: int = 1, domains: dict[str, str] | None = None) -> Plan:
     found = GoOn(tag(9, 1), tuple(tuple(units) for units in holders), holders[0][0], vote(9, 1), True)
     made = placement(workers, pp_degree)
     base = plan(1, "ABCD", 2).model_copy(update={"run_epoch": 3})
-    domains = {worker: worker for worker in "ABCDE"}
     draft = PlanDraft(
         generation=generation(5), lineage=0, placement=made, first_worker=store(workers[0]), freeze_point=1, decision_number=2,
-        domains=domains,
+        domains={worker: worker for worker in "ABCDE"} if domains is None else domains,
     )  # fmt: skip
     return survivors_plan(draft, base=base, found=found)
 
 
 def test_a_survivors_plan_says_where_everything_is() -> None:
-    made = survivors(("AB", "AB", "B", "C"), "BCE")
+    made = survivors(("AB", "AB", "B", "C"), "BCE", domains={"A": "x", "B": "x", "C": "y", "E": "z"})
     assert (made.start_tag, made.vote, made.run_epoch, made.base) == (tag(9, 1), vote(9, 1), 3, generation(1))
     assert (made.freeze_point, made.decision_number, made.leavers) == (1, 2, ())
     assert [made.holders_of(unit) for unit in range(4)] == [["B"], ["B"], ["B"], ["C"]]
@@ -89,18 +88,38 @@ def test_a_survivors_plan_says_where_everything_is() -> None:
     assert made.store_port == 4000
 
 
-@given(st.lists(st.sets(st.sampled_from("ABCD"), min_size=1), min_size=4, max_size=4), st.sampled_from(["AB", "AE", "E", "CDE"]))
-def test_no_state_is_sent_away(holders: list[set[str]], workers: str) -> None:
-    """Every unit has a source that takes part, and nobody takes part for nothing."""
-    made = survivors(tuple("".join(sorted(units)) for units in holders), workers)
+def lost_with_one_domain(holders: set[str], domains: dict[str, str]) -> bool:
+    return len({domains.get(worker) for worker in holders}) < 2
+
+
+@given(
+    st.lists(st.sets(st.sampled_from("ABCD"), min_size=1), min_size=4, max_size=4), st.sampled_from(["AB", "AE", "E", "CDE"]),
+    st.sampled_from(["abcde", "aabbc", "aaaab", "aaaaa", ""]),
+)  # fmt: skip
+def test_no_state_is_sent_away(holders: list[set[str]], workers: str, nodes: str) -> None:
+    """Every unit has a source that takes part, and where it has holders in two domains, two of them take part; no others do."""
+    domains = dict(zip("ABCDE", nodes, strict=False))
+    made = survivors(tuple("".join(sorted(units)) for units in holders), workers, domains=domains)
     for unit, units in enumerate(holders):
         assert made.sources[unit] in units & set(made.participants)
         assert set(made.holders_of(unit)) == units & set(made.participants)
+        assert lost_with_one_domain(units, domains) or not lost_with_one_domain(set(made.holders_of(unit)), domains)
     for leaver in made.leavers:
         others = set(made.participants) - {leaver}
-        assert any(not units & others for units in holders), f"{leaver} is not needed"
+        alone = any(not units & others for units in holders)
+        apart = any(
+            lost_with_one_domain(units & others, domains) and not lost_with_one_domain(units, domains) for units in holders
+        )
+        assert alone or apart, f"{leaver} is not needed"
     assert made.state_source in {worker for units in holders for worker in units} & set(made.participants)
     assert len(made.buddies) == NUM_UNITS
+
+
+def test_a_copy_outside_a_node_that_is_ending_takes_part_until_the_first_vote() -> None:
+    """A node of A and B ends. B has reported, is planned in, and ends as well: what C, left out, has must not be forgotten."""
+    made = survivors(("B", "BC", "BC", "BD"), "BD", domains={"A": "x", "B": "x", "C": "y", "D": "y"})
+    assert made.leavers == ("C",)
+    assert [made.holders_of(unit) for unit in range(4)] == [["B"], ["B", "C"], ["B", "C"], ["B", "D"]]
 
 
 def test_a_planned_switch_counts_the_buddies_copies_too() -> None:
