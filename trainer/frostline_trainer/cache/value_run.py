@@ -83,6 +83,6 @@ class ValueRun:
             return len(self._pattern)
         place, within = self._place()
         number, part = divmod(place, self._parts)
-        if part:  # in a value: the strip is filled up to its line
+        if part:  # inside a value: the strip is filled up to the value's line
             return self._steps[number + 1]
         return self._steps[number] + within + (0 if number else len(END))

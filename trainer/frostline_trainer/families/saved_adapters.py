@@ -23,7 +23,7 @@ ADAPTER = ".default"
 def save_adapters(cut: CutModel, section: ModelSection, directory: Path) -> None:
     """Write adapters and head, and in a folder below them the base model if it came from no checkpoint.
 
-    Raises OSError where the directory cannot be written.
+    Raises OSError if the directory cannot be written.
     """
     assert section.adapters is not None
     head = head_modules(cut)

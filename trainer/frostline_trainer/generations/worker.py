@@ -241,7 +241,7 @@ class Worker:
     # ---- the end
 
     def _end_unfinished(self) -> int:
-        """End before the run's end: the controller has said so, or has refused this worker."""
+        """End before the run's end, because the controller has told this worker to, or has refused it."""
         if self.mailbox.lost:
             log.error("refused: %s", self.mailbox.lost)
             return REFUSED
@@ -252,7 +252,7 @@ class Worker:
         return DONE
 
     def leave(self, reason: str) -> None:
-        """SIGTERM: ask the controller for a plan without this worker; the run goes on (docs/protocols.md 10.2)."""
+        """Answer SIGTERM: ask the controller for a plan without this worker, with which the run continues (protocols.md 10.2)."""
         if self.client is None or self.client.response is None:
             # Not registered yet, so no plan names it.
             os._exit(DONE)

@@ -38,7 +38,7 @@ def device_facts(device: torch.device) -> DeviceFacts:
 
 
 def device_uuid(visible: str, told: str) -> str:
-    """The device's UUID: the agent's, else CUDA's, which for a MIG instance may be its GPU's. told: CUDA's, without prefix."""
+    """The device's UUID: the agent's, else CUDA's, which for a MIG instance may be its GPU's. told: CUDA's, bare."""
     if re.fullmatch(r"(GPU|MIG)-[^,\s]+", visible):
         return visible
     return told if told.startswith(("GPU-", "MIG-")) else f"GPU-{told}"

@@ -43,7 +43,7 @@ def run_probe(context: RunContext) -> tuple[str, str]:
 
 
 def drawn_pattern(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """The numbers of which weights and inputs consist, the same on every worker."""
+    """The pattern with which weights and inputs are filled, the same on every worker."""
     values = torch.randn(PATTERN_VALUES, generator=torch.Generator().manual_seed(seed_of("probe")))
     return values.to(device, dtype)
 

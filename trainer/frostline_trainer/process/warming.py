@@ -39,7 +39,7 @@ def import_for(run_dir: str) -> None:
 
 
 def _named_in(file: Path) -> tuple[str, str, bool]:
-    """model.family and data.source of a job file, and whether it has model.adapters; empty where it cannot be read."""
+    """model.family and data.source of a job file, and whether it has model.adapters; empty if the file cannot be read."""
     try:
         found = read_yaml(file.read_text(encoding="utf-8"))
         model = found["model"]

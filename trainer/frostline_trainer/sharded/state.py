@@ -8,8 +8,8 @@ from frostline_trainer.sharded.linear import Cut, TiledLinear
 
 
 def tiles_of(unit: nn.Module, name: str, gradient: Tensor) -> list[Tensor]:
-    """The gradient of a unit's parameter in the parts of which norms are taken: its tiles if it is cut, so that a member can take
-    the norm of the tiles that it holds; otherwise the whole."""
+    """The parts of a parameter's gradient for which norms are computed separately: its tiles if it is cut, since a member may
+    hold only some of them; otherwise the whole."""
     layer = _layer_of(unit, name)
     if layer is None:
         return [gradient]

@@ -37,5 +37,5 @@ def evaluate(generation: Generation, split: Any) -> tuple[torch.Tensor, dict[str
 
 
 def sample_losses(rows: torch.Tensor) -> tuple[float, ...]:
-    """Mean loss of each sample, in sample order (0 where a sample has no valid item)."""
+    """Mean loss of each sample, in sample order (0 for a sample without valid items)."""
     return tuple((rows[:, 0] / rows[:, 1].clamp(min=1.0)).tolist())

@@ -11,7 +11,7 @@ from frostline_trainer.data.sizes import DataSizes
 from frostline_trainer.families.base import Family
 
 Grid = tuple[int, ...]
-"""Bounds of the cells in tokens, from 0 to the sequence's length; () where a sequence is computed as a whole."""
+"""Bounds of the cells in tokens, from 0 to the sequence's length; () if sequences are computed as a whole."""
 
 
 def grid_of(job: Job, family: Family, config: PretrainedConfig, sizes: DataSizes) -> Grid:

@@ -208,7 +208,7 @@ class TrainingLoop:
             self._one_step(self.state.step + 1)
 
     def _wait_for_decision(self) -> None:
-        """Hold a stepless vote until all members have the decision or one gives it up. Switches and drains stay possible."""
+        """Hold one stepless vote, which finds whether all have the decision, or one gives it up; it may also switch or drain."""
         if self._deadline is None:
             self._deadline = time.monotonic() + self.job.decisions.wait_seconds
         else:

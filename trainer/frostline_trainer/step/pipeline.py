@@ -296,7 +296,7 @@ class Pipeline:
         else:
             buffers.before_backward(number)
         inputs = buffers.parameters if kind is Kind.WEIGHT_GRADIENT else None
-        # If none of the units that could learn has adapters, and nothing upstream learns, there is no graph.
+        # There is no graph if only other stages have adapters, and nothing upstream of this stage learns.
         if saved.split is not None:
             saved.split.close()
         elif saved.root.requires_grad and (inputs is None or inputs):

@@ -143,7 +143,7 @@ def enters(operation: Operation, shape: StepShape) -> list[Message]:
     _, stage, micro_batch, part = operation
     if operation.kind is Kind.FORWARD and stage > 0:
         if part and stage <= shape.first_learning:
-            return []  # the first slice has brought the whole
+            return []  # the first slice has brought the whole micro-batch
         return [Message(Carried.ACTIVATION, stage, micro_batch, part)]
     if operation.kind in GIVES_INPUT_GRADIENT and stage < shape.last_stage:
         return [Message(Carried.GRADIENT, stage, micro_batch, part)]

@@ -138,7 +138,7 @@ def offsets_of(context: RunContext, buffers: GradientBuffers, freeze_point: int)
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:
-    """The same elements, ascending, with runs that overlap or lie as close as alignment puts them made one."""
+    """Merge runs that overlap, or that only alignment padding separates. Returns them in ascending order."""
     found: list[Run] = []
     for low, high in sorted(run for run in runs if run[0] < run[1]):
         if found and low - found[-1][1] < UNIT_ALIGNMENT // 2:

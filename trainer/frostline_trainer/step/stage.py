@@ -184,9 +184,9 @@ class Stage:
         return self._rounded(index, output)
 
     def _seed(self, *place: int) -> int | None:
-        """The dropout seed of a place; None where the job has no dropout.
+        """The dropout seed of a place; None if the job has no dropout.
 
-        place: step, micro-batch, unit; and the cell, or the chunk where the head computes in chunks.
+        place: step, micro-batch, unit; and the cell, or the chunk if the head computes in chunks.
         """
         return seed_of("dropout", self.settings.seed, *place) if self.settings.dropout else None
 

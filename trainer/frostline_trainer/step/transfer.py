@@ -56,7 +56,7 @@ def scatter(out: torch.Tensor, rows: Sequence[int], values: torch.Tensor) -> Non
 
 
 def _span(rows: Sequence[int]) -> slice | None:
-    """Consecutive rows as a slice; None if they are not consecutive."""
+    """The slice of consecutive rows; None if they are not consecutive."""
     if not rows or list(rows) != list(range(rows[0], rows[0] + len(rows))):
         return None
     return slice(rows[0], rows[0] + len(rows))

@@ -197,7 +197,7 @@ def import_piece(table: Pieces, piece: int, unit: nn.Module, moments: Moments, s
 def digest_of_pieces(table: Pieces, digests: Sequence[bytes]) -> str:
     """The run's digest (docs/protocols.md 1.10). digests: SHA-256 of every piece, in order.
 
-    A unit's digest is that of its piece, or over those of its pieces where it has several.
+    A unit's digest is that of its piece, or SHA-256 over those of its pieces if it has several.
     """
     units = [[digests[piece] for piece in table.of_unit(unit)] for unit in range(table.num_units)]
     return run_digest([one[0] if len(one) == 1 else hashlib.sha256(b"".join(one)).digest() for one in units])
