@@ -240,13 +240,13 @@ class Saving:
 
 
 def _watch_steps(job: Job, steps_per_epoch: int) -> int:
-    """Steps after a freeze until it cannot be rolled back any more: for the guard's readings, and for some void decisions."""
+    """Steps after a freeze until it cannot be rolled back any more: for the guard's readings, and some that were given up."""
     readings = (job.freeze.rails.guard_intervals + 3) * max(job.evaluation.every_intervals, 1)
     return readings * job.interval_steps(steps_per_epoch) + job.decisions.lag_steps
 
 
 def _lineage_before_freeze(state: RunState, step: int) -> int:
-    """The lineage in which the freeze after `step` was decided; another lineage's checkpoint of that step has other bits."""
+    """The lineage in which the freeze after `step` was decided; an older one's checkpoint of that step was undone."""
     freezes = [one for one in state.decisions if one.effective_step == step + 1 and one.kind == "freeze" and not one.void]
     return max((one.lineage for one in freezes), default=0)
 

@@ -68,7 +68,7 @@ def find_address_dependence(context: RunContext) -> str:
 
 
 def measure_sample_tiles(context: RunContext) -> float:
-    """Cost of computing the units one sample at a time over whole micro-batches: a ratio of seconds, at least 1."""
+    """Seconds of computing the units one sample at a time, divided by the seconds by whole micro-batches; at least 1."""
     whole_seconds = single_seconds = 0.0
     for _, unit, hidden, inputs in _distinct_units(context):
         whole_seconds += _least_seconds(lambda u=unit, h=hidden, i=inputs: _forward(context, u, h, i))

@@ -1,4 +1,4 @@
-"""Stores, process groups and the few collectives of a step. Only this file and `transport.nccl` import torch.distributed.
+"""Stores, process groups and the few collectives of a step. Only this file and `transport.nccl` use torch.distributed.
 
 Groups are made directly over a store, never through the global default group. So several worlds can exist at once (the next
 generation's is made in the background while the current one trains), and dropping the last reference to a group closes its
